@@ -1,1 +1,3 @@
-"""Schema migrations, by Alembic. `run` is the way in; nothing else imports Alembic unless there is work to do."""
+"""Schema migrations with Alembic. `run` is the entry point; it imports Alembic only if there is something to
+migrate.
+"""

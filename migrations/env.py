@@ -1,4 +1,4 @@
-"""Alembic's environment: runs on the connection that `migrations.upgrading` hands over, inside its transaction."""
+"""Alembic's environment: runs on the connection that `migrations.upgrading` passes, inside its transaction."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ on_step = context.config.attributes["on_step"]
 
 
 def report_step(ctx: Any, step: Any, heads: Any, run_args: Any) -> None:
-    """Pass on the version that a step has led to."""
+    """Reports the version to which a step has led."""
     if on_step is not None:
         on_step(step.up_revision_id)
 
@@ -21,6 +21,7 @@ def report_step(ctx: Any, step: Any, heads: Any, run_args: Any) -> None:
 context.configure(
     connection=connection,
     target_metadata=metadata,
+    # SQLite cannot alter most things about a column: Alembic then copies the table.
     render_as_batch=connection.dialect.name == "sqlite",
     transactional_ddl=False,  # the transaction is ours: it holds the lock
     on_version_apply=report_step,

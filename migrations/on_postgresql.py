@@ -1,4 +1,4 @@
-"""What a start asks of a PostgreSQL database, and how it fills an empty one: on the bare driver."""
+"""Reads the schema version of a PostgreSQL database, and creates the tables in an empty one, on the bare driver."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from app.store.sql.schema import SCHEMA_VERSION
 
 TIMEOUT_SECONDS: Final = 10.0
 LOCK_KEY: Final = 5_270_117_224_918_263
-"""Advisory lock of our migrations; any number that nobody else uses."""
+"""Key of the advisory lock for migrations: an arbitrary number."""
 LOCK_WAIT_SECONDS: Final = 120
-"""How long one process waits for another that is migrating."""
+"""How long a process waits for another process that migrates."""
 TABLES: Final = Path(__file__).with_name("postgresql.sql")
-"""All tables as the migrations leave them; written by `tools/write_schema.py`."""
+"""The DDL of all tables after the newest migration; `tools/write_schema.py` writes it."""
 
 FAULTS: Final = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
-"""What may come of using the driver when the database is away."""
+"""Errors that the driver raises when the database is unavailable."""
 
 _LOCK: Final = f"SET LOCAL lock_timeout = '{LOCK_WAIT_SECONDS}s'; SELECT pg_advisory_xact_lock({LOCK_KEY})"
 _IS_EMPTY: Final = "SELECT NOT EXISTS (SELECT FROM pg_class WHERE relnamespace = current_schema()::regnamespace)"
 
 
 def current(location: DatabaseLocation) -> str | None:
-    """As `run.current`."""
+    """As `run.read_schema_version`."""
     return asyncio.run(_current(location.dsn))
 
 
@@ -46,10 +46,11 @@ async def _current(dsn: str) -> str | None:
 
 
 def create(location: DatabaseLocation) -> bool:
-    """Make all tables in an empty schema at once, as the migrations would. False if it is not empty.
+    """Creates all tables in an empty schema at once, with the same result as the migrations. Returns False if the
+    schema is not empty.
 
     Raises:
-        StoreUnavailable: the database cannot be reached, or does not let us.
+        StoreUnavailable: the database cannot be reached, or refuses.
     """
     return asyncio.run(_create(location.dsn))
 
@@ -58,6 +59,7 @@ async def _create(dsn: str) -> bool:
     try:
         async with _connected(dsn, LOCK_WAIT_SECONDS) as connection, connection.transaction():
             await connection.execute(_LOCK)
+            # Checked under the lock: another process may have created the tables meanwhile.
             if not await connection.fetchval(_IS_EMPTY):
                 return False
             await connection.execute(TABLES.read_text())

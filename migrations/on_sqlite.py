@@ -1,4 +1,4 @@
-"""What a start asks of an SQLite file, and how it makes a new one: on the bare driver."""
+"""Reads the schema version of a SQLite file, and creates a new file, on the bare driver."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from app.store.sqlite.threads import translate_driver_error
 TIMEOUT_SECONDS: Final = 10.0
 LOCKED_PAUSE_SECONDS: Final = 0.02
 TABLES: Final = Path(__file__).with_name("sqlite.sql")
-"""All tables as the migrations leave them; written by `tools/write_schema.py`."""
+"""The DDL of all tables after the newest migration; `tools/write_schema.py` writes it."""
 
 FAULTS: Final = (sqlite3.Error,)
-"""What may come of using the driver when the file cannot be used."""
+"""Errors that the driver raises when the file cannot be used."""
 
 
 def current(location: DatabaseLocation) -> str | None:
-    """As `run.current`."""
+    """As `run.read_schema_version`."""
+    # `connect` would create an empty file.
     if not location.path.exists():
         return None
     try:
@@ -42,10 +43,11 @@ def _has_version_table(connection: sqlite3.Connection) -> bool:
 
 
 def create(location: DatabaseLocation) -> bool:
-    """Make all tables in an empty file at once, as the migrations would. False if it is not empty.
+    """Creates all tables in an empty file at once, with the same result as the migrations. Returns False if the file is
+    not empty.
 
     Raises:
-        StoreUnavailable: the file cannot be made.
+        StoreUnavailable: the file cannot be created.
     """
     path = location.path
     try:
@@ -53,6 +55,8 @@ def create(location: DatabaseLocation) -> bool:
         with contextlib.closing(sqlite3.connect(path, timeout=TIMEOUT_SECONDS, isolation_level=None)) as connection:
             _use_write_ahead_log(connection)
             connection.execute("BEGIN IMMEDIATE")
+            # Checked under the write lock: another process may have created the tables meanwhile. Closing the
+            # connection rolls back.
             if connection.execute("SELECT 1 FROM sqlite_master").fetchone() is not None:
                 return False
             for statement in TABLES.read_text().split(";"):
@@ -67,7 +71,9 @@ def create(location: DatabaseLocation) -> bool:
 
 
 def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
-    """SQLite does not wait for others when it changes the journal; each of those that start together wants to."""
+    """Switches the file to write-ahead logging. SQLite's busy timeout does not cover this switch, which processes that
+    start together all want to make, so this waits itself.
+    """
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while True:
         try:

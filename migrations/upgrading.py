@@ -1,4 +1,4 @@
-"""The part of migrating that needs Alembic: walk the steps, on one connection, under a lock, in one transaction."""
+"""The part of migration that needs Alembic: runs the steps on one connection, under a lock, in one transaction."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from app.store.database_url import DatabaseLocation
 from migrations.on_postgresql import LOCK_KEY, LOCK_WAIT_SECONDS
 
 DDL_LOCK_WAIT_SECONDS: Final = 5
-"""How long a step waits for a table. Longer would queue everybody else behind it."""
+"""How long a step waits for the lock of a table. All other statements on the table queue behind that wait, so it is
+short.
+"""
 CONNECT_SECONDS: Final = 10.0
 
 
@@ -36,15 +38,15 @@ def _config(connection: Connection | None = None, on_step: OnStep = None) -> Con
 
 
 def knows(version: str) -> bool:
-    """Whether a schema version is one of our steps."""
+    """Whether a schema version is one of this version's steps."""
     return any(script.revision == version for script in ScriptDirectory.from_config(_config()).walk_revisions())
 
 
 def upgrade_schema(location: DatabaseLocation, target: str = "head", *, on_step: OnStep = None) -> None:
-    """Bring a database to a version. Whoever comes second waits, and then finds nothing to do.
+    """Migrates a database to a version. A second process waits for the first, and then finds nothing to do.
 
     Args:
-        on_step: told of each version once its step is taken.
+        on_step: is called with each version after its step.
     """
     if location.backend == "sqlite":
         _upgrade_sqlite(location, target, on_step)
@@ -57,6 +59,8 @@ def _upgrade_sqlite(location: DatabaseLocation, target: str, on_step: OnStep) ->
         f"sqlite:///{location.path}", poolclass=NullPool, connect_args={"timeout": LOCK_WAIT_SECONDS}
     )
     event.listen(engine, "connect", _leave_transactions_to_us)
+    # Python's sqlite3 would begin a transaction only at the first INSERT, not before DDL: the steps need the write lock
+    # from the start.
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
     with engine.begin() as connection:
         command.upgrade(_config(connection, on_step), target)
@@ -74,6 +78,8 @@ async def _upgrade_postgres(location: DatabaseLocation, target: str, on_step: On
     )
     async with engine.begin() as connection:
         await connection.execute(text(f"SET LOCAL lock_timeout = '{LOCK_WAIT_SECONDS}s'"))
+        # Waiting for another migration may take long; waiting for a table's lock must not, so the limit changes after
+        # this.
         await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK_KEY})
         await connection.execute(text(f"SET LOCAL lock_timeout = '{DDL_LOCK_WAIT_SECONDS}s'"))
         await connection.run_sync(lambda sync: command.upgrade(_config(sync, on_step), target))

@@ -1,6 +1,7 @@
-"""Read a whole database row by row, changing nothing: one snapshot, however long it takes and whoever writes meanwhile.
+"""Reads a whole database row by row for verification, without changing it. All reads see one snapshot, however long
+they take.
 
-Rows come as nouns, in the order of their keys; what names something that is not there comes as `DanglingRow`.
+Rows come decoded, in the order of their keys. A row that refers to a missing row comes as `DanglingRow`.
 """
 
 # ruff: noqa: S608 - built from our own names; values are always parameters
@@ -33,7 +34,7 @@ from app.store.sql.schema import SCHEMA_VERSION
 from app.store.sql.transactions import POSTGRES, SQLITE, SqlDialect
 
 BATCH_ROWS: Final = 200
-"""Rows that are held at a time."""
+"""Rows that are in memory at a time."""
 
 _CONVERSATIONS: Final = f"SELECT {', '.join(CONVERSATION_COLUMNS)} FROM conversations ORDER BY root, id"
 _CONVERSATION: Final = f"SELECT {', '.join(CONVERSATION_COLUMNS)} FROM conversations WHERE root = :root AND id = :id"
@@ -49,7 +50,7 @@ _LINK_LOCATIONS: Final = "SELECT conversation_id, seq FROM messages WHERE root =
 
 @dataclass(frozen=True, slots=True)
 class SummaryRow:
-    """A chunk with what its row says beside it."""
+    """A summary with the columns of its row that `Summary` does not have."""
 
     tenant: str
     root: str
@@ -58,26 +59,26 @@ class SummaryRow:
 
 
 class SnapshotConnection(Protocol):
-    """A connection that only reads, within one transaction."""
+    """A read-only connection inside one transaction."""
 
     dialect: SqlDialect
 
     def stream_rows(self, sql: str, arguments: Sequence[Any]) -> AsyncIterator[Sequence[Any]]:
-        """Rows as they come; never more than `BATCH` are held."""
+        """Yields the rows of a statement; at most `BATCH_ROWS` are in memory."""
 
     async def fetch_rows(self, sql: str, arguments: Sequence[Any]) -> Sequence[Sequence[Any]]:
-        """All rows of a statement that finds few."""
+        """Returns all rows of a statement that finds few."""
 
 
 class DatabaseScan:
-    """What a database holds."""
+    """Reads the contents of a database through one snapshot."""
 
     def __init__(self, snapshot: SnapshotConnection) -> None:
         self._snapshot = snapshot
         self._dialect = snapshot.dialect
 
     async def count_rows(self) -> dict[str, int]:
-        """How many rows the tables have."""
+        """Returns the number of rows of each table, by table name."""
         return {name: int((await self._snapshot.fetch_rows(sql, ()))[0][0]) for name, sql in COUNT_STATEMENTS.items()}
 
     async def stream_conversations(self) -> AsyncIterator[Conversation]:
@@ -91,7 +92,7 @@ class DatabaseScan:
         return decode_conversation(found[0]) if found else None
 
     async def stream_own_messages(self, conversation: Conversation) -> AsyncIterator[LogMessage]:
-        """Messages in a conversation's own rows, by seq."""
+        """Yields the messages in a conversation's own rows, by seq."""
         async for row in self._snapshot.stream_rows(
             *self._dialect.build_statement(_OWN_MESSAGES, root=conversation.root, id=conversation.id)
         ):
@@ -108,14 +109,14 @@ class DatabaseScan:
             yield SummaryRow(tenant, root, bool(is_fold), decode_summary(row))
 
     async def has_summary(self, summary_row: SummaryRow, summary_id: str) -> bool:
-        """Whether the tenant has a chunk of the same family with this id."""
+        """Whether the same tenant and family have a summary with this id."""
         asked = self._dialect.build_statement(
             _HAS_SUMMARY, root=summary_row.root, id=summary_id, tenant=summary_row.tenant
         )
         return bool(await self._snapshot.fetch_rows(*asked))
 
     async def find_link_locations(self, root: str, link: bytes) -> list[tuple[str, int]]:
-        """Where a link stands: ids of conversations, and places in their own rows."""
+        """Returns where a link is stored: conversation id and seq of each row."""
         return [
             (row[0], row[1])
             for row in await self._snapshot.fetch_rows(
@@ -124,7 +125,7 @@ class DatabaseScan:
         ]
 
     async def stream_dangling_rows(self, now: datetime) -> AsyncIterator[DanglingRow]:
-        """Whatever names something that is not there."""
+        """Yields every row that refers to a missing row."""
         for query in build_dangling_queries(self._dialect, now):
             async for where, told in self._snapshot.stream_rows(*query.build_statement(self._dialect)):
                 yield DanglingRow(
@@ -134,10 +135,11 @@ class DatabaseScan:
 
 @asynccontextmanager
 async def open_database_scan(url: str) -> AsyncIterator[DatabaseScan]:
-    """
+    """Opens a scan of the database that a URL names.
+
     Raises:
         StoreUnavailable: it cannot be read, or its schema is another version's.
-        ValueError: the URL is none of the accepted forms, or names a store that keeps nothing.
+        ValueError: the URL is none of the accepted forms, or names a store in memory.
     """
     location = parse_database_url(url)
     if location.backend == "memory":
@@ -147,6 +149,7 @@ async def open_database_scan(url: str) -> AsyncIterator[DatabaseScan]:
         async with opened as rows:
             await _check_schema(rows)
             yield DatabaseScan(rows)
+    # Covers the caller's block, too: its reads run after the yield, and a driver error there means the same.
     except (sqlite3.Error, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
         raise StoreUnavailable(f"The database cannot be read: {str(error) or type(error).__name__}.") from error
 
@@ -161,7 +164,7 @@ async def _check_schema(snapshot: SnapshotConnection) -> None:
 
 
 class _SqliteSnapshot:
-    """A file in a thread, as it was when reading began."""
+    """A transaction on a SQLite file that sees the file as it was when the transaction began."""
 
     dialect = SQLITE
 
@@ -175,13 +178,14 @@ class _SqliteSnapshot:
                 yield row
 
     async def fetch_rows(self, sql: str, arguments: Sequence[Any]) -> Sequence[Sequence[Any]]:
-        # Point look-ups by key: handing them to a thread would take several times as long.
+        # Look-ups by key are so short that handing them to a thread takes several times as long.
         return self._connection.execute(sql, arguments).fetchall()
 
 
 @asynccontextmanager
 async def _open_sqlite_snapshot(location: DatabaseLocation) -> AsyncIterator[SnapshotConnection]:
     uri = f"{location.path.absolute().as_uri()}?mode=ro"
+    # The jobs of `asyncio.to_thread` run in changing threads, one at a time: hence check_same_thread=False.
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("BEGIN")
@@ -191,7 +195,7 @@ async def _open_sqlite_snapshot(location: DatabaseLocation) -> AsyncIterator[Sna
 
 
 class _PostgresSnapshot:
-    """A transaction that sees one snapshot."""
+    """A transaction on PostgreSQL that sees one snapshot (repeatable read)."""
 
     dialect = POSTGRES
 

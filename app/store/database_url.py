@@ -1,4 +1,4 @@
-"""Where a store is: a database URL taken apart. Imports no driver, so that it is cheap to ask."""
+"""Parses database URLs. Imports no driver, so that importing it is cheap."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ACCEPTED_FORMS = "sqlite+aiosqlite:///FILE, postgresql+asyncpg://USER:PASSWORD@
 
 @dataclass(frozen=True, slots=True)
 class DatabaseLocation:
-    """`path` of an SQLite file, or `dsn` of a PostgreSQL database as its driver wants it."""
+    """Where a store is: `path` of a SQLite file, or `dsn` of a PostgreSQL database in the form that asyncpg takes."""
 
     backend: Literal["memory", "sqlite", "postgresql"]
     path: Path = Path()
@@ -20,13 +20,14 @@ class DatabaseLocation:
 
 
 def parse_database_url(url: str) -> DatabaseLocation:
-    """Take a database URL apart.
+    """Parses a database URL.
 
-    `sqlite+aiosqlite:///data/c.db` is relative to the working directory, four slashes make it absolute. PostgreSQL
-    URLs are libpq's: `postgresql:///name?host=/run/postgresql` goes through a Unix socket.
+    `sqlite+aiosqlite:///data/c.db` is relative to the working directory; four slashes make it absolute. PostgreSQL URLs
+    are libpq's: `postgresql:///name?host=/run/postgresql` connects through a Unix socket.
 
     Raises:
-        ValueError: it is none of the accepted forms; the URL itself, which may hold a password, is not repeated.
+        ValueError: the URL is none of the accepted forms. The message does not repeat the URL, which may hold a
+            password.
     """
     scheme, separator, rest = url.partition("://")
     if not separator:

@@ -1,8 +1,8 @@
-"""Leases as a room full of coroutines uses them: wait in line, hold, renew, give back.
+"""Leases for coroutines: claim with waiting, hold, renew, release.
 
-Within a process a lock per key stands in front, so local waiters do not poll; between processes waiters poll with
-jitter. No database connection is held while a lease is held or waited for, and nothing needs LISTEN: it works behind
-a pooler in transaction mode.
+Inside a process an asyncio lock for each key stands before the lease, so local waiters do not poll. Processes poll the
+store with jitter. No database connection is in use while a lease is held or waited for. LISTEN is not needed, so leases
+work behind a pooler in transaction mode.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from app.store.contract import SUMMARY_LEASE_PREFIXES, Lease, Store
 Result = TypeVar("Result")
 
 RETENTION_LEASE: Final = ("retention", "sweep")
-"""Root and key that whoever erases old conversations holds: one process at a time."""
+"""Root and key of the lease for erasing old conversations: one process sweeps at a time."""
 POLL_SECONDS: Final = (0.02, 0.1)
-"""Bounds of the pause between two attempts to claim a lease that another process holds."""
+"""Shortest and longest pause between two attempts to claim a lease that another process holds."""
 
 
 @dataclass(slots=True)
 class _LocalLock:
-    """Who in this process wants one key."""
+    """The lock of one key inside this process; `user_count` counts its holder and waiters."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     user_count: int = 0
 
 
 class LeaseKeeper:
-    """Claims leases for one process, and renews all of them in one task until they are given back."""
+    """Claims leases for one process, and renews all of them in one task until they are released."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class LeaseKeeper:
         """
         Args:
             holder: names this process among all that share the store.
-            lease_seconds: how long a lease outlives its process; renewed three times as often.
+            lease_seconds: a lease ends this long after its last renewal; it is renewed three times as often.
             clock: monotonic seconds.
             random: uniform in [0, 1).
         """
@@ -71,11 +71,11 @@ class LeaseKeeper:
         self._background_tasks: set[asyncio.Task[Any]] = set()
 
     def start(self) -> None:
-        """Begin renewing."""
+        """Starts the renewal task."""
         self._renewal_task = asyncio.create_task(self._renew_held_leases())  # noqa: TID251 - ended by aclose
 
     async def aclose(self) -> None:
-        """Stop renewing and give everything back."""
+        """Stops renewing and releases all leases."""
         if self._renewal_task is not None:
             self._renewal_task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -87,14 +87,17 @@ class LeaseKeeper:
 
     @asynccontextmanager
     async def hold_lease(self, root: str, key: str, wait_seconds: float) -> AsyncIterator[Lease]:
-        """Hold the lease of `(root, key)` for the length of a block.
+        """Holds the lease of `(root, key)` for the length of a block.
 
-        The lease may be lost while it is held, if the store cannot be reached for `lease_seconds`: writes must carry
-        it as their fence. See `is_held`.
+        The lease can be lost inside the block, if the store cannot be reached for `lease_seconds`. Writes must
+        therefore carry the lease as their fence. See `is_held`.
+
+        Args:
+            wait_seconds: the longest wait for other holders, in this process and in others together.
 
         Raises:
-            ConversationBusy: others held it for `wait_seconds`.
-            StoreUnavailable: it could not be claimed.
+            ConversationBusy: other holders had the lease for `wait_seconds`.
+            StoreUnavailable: the lease could not be claimed.
         """
         started_at = self._clock()
         async with self._lock_locally(root, key, started_at, wait_seconds):
@@ -104,20 +107,22 @@ class LeaseKeeper:
             try:
                 yield lease
             finally:
+                # Not held any more: lost, or released together with a write. Shielded: a client that hangs up must not
+                # keep the next request waiting until the lease expires.
                 if lease in self._held_leases:
                     await asyncio.shield(self._start_release(lease))
 
     def is_held(self, lease: Lease) -> bool:
-        """Whether the lease is still ours, as far as this process knows: False once it was lost or released."""
+        """Whether this process still holds the lease, as far as it knows: False once it was lost or released."""
         return lease in self._held_leases
 
     def forget_released_lease(self, lease: Lease) -> None:
-        """A write has released the lease along with it (`LogAppend.releases`): there is nothing left to give back."""
+        """Forgets a lease that a write has released (`LogAppend.releases_lease`), so that it is not released again."""
         self._held_leases.discard(lease)
 
     @asynccontextmanager
     async def _lock_locally(self, root: str, key: str, started_at: float, wait_seconds: float) -> AsyncIterator[None]:
-        """Wait for the others in this process."""
+        """Holds the process's lock of the key; waits for other coroutines of this process."""
         queue = self._local_locks.setdefault((root, key), _LocalLock())
         queue.user_count += 1
         try:
@@ -131,12 +136,13 @@ class LeaseKeeper:
             finally:
                 queue.lock.release()
         finally:
+            # The last user deletes the lock: a long-running process sees more conversations than it can keep locks for.
             queue.user_count -= 1
             if not queue.user_count:
                 del self._local_locks[root, key]
 
     async def _poll_claim(self, root: str, key: str, started_at: float, wait_seconds: float) -> Lease:
-        """Wait for other processes."""
+        """Claims the lease; waits for other processes."""
         while True:
             lease = await self._claim_once(root, key)
             if lease is not None:
@@ -148,13 +154,14 @@ class LeaseKeeper:
             await self._sleep(min(remaining, shortest + (longest - shortest) * self._random()))
 
     async def _claim_once(self, root: str, key: str) -> Lease | None:
+        # The claim runs in a task of its own: a cancelled statement may have claimed the lease without anybody knowing.
         claim = self._start_background_task(
             self._store.claim_lease(root=root, key=key, holder=self._holder, seconds=self._lease_seconds)
         )
         try:
             return await asyncio.shield(claim)
         except asyncio.CancelledError:
-            # The claim may succeed although nobody waits for it any more.
+            # The claim may still succeed after the cancellation: then no other code would release the lease.
             self._start_background_task(self._release_late_claim(claim))
             raise
 
@@ -184,26 +191,26 @@ class LeaseKeeper:
         return self._start_background_task(self._release(lease))
 
     async def _release(self, lease: Lease) -> None:
-        # While the store is away the lease cannot be given back; it ends by itself.
+        # If the store is unavailable, the lease cannot be released; it expires.
         with contextlib.suppress(StoreUnavailable):
             await self._store.release_lease(lease)
 
     def _start_background_task(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
-        """Work that goes on when whoever wanted it is cancelled; `aclose` waits for it."""
+        """Starts a task that continues when its caller is cancelled; `aclose` waits for it."""
         task = asyncio.create_task(work)  # noqa: TID251 - awaited by aclose
         self._background_tasks.add(task)
         task.add_done_callback(self._background_tasks.discard)
         return task
 
     async def _renew_held_leases(self) -> None:
-        """Renew what is held, and remember what is lost."""
+        """Renews the held leases three times per `lease_seconds`, and forgets those that are lost."""
         while True:
             await self._sleep(self._lease_seconds / 3)
             leases = list(self._held_leases)
             if not leases:
                 continue
-            # An unreachable store is tried again in time for at least one more renewal; after that the leases are
-            # anybody's, and the fence of each write says so.
+            # If the store is unavailable, the next round tries again before the leases expire. After that, other
+            # holders may claim them, and the store refuses writes with these fences.
             with contextlib.suppress(StoreUnavailable):
                 self._held_leases.difference_update(await self._store.renew_leases(leases, self._lease_seconds))
 

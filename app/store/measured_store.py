@@ -1,4 +1,4 @@
-"""A store whose operations are counted and timed, around any other one."""
+"""Wraps a store and measures its operations: count, duration, errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from app.store.contract import LogAppend, PendingAppend, Store
 Result = TypeVar("Result")
 
 UNTIMED: Final = ("open", "close", "scrub_deleted_data")
-"""Of the process, not of requests."""
+"""Operations of the process, not of requests."""
 OPERATION_LABELS: Final = {
     "find_link_matches": "find",
     "find_conversation": "get",
@@ -59,23 +59,25 @@ OPERATION_LABELS: Final = {
     "read_model_facts": "model_facts",
     "merge_model_facts": "learn",
 }
-"""Names of operations in the metrics, where they differ from the method's: dashboards know the former names."""
+"""Labels of operations in the metrics, where they differ from the method's name: existing dashboards use these labels.
+"""
 
 
 def measure_store(store: Store, metrics: Metrics) -> Store:
-    """The same store; each of its operations tells how long it took, and whether it found the store away."""
+    """Returns the store with each operation timed, and with a count of `StoreUnavailable` for each operation."""
     if not metrics.is_on:
         return store
     names = [name for name, declared in vars(Store).items() if inspect.iscoroutinefunction(declared)]
     operations = {
         name: getattr(store, name) if name in UNTIMED else _time_operation(store, name, metrics) for name in names
     }
+    # `append` is no coroutine function (it may return a future), so the loop above does not see it.
     operations["append"] = _time_append(store, metrics)
     return cast(Store, SimpleNamespace(is_fully_searchable=store.is_fully_searchable, **operations))
 
 
 class _OperationMetrics:
-    """The numbers of one operation; there from the first time on that it runs."""
+    """The metric series of one operation. They are created when the operation first runs."""
 
     __slots__ = ("_errors", "_metrics", "_name", "_seconds", "now")
 
@@ -86,16 +88,16 @@ class _OperationMetrics:
         self.now = metrics.now
 
     def start(self) -> float:
-        """One more runs, from the returned time on."""
+        """Counts a started operation. Returns its start time."""
         if self._seconds is None:
             self._seconds = self._metrics.histogram_series(metric_families.STORE_SECONDS, self._name)
-            # Told as 0 until one comes, so that the first is a change.
+            # Created at 0, so that a rate over the counter sees the first error as a change.
             self._errors = self._metrics.counter_series(metric_families.STORE_ERRORS, self._name)
         self._metrics.store_queue.add()
         return self.now()
 
     def finish(self, started_at: float, error: BaseException | None = None) -> None:
-        """One that runs since then is over."""
+        """Records the end of an operation that began at `started_at`."""
         assert self._seconds is not None
         self._seconds.observe(self.now() - started_at)
         self._metrics.store_queue.add(-1)
@@ -103,7 +105,7 @@ class _OperationMetrics:
             self._errors.add()
 
     async def run_timed(self, work: Awaitable[Result]) -> Result:
-        """What work comes to that has not begun yet."""
+        """Runs work that has not begun yet, and measures it."""
         started_at, failed = self.start(), None
         try:
             return await work
@@ -129,6 +131,7 @@ def _time_append(store: Store, metrics: Metrics) -> Callable[[LogAppend], Pendin
         work = store.append(write)
         if not isinstance(work, asyncio.Future):
             return operation.run_timed(work)
+        # The write has begun, and continues if its waiter is cancelled: so the measurement hangs on the future.
         work.add_done_callback(functools.partial(note, operation.start()))
         return work
 

@@ -1,4 +1,4 @@
-"""What becomes of a family of branches when messages that they share are overwritten. Pure."""
+"""Computes what a redaction changes in a family of branches that share the redacted messages. Pure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from app.store.contract import LogAppend
 from app.store.sql.rows import Lineage
 
 PINS_KEY: Final = "pins"
-"""`Conversation.marks`: stretches of the log that are pinned, with their tokens."""
+"""Key in `Conversation.marks`: pinned ranges of the log, with their tokens."""
 REDACTED_KEY: Final = "redacted"
-"""`Conversation.marks`: the seqs of messages that were overwritten, ascending."""
+"""Key in `Conversation.marks`: the seqs of redacted messages, ascending."""
 
 
 class MessageChange(msgspec.Struct, frozen=True):
-    """A message that is overwritten, in the rows of `conversation_id`; `tokens_delta` tokens are added to its count."""
+    """A redacted message in the rows of `conversation_id`; its token count changes by `tokens_delta`."""
 
     conversation_id: str
     seq: int
@@ -27,14 +27,14 @@ class MessageChange(msgspec.Struct, frozen=True):
 
 
 ChangesByConversation = Mapping[str, Sequence[MessageChange]]
-"""The changes that each conversation's log shares, by its id; without those that share none."""
+"""For each conversation id, the changes in its log. Conversations without changes are left out."""
 
 
 def find_shared_changes(changes: Sequence[MessageChange], lineages: Mapping[str, Lineage]) -> ChangesByConversation:
-    """Who shares what.
+    """Returns which conversations share which changes.
 
     Args:
-        lineages: lineages by id; those that share nothing may be among them.
+        lineages: lineages by id; may include conversations that share nothing.
     """
     shared = {
         member: [change for change in changes if _is_in_log(member, lineage, change)]
@@ -50,17 +50,19 @@ def _is_in_log(conversation_id: str, lineage: Lineage, change: MessageChange) ->
 
 
 def compute_total_shifts(conversation_id: str, changes: Iterable[MessageChange]) -> list[tuple[int, int]]:
-    """By how much the running totals of a conversation's own messages move: (from this seq on, tokens)."""
+    """Returns by how much the running totals of a conversation's own messages move: pairs (from this seq on,
+    tokens).
+    """
     moved: dict[int, int] = {}
     for change in changes:
-        # What it inherits stands before all of its own.
+        # Inherited messages come before all own messages, so the change moves the totals of all of these.
         from_seq = change.seq if change.conversation_id == conversation_id else 0
         moved[from_seq] = moved.get(from_seq, 0) + change.tokens_delta
     return [(from_seq, delta) for from_seq, delta in sorted(moved.items()) if delta]
 
 
 def tokens_before_append(write: LogAppend) -> int:
-    """The running total at which an append's messages begin."""
+    """Returns the running total of tokens before an append's first message."""
     if not write.messages:
         return write.conversation.head_tokens_total
     first = write.messages[0]
@@ -68,8 +70,9 @@ def tokens_before_append(write: LogAppend) -> int:
 
 
 def rebase_append(write: LogAppend, stored: Conversation) -> LogAppend:
-    """An append as it is done to the conversation that is stored: where messages before it were redacted while it was
-    prepared, its running totals begin at another, and it stores no version of those messages."""
+    """Adapts an append to the stored conversation: if earlier messages were redacted after the write was prepared,
+    correct its running totals and drop client versions of these messages.
+    """
     shift = stored.head_tokens_total - tokens_before_append(write)
     versions = drop_redacted_versions(write, stored)
     if not shift and len(versions) == len(write.versions):
@@ -84,7 +87,7 @@ def rebase_append(write: LogAppend, stored: Conversation) -> LogAppend:
 
 
 def drop_redacted_versions(write: LogAppend, stored: Conversation) -> Sequence[ClientVersion]:
-    """The versions of an append that stand for no message which was redacted."""
+    """Returns the client versions of an append that cover no redacted message."""
     redacted = stored.redacted_seqs
     if not redacted:
         return write.versions
@@ -96,8 +99,9 @@ def sum_token_deltas(changes: Iterable[MessageChange]) -> int:
 
 
 def update_marks(marks: Mapping[str, Any], changes: Iterable[MessageChange]) -> dict[str, Any]:
-    """A conversation's marks with the seqs of the changes among the redacted, and pins as long as their messages are
-    now."""
+    """Returns a conversation's marks with the changed seqs added to the redacted ones, and with the pins' new token
+    counts.
+    """
     changed = {change.seq: change.tokens_delta for change in changes}
     pins = {PINS_KEY: [_update_pin_tokens(pin, changed) for pin in marks[PINS_KEY]]} if PINS_KEY in marks else {}
     return {**marks, **pins, REDACTED_KEY: sorted({*marks.get(REDACTED_KEY, ()), *changed})}
@@ -109,7 +113,7 @@ def _update_pin_tokens(pin: Mapping[str, Any], deltas_by_seq: Mapping[int, int])
 
 
 def covers_change(summary: Summary, readers: Iterable[str], changes_by_conversation: ChangesByConversation) -> bool:
-    """Whether a chunk stands for a changed message in the log of any of its readers."""
+    """Whether a summary covers a changed message in the log of any of its readers."""
     changes = (change for reader in readers for change in changes_by_conversation.get(reader, ()))
     return any(summary.from_seq <= change.seq < summary.to_seq for change in changes)
 
@@ -117,6 +121,9 @@ def covers_change(summary: Summary, readers: Iterable[str], changes_by_conversat
 def compute_summary_shift(
     summary: Summary, readers: Iterable[str], changes_by_conversation: ChangesByConversation
 ) -> int:
-    """By how much the running total of a chunk moves, being behind changed messages in the log of a reader."""
+    """Returns by how much a summary's running total moves: the changes before its range, in the log of its first reader
+    that has changes.
+    """
+    # One reader is enough: all readers share the log before the summary, with the same changes.
     changes = next((changes_by_conversation[reader] for reader in readers if reader in changes_by_conversation), ())
     return sum_token_deltas(change for change in changes if change.seq < summary.from_seq)

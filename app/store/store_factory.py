@@ -1,4 +1,4 @@
-"""Which store a database URL means. A driver is imported when it is meant: no process needs more than one."""
+"""Creates the store that a database URL names. It imports only that store's driver: a process needs one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def create_store(
     statement_cache_size: int = 256,
     clock: Callable[[], datetime] = utc_now,
 ) -> Store:
-    """The store that a URL means, not yet connected: `Store.open` does that.
+    """Creates the store that a URL names. It is not connected yet: `Store.open` connects.
 
     Args:
         url: see `store.database_url.parse_database_url`.

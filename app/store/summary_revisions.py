@@ -1,4 +1,4 @@
-"""Which fields of a chunk belong to one of its texts and which to its place in the log. Pure."""
+"""Says which fields of a summary belong to one revision of its text, and when a summary replaces another. Pure."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ REVISION_FIELDS: Final = (
     "duration_ms",
     "usage",
 )
-"""What each revision has of its own."""
+"""Fields that each revision has of its own; the others belong to the summary's place in the log."""
 REPLACEABLE_KINDS: Final = frozenset({"mechanical", "part"})
-"""Another summary over the same range takes the place of these."""
+"""A summary of another kind over the same range replaces summaries of these kinds."""
 
 
 def apply_revision(summary: Summary, revision: Summary) -> Summary:
-    """A chunk as it is with the text of another revision."""
+    """Returns the summary with the fields of another revision."""
     return replace(summary, **{name: getattr(revision, name) for name in REVISION_FIELDS})
 
 
 def may_replace(summary: Summary, stored: Summary) -> bool:
-    """Whether a chunk takes the place of one over the same range."""
+    """Whether a summary replaces the stored one over the same range."""
     return stored.kind in REPLACEABLE_KINDS and summary.kind not in REPLACEABLE_KINDS
 
 
 def number_next_revision(stored: Summary, summary: Summary) -> Summary:
-    """A chunk that takes the place of another: its next revision if both are the same summary."""
+    """Returns a summary that replaces the stored one: with the next revision number if both have the same id."""
     return replace(summary, revision=stored.revision + 1) if stored.id == summary.id else summary

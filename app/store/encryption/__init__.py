@@ -1,1 +1,1 @@
-"""A store whose texts are under a key."""
+"""Encrypts stored texts."""

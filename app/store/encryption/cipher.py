@@ -1,7 +1,7 @@
-"""Texts under a key: AES-256-GCM, bound to the place they belong to. Knows nothing of conversations.
+"""Encrypts texts with AES-256-GCM, bound to the place where they are stored. Knows nothing of conversations.
 
-What is written says by itself how: `enc1:<name of the key>:<base64 of nonce and ciphertext>`. Whatever does not look
-like that is plain text from before encryption was switched on, and is read as it is.
+A stored text names its key: `enc1:<name of the key>:<base64 of nonce and ciphertext>`. Text in any other form is plain
+text from before encryption was switched on, and is returned unchanged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _KEY_NAME_PATTERN: Final = re.compile(rb"enc1:([A-Za-z0-9._-]{1,128}):")
 
 
 class Cipher:
-    """Writes under the active key, reads under every key it has. Any thread may use it."""
+    """Encrypts with the active key, decrypts with every configured key. Any thread may use it."""
 
     def __init__(
         self, keys: Mapping[str, bytes], active_key: str | None, *, random_bytes: Callable[[int], bytes] = os.urandom
@@ -35,7 +35,7 @@ class Cipher:
         """
         Args:
             keys: 32 bytes each, by names of letters, digits, `.`, `_` and `-`.
-            active_key: the one to write with; None: write plain text.
+            active_key: the name of the key for encryption; None: store plain text.
 
         Raises:
             ValueError: a key has another length, or the active one is not among them.
@@ -59,10 +59,10 @@ class Cipher:
         return None if self._active_key is None else self._active_key.decode()
 
     def seal(self, plain: bytes, associated_data: bytes) -> bytes:
-        """A text as it is to be stored.
+        """Returns a text in the form in which it is stored.
 
         Args:
-            associated_data: where it belongs (associated data): it can be read nowhere else.
+            associated_data: names the place of the text; it can be decrypted for no other place.
         """
         if self._active_key is None:
             return plain
@@ -71,12 +71,13 @@ class Cipher:
         return SEALED_PREFIX + self._active_key + b":" + b2a_base64(sealed, newline=False)
 
     def unseal(self, stored: bytes, associated_data: bytes) -> bytes:
-        """The text that was stored at a place.
+        """Returns the text that was stored at a place.
 
         Raises:
-            StoreUnreadable: its key is not among ours; or it was altered, or stored at another place.
+            StoreUnreadable: its key is not configured; or the text was altered, or stored at another place.
         """
         parts = _parse_sealed(stored)
+        # Plain text, or text that only looks sealed.
         if parts is None:
             return stored
         name, sealed = parts
@@ -96,28 +97,30 @@ class Cipher:
         return plain
 
     def uses_active_key(self, stored: bytes) -> bool:
-        """Whether a text is stored as it would be written now: under the active key, or plain while there is none."""
+        """Whether a text is stored in the form in which it would be stored now: under the active key, or plain if there
+        is none.
+        """
         return read_key_name(stored) == self.active_key
 
 
 def is_sealed(stored: bytes) -> bool:
-    """Whether a stored text may be under a key. Cheap."""
+    """Whether a stored text may be encrypted. Looks at the prefix only, so it is cheap."""
     return stored.startswith(SEALED_PREFIX)
 
 
 def is_sealed_text(stored: str) -> bool:
-    """The same of a text that was read as such."""
+    """As `is_sealed`, for a `str`."""
     return stored.startswith(_SEALED_PREFIX_TEXT)
 
 
 def read_key_name(stored: bytes) -> str | None:
-    """The name of the key that a stored text is under; None of a plain one."""
+    """Returns the name of the key with which a stored text is encrypted; None for plain text."""
     parts = _parse_sealed(stored)
     return None if parts is None else parts[0].decode()
 
 
 def _parse_sealed(stored: bytes) -> tuple[bytes, bytes] | None:
-    """The key's name, and nonce with ciphertext; None of plain text."""
+    """Returns the name of the key, and nonce with ciphertext; None for plain text."""
     named = _KEY_NAME_PATTERN.match(stored) if stored.startswith(SEALED_PREFIX) else None
     if named is None:
         return None
@@ -126,4 +129,5 @@ def _parse_sealed(stored: bytes) -> tuple[bytes, bytes] | None:
         sealed = msgspec.convert(str(stored[named.end() :], "ascii"), bytes)
     except (UnicodeDecodeError, msgspec.ValidationError):
         return None
+    # Shorter than any ciphertext: plain text that begins like one.
     return (named.group(1), sealed) if len(sealed) >= NONCE_BYTES + TAG_BYTES else None

@@ -1,10 +1,10 @@
-"""A store whose texts are under a key, around any other store. See `store.encryption.sealed_fields` for what is, and
-`ciphers` for how.
+"""A store around another store that encrypts texts. `store.encryption.sealed_fields` says which,
+`store.encryption.cipher` how.
 
-While a key is active nothing is indexed by its words, whose hashes would tell them: a search decrypts the newest
-messages and looks into those (`store.search.unindexed_search`). Rows that were written before encryption was switched
-on, or under another key, are read as they are; `store.encryption.reencryption` writes them anew. Without any key it
-only sees to it that no ciphertext is ever taken for text.
+While a key is active, no message is indexed, since hashes of words would reveal them. A search decrypts the newest
+messages instead (`store.search.unindexed_search`). Rows that were written in plain text, or under another key, are
+still readable; `store.encryption.reencryption` rewrites them. Without any key, this store only makes sure that
+ciphertext is never taken for text.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ Source = TypeVar("Source")
 Converted = TypeVar("Converted")
 
 INLINE_LIMIT_BYTES: Final = 256 * 1024
-"""More than this is not encrypted or decrypted on the event loop: half a millisecond."""
+"""More bytes than this are encrypted or decrypted in a thread; this many take half a millisecond."""
 MESSAGE_OVERHEAD_BYTES: Final = 8 * 1024
-"""What a message takes beside its length, in bytes that take as long."""
+"""The fixed cost of a message, in bytes that take as long."""
 
 
 class EncryptedStore:
-    """`Store` that passes everything on to another one, with what people and models said encrypted."""
+    """`Store` that passes all calls to an inner store, and encrypts what people and models wrote."""
 
     def __init__(self, inner: Store, cipher: Cipher) -> None:
         self.inner = inner
@@ -126,7 +126,7 @@ class EncryptedStore:
         return await self.inner.find_anchors(digests)
 
     async def index_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
-        """Nothing while a key is active: an index would tell the words."""
+        """Indexes messages; does nothing while a key is active, since an index would reveal the words."""
         if self.is_fully_searchable:
             await self.inner.index_messages(conversation, entries)
 
@@ -136,11 +136,12 @@ class EncryptedStore:
     async def search_log(
         self, conversation: Conversation, *, terms: Sequence[str], from_seq: int, before_seq: int, limit: int
     ) -> list[SearchHit]:
-        """While a key is active, of long ranges only the newest messages are looked into."""
+        """As `Store.search_log`. While a key is active, only the newest messages of a long range are searched."""
         if not self.is_fully_searchable:
             return await self._unindexed_search.search_log(
                 conversation, terms=terms, from_seq=from_seq, before_seq=before_seq, limit=limit
             )
+        # Without an active key, the hits may still be ciphertext from the time of an earlier key.
         found = await self.inner.search_log(
             conversation, terms=terms, from_seq=from_seq, before_seq=before_seq, limit=limit
         )
@@ -237,7 +238,7 @@ class EncryptedStore:
         return await self.inner.delete_summary(tenant=tenant, root=root, summary_id=summary_id)
 
     async def search_tenant(self, *, tenant: str, terms: Sequence[str], limit: int) -> list[ConversationHit]:
-        """While a key is active only the newest conversations are looked into."""
+        """As `Store.search_tenant`. While a key is active, only the newest conversations are searched."""
         if not self.is_fully_searchable:
             return await self._unindexed_search.search_tenant(tenant=tenant, terms=terms, limit=limit)
         found = await self.inner.search_tenant(tenant=tenant, terms=terms, limit=limit)
@@ -327,10 +328,10 @@ class EncryptedStore:
     async def _convert_all(
         self, items: Sequence[Source], convert: Callable[[Source], Converted], size_bytes: int
     ) -> list[Converted]:
-        """Seal or open one after the other, off the event loop where that takes long.
+        """Encrypts or decrypts items one after the other; in a thread if they are large.
 
         Args:
-            size_bytes: how many bytes there are to do.
+            size_bytes: bytes to encrypt or decrypt.
         """
         if size_bytes <= INLINE_LIMIT_BYTES:
             return [convert(item) for item in items]
@@ -338,5 +339,5 @@ class EncryptedStore:
 
 
 def count_sealed_bytes(entries: Iterable[LogMessage]) -> int:
-    """How much there is to open."""
+    """Returns the bytes to decrypt, with `MESSAGE_OVERHEAD_BYTES` for each message."""
     return sum(len(entry.message.raw) + MESSAGE_OVERHEAD_BYTES for entry in entries if is_sealed(entry.message.raw))

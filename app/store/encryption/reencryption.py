@@ -1,7 +1,7 @@
-"""Writing what is stored anew: under the active key, or as plain text while there is none.
+"""Rewrites what is stored: under the active key, or as plain text if there is none.
 
-Safe beside running gateways, and may be stopped and begun again at any moment: what is written as it should be is
-passed over. A conversation is rewritten under its lease, so that no turn writes to it meanwhile.
+It is safe beside running gateways, and may be stopped and started again at any time: fields in the right form are
+skipped. A conversation is rewritten under its lease, so that no turn writes to it meanwhile.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from app.store.lineage import first_own_seq
 
 PAGE_SIZE: Final = 100
 BATCH_MESSAGES: Final = 64
-"""Few enough that a writer which others wait for is soon free again."""
+"""Messages that are rewritten in one transaction. Few, since other writers wait for it."""
 
 
 @dataclass(slots=True)
 class ReencryptionProgress:
-    """What was looked at and what was written anew, so far."""
+    """What was read and what was rewritten so far."""
 
     conversations: int = 0
-    """Looked at."""
+    """Conversations that were read."""
     messages: int = 0
     states: int = 0
     summaries: int = 0
-    """Each revision counts."""
+    """Rewritten texts; each revision counts."""
     completions: int = 0
     busy_conversations: list[str] = field(default_factory=list)
-    """Conversations that were busy for too long."""
+    """Conversations that were in use for longer than the wait."""
     unreadable_ids: list[str] = field(default_factory=list)
-    """Conversations and completions of which something cannot be decrypted."""
+    """Conversations and completions with a field that cannot be decrypted."""
 
 
 class Reencryption:
-    """Goes over all that an encrypted store holds."""
+    """Rewrites all fields that an encrypted store holds."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Reencryption:
     ) -> None:
         """
         Args:
-            wait_seconds: for a conversation that is in use.
+            wait_seconds: the longest wait for a conversation that is in use.
             on_progress: is called after each conversation.
         """
         self._inner = store.inner
@@ -66,10 +66,11 @@ class Reencryption:
         self._progress = ReencryptionProgress()
 
     async def run(self) -> ReencryptionProgress:
-        """Rewrite everything that is not stored as it would be now. Hashes of words go first: they would tell them.
+        """Rewrites every field that is not stored in the form in which it would be stored now. The search index is
+        deleted first, since its hashes would reveal the words.
 
         Raises:
-            StoreUnavailable: the database went away; what was written until then stays.
+            StoreUnavailable: the database became unavailable; what was rewritten before stays.
         """
         if self._sealer.is_encrypting:
             await self._inner.clear_search_index()
@@ -86,6 +87,7 @@ class Reencryption:
             self._on_progress(self._progress)
         for tenant in sorted(tenants):
             await self._reencrypt_completions(tenant)
+        # The old forms of the rows are deleted text, too.
         await self._inner.scrub_deleted_data()
         self._on_progress(self._progress)
         return self._progress
@@ -104,10 +106,12 @@ class Reencryption:
 
     async def _reencrypt_conversation(self, listed: Conversation) -> None:
         async with self._leases.hold_lease(listed.root, listed.id, self._wait_seconds):
+            # Read again under the lease: a turn may have changed it since it was listed.
             stored = await self._inner.find_conversation(tenant=listed.tenant, conversation_id=listed.id)
             if stored is None:
                 return
             fresh = await self._reencrypt_state(stored)
+            # Inherited messages are rewritten with the ancestor that holds them.
             for start in range(first_own_seq(fresh), fresh.head_seq + 1, BATCH_MESSAGES):
                 await self._reencrypt_messages(fresh, start, min(start + BATCH_MESSAGES, fresh.head_seq + 1))
             await self._reencrypt_client_versions(fresh)
@@ -136,6 +140,7 @@ class Reencryption:
 
     async def _reencrypt_client_versions(self, conversation: Conversation) -> None:
         tenant, sealing = conversation.tenant, self._sealer
+        # Without the lineage: only the conversation's own rows.
         own = await self._inner.read_client_versions(replace(conversation, lineage=()))
         stale = [one for one in own if not sealing.uses_active_key(one)]
         for start in range(0, len(stale), BATCH_MESSAGES):

@@ -1,8 +1,9 @@
-"""What of the nouns is kept under a key, and what each piece is bound to. Pure but for the nonces.
+"""Says which fields are encrypted and what each is bound to. Pure, except for the random nonces.
 
-Sealed are what people and models said: bodies and meta of messages, texts of summaries, a conversation's state (which
-holds its instructions), parameters and instructions of stored completions. Columns of JSON hold `{"enc": "…"}` instead.
-Messages are bound to tenant and link and not to their conversation: erasing one hands its messages over to a branch.
+Encrypted is what people and models wrote: bodies and meta of messages, texts of summaries, a conversation's state
+(which holds its instructions), parameters and instructions of stored completions. JSON columns hold `{"enc": "…"}`
+instead. Messages are bound to tenant and link, not to their conversation: erasing a conversation hands its messages
+over to a branch.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ SEALED_JSON_KEY: Final = "enc"
 
 
 class FieldSealer:
-    """Seals nouns before they are stored, and opens them again."""
+    """Encrypts structs before they are stored, and decrypts them after reading."""
 
     def __init__(self, cipher: Cipher) -> None:
         self._cipher = cipher
 
     @property
     def is_encrypting(self) -> bool:
-        """Whether anything is encrypted; otherwise it is only decrypted."""
+        """Whether a key is active. Without one, text is only decrypted."""
         return self._cipher.active_key is not None
 
     def seal_message(self, tenant: str, entry: LogMessage) -> LogMessage:
@@ -40,6 +41,7 @@ class FieldSealer:
 
     def unseal_message(self, tenant: str, entry: LogMessage) -> LogMessage:
         stored = entry.message.raw
+        # Plain messages pass without the work below: the usual case without encryption.
         if not is_sealed(stored) and (entry.meta is None or SEALED_JSON_KEY not in entry.meta):
             return entry
         link = entry.link.hex()
@@ -61,14 +63,17 @@ class FieldSealer:
         return conversation if state is conversation.state else replace(conversation, state=state)
 
     def unseal_lazily(self, conversation: Conversation) -> Conversation:
-        """A conversation whose state is opened when somebody looks: one that cannot be read is listed among the others
-        all the same, and can be erased."""
+        """Returns the conversation with a state that is decrypted at its first use. A conversation whose state cannot
+        be decrypted can then still be listed and erased.
+        """
         if SEALED_JSON_KEY not in conversation.state:
             return conversation
         return replace(conversation, state=_LazyMapping(lambda: self.unseal_conversation(conversation).state))
 
     def seal_client_version(self, tenant: str, version: ClientVersion) -> ClientVersion:
-        """All bodies of a version become one sealed text; a message left out says nothing and stays as it is."""
+        """Encrypts all bodies of a version as one text. A version without bodies (a message left out) has no text and
+        stays as it is.
+        """
         if not self.is_encrypting or not version.bodies:
             return version
         listed = orjson.dumps([body.decode() for body in version.bodies])
@@ -111,7 +116,7 @@ class FieldSealer:
         return replace(completion, parameters=self._unseal_json(completion.parameters, parameters), instructions=texts)
 
     def uses_active_key(self, stored: LogMessage | Conversation | Summary | ClientVersion | StoredCompletion) -> bool:
-        """Whether something is stored as it would be now."""
+        """Whether a struct is stored in the form in which it would be stored now."""
         if isinstance(stored, ClientVersion):
             return not stored.bodies or self._cipher.uses_active_key(stored.bodies[0])
         if isinstance(stored, LogMessage):
@@ -121,6 +126,7 @@ class FieldSealer:
         if isinstance(stored, Summary):
             return self._cipher.uses_active_key(stored.text.encode())
         texts = stored.instructions
+        # A sealed list is one text. Several texts are a plain list, for which b"" stands.
         is_current = not texts or self._cipher.uses_active_key(texts[0].encode() if len(texts) == 1 else b"")
         return is_current and self._json_uses_active_key(stored.parameters)
 
@@ -128,11 +134,12 @@ class FieldSealer:
         return not value or self._cipher.uses_active_key(_find_sealed_text(value) or b"")
 
     def _seal_json(self, value: Any, associated_data: bytes) -> Any:
-        """An empty one says nothing and stays as it is."""
+        """Encrypts a JSON object. An empty one has no text and stays as it is."""
         if not value:
             return value
         plain = orjson.dumps(value if type(value) is dict else dict(value))
         sealed = self._cipher.seal(plain, associated_data)
+        # `Cipher.seal` returns its argument itself if no key is active.
         return value if sealed is plain else {SEALED_JSON_KEY: sealed.decode()}
 
     def _unseal_json(self, value: Any, associated_data: bytes) -> Any:
@@ -144,7 +151,7 @@ class FieldSealer:
 
 
 class _LazyMapping(Mapping[str, Any]):
-    """A mapping that is made when somebody looks into it."""
+    """A mapping that is loaded at its first use."""
 
     def __init__(self, load: Callable[[], Mapping[str, Any]]) -> None:
         self._load = load
@@ -175,12 +182,15 @@ def _associated_data(kind: str, tenant: str, *names: str) -> bytes:
 
 
 def _summary_associated_data(tenant: str, summary: Summary) -> bytes:
-    """Not the revision: the store numbers those."""
+    """Returns what a summary's text is bound to; not the revision, since the store assigns its number."""
+    # "chunk" is part of what is stored: another word would make all summaries unreadable.
     return _associated_data("chunk", tenant, summary.from_link.hex(), summary.to_link.hex(), summary.id)
 
 
 def _version_associated_data(tenant: str, version: ClientVersion) -> bytes:
-    """Not the conversation: erasing one hands its versions over to a branch."""
+    """Returns what a client version is bound to; not the conversation, since erasing it hands its versions over to a
+    branch.
+    """
     return _associated_data("version", tenant, str(version.seq), str(version.to_seq), str(version.since_seq))
 
 

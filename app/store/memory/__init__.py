@@ -1,1 +1,1 @@
-"""The store in a dict, for tests and throw-away use."""
+"""The store in memory, for tests and temporary use."""

@@ -1,4 +1,4 @@
-"""Conversations in a dict: for tests and for throw-away use. The same contract, nothing survives the process."""
+"""The store in memory, for tests and temporary use. It keeps the same contract, but nothing survives the process."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ from app.store.shared_redaction import (
 )
 
 _LinkIndex = defaultdict[tuple[str, bytes], dict[tuple[str, int], None]]
-"""(root, link) → where it is kept: (conversation id, seq), oldest first."""
+"""(root, link) → where messages with this link are: (conversation id, seq), oldest first."""
 
 
 class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
-    """`Store` in this process's memory."""
+    """`Store` in the memory of this process."""
 
     is_fully_searchable = True
 
@@ -74,13 +74,13 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
         self._anchors: dict[bytes, dict[AnswerAnchor, None]] = defaultdict(dict)
 
     async def open(self) -> None:
-        """Nothing to connect to."""
+        """Does nothing: there is no connection."""
 
     async def close(self) -> None:
-        """Nothing to disconnect."""
+        """Does nothing: there is no connection."""
 
     async def scrub_deleted_data(self) -> None:
-        """Nothing is left behind."""
+        """Does nothing: deleted data leaves no remains."""
 
     async def check(self) -> StoreInfo:
         return StoreInfo("memory", "memory", {"conversations": len(self._conversations)})
@@ -157,6 +157,7 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
         return [entry for from_seq, to_seq in ranges for entry in self._read_range(conversation, from_seq, to_seq)]
 
     def _read_range(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
+        # The stored lineage: an ancestor may have been erased since the caller read the conversation.
         current = self._conversations.get((conversation.root, conversation.id), conversation)
         end = min(to_seq, conversation.head_seq + 1)
         return [
@@ -190,6 +191,7 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
         stored = set()
         for place, entry in locate_messages(conversation.lineage_with_self, entries):
             here = (conversation.root, place)
+            # Skips messages that are gone, that were replaced by others, or that belong to another tenant.
             kept = self._messages.get(here, {}).get(entry.seq)
             if kept is None or kept.link != entry.link or self._conversations[here].tenant != conversation.tenant:
                 continue
@@ -206,7 +208,7 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
             self._conversations[place] = replace(conversation, indexed_before=0)
 
     def _find_stored(self, conversation: Conversation) -> Conversation | None:
-        """The conversation as it is stored."""
+        """Returns the conversation as it is stored, None if its tenant has none."""
         kept = self._conversations.get((conversation.root, conversation.id))
         return kept if kept is not None and kept.tenant == conversation.tenant else None
 
@@ -238,6 +240,7 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
             ((weight, self._conversations[place]) for place, weight in weights.items()),
             key=lambda entry: entry[1].id,
         )
+        # The sort is stable: at equal weights and times the conversations stay in the order of their ids.
         found.sort(key=lambda entry: (entry[0], entry[1].updated_at or self._clock()), reverse=True)
         best = []
         for weight, conversation in found[:limit]:
@@ -280,6 +283,7 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
         if stored is None:
             raise WriteConflict
         root, places = stored.root, locate_messages(stored.lineage_with_self, entries)
+        # All messages are checked before the first is changed: a conflict must leave nothing half done.
         changes = []
         for place, entry in places:
             before = self._messages.get((root, place), {}).get(entry.seq)
@@ -299,7 +303,9 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
         return self._apply_message_changes(stored.tenant, root, changes)
 
     def _apply_message_changes(self, tenant: str, root: str, changes: Sequence[MessageChange]) -> list[Summary]:
-        """What changed messages change elsewhere; the chunks that had to go."""
+        """Applies redactions to totals, marks, client versions, anchors and summaries of the family. Returns the
+        deleted summaries.
+        """
         shared = find_shared_changes(changes, self._read_lineages(root))
         for member, theirs in shared.items():
             here = (root, member)
@@ -333,11 +339,11 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
         return {place[1]: member.lineage for place, member in self._conversations.items() if place[0] == root}
 
     def _find_link_keepers(self, root: str, link: bytes, at_seq: int) -> list[str]:
-        """Who keeps a message."""
+        """Returns the conversations whose own rows have the link at `at_seq`."""
         return [place for place, seq in self._positions_by_link.get((root, link), ()) if seq == at_seq]
 
     def _drop_anchors(self, key: ConversationKey, is_gone: Callable[[int], bool], heir: str | None = None) -> None:
-        """Forget the anchors of a conversation at places that are gone; the others pass to an heir."""
+        """Deletes the anchors of a conversation for which `is_gone(seq)`, and moves the others to the heir."""
         for anchors in self._anchors.values():
             for anchor in [one for one in anchors if (one.root, one.conversation_id) == key]:
                 if is_gone(anchor.seq) or heir is not None:
@@ -372,6 +378,7 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
             for version in self._client_versions[here]
         ]
         self._rewrite_summary_texts(stored.tenant, root, summaries)
+        # Otherwise a turn was written after the caller read the conversation, and its state is newer.
         if (stored.head_seq, stored.head_link) == (conversation.head_seq, conversation.head_link):
             self._conversations[here] = replace(stored, state=conversation.state)
 
@@ -405,6 +412,7 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
                 raise WriteConflict
             if ancestors[-1] is not None and ancestors[-1].head_seq < conversation.lineage[-1][1]:
                 raise WriteConflict
+        # A branch does not take the client's id: `assign_external_id` gives it the id later.
         elif conversation.external_id is not None:
             if (conversation.tenant, conversation.external_id) in self._external_ids:
                 raise WriteConflict
@@ -436,6 +444,7 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
             kept = {seq: words for seq, words in terms.items() if seq <= plan.kept_through}
             self._terms[root, plan.heir].update(kept)
         for message in list(self._messages.pop(here, {}).values()):
+            # `_remove_message` takes the message out of this dict and out of the link indexes.
             self._messages[here][message.seq] = message
             self._remove_message(here, message)
             if plan.heir is not None and message.seq <= plan.kept_through:
@@ -455,8 +464,9 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
         return True
 
     async def _hand_over_summaries(self, root: str, erased_id: str) -> None:
-        """Chunks made in an erased conversation pass to who keeps the message they end at. Without one they stray, and
-        go with all others of the family that do."""
+        """Moves summaries that were made in an erased conversation to a conversation that holds their last message.
+        Deletes the stray summaries of the family.
+        """
         for tenant, chunk in self._list_root_summaries(root):
             keepers = [conversation_id for conversation_id, _ in self._positions_by_link.get((root, chunk.to_link), ())]
             if chunk.conversation_id == erased_id and keepers:

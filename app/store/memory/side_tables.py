@@ -1,4 +1,6 @@
-"""What is kept beside conversations, in a dict: stored completions, idempotency keys, API keys, secrets."""
+"""The tables beside logs, in memory: stored completions, idempotency keys, API keys, secrets, leases, facts about
+models.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from app.store.lineage import ErasurePlan
 
 
 class _StoredIdempotencyKey:
-    """A client's key of a request, and what became of it."""
+    """A client's idempotency key, and the state of its request."""
 
     __slots__ = ("digest", "expires_at", "holder", "kept_seconds", "record")
 
@@ -28,7 +30,7 @@ class _StoredIdempotencyKey:
 
 
 class MemorySideTables:
-    """The part of `Store` that knows nothing of logs."""
+    """The part of `Store` that does not touch logs."""
 
     def __init__(self, *, clock: Callable[[], datetime]) -> None:
         self._clock = clock
@@ -67,7 +69,9 @@ class MemorySideTables:
         return self._completions.pop((tenant, completion_id), None) is not None
 
     def _hand_over_completions(self, root: str, conversation_id: str, plan: ErasurePlan) -> None:
-        """Completions of an erased conversation pass to its heir with the messages that it takes over, or go."""
+        """Moves completions of an erased conversation to its heir with the messages that the heir takes over, and
+        deletes the others.
+        """
         for place, kept in list(self._completions.items()):
             if (kept.root, kept.conversation_id) != (root, conversation_id):
                 continue
@@ -82,6 +86,7 @@ class MemorySideTables:
         now = self._clock()
         known = self._idempotency_keys.get((tenant, key))
         ours = self._find_running_claim(tenant, key, holder)
+        # The holder renews its claim, but not with another body: that would be another request under the same key.
         renews = ours is not None and ours.digest == digest
         if known is not None and known.expires_at > now and not renews:
             return known.record if known.digest == digest else IdempotencyKeyRecord("differs")
@@ -141,7 +146,7 @@ def _is_after(sort_key: tuple[datetime, str], after: tuple[datetime, str], desce
 
 
 class MemoryLeases:
-    """The part of `Store` that processes agree by: who may do what, and what was learned of models."""
+    """The part of `Store` that coordinates processes: leases, and facts about models."""
 
     def __init__(self, *, clock: Callable[[], datetime]) -> None:
         self._clock = clock
@@ -153,6 +158,7 @@ class MemoryLeases:
         held, expires_at = self._leases.get((root, key), (None, now))
         if held is not None and held.holder != holder and expires_at > now:
             return None
+        # Microseconds since 1970, and more than the stored token: tokens grow even though releasing deletes the lease.
         token = int(now.timestamp() * 1_000_000)
         lease = Lease(root, key, holder, token if held is None else max(held.token + 1, token))
         self._leases[root, key] = (lease, now + timedelta(seconds=seconds))

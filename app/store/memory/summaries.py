@@ -1,4 +1,4 @@
-"""Chunks in a dict, with the texts that they had before."""
+"""Summaries in memory, with their earlier texts."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from app.store.summary_revisions import apply_revision, may_replace, number_next
 ConversationKey = tuple[str, str]
 """Root and conversation id."""
 _RangeKey = tuple[bytes, bytes, bool]
-"""The links at both ends, and whether it is a fold."""
+"""The links at both ends of the range, and whether the summary is a fold."""
 
 
 class MemorySummaries:
-    """The part of `Store` that keeps chunks by their range, each tenant's apart."""
+    """The part of `Store` that keeps summaries, by tenant, root and range."""
 
     def __init__(self) -> None:
         self._summaries: dict[ConversationKey, dict[_RangeKey, Summary]] = defaultdict(dict)
         """By tenant and root."""
         self._revisions: dict[tuple[str, str, str], list[Summary]] = defaultdict(list)
-        """Superseded texts, oldest first, by tenant, root and chunk id."""
+        """Superseded texts, oldest first, by tenant, root and summary id."""
 
     def _list_summaries(self, tenant: str, root: str) -> list[Summary]:
         return list(self._summaries.get((tenant, root), {}).values())
 
     def _list_root_summaries(self, root: str) -> list[tuple[str, Summary]]:
-        """Chunks with their tenants."""
+        """Returns the summaries of a root, each with its tenant."""
         return [
             (place[0], chunk) for place, held in self._summaries.items() if place[1] == root for chunk in held.values()
         ]
@@ -50,6 +50,8 @@ class MemorySummaries:
         if known is None:
             self._put_summary(tenant, root, summary)
         elif may_replace(summary, known):
+            # The same id: the old text stays readable as a revision. Another id: the old summary goes with its
+            # revisions.
             if known.id == summary.id:
                 self._revisions[tenant, root, known.id].append(known)
             else:
@@ -74,6 +76,7 @@ class MemorySummaries:
         if doomed is None:
             return False
         self._drop_summary(tenant, root, doomed)
+        # A fold holds the content of the summaries that it folds.
         for fold in self._list_summaries(tenant, root):
             if summary_id in fold.folds:
                 await self.delete_summary(tenant=tenant, root=root, summary_id=fold.id)

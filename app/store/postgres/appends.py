@@ -1,8 +1,8 @@
-"""Appends to conversations in PostgreSQL: one statement each, those of one moment in one transaction.
+"""Appends to conversations in PostgreSQL: one statement for each, and one transaction for those of one moment.
 
-What the event loop submits within one iteration, or while enough transactions are under way, is sent as one batch: one
-round trip and one commit for many turns (group commit). Where anything of it is not as it should be, or has to wait for
-a lock, all of it is undone, and each append runs by itself.
+Appends that the event loop submits within one iteration, or while `MAX_RUNNING_BATCHES` transactions are running, are
+sent as one batch: one round trip and one commit for many turns (group commit). If one append of a batch fails, or has
+to wait for a lock, the batch is rolled back, and each append runs by itself.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from app.store.sql.rows import (
 )
 
 MAX_RUNNING_BATCHES: Final = 2
-"""Transactions of batches under way: while so many are, others gather."""
+"""Transactions of batches that run at a time. Further appends are collected meanwhile."""
 MAX_BATCH_APPENDS: Final = 64
 
 lease_arguments: Final = attrgetter("root", "key", "holder", "token")
-"""A lease as statements name it."""
+"""Gets the arguments by which statements identify a lease."""
 
 
 class _StatementShape(NamedTuple):
-    """What makes a statement: the parameters of `build_append_statement`."""
+    """The parameters of `build_append_statement` for one append. Appends of the same shape share one statement."""
 
     creates: bool
     names: bool
@@ -58,40 +58,41 @@ class _QueuedAppend(NamedTuple):
 
 
 class AppendQueue:
-    """Takes appends, and writes them in the order in which they were submitted to a conversation."""
+    """Queues appends and writes them in batches."""
 
     def __init__(self, connections: PostgresPool) -> None:
         self._connections = connections
         self._submitted: list[_QueuedAppend] = []
         self._batches: set[asyncio.Task[None]] = set()
         self._single_writes: set[asyncio.Task[None]] = set()
-        """Appends that run by themselves, maybe waiting for others' locks: nobody waits for those."""
+        """Appends that run by themselves and may wait for locks. Other appends do not wait for them."""
 
     def append(self, write: LogAppend, now: datetime) -> asyncio.Future[None]:
-        """As `Store.append`; it goes on when nobody waits for it any more."""
+        """As `Store.append`. The write continues if its caller is cancelled."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
         self._submitted.append(_QueuedAppend(write, now, done))
         if len(self._submitted) == 1 and len(self._batches) < MAX_RUNNING_BATCHES:
-            # Whatever else this iteration of the loop submits goes along.
+            # Sent after this iteration of the loop, so that other appends of the iteration join the batch.
             loop.call_soon(self._send_batches)
         return done
 
     async def close(self) -> None:
-        """Finish what is under way or submitted."""
+        """Finishes all queued and running appends."""
         while self._submitted or self._batches or self._single_writes:
             self._send_batches()
             await asyncio.wait(self._batches | self._single_writes)
 
     def _send_batches(self) -> None:
-        """Send what has gathered, those that are alike together."""
+        """Sends the queued appends, grouped by their statement."""
         while self._submitted and len(self._batches) < MAX_RUNNING_BATCHES:
             batches: dict[_StatementShape, list[_QueuedAppend]] = {}
             for one in self._submitted[:MAX_BATCH_APPENDS]:
                 batches.setdefault(_statement_shape(one.write), []).append(one)
             del self._submitted[:MAX_BATCH_APPENDS]
             for shape, batch in batches.items():
-                # Versions are held against what was redacted meanwhile, a branch against what it branches from.
+                # Client versions are compared with redactions, and a branch with its ancestors: such an append may need
+                # several statements. Two appends to one conversation depend on each other.
                 if shape.branches or shape.has_versions or not _are_independent(batch):
                     self._start_single_writes(batch)
                     continue
@@ -104,15 +105,18 @@ class AppendQueue:
         self._send_batches()
 
     async def _write_batch(self, shape: _StatementShape, batch: Sequence[_QueuedAppend]) -> None:
-        # In one order everywhere: processes that append to the same conversations never wait in a circle.
+        # The same order in all processes: two that append to the same conversations then never wait for each other in a
+        # circle.
         rows = [
             _append_arguments(one.write, one.now) for one in sorted(batch, key=lambda one: one.write.conversation.id)
         ]
         try:
             await self._connections.execute_all(build_append_statement(**shape._asdict(), in_batch=True), rows)
+        # One append of the batch did not move its head, or an id exists already. The single writes find out which.
         except (asyncpg.DivisionByZeroError, asyncpg.UniqueViolationError):
             self._start_single_writes(batch)
         except StoreUnavailable as error:
+            # Another transaction holds a row of the batch. Only the append to that row has to wait for it.
             if isinstance(error.__cause__, asyncpg.LockNotAvailableError | asyncpg.DeadlockDetectedError):
                 self._start_single_writes(batch)
                 return
@@ -142,6 +146,7 @@ class AppendQueue:
     async def _append_or_rebase(self, write: LogAppend, now: datetime) -> None:
         if write.creates_conversation and write.versions:
             write = replace(write, versions=drop_redacted_versions(write, write.conversation))
+        # The usual case is one statement. Client versions must first be compared with the stored redactions.
         may_be_stale = bool(write.versions) and not write.creates_conversation
         if not may_be_stale and await self._try_append(write, now):
             return
@@ -154,6 +159,8 @@ class AppendQueue:
         if not rows:
             raise WriteConflict
         stored = decode_conversation(rows[0])
+        # Rebasing helps only if the head is the expected one, and a redaction changed its total or may concern a
+        # version.
         has_moved = stored.head_seq != write.after_seq
         if has_moved or not (may_be_stale or stored.head_tokens_total != tokens_before_append(write)):
             raise WriteConflict
@@ -161,7 +168,13 @@ class AppendQueue:
             raise WriteConflict
 
     async def _try_append(self, write: LogAppend, now: datetime) -> bool:
-        """Whether the log ended where the write expects it to, with that total."""
+        """Runs the append's statement. Returns whether the stored head and running total were those that the write
+        expects.
+
+        Raises:
+            WriteConflict: the conversation or the client's id exists already.
+            LeaseLost: the lease of the fence is lost.
+        """
         sql = build_append_statement(**_statement_shape(write)._asdict())
         try:
             rows = await self._connections.fetch(sql, *_append_arguments(write, now))
@@ -174,6 +187,7 @@ class AppendQueue:
 
 
 def _resolve_append(queued: _QueuedAppend, error: BaseException | None) -> None:
+    # Cancelled by its waiter; the append is written all the same.
     if queued.done_future.done():
         return
     if error is None:
@@ -192,6 +206,7 @@ def _statement_shape(write: LogAppend) -> _StatementShape:
         creates=write.creates_conversation,
         names=write.creates_conversation and claims_external_id(write.conversation),
         branches=_creates_branch(write),
+        # 2 stands for any number: the statement then takes arrays.
         message_count=min(len(write.messages), 2),
         fenced=write.fence is not None,
         releases=write.releases_lease and write.fence is not None,
@@ -215,14 +230,14 @@ def _creates_branch(write: LogAppend) -> bool:
 
 
 def _version_arguments(versions: Sequence[ClientVersion]) -> Sequence[Any]:
-    """An array for each column, or nothing."""
+    """Returns an array for each column, or nothing without versions."""
     if not versions:
         return ()
     return [list(column) for column in zip(*map(client_version_values, versions), strict=True)]
 
 
 def _message_arguments(messages: Sequence[LogMessage], now: datetime) -> Sequence[Any]:
-    """Nothing, the columns of one message, or an array for each column."""
+    """Returns nothing, the columns of one message, or an array for each column of several."""
     if not messages:
         return ()
     rows = [message_values(entry, entry.created_at or now) for entry in messages]

@@ -1,10 +1,10 @@
-"""Conversations in PostgreSQL, on the bare driver. Each step of a turn is one statement and one round trip.
+"""The store in PostgreSQL, on the bare driver. Each step of a turn is one statement and one round trip.
 
-Works behind a pooler in transaction mode: no session state, no LISTEN, no session locks. Leases and claims of request
-keys run on the database's clock, which all processes share.
+Works behind a pooler in transaction mode: no session state, no LISTEN, no session locks. Leases and claims of
+idempotency keys use the database's clock, which all processes share.
 
-What is erased is in no row and no index any more; the server's files keep dead rows until VACUUM has been there, its
-write-ahead log and backups for as long as they are kept.
+Erased text is in no row and no index. The server's files keep dead rows until VACUUM removes them; its write-ahead log
+and backups keep them as long as they exist.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _MESSAGE_COLUMN_COUNT: Final = len(MESSAGE_COLUMNS)
 
 
 class PostgresStore(SideTables):
-    """`Store` on a PostgreSQL database, whose schema must be up to date when it is opened."""
+    """`Store` on a PostgreSQL database. The schema must be up to date when the store opens."""
 
     is_fully_searchable = True
     deadline_sql = "now() + make_interval(secs => {}::float8)"
@@ -96,6 +96,7 @@ class PostgresStore(SideTables):
         await self._connections.warn_about_pooler()
 
     async def close(self) -> None:
+        # Queued appends need the connections.
         await self._appends.close()
         await self._connections.close()
 
@@ -107,6 +108,7 @@ class PostgresStore(SideTables):
             rows = await self._connections.fetch(
                 "SELECT version_num, current_setting('server_version') FROM alembic_version"
             )
+        # An empty database: `open` then reports the missing schema.
         except asyncpg.UndefinedTableError:
             rows = []
         version, server = rows[0] if rows else ("none", "unknown")
@@ -129,7 +131,9 @@ class PostgresStore(SideTables):
             _join_links(links[-DEEPEST_LINKS:]),
             _join_links(skeletons[-DEEPEST_LINKS:]),
         )
+        # Look further back only for the kind of match that the first query did not find.
         more_skeletons = [] if by_skeleton else skeletons[:-DEEPEST_LINKS]
+        # A match by link in the deepest window: a skeleton further back is shallower than it.
         if by_link or not (links[:-DEEPEST_LINKS] or more_skeletons):
             return by_link + by_skeleton
         by_link, shallower = await self._fetch_matches(
@@ -141,7 +145,7 @@ class PostgresStore(SideTables):
         return by_link + (by_skeleton or shallower)
 
     async def _fetch_matches(self, sql: str, *arguments: Any) -> tuple[list[LinkMatch], list[LinkMatch]]:
-        """By link, by skeleton; each deepest first."""
+        """Runs a match query. Returns the matches by link and the matches by skeleton, each deepest first."""
         found: tuple[list[LinkMatch], list[LinkMatch]] = ([], [])
         for row in await self._connections.fetch(sql, *arguments):
             by_skeleton = row[0]
@@ -176,7 +180,8 @@ class PostgresStore(SideTables):
         found = await self._read_segments(conversation, ranges)
         if len(found) == sum([count_range_messages(conversation, *one) for one in ranges]):
             return found
-        # An ancestor was erased meanwhile and its messages have moved: the stored lineage says where to.
+        # Fewer messages than the log has: an ancestor was erased meanwhile, and its messages have moved. The stored
+        # lineage has their new place.
         fresh = await self.find_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
         return found if fresh is None else await self._read_segments(fresh, clip_ranges(conversation, ranges))
 
@@ -221,6 +226,7 @@ class PostgresStore(SideTables):
     async def index_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
         located_messages = locate_messages(conversation.lineage_with_self, entries)
         keys = await asyncio.to_thread(hash_message_terms, [entry for _, entry in located_messages])
+        # One transaction for each batch: redactions and erasures of these conversations wait for its row locks.
         for part in split_index_batches(keys):
             await self._index_batch(conversation, located_messages[part], keys[part])
 
@@ -251,17 +257,19 @@ class PostgresStore(SideTables):
                 if terms_at[seq] and not redacted:
                     terms_by_conversation.setdefault(place, set()).update(terms_at[seq])
             await _insert_tenant_postings(connection, tenant, root, terms_by_conversation)
+            # Redacted messages count as indexed: they are stored, and have no terms to search.
             start, end = find_leading_range([entry for _, entry in located_messages])
             if {seq for _, seq, _ in rows}.issuperset(range(start, end)):
                 await connection.execute(search_index.ADVANCE_INDEXED_BEFORE, root, conversation.id, tenant, start, end)
 
     async def clear_search_index(self) -> None:
         await self._connections.fetch(search_index.CLEAR_INDEX)
+        # A thousand rows at a time, so that no statement runs into the time limit of an answer.
         while await self._connections.fetch(search_index.RESET_INDEXED_BEFORE):
             pass
 
     async def scrub_deleted_data(self) -> None:
-        """Nothing: `VACUUM FULL` locks whole tables, which is for the operator to decide."""
+        """Does nothing: `VACUUM FULL` locks whole tables, which is the operator's decision."""
 
     async def search_log(
         self, conversation: Conversation, *, terms: Sequence[str], from_seq: int, before_seq: int, limit: int
@@ -288,6 +296,7 @@ class PostgresStore(SideTables):
         keys = hash_terms(terms)
         rows = await self._connections.fetch(search_index.SEARCH_TENANT, hash_tenant_scope(tenant), tenant, keys, limit)
         found = [decode_conversation(row[1:]) for row in rows]
+        # A second statement, since messages are found by root, and the roots are known only now.
         best = await self._connections.fetch(
             search_index.BEST_MESSAGES,
             [one.root for one in found],
@@ -304,6 +313,7 @@ class PostgresStore(SideTables):
             if place in messages
         ]
 
+    # Not async: the write is queued at the call, and ends even if its caller is cancelled.
     def append(self, write: LogAppend) -> asyncio.Future[None]:
         return self._appends.append(write, self._clock())
 
@@ -373,6 +383,7 @@ class PostgresStore(SideTables):
         from_link: bytes | None = None,
         with_texts: bool = True,
     ) -> list[Summary]:
+        # Without either, the query would have no FROM clause.
         if not path and not links:
             return []
         begins = bool(path) and from_link is not None
@@ -425,11 +436,11 @@ class PostgresStore(SideTables):
         return await self._connections.fetch(sql, *arguments)
 
     async def _run_transaction(self, steps: TransactionSteps[Result], *, exclusive_root: str | None = None) -> Result:
-        """What a script comes to, in one transaction.
+        """Runs the steps of a transaction, and returns their result.
 
         Args:
-            exclusive_root: a root of whose family no other such script is to lock rows meanwhile: two that lock them in
-                different orders would wait for each other.
+            exclusive_root: if given, no other transaction with the same root runs meanwhile. Two that lock rows of a
+                family in different orders would wait for each other.
         """
         async with self._connections.transaction() as connection:
             if exclusive_root is not None:
@@ -447,7 +458,7 @@ class PostgresStore(SideTables):
 async def _insert_tenant_postings(
     connection: Any, tenant: str, root: str, terms_by_conversation: Mapping[str, set[int]]
 ) -> None:
-    """Make conversations findable among all of a tenant's by these terms."""
+    """Adds terms of conversations to the search index over all of a tenant's conversations."""
     if not terms_by_conversation:
         return
     tenant_scope, places = hash_tenant_scope(tenant), sorted(terms_by_conversation)
@@ -459,7 +470,11 @@ async def _insert_tenant_postings(
 
 
 def _require_lease_first(fence: Lease, steps: TransactionSteps[Result]) -> TransactionSteps[Result]:
-    """A script that begins only while a lease is held."""
+    """Returns the steps with a check of the lease before them.
+
+    Raises:
+        LeaseLost: from the steps, if the lease is lost.
+    """
     (held,) = yield statements.IS_LEASE_HELD, lease_arguments(fence)
     if not held[0]:
         raise LeaseLost

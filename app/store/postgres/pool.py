@@ -1,4 +1,6 @@
-"""Connections to PostgreSQL: bounded in time, back by themselves after a restart, errors in our words."""
+"""Connections to PostgreSQL: every wait is bounded, connections come back after a restart of the server, and driver
+errors become `StoreUnavailable`.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,11 @@ log = logging.getLogger(__name__)
 AsyncpgPool: TypeAlias = "asyncpg.Pool[asyncpg.Record]"
 
 RELEASE_SECONDS: Final = 1.0
-"""A connection whose statement was cancelled gets this long to say so before it is cut off."""
+"""How long a connection may take to confirm that its statement is cancelled; then it is closed."""
 
 _LOST_STATEMENT_ERRORS: Final = (driver.InvalidSQLStatementNameError, driver.DuplicatePreparedStatementError)
-"""Another connection of the server than the one that prepared it: only a pooler does that."""
+"""The statement was prepared on another connection of the server: a pooler in transaction mode stands between."""
+# Errors that say "not now". Others are mistakes in our statements and stay as they are.
 _UNAVAILABLE_ERRORS: Final = (
     *_LOST_STATEMENT_ERRORS,
     OSError,  # refused, no such socket, and every time-out
@@ -41,7 +44,8 @@ _UNAVAILABLE_ERRORS: Final = (
 
 
 def translate_driver_error(error: Exception) -> Exception:
-    """A driver's error as `StoreUnavailable` if it says "not now"; a fault of our own statements unchanged."""
+    """Returns `StoreUnavailable` for a driver's error that says "not now"; an error of our own statements unchanged."""
+    # DataError says that an argument does not fit its parameter: a mistake of ours, whatever it derives from.
     if not isinstance(error, _UNAVAILABLE_ERRORS) or isinstance(error, driver.DataError):
         return error
     if isinstance(error, _LOST_STATEMENT_ERRORS):
@@ -72,14 +76,14 @@ class PostgresOptions:
 
 
 class PostgresPool:
-    """A pool that is created without connecting, so that a database that is down at start may come up later."""
+    """A pool that is created without connecting, so that the process can start while the database is down."""
 
     def __init__(self, dsn: str, options: PostgresOptions) -> None:
         self._dsn = dsn
         self._options = options
         self._pool: AsyncpgPool | None = None
         self._demand_count = 0
-        """How many connections are in use or waited for."""
+        """Connections that are in use or waited for."""
 
     async def open(self) -> None:
         seconds = self._options.timeout_seconds
@@ -87,6 +91,7 @@ class PostgresPool:
             self._dsn,
             min_size=0,
             max_size=self._options.pool_size,
+            # Idle connections stay open: asyncpg would set a timer at each release, and connecting again is slow.
             max_inactive_connection_lifetime=0,
             statement_cache_size=self._options.statement_cache_size,
             timeout=seconds,
@@ -96,7 +101,7 @@ class PostgresPool:
         )
 
     async def close(self) -> None:
-        """Let running statements finish, then disconnect; cut off what hangs."""
+        """Lets running statements finish, then disconnects. After `timeout_seconds`, closes what is still running."""
         pool, self._pool = self._pool, None
         if pool is None:
             return
@@ -107,7 +112,7 @@ class PostgresPool:
             pool.terminate()
 
     async def fetch(self, sql: str, *arguments: Any) -> list[Any]:
-        """All rows of one statement, in one round trip.
+        """Runs one statement in one round trip, and returns all its rows.
 
         Raises:
             StoreUnavailable: there is no connection, or it failed, or there was no answer in time.
@@ -116,18 +121,20 @@ class PostgresPool:
         return rows
 
     async def execute_all(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
-        """Run a statement with each of these arguments, all in one transaction and one round trip.
+        """Runs a statement with each tuple of arguments, all in one transaction and one round trip.
 
         Raises:
             StoreUnavailable: as for `fetch`.
         """
+        # One row needs no explicit transaction.
         if len(rows) == 1:
             await self._run_on_connection(lambda connection: connection.fetch(sql, *rows[0]))
         else:
             await self._run_on_connection(lambda connection: connection.executemany(sql, rows))
 
     async def warn_about_pooler(self) -> None:
-        """Warn of one that may lose prepared statements: a server names its process otherwise than a pooler does.
+        """Logs a warning if a pooler may lose prepared statements. The process id that the connection announced is then
+        not that of the server process that answers.
 
         Raises:
             StoreUnavailable: as for `fetch`.
@@ -147,6 +154,8 @@ class PostgresPool:
             connection = await self._acquire(pool)
             try:
                 answer = await operation(connection)
+            # Also after a cancellation: the connection must go back to the pool, which then has to cancel the running
+            # statement.
             except BaseException:
                 await self._release(pool, connection, RELEASE_SECONDS)
                 raise
@@ -157,7 +166,7 @@ class PostgresPool:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:
-        """A connection with a transaction around it.
+        """Holds a connection with an open transaction.
 
         Raises:
             StoreUnavailable: as for `fetch`.
@@ -174,8 +183,8 @@ class PostgresPool:
             raise translate_driver_error(error) from error
 
     async def _acquire(self, pool: AsyncpgPool) -> Any:
-        # A timer for each statement costs more than the rest of the pool, and connecting has its own: only waiting
-        # for somebody else's connection needs one.
+        # Only the wait for another task's connection needs a timer here: a timer for each statement costs more than the
+        # rest of the pool, and connecting has its own.
         self._demand_count += 1
         try:
             if self._demand_count <= self._options.pool_size:
@@ -198,19 +207,21 @@ class PostgresPool:
 
 
 async def _force_generic_plans(connection: Any) -> None:
-    """Plan each prepared statement once, and by index.
+    """Makes PostgreSQL plan each prepared statement once, and by index.
 
-    Left to itself PostgreSQL plans the larger statements anew for every call, which takes longer than running them;
-    and what it plans while the tables are nearly empty reads them from end to end until somebody analyzes them.
+    By default PostgreSQL plans the larger statements again for every call, which takes longer than running them.
+    Statements that were planned while the tables were nearly empty scan whole tables until the tables are analyzed.
     """
     await connection.execute("SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off")
 
 
 async def _read_server_processes(connection: Any) -> tuple[int, int]:
-    """The server process that was named at the connection's begin, and the one that answers now."""
+    """Returns the server process that the connection announced when it was opened, and the one that answers now."""
     async with connection.transaction():
         return connection.get_server_pid(), await connection.fetchval("SELECT pg_backend_pid()")
 
 
 async def _skip_session_reset(connection: Any) -> None:
-    """We change nothing in a session, so there is nothing to reset: one round trip less for each statement."""
+    """Replaces the driver's reset of a session, which is one round trip for each statement. The store changes nothing
+    in a session, so no reset is needed.
+    """

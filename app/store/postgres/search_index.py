@@ -1,9 +1,9 @@
-"""The index of words in PostgreSQL: one row for each message, with its term keys under a GIN index.
+"""The search index in PostgreSQL: one row for each message, with its term keys under a GIN index.
 
-Keys are scoped to their conversation (`store.search.term_ranking`), so an index entry holds messages of one
-conversation
-only, and what others wrote neither shows nor slows a search. Rows are led by the root, as all are; but those of the
-index over all of a tenant's conversations by the tenant, in statements of their own.
+Keys are scoped to their conversation (`store.search.term_ranking`): an entry of the GIN index has messages of one
+conversation only, so messages of others are never returned and do not slow a search. Keys of rows begin with the root,
+as everywhere, except in the index over all of a tenant's conversations, where they begin with the tenant and are read
+by statements of their own.
 """
 
 # ruff: noqa: S608 - built from our own names when the module is loaded; values are always parameters
@@ -29,8 +29,8 @@ from app.store.sql.transactions import POSTGRES, TransactionSteps
 
 _TERM_MASK: Final = (1 << TERM_BITS) - 1
 
-# The conversations are locked so that none is erased, and no message of theirs redacted, between the look at its
-# messages and the insert. Rows: which messages are stored, whether they were redacted.
+# The conversations are locked, so that none is erased, and none of their messages redacted, between the read of the
+# messages and the insert. Rows: the messages that are stored, and whether they are redacted.
 INSERT_TERMS: Final = number_parameters(
     """
     WITH ours AS (
@@ -57,7 +57,7 @@ RESET_INDEXED_BEFORE: Final = """
     UPDATE conversations SET indexed_before = 0
     WHERE (root, id) IN (SELECT root, id FROM conversations WHERE indexed_before > 0 LIMIT 1000)
     RETURNING 1"""
-"""Some of them; again until there are none."""
+"""Resets up to 1000 conversations; the caller repeats it until no row is returned."""
 
 ADVANCE_INDEXED_BEFORE: Final = number_parameters(
     """
@@ -88,16 +88,17 @@ INSERT_TENANT_SCOPES: Final = number_parameters(
 
 
 def _ranking_sql(root: str, messages: str, limit: str) -> str:
-    """Common table expressions from `stretch`, which names stretches of a log, to `best`: the messages of them that
-    tell most (`store.search.term_ranking.limit_common_terms`).
+    """Returns common table expressions from `stretch`, the segments of a log, to `best`, the messages with the highest
+    weights. The ranking is that of `store.search.term_ranking.limit_common_terms`.
 
-    OFFSET 0 keeps the planner at the words' own index: by the key it would read whole conversations. It is read in the
-    order of the table and no further than needed, so what is common is first looked for among the newest messages.
+    OFFSET 0 makes the planner use the GIN index: by the primary key it would read whole conversations. The GIN index
+    returns rows in table order, and the read stops when it has enough, so common terms are first looked for among the
+    newest messages.
 
     Args:
-        root: an expression for the root.
-        messages: one for how many messages are searched.
-        limit: one for how many are wanted.
+        root: an SQL expression for the root.
+        messages: an SQL expression for the number of messages that are searched.
+        limit: an SQL expression for the number of wanted messages.
     """
     return f"""
     recent AS MATERIALIZED (
@@ -215,7 +216,9 @@ BEST_MESSAGES: Final = number_parameters(
     ("roots", "ids", "prefixes", "from_seqs", "to_seqs", "terms"),
     "$",
 )
-"""The best message of each of some conversations, among those of its own rows; `place` counts them from 1."""
+"""Finds the best message of each of several conversations, among those in its own rows; `place` counts the
+conversations from 1.
+"""
 
 _HERE: Final = "root = :root AND conversation_id = :id"
 _TERM: Final = f"term & {_TERM_MASK}"
@@ -224,7 +227,7 @@ _DELETE_TENANT_POSTINGS: Final = "DELETE FROM tenant_postings p WHERE tenant_sco
 
 
 class PostgresIndexCleanup:
-    """`scripts.SearchIndexCleanup` for these tables."""
+    """`transactions.SearchIndexCleanup` for the tables of PostgreSQL."""
 
     def remove_message(self, *, tenant: str, root: str, conversation_id: str, seq: int) -> TransactionSteps[None]:
         here = {"root": root, "id": conversation_id}
@@ -241,6 +244,7 @@ class PostgresIndexCleanup:
             seq=seq,
             prefix=term_key_prefix(root, conversation_id),
         )
+        # After the tenant's rows, whose deletion reads this one.
         yield POSTGRES.build_statement(f"DELETE FROM message_terms WHERE {_HERE} AND seq = :seq", **here, seq=seq)
         yield POSTGRES.build_statement(
             f"""
@@ -297,7 +301,9 @@ class PostgresIndexCleanup:
 
 
 def build_postings(root: str, terms_by_conversation: Mapping[str, set[int]]) -> tuple[list[int], list[int]]:
-    """Terms and scopes of pairs to post, always in one order: writers that post the same never wait in a circle."""
+    """Returns terms and scopes of the rows to insert, always in one order, so that two writers of the same rows never
+    wait for each other in a circle.
+    """
     pairs = sorted(
         (hash_conversation_scope(root, place), term) for place, terms in terms_by_conversation.items() for term in terms
     )
@@ -305,5 +311,7 @@ def build_postings(root: str, terms_by_conversation: Mapping[str, set[int]]) -> 
 
 
 def render_array(prefix: int, keys: Sequence[int]) -> str:
-    """Term keys as PostgreSQL writes an array: rows' arrays differ in length, which the driver cannot send in one."""
+    """Renders term keys as the text of a PostgreSQL array. The arrays of several rows differ in length, which the
+    driver cannot send as one argument.
+    """
     return f"{{{','.join(str(prefix | key) for key in keys)}}}"

@@ -1,6 +1,7 @@
-"""What differs on PostgreSQL: statements that do a whole step in one round trip, written by hand.
+"""The statements for PostgreSQL only: each does a whole step in one round trip.
 
-SQLAlchemy Core can say these too (data-modifying CTEs, `unnest`), but not so that one can read them.
+They are written by hand: SQLAlchemy Core can express them (data-modifying CTEs, `unnest`), but the result is hard to
+read.
 """
 
 # ruff: noqa: S608 - built from our own names when the module is loaded; values are always parameters
@@ -25,6 +26,7 @@ from app.store.sql.transactions import POSTGRES
 SQL: Final = POSTGRES.statements
 
 FENCE_PARAMETERS: Final = ("lease_root", "lease_key", "holder", "token")
+# How long a batch waits for a row lock before its appends run one by one.
 BATCH_LOCK_WAIT_MS: Final = 100
 _ARRAY_TYPES: Final = {
     "seq": "int",
@@ -46,7 +48,7 @@ _HELD_CTE: Final = """
         SELECT FROM leases
         WHERE root = :lease_root AND key = :lease_key AND holder = :holder AND token = :token AND expires_at > now()
         FOR SHARE)"""
-"""The fence, locked: nobody can take the lease over before this statement has committed."""
+"""The fence. Its row is locked: no process can claim the lease before this statement has committed."""
 _RELEASED_CTE: Final = """
     released AS (
         DELETE FROM leases
@@ -73,19 +75,24 @@ def build_append_statement(
     has_versions: bool = False,
     in_batch: bool = False,
 ) -> str:
-    """One statement: fence, head, messages, release. Returns (moved, held).
+    """Builds the statement that appends: fence, head, messages, release. Its row is (moved, held).
 
     Args:
-        names: the new conversation brings the client's own id.
+        creates: the append creates the conversation.
+        names: the new conversation takes the client's own id.
         branches: the new conversation must find its ancestors where its lineage says.
         message_count: 0, 1, or 2 for any number.
-        has_versions: the client shows log messages otherwise than they are.
-        in_batch: many of these are one transaction. It is a `DivisionByZeroError` if the head was not moved, and a
-            `LockNotAvailableError` if somebody else holds it for long; both undo everything.
+        fenced: the append has a fence.
+        releases: the append releases the lease of the fence.
+        has_versions: the append has client versions of log messages.
+        in_batch: many of these run in one transaction. The statement fails with `DivisionByZeroError` if the head was
+            not moved, and with `LockNotAvailableError` if another transaction holds the row for long. Both roll
+            everything back.
 
-    A conversation or a client's id that exists already is a `UniqueViolationError`, which undoes everything.
+    The statement fails with `UniqueViolationError` if the conversation or the client's id exists already.
     """
     held = " AND EXISTS (SELECT FROM held)" if fenced else ""
+    # set_config inside the statement saves a round trip; `true` limits the setting to the transaction.
     if in_batch:
         held += f" AND set_config('lock_timeout', '{BATCH_LOCK_WAIT_MS}', true) IS NOT NULL"
     parts = [_HELD_CTE] if fenced else []
@@ -93,7 +100,7 @@ def build_append_statement(
     if creates:
         arguments = CONVERSATION_COLUMNS
         if branches:
-            # Locked so that no ancestor can be erased before the branch is there to inherit from it.
+            # The ancestors are locked: none can be erased before the branch, which inherits from it, is stored.
             parts.append("""
     ancestors AS (
         SELECT id, head_seq FROM conversations
@@ -140,6 +147,7 @@ def build_append_statement(
         if releases:
             parts.append(_RELEASED_CTE)
     if in_batch:
+        # executemany returns no rows, so only an error can stop the batch.
         verdict = "1 / (SELECT count(*) FROM moved)"
     else:
         verdict = "EXISTS (SELECT FROM moved), " + ("EXISTS (SELECT FROM held)" if fenced else "true")
@@ -173,11 +181,13 @@ def _message_source(message_count: int) -> str:
 
 @cache
 def build_find_query(*, within: bool, near: bool) -> str:
-    """Parameters: root, tenant, [within,] [near,] links, skeletons, each list end to end, deepest first.
-    Rows: by_skeleton, depth, message, conversation.
+    """Builds the query of `Store.find_link_matches`. Parameters: root, tenant, [within,] [near,] links, skeletons; each
+    list is one bytea with the deepest link first. Rows: by_skeleton, depth, message, conversation.
 
-    With `near`, the last few links are looked for first, and the others only if those settle nothing: PostgreSQL
-    evaluates the gate once and leaves the rest of the statement alone.
+    Args:
+        within: has the parameter `within`, the id of the conversation that the client named.
+        near: looks for the last few links first, and for the others only if these find nothing. PostgreSQL evaluates
+            that condition once and then skips the rest of the statement.
     """
 
     def hits(parameter: str, *, by_skeleton: bool) -> str:
@@ -208,7 +218,7 @@ def build_find_query(*, within: bool, near: bool) -> str:
 
 
 def _build_match_source(parameter: str) -> MatchSource:
-    # OFFSET 0 keeps the planner from turning the joins round.
+    # OFFSET 0 keeps the planner from changing the join order.
     return MatchSource(
         _links_relation(parameter)
         + """ w
@@ -218,10 +228,11 @@ def _build_match_source(parameter: str) -> MatchSource:
 
 
 def _links_relation(parameter: str) -> str:
-    """A relation `(link, depth)` of links that were sent end to end as one bytea.
+    """Returns SQL for a relation `(link, depth)` of links that are joined in one bytea.
 
-    A driver takes longer to encode an array of 128 than the server to cut it up, which it does only if the gate is
-    open. It goes through an array because the planner thinks small of those, and so uses the index for each link.
+    The driver takes longer to encode an array of 128 links than the server takes to split a bytea, and the server
+    splits it only if it looks for these links at all. The array in the SQL makes the planner expect few rows, and so
+    use the index for each link.
     """
     return f"""(
         SELECT link, depth FROM unnest(ARRAY(
@@ -303,7 +314,9 @@ FIND_ANCHORS: Final = number_parameters(
 
 @cache
 def build_summaries_query(*, on_path: bool, begins: bool, at_links: bool, with_texts: bool) -> str:
-    """Parameters: root, tenant, [ids and upto_seqs of a path, [the link that they begin at],] [links]."""
+    """Builds the query of `Store.find_summaries`. Parameters: root, tenant, [ids and upto_seqs of a path, [from_link,]]
+    [links].
+    """
     found = []
     names: tuple[str, ...] = ("root", "tenant")
     if on_path:
@@ -318,7 +331,7 @@ def build_summaries_query(*, on_path: bool, begins: bool, at_links: bool, with_t
                   ON p.id = m.conversation_id AND m.seq <= p.upto_seq)""")
         names += ("ids", "upto_seqs", "after") if begins else ("ids", "upto_seqs")
     if at_links:
-        # Apart from the others, so that each part goes by an index of its own.
+        # A SELECT of its own, so that each part can use its own index.
         found.append("""
             SELECT k.* FROM chunks k
             WHERE k.root = :root AND k.tenant = :tenant AND k.to_link = ANY (:links::bytea[])""")

@@ -1,1 +1,1 @@
-"""How messages are found by their words, with and without an index."""
+"""Finds messages by their words, with and without an index."""

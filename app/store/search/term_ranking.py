@@ -1,8 +1,8 @@
-"""How messages are found by their words: what stands in the index, and how much a word tells. Pure.
+"""The search index's keys and its ranking: hashes of terms, and how much weight a term has. Pure.
 
-Databases keep hashes of terms (`conversation.search_terms`) and not the terms. Each is scoped to the conversation whose
-rows hold the message, so that a search reads nothing of other conversations, however alike they are: thousands may
-share one root where they begin with the same greeting.
+Databases store hashes of terms (`conversation.search_terms`), not the terms. Each hash is scoped to the conversation
+whose rows hold the message, so a search reads nothing of other conversations, even if they are alike: thousands may
+share one root because they begin with the same greeting.
 """
 
 from __future__ import annotations
@@ -24,49 +24,54 @@ TERM_BITS: Final = 40
 _SCOPE_BITS: Final = 63 - TERM_BITS
 _WEIGHT_SCALE: Final = 1000
 MAX_BATCH_TERMS: Final = 16_384
-"""What is indexed in one transaction: other writers wait for it, some fifty milliseconds."""
+"""Terms that are indexed in one transaction. Other writers wait for it, about fifty milliseconds."""
 COMMON_TERM_HITS: Final = 1024
-"""What occurs more often in a stretch of a log is common there: to read all of it would take longer with every turn.
-But what is not among the newest at all is read wherever it is."""
+"""A term that occurs more often than this in a segment of a log is common there: reading all its hits would take longer
+with every turn. A term that does not occur among the newest messages is read wherever it is.
+"""
 NEWEST_MESSAGES: Final = 256
-"""Among so many messages at the end of a stretch common terms are looked for, and nowhere else."""
+"""Common terms are searched only among this many messages at the end of a segment."""
 COMMON_NEWEST_HITS: Final = NEWEST_MESSAGES // 4
-"""What occurs so often among the newest is common, however often it occurs before them."""
+"""A term that occurs this often among the newest messages is common, however often it occurs before them."""
 MAX_RANKED_HITS: Final = 4096
-"""Terms count from the rarest on until they have this many hits: what is in every other message tells nothing, and to
-rank it would take longest."""
+"""Terms count, rarest first, until they have this many hits together. A term that every other message has tells
+nothing, and ranking its hits would take longest.
+"""
 
 
 def hash_conversation_scope(root: str, conversation_id: str) -> int:
-    """A conversation's place in an index of whole numbers: a signed 64-bit hash."""
+    """Returns the key of a conversation in the search index: a signed 64-bit hash."""
     digest = blake2b(f"{root}\0{conversation_id}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
 
 
 def hash_tenant_scope(tenant: str) -> int:
-    """A tenant's place in an index of whole numbers: a signed 64-bit hash."""
+    """Returns the key of a tenant in the search index: a signed 64-bit hash."""
+    # surrogatepass: a name from a header may contain lone surrogates, which strict UTF-8 refuses.
     digest = blake2b(f"tenant\0{tenant}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
 
 
 @lru_cache(maxsize=32_768)
 def hash_term(term: str) -> int:
-    """A term's place within a conversation: a hash of `TERM_BITS`."""
+    """Returns the key of a term inside a conversation: a hash of `TERM_BITS`."""
     return int.from_bytes(blake2b(term.encode("utf-8", "surrogatepass"), digest_size=TERM_BITS // 8).digest(), "big")
 
 
 def term_key_prefix(root: str, conversation_id: str) -> int:
-    """What is added to `hash_term` for a key that scopes itself, so that one conversation's keys lie together."""
+    """Returns the bits that are combined with `hash_term` for a key that includes its conversation, so that the keys of
+    one conversation lie together.
+    """
     return (hash_conversation_scope(root, conversation_id) & ((1 << _SCOPE_BITS) - 1)) << TERM_BITS
 
 
 def hash_message_terms(entries: Sequence[LogMessage]) -> list[list[int]]:
-    """The distinct term keys of each message, in order. Takes some fifty microseconds for each."""
+    """Returns the distinct term keys of each message, sorted. Takes about fifty microseconds for each message."""
     return [hash_terms(extract_message_terms(entry.message)) for entry in entries]
 
 
 def split_index_batches(message_keys: Sequence[Sequence[int]]) -> Iterator[slice]:
-    """Parts the messages with these term keys into runs of at most `MAX_BATCH_TERMS` terms, or of one message."""
+    """Splits messages with these term keys into slices of at most `MAX_BATCH_TERMS` terms, or of one message."""
     start = terms = 0
     for place, term_keys in enumerate(message_keys):
         if place > start and terms + len(term_keys) > MAX_BATCH_TERMS:
@@ -82,8 +87,8 @@ def hash_terms(terms: Iterable[str]) -> list[int]:
 
 
 def term_weight(message_count: int, matching_count: int) -> int:
-    """How much a term tells that `matching_count` of `message_count` hold, in thousandths: BM25's inverse document
-    frequency.
+    """Returns the weight, in thousandths, of a term that `matching_count` of `message_count` messages have: BM25's
+    inverse document frequency.
 
     A whole number, so that sums are the same in whatever order a database adds them up.
     """
@@ -91,24 +96,26 @@ def term_weight(message_count: int, matching_count: int) -> int:
 
 
 def weights_to_score(weights: int) -> float:
-    """A sum of weights as `Found.score`."""
+    """Converts a sum of weights to `SearchHit.score`."""
     return weights / _WEIGHT_SCALE
 
 
 def sum_term_weights(
     terms_by_key: Mapping[Key, Iterable[str]], *, total_count: int, matching_counts: Mapping[str, int] | None = None
 ) -> dict[Key, int]:
-    """The sums of weights of those that hold a telling term, as databases do it.
+    """Returns the sums of weights of the messages, or conversations, that have at least one counted term. Databases
+    compute the same.
 
     Args:
-        terms_by_key: which of the asked terms each message, or conversation, holds.
-        total_count: how many there are altogether.
-        matching_counts: how many of them hold each term, where `terms_by_key` does not show all.
+        terms_by_key: which of the query's terms each message, or conversation, has.
+        total_count: how many messages, or conversations, there are.
+        matching_counts: how many of them have each term, if `terms_by_key` does not show all.
     """
     shown = Counter(term for terms in terms_by_key.values() for term in terms)
     matching_counts = shown if matching_counts is None else matching_counts
     weights, hits = {}, 0
     for term in sorted(shown, key=lambda term: (matching_counts[term], hash_term(term))):
+        # The term that crosses the bound still counts: otherwise a query of one common term would find nothing.
         if hits < MAX_RANKED_HITS:
             weights[term] = term_weight(total_count, matching_counts[term])
         hits += shown[term]
@@ -119,15 +126,15 @@ def sum_term_weights(
 def limit_common_terms(
     terms_by_seq: Mapping[int, Collection[str]], ranges: Iterable[tuple[int, int]]
 ) -> tuple[dict[int, list[str]], Counter[str]]:
-    """What a search reads of a log, and in how many messages each term is, as far as it can tell from that.
+    """Returns the terms that a search reads of each message of a log, and an estimate of how many messages have each
+    term.
 
-    In a stretch of more than `COMMON_TERM_HITS` messages, terms that are common are read among its newest messages
-    only, and
-    taken to be as common in all of it.
+    In a segment of more than `COMMON_TERM_HITS` messages, common terms are read among the newest messages only. Their
+    frequency there is taken for the whole segment.
 
     Args:
-        terms_by_seq: which of the asked terms each message holds, by seq.
-        ranges: the stretches of the log, `[from_seq, to_seq)`.
+        terms_by_seq: which of the query's terms each message has, by seq.
+        ranges: the segments of the log, `[from_seq, to_seq)`.
     """
     shown: dict[int, list[str]] = {}
     matching: Counter[str] = Counter()
@@ -155,12 +162,13 @@ def rank_by_weight(
     limit: int,
     matching_counts: Mapping[str, int] | None = None,
 ) -> dict[int, int]:
-    """The sums of weights of the messages that tell most, best first, at equal sums the later.
+    """Returns the sums of weights of the best messages, best first; at equal sums the later message is better.
 
     Args:
-        terms_by_seq: which of the asked terms each message holds, by seq.
-        message_count: how many there are in the range that is searched.
-        matching_counts: as of `told`.
+        terms_by_seq: which of the query's terms each message has, by seq.
+        message_count: how many messages are in the searched range.
+        limit: the most messages to return.
+        matching_counts: as in `sum_term_weights`.
     """
     found = sum_term_weights(terms_by_seq, total_count=message_count, matching_counts=matching_counts)
     ranked = sorted(found.items(), key=lambda entry: (entry[1], entry[0]), reverse=True)
@@ -175,11 +183,11 @@ def rank_search_hits(
     limit: int,
     matching_counts: Mapping[str, int] | None = None,
 ) -> list[SearchHit]:
-    """What `Store.search` gives for a log in memory: the best messages, then those beside them, by seq.
+    """Returns what `Store.search_log` returns, for a log in memory: the best messages, then their neighbours, by seq.
 
     Args:
         log: the messages of the range, by seq.
-        terms_at, messages, limit, matching: as of `best`.
+        terms_by_seq, message_count, limit, matching_counts: as in `rank_by_weight`.
     """
     ranked = rank_by_weight(terms_by_seq, message_count=message_count, limit=limit, matching_counts=matching_counts)
     beside = sorted({near for seq in ranked for near in (seq - 1, seq + 1)} - ranked.keys())

@@ -1,7 +1,7 @@
-"""Searching without an index: the newest messages are read and looked into in memory.
+"""Searches without an index: reads the newest messages and searches them in memory.
 
-How much is read is bounded, so that no search takes the machine: what is older is not found. One search of a process
-runs at a time, off the event loop.
+The number of messages is bounded, so that no search takes all of the machine; older messages are not found. A process
+runs one search at a time, off the event loop.
 """
 
 from __future__ import annotations
@@ -23,20 +23,22 @@ from app.store.search.term_ranking import rank_by_weight, rank_search_hits, term
 
 MAX_SEARCHED_MESSAGES: Final = 2000
 MAX_SEARCHED_CONVERSATIONS: Final = 100
-"""Of a tenant, the newest; of each at most `MAX_MESSAGES_PER_CONVERSATION` of its newest messages."""
+"""The newest conversations of a tenant that a search reads; of each at most `MAX_MESSAGES_PER_CONVERSATION` of its
+newest messages.
+"""
 MAX_MESSAGES_PER_CONVERSATION: Final = 200
 MAX_CACHED_TERMS: Final = 2_000_000
-"""16 megabytes."""
+"""8 bytes each: 16 megabytes."""
 CIPHERTEXT_TAIL_CHARS: Final = 24
-"""The end of a ciphertext in base64, which no other has."""
+"""Characters at the end of a ciphertext in base64 (its authentication tag), which no other ciphertext shares."""
 _EARLIEST_TIME: Final = datetime.min.replace(tzinfo=UTC)
 
 
 class UnindexedSearch:
     """Searches a store whose messages are encrypted.
 
-    The words of messages that were looked into are remembered, as numbers that mean nothing outside of this process,
-    up to `MAX_CACHED_TERMS` of them: the next turn of the same conversation asks again.
+    The terms of searched messages are cached, as numbers that mean nothing outside of this process, up to
+    `MAX_CACHED_TERMS`: the next turn of the same conversation searches them again.
     """
 
     def __init__(self, inner: Store, sealer: FieldSealer) -> None:
@@ -49,12 +51,14 @@ class UnindexedSearch:
     async def search_log(
         self, conversation: Conversation, *, terms: Sequence[str], from_seq: int, before_seq: int, limit: int
     ) -> list[SearchHit]:
-        """As `Store.search`, among the newest `MAX_SEARCHED_MESSAGES` of the range."""
+        """As `Store.search_log`, among the newest `MAX_SEARCHED_MESSAGES` of the range."""
         end = min(before_seq, conversation.head_seq + 1)
         start = max(from_seq, end - MAX_SEARCHED_MESSAGES, 0)
         if not terms or start >= end:
             return []
         log = {entry.seq: entry for entry in await self._inner.read_log(conversation, start, end)}
+        # One search at a time: decryption and tokenization would otherwise take all threads, and the cache is not
+        # thread-safe.
         async with self._search_lock:
             holding = await asyncio.to_thread(self._find_terms, conversation.tenant, log, terms)
         found = rank_search_hits(
@@ -95,7 +99,8 @@ class UnindexedSearch:
         ]
 
     def _find_terms(self, tenant: str, log: Mapping[int, LogMessage], terms: Sequence[str]) -> dict[int, list[str]]:
-        """Which of the asked terms each message holds. In a thread, one at a time."""
+        """Returns which of the query's terms each message has. Runs in a thread, one call at a time."""
+        # Python's hashes are salted for each process: in memory they tell nothing about the words.
         by_number = {hash(term): term for term in terms}
         return {
             seq: [by_number[number] for number in by_number.keys() & self._hash_terms_cached(tenant, entry)]
@@ -103,7 +108,9 @@ class UnindexedSearch:
         }
 
     def _hash_terms_cached(self, tenant: str, stored: LogMessage) -> array[int]:
-        """The distinct terms of a stored message, hashed. What is encrypted anew, or changed, is another message."""
+        """Returns the distinct terms of a stored message, hashed. A message that was encrypted again or redacted has
+        another cache key.
+        """
         name = stored.link + stored.message.raw[-CIPHERTEXT_TAIL_CHARS:]
         numbers = self._term_cache.pop(name, None)
         if numbers is None:
@@ -118,7 +125,7 @@ class UnindexedSearch:
 
 @dataclass(frozen=True, slots=True)
 class _ScannedConversation:
-    """What was read of a conversation, and which of the asked terms are in it."""
+    """The messages that were read of a conversation, and the query's terms in each."""
 
     conversation: Conversation
     log: Mapping[int, LogMessage]
@@ -126,7 +133,9 @@ class _ScannedConversation:
 
 
 def _rank_conversations(scanned: Sequence[_ScannedConversation], limit: int) -> list[ConversationHit]:
-    """The best conversations, at equal scores the most recently updated, each with its best message."""
+    """Returns the best conversations, each with its best message. At equal scores the most recently updated is
+    first.
+    """
     by_age = sorted(scanned, key=lambda one: (one.conversation.updated_at or _EARLIEST_TIME, one.conversation.id))
     held = {place: frozenset[str]().union(*one.terms_by_seq.values()) for place, one in enumerate(by_age)}
     matching = Counter(term for terms in held.values() for term in terms)

@@ -1,4 +1,6 @@
-"""Rows that name something which is not there, asked of the database: each query gives (where, what is wrong there)."""
+"""Builds queries for rows that refer to a missing row. Each query returns two columns: the place, and a detail for the
+description.
+"""
 
 # ruff: noqa: S608 - built from our own names; values are always parameters
 
@@ -12,7 +14,7 @@ from typing import Any, Final
 from app.store.sql.transactions import SQLITE, SqlDialect, Statement
 
 LEASE_GRACE_SECONDS: Final = 300
-"""Leases that ended longer ago than this belong to holders that are gone."""
+"""The holder of a lease that ended longer ago than this has stopped without releasing it."""
 
 COUNT_STATEMENTS: Final = {
     name: f"SELECT count(*) FROM {name}"
@@ -28,18 +30,18 @@ _NO_MESSAGE: Final = """
 
 @dataclass(frozen=True, slots=True)
 class DanglingRow:
-    """One such row."""
+    """A row that refers to a missing row."""
 
     kind: str
     where: str
     description: str
     is_fault: bool = True
-    """False: nothing goes wrong by it."""
+    """False: the row does no harm."""
 
 
 @dataclass(frozen=True, slots=True)
 class DanglingQuery:
-    """Finds one kind of them. `description_template` has a place for the second column."""
+    """Finds one kind of dangling rows. `description_template` has a place for the second column."""
 
     kind: str
     description_template: str
@@ -52,10 +54,10 @@ class DanglingQuery:
 
 
 def build_dangling_queries(dialect: SqlDialect, now: datetime) -> list[DanglingQuery]:
-    """All of them, for one database.
+    """Builds all queries for one database.
 
     Args:
-        now: leases that ended `GRACE_SECONDS` before are told of.
+        now: finds leases that ended more than `LEASE_GRACE_SECONDS` before.
     """
     ended = dialect.encode_time(now - timedelta(seconds=LEASE_GRACE_SECONDS))
     return [

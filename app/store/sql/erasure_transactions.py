@@ -1,4 +1,4 @@
-"""What is done to logs in several steps: erase a conversation, overwrite messages, write them in another form."""
+"""Transactions on logs: erase a conversation, redact messages, rewrite sealed fields, replace marks."""
 
 # ruff: noqa: S608 - built from our own names; values are always parameters
 
@@ -52,19 +52,19 @@ _ERASE_REVISIONS: Final = """
 
 
 class RedactionResult(msgspec.Struct, frozen=True):
-    """What a redaction took away."""
+    """What a redaction deleted."""
 
     deleted_summaries: list[Summary]
     erased_texts: list[str]
-    """Bodies of messages and texts of chunks as they were."""
+    """The old bodies of messages and texts of summaries."""
 
 
 def erase_conversation(
     dialect: SqlDialect, search_index: SearchIndexCleanup, conversation: Conversation
 ) -> TransactionSteps[bool]:
-    """Erase a conversation; whether it was still there."""
+    """Erases a conversation. Returns whether it was still there."""
     root, here, sql = conversation.root, (conversation.root, conversation.id), dialect.statements
-    # Locked first, so that no branch can begin from it while its family is looked at.
+    # The conversation is locked before its family is read, so that no new branch can begin from it meanwhile.
     if not (yield f"{sql.select_conversation}{dialect.row_lock_clause}", (*here, conversation.tenant)):
         return False
     family = yield f"{sql.select_branches} ORDER BY id{dialect.row_lock_clause}", (root, f'%"{conversation.id}"%')
@@ -87,6 +87,7 @@ def erase_conversation(
     for member, lineage in plan.lineages.items():
         yield sql.change_lineage, (root, member, encode_lineage(lineage))
     yield from _hand_over_completions(dialect, conversation, plan)
+    # Summaries come after messages: whether a summary stays depends on which messages are left.
     for statement in (
         sql.erase_conversation,
         sql.erase_external_ids,
@@ -96,6 +97,7 @@ def erase_conversation(
     ):
         yield statement, here
     yield from summary_transactions.delete_family_strays(dialect, conversation.tenant, root)
+    # `erase_summaries` deletes summaries only; this deletes the revisions that they leave.
     yield dialect.build_statement(_ERASE_REVISIONS, root=root)
     return True
 
@@ -103,7 +105,7 @@ def erase_conversation(
 def _hand_over_completions(
     dialect: SqlDialect, conversation: Conversation, plan: ErasurePlan
 ) -> TransactionSteps[None]:
-    """Stored completions pass to the heir with the messages that it takes over, or go."""
+    """Moves stored completions to the heir with the messages that it takes over, and deletes the others."""
     here = {"root": conversation.root, "id": conversation.id}
     if plan.heir is not None:
         yield dialect.build_statement(
@@ -120,10 +122,11 @@ def _hand_over_completions(
 def redact_messages(
     dialect: SqlDialect, search_index: SearchIndexCleanup, conversation: Conversation, entries: Sequence[LogMessage]
 ) -> TransactionSteps[RedactionResult]:
-    """As `Store.redact`."""
+    """As `Store.redact_messages`."""
     root, tenant = conversation.root, conversation.tenant
     places = yield from _locate_stored_messages(dialect, conversation, entries)
     family = yield from _lock_family(dialect, conversation, list(dict.fromkeys(place for place, _ in places)))
+    # All messages are checked before the first is changed: a conflict must leave nothing half done.
     changes, replaced = [], []
     for place, entry in places:
         rows = yield dialect.build_statement(
@@ -144,6 +147,7 @@ def redact_messages(
             meta=encode_optional_json(entry.meta),
         )
         yield from search_index.remove_message(tenant=tenant, root=root, conversation_id=place, seq=entry.seq)
+    # A process may be making a summary from the old text. Without its lease it cannot store the summary.
     for prefix in SUMMARY_LEASE_PREFIXES:
         yield dialect.build_statement(
             "DELETE FROM leases WHERE root = :root AND key LIKE :keys", root=root, keys=f"{prefix}%"
@@ -159,7 +163,9 @@ def redact_messages(
 def _locate_stored_messages(
     dialect: SqlDialect, conversation: Conversation, entries: Sequence[LogMessage]
 ) -> TransactionSteps[list[tuple[str, LogMessage]]]:
-    """Where messages of a log are kept now."""
+    """Returns each message with the conversation whose rows hold it now. The lineage is read again: an erasure may have
+    moved the messages.
+    """
     rows = yield dialect.build_statement(
         f"SELECT lineage, head_seq FROM conversations WHERE {_IS_CONVERSATION}",
         root=conversation.root,
@@ -177,9 +183,9 @@ def _locate_stored_messages(
 def _lock_family(
     dialect: SqlDialect, conversation: Conversation, keepers: Sequence[str]
 ) -> TransactionSteps[dict[str, tuple[Lineage, Mapping[str, Any]]]]:
-    """Lineage and marks of whoever keeps a message or may share it, locked: keepers first, so that no branch can
-    begin while their families are looked at."""
+    """Locks the conversations that hold a message or may share it, and returns their lineage and marks."""
     root, tenant = conversation.root, conversation.tenant
+    # The owners of the messages come first: while they are locked, no branch can begin from them.
     for keeper in keepers:
         yield dialect.build_statement(
             f"SELECT id FROM conversations WHERE {_IS_CONVERSATION}{dialect.row_lock_clause}",
@@ -230,7 +236,7 @@ def _shift_totals(
 def _delete_client_versions(
     dialect: SqlDialect, root: str, conversation_id: str, changes: Sequence[MessageChange]
 ) -> TransactionSteps[list[str]]:
-    """Delete what a client shows in the place of changed messages, and their anchors; the bodies as they were."""
+    """Deletes the client versions and anchors of changed messages. Returns the deleted bodies."""
     bodies: list[str] = []
     for change in changes:
         here = {"root": root, "member": conversation_id, "seq": change.seq}
@@ -248,7 +254,9 @@ def _delete_client_versions(
 def _update_summaries(
     dialect: SqlDialect, tenant: str, root: str, changes_by_conversation: ChangesByConversation
 ) -> TransactionSteps[list[Summary]]:
-    """Delete chunks that cover a change, move the totals of those behind one; the deleted ones."""
+    """Deletes the summaries that cover a change, and moves the running totals of those behind one. Returns the deleted
+    ones.
+    """
     found: dict[str, Summary] = {}
     readers: dict[str, list[str]] = {}
     for member, changes in changes_by_conversation.items():
@@ -283,7 +291,7 @@ def rewrite_sealed_fields(
     summaries: Sequence[Summary],
     client_versions: Sequence[ClientVersion],
 ) -> TransactionSteps[None]:
-    """As `Store.rewrite`."""
+    """As `Store.rewrite_sealed_fields`."""
     here = {"root": conversation.root, "id": conversation.id, "tenant": conversation.tenant}
     rows = yield dialect.build_statement(
         f"SELECT marks, head_seq, head_link FROM conversations WHERE {_IS_CONVERSATION}{dialect.row_lock_clause}",
@@ -294,6 +302,7 @@ def rewrite_sealed_fields(
     marks, head_seq, head_link = rows[0]
     redacted = set(orjson.loads(marks).get(REDACTED_KEY, ())) - set(conversation.marks.get(REDACTED_KEY, ()))
     for entry in entries:
+        # The message was redacted after the caller read it: writing it would restore the old text.
         if entry.seq in redacted:
             continue
         yield dialect.build_statement(
@@ -321,6 +330,7 @@ def rewrite_sealed_fields(
             bodies=bodies,
         )
     yield from summary_transactions.rewrite_summary_texts(dialect, conversation.tenant, conversation.root, summaries)
+    # Otherwise a turn was written after the caller read the conversation, and its state is newer.
     if (head_seq, head_link) == (conversation.head_seq, conversation.head_link):
         yield dialect.build_statement(
             f"UPDATE conversations SET state = :state WHERE {_IS_CONVERSATION}",
@@ -330,7 +340,7 @@ def rewrite_sealed_fields(
 
 
 def replace_marks(dialect: SqlDialect, conversation: Conversation, marks: Mapping[str, Any]) -> TransactionSteps[None]:
-    """As `Store.mark`."""
+    """As `Store.replace_marks`."""
     here = {"root": conversation.root, "id": conversation.id, "tenant": conversation.tenant}
     rows = yield dialect.build_statement(
         f"SELECT marks FROM conversations WHERE {_IS_CONVERSATION}{dialect.row_lock_clause}", **here

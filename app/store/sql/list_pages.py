@@ -1,4 +1,6 @@
-"""Pages of what a tenant has: by creation, at equal times by id, from a place on."""
+"""Builds the queries for pages of conversations and of stored completions: by creation time, then by id, from a given
+place on.
+"""
 
 # ruff: noqa: S608 - built from our own names; values are always parameters
 
@@ -21,7 +23,7 @@ _TIME_BOUNDS = (
 
 
 class _PageQuery:
-    """Conditions and their values."""
+    """Collects the conditions of a page query and their values."""
 
     def __init__(self, dialect: SqlDialect, tenant: str | None) -> None:
         self._dialect = dialect
@@ -56,7 +58,8 @@ class _PageQuery:
 
 
 def build_conversations_query(dialect: SqlDialect, tenant: str | None, query: ConversationQuery) -> Statement:
-    """Rows of `CONVERSATION_COLUMNS`."""
+    """Builds the query for a page of conversations. Rows have `CONVERSATION_COLUMNS`."""
+    # With an ancestor, `_add_family_condition` adds the tenant.
     page = _PageQuery(dialect, tenant if query.ancestor_id is None else None)
     for name, condition in _TIME_BOUNDS:
         bound = getattr(query, name)
@@ -77,17 +80,19 @@ def build_conversations_query(dialect: SqlDialect, tenant: str | None, query: Co
 def _add_family_condition(page: _PageQuery, conversation_id: str, tenant: str | None) -> None:
     page.add_condition(
         "root = :root AND (id = :within OR lineage LIKE :naming)",
+        # An id that is not the gateway's has no root: no conversation matches "".
         root=extract_family_root(conversation_id) or "",
         within=conversation_id,
         naming=f'%"{conversation_id}"%',
     )
     if tenant is not None:
-        # No index on tenants is to be used: a family is found by its root, however many conversations a tenant has.
+        # The expression keeps the database from using the index on tenants: a family is found by its root, however many
+        # conversations the tenant has.
         page.add_condition("tenant || '' = :tenant", tenant=tenant)
 
 
 def build_completions_query(dialect: SqlDialect, tenant: str, query: CompletionQuery) -> Statement:
-    """Rows of `COMPLETION_COLUMNS`."""
+    """Builds the query for a page of stored completions. Rows have `COMPLETION_COLUMNS`."""
     page = _PageQuery(dialect, tenant)
     if query.model is not None:
         page.add_condition("model = :model", model=query.model)

@@ -1,4 +1,6 @@
-"""Rows ↔ nouns. Column orders here are those of the dataclasses, so that a row unpacks straight into one."""
+"""Converts between rows and structs. The column orders are the field orders of the structs, so a row unpacks straight
+into one.
+"""
 
 from __future__ import annotations
 
@@ -129,7 +131,7 @@ def decode_lineage(text: str) -> Lineage:
 
 
 def encode_time(time: datetime) -> str:
-    """How SQLite keeps a time; always with microseconds, so that text order is time order."""
+    """Encodes a time for SQLite, always with microseconds, so that text order is time order."""
     return time.isoformat(timespec="microseconds")
 
 
@@ -138,7 +140,7 @@ def decode_time(stored_time: datetime | str) -> datetime:
 
 
 def decode_conversation(row: Sequence[Any]) -> Conversation:
-    """A row of `CONVERSATION_COLUMNS`."""
+    """Decodes a row of `CONVERSATION_COLUMNS`."""
     (
         conversation_id,
         root,
@@ -160,6 +162,7 @@ def decode_conversation(row: Sequence[Any]) -> Conversation:
         marks,
         indexed_before,
     ) = row
+    # Empty JSON values are the usual case, and comparing text is faster than parsing it.
     return Conversation(
         conversation_id,
         root,
@@ -186,7 +189,7 @@ def decode_conversation(row: Sequence[Any]) -> Conversation:
 def conversation_values(
     conversation: Conversation, created_at: datetime | str, updated_at: datetime | str
 ) -> tuple[Any, ...]:
-    """The values of `CONVERSATION_COLUMNS`."""
+    """Returns the values of `CONVERSATION_COLUMNS`."""
     return (
         conversation.id,
         conversation.root,
@@ -211,14 +214,18 @@ def conversation_values(
 
 
 def claims_external_id(conversation: Conversation) -> bool:
-    """Whether a new conversation is the first that its client's own id means."""
+    """Whether a new conversation takes the client's own id. A branch does not: `Store.assign_external_id` gives it the
+    id later.
+    """
     return conversation.external_id is not None and not conversation.lineage
 
 
 def head_update_values(
     conversation: Conversation, expected_head_seq: int, tokens_total_before: int, updated_at: datetime | str
 ) -> tuple[Any, ...]:
-    """Which head moves, and the values of `statements.HEAD` that it moves to."""
+    """Returns the arguments of the statement `update_head`: which head must be stored now, then the values of
+    `HEAD_COLUMNS`.
+    """
     return (
         conversation.root,
         conversation.id,
@@ -238,7 +245,7 @@ def head_update_values(
 
 
 def decode_log_message(row: Sequence[Any]) -> LogMessage:
-    """A row of `MESSAGE_COLUMNS`."""
+    """Decodes a row of `MESSAGE_COLUMNS`."""
     seq, body, link, skeleton, in_skeleton, tokens, tokens_total, answered, incomplete, created_at, meta = row
     return LogMessage(
         seq,
@@ -256,7 +263,7 @@ def decode_log_message(row: Sequence[Any]) -> LogMessage:
 
 
 def message_values(entry: LogMessage, created_at: datetime | str) -> tuple[Any, ...]:
-    """The values of `MESSAGE_COLUMNS`."""
+    """Returns the values of `MESSAGE_COLUMNS`."""
     return (
         entry.seq,
         entry.message.raw.decode(),
@@ -273,26 +280,26 @@ def message_values(entry: LogMessage, created_at: datetime | str) -> tuple[Any, 
 
 
 def decode_client_version(row: Sequence[Any]) -> ClientVersion:
-    """A row of `CLIENT_VERSION_COLUMNS`."""
+    """Decodes a row of `CLIENT_VERSION_COLUMNS`."""
     seq, since_seq, to_seq, bodies, tokens_delta = row
     texts = None if bodies is None else tuple(text.encode() for text in orjson.loads(bodies))
     return ClientVersion(seq, since_seq, to_seq, texts, tokens_delta)
 
 
 def client_version_values(version: ClientVersion) -> tuple[Any, ...]:
-    """The values of `CLIENT_VERSION_COLUMNS`."""
+    """Returns the values of `CLIENT_VERSION_COLUMNS`."""
     bodies = version.bodies
     text = None if bodies is None else orjson.dumps([body.decode() for body in bodies]).decode()
     return (version.seq, version.since_seq, version.to_seq, text, version.tokens_delta)
 
 
 def anchor_values(anchor: AnswerAnchor) -> tuple[Any, ...]:
-    """The values of `ANCHOR_COLUMNS`."""
+    """Returns the values of `ANCHOR_COLUMNS`."""
     return (anchor.digest, anchor.root, anchor.conversation_id, anchor.seq)
 
 
 def decode_summary(row: Sequence[Any]) -> Summary:
-    """A row of `SUMMARY_COLUMNS`."""
+    """Decodes a row of `SUMMARY_COLUMNS`."""
     (
         chunk_id,
         conversation_id,
@@ -342,7 +349,7 @@ def decode_summary(row: Sequence[Any]) -> Summary:
 
 
 def summary_values(summary: Summary, created_at: datetime | str) -> tuple[Any, ...]:
-    """The values of `SUMMARY_COLUMNS`."""
+    """Returns the values of `SUMMARY_COLUMNS`."""
     return (
         summary.id,
         summary.conversation_id,
@@ -369,7 +376,7 @@ def summary_values(summary: Summary, created_at: datetime | str) -> tuple[Any, .
 
 
 def decode_completion(row: Sequence[Any]) -> StoredCompletion:
-    """A row of `COMPLETION_COLUMNS`."""
+    """Decodes a row of `COMPLETION_COLUMNS`."""
     values: dict[str, Any] = dict(zip(COMPLETION_COLUMNS, row, strict=True))
     values["created_at"] = decode_time(values["created_at"])
     values["metadata"] = orjson.loads(values["metadata"])
@@ -379,7 +386,7 @@ def decode_completion(row: Sequence[Any]) -> StoredCompletion:
 
 
 def completion_values(completion: StoredCompletion, created_at: datetime | str) -> dict[str, Any]:
-    """The values of `COMPLETION_COLUMNS`."""
+    """Returns the values of `COMPLETION_COLUMNS`."""
     values = {name: getattr(completion, name) for name in COMPLETION_COLUMNS}
     return values | {
         "created_at": created_at,
@@ -390,7 +397,7 @@ def completion_values(completion: StoredCompletion, created_at: datetime | str) 
 
 
 def decode_api_key(row: Sequence[Any]) -> ApiKey:
-    """A row of `API_KEY_COLUMNS`."""
+    """Decodes a row of `API_KEY_COLUMNS`."""
     values: dict[str, Any] = dict(zip(API_KEY_COLUMNS, row, strict=True))
     for name in ("created_at", "expires_at", "revoked_at"):
         values[name] = None if values[name] is None else decode_time(values[name])
@@ -400,7 +407,7 @@ def decode_api_key(row: Sequence[Any]) -> ApiKey:
 
 
 def api_key_values(key: ApiKey, encode_time_value: Callable[[datetime], Any]) -> dict[str, Any]:
-    """The values of `API_KEY_COLUMNS`; `encode_time_value` makes a time what is stored."""
+    """Returns the values of `API_KEY_COLUMNS`; `encode_time_value` converts times for the database."""
     values = {name: getattr(key, name) for name in API_KEY_COLUMNS}
     for name in ("created_at", "expires_at", "revoked_at"):
         values[name] = None if values[name] is None else encode_time_value(values[name])

@@ -1,5 +1,6 @@
-"""Which schema a database must have. `tables` says what that is; only migrations and tools need to know, so that
-serving does without SQLAlchemy."""
+"""The schema version that a database must have. It is apart from `tables`, so that a server need not import
+SQLAlchemy.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What is kept beside logs, the same on SQLite and PostgreSQL: lists, stored completions, keys, secrets."""
+"""Reads and writes the tables beside logs, the same way on SQLite and PostgreSQL: stored completions, idempotency keys,
+API keys, server secrets, and pages of conversations.
+"""
 
 # ruff: noqa: S608 - built from our own names; values are always parameters
 
@@ -32,6 +34,7 @@ _SAVE_COMPLETION: Final = f"""
     VALUES ({", ".join(f":{name}" for name in COMPLETION_COLUMNS)})
     ON CONFLICT (tenant, id) DO UPDATE
     SET {", ".join(f"{name} = excluded.{name}" for name in COMPLETION_COLUMNS)}"""
+# A claim succeeds if there is no row, if the row has expired, or if the same holder renews its own running claim.
 _CLAIM_IDEMPOTENCY_KEY: Final = """
     INSERT INTO request_keys (tenant, key, digest, holder, state, kept_seconds, expires_at)
     VALUES (:tenant, :key, :digest, :holder, 'running', :kept_seconds, {expires_at})
@@ -44,14 +47,18 @@ _CLAIM_IDEMPOTENCY_KEY: Final = """
     RETURNING 1"""
 _IS_RUNNING_CLAIM: Final = "tenant = :tenant AND key = :key AND holder = :holder AND state = 'running'"
 _CLAIM_ATTEMPTS: Final = 3
-"""A key may be given up between the attempt to claim it and the look at who has it."""
+"""Between the attempt to claim a key and the read of its row, the holder may release it: then the claim is tried
+again.
+"""
 
 
 class SideTables(ABC):
-    """The part of `Store` that knows nothing of logs; each method is one statement, where a race allows it."""
+    """The part of `Store` that does not touch logs. Each method is one statement, where a race allows it."""
 
     deadline_sql = "{}"
-    """SQL for the moment that a parameter of `_due` means."""
+    """SQL for a time that `_encode_deadline` returns, with a place for its parameter. PostgreSQL adds seconds to its
+    own clock.
+    """
 
     def __init__(self, dialect: SqlDialect, *, clock: Callable[[], datetime]) -> None:
         self._dialect = dialect
@@ -59,17 +66,19 @@ class SideTables(ABC):
 
     @abstractmethod
     async def _execute_read(self, sql: str, arguments: tuple[Any, ...]) -> Rows:
-        """The rows of a statement that only reads."""
+        """Runs a statement that only reads, and returns its rows."""
 
     @abstractmethod
     async def _execute_write(self, sql: str, arguments: tuple[Any, ...]) -> Rows:
-        """The rows of a statement that writes."""
+        """Runs a statement that writes, and returns its rows."""
 
     def _encode_now(self, after_seconds: float = 0) -> Any:
         return self._dialect.encode_time(self._clock() + timedelta(seconds=after_seconds))
 
     def _encode_deadline(self, after_seconds: float = 0) -> Any:
-        """So many seconds from now, by the clock that decides when a claim has ended: all processes must share it."""
+        """Returns the time in `after_seconds`, by the clock that decides when a claim has ended. All processes must
+        share that clock.
+        """
         return self._encode_now(after_seconds)
 
     async def list_conversations(self, *, tenant: str | None, query: ConversationQuery) -> list[Conversation]:
@@ -135,12 +144,15 @@ class SideTables(ABC):
                     if known == digest
                     else IdempotencyKeyRecord("differs")
                 )
+        # Other requests claim and release the key faster than it can be read: one of them is running.
         return IdempotencyKeyRecord("running")
 
     async def complete_idempotency_key(
         self, *, tenant: str, key: str, holder: str, conversation_id: str, seq: int
     ) -> None:
         ours = {"tenant": tenant, "key": key, "holder": holder}
+        # kept_seconds is read first: on SQLite, Python computes the deadline. If the claim ends between the statements,
+        # the UPDATE finds no row.
         rows = await self._execute_read(
             *self._dialect.build_statement(f"SELECT kept_seconds FROM request_keys WHERE {_IS_RUNNING_CLAIM}", **ours)
         )
@@ -198,6 +210,7 @@ class SideTables(ABC):
         look = self._dialect.build_statement("SELECT value FROM server_secrets WHERE name = :name", name=name)
         rows = await self._execute_read(*look)
         if not rows:
+            # Two processes may propose at once: the first INSERT stays, and both read that value.
             text = "INSERT INTO server_secrets (name, value) VALUES (:name, :value) ON CONFLICT (name) DO NOTHING"
             await self._execute_write(*self._dialect.build_statement(text, name=name, value=proposed))
             rows = await self._execute_read(*look)

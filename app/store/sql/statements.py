@@ -1,8 +1,9 @@
-"""The statements that SQLite and PostgreSQL share, as plain SQL with `:name` parameters, numbered for each driver.
+"""The statements that SQLite and PostgreSQL share: plain SQL with `:name` parameters, which are numbered for each
+driver.
 
-Backends run the resulting text on the bare driver with a tuple of arguments, in the order that is named beside each
-statement. `matches` joins against a list of links, which is an array on PostgreSQL and a VALUES list on SQLite; both
-must be told the join order.
+Backends run the text on the bare driver with a tuple of arguments, in the order that stands beside each statement.
+`build_match_query` joins against a list of links, which is an array on PostgreSQL and a VALUES list on SQLite. Both
+databases must be told the join order.
 """
 
 # ruff: noqa: S608 - built from our own names when the module is loaded; values are always parameters
@@ -37,12 +38,18 @@ HEAD_COLUMNS: Final = (
     "state",
     "updated_at",
 )
-"""What an append replaces of its conversation."""
+"""Columns of a conversation that an append replaces."""
 
 
 def number_parameters(sql: str, names: Sequence[str], placeholder: str) -> str:
-    """Replace each `:name` by its number in `names`, marked as the driver wants it (`?1` or `$1`)."""
+    """Replaces each `:name` by its number in `names`, in the form of the driver (`?1` or `$1`).
+
+    Raises:
+        ValueError: one of `names` is not in the text.
+    """
     numbers = {name: f"{placeholder}{number}" for number, name in enumerate(names, start=1)}
+    # The lookbehind skips PostgreSQL's casts (`::text`). An unused name is a mistake in a statement: asyncpg would
+    # refuse the argument, SQLite would ignore it.
     unused = numbers.keys() - set(re.findall(r"(?<!:):(\w+)", sql))
     if unused:
         raise ValueError(f"Parameters {sorted(unused)} do not occur in: {sql}")
@@ -50,13 +57,13 @@ def number_parameters(sql: str, names: Sequence[str], placeholder: str) -> str:
 
 
 def summary_select_columns(*, with_texts: bool) -> str:
-    """What a SELECT from `chunks k` names; empty texts instead of the real ones, unless they are wanted."""
+    """Returns the column list of a SELECT from `chunks k`. Without `with_texts`, `text` is an empty string."""
     return ", ".join("'' AS text" if name == "text" and not with_texts else f"k.{name}" for name in SUMMARY_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)
 class Statements:
-    """SQL text for one driver; arguments in the order noted in `_SHARED`."""
+    """The shared statements for one driver. `_SHARED` has the order of their arguments."""
 
     select_conversation: str
     select_any_conversation: str
@@ -135,6 +142,7 @@ _SHARED: Final[dict[str, tuple[str, Sequence[str]]]] = {
         ("root", "id", "until_seq"),
     ),
     "insert_external_id": _insert("external_ids", ("tenant", "external_id", "root", "conversation_id")),
+    # Compare and set: the total is compared, too, because a redaction changes totals without moving the head.
     "update_head": (
         f"""
         UPDATE conversations SET {", ".join(f"{name} = :{name}" for name in HEAD_COLUMNS)}
@@ -150,6 +158,7 @@ _SHARED: Final[dict[str, tuple[str, Sequence[str]]]] = {
         "DELETE FROM messages WHERE root = :root AND conversation_id = :id AND seq > :kept_through",
         ("root", "id", "kept_through"),
     ),
+    # The statements beginning with "hand_over" run after the matching "erase": what is left then passes to the heir.
     "hand_over_messages": (
         "UPDATE messages SET conversation_id = :heir WHERE root = :root AND conversation_id = :id",
         ("root", "id", "heir"),
@@ -162,6 +171,7 @@ _SHARED: Final[dict[str, tuple[str, Sequence[str]]]] = {
         "UPDATE client_versions SET conversation_id = :heir WHERE root = :root AND conversation_id = :id",
         ("root", "id", "heir"),
     ),
+    # seq < 0 is the anchor of the conversation as a whole.
     "erase_anchors": (
         "DELETE FROM anchors WHERE root = :root AND conversation_id = :id AND (seq < 0 OR seq > :kept_through)",
         ("root", "id", "kept_through"),
@@ -176,6 +186,7 @@ _SHARED: Final[dict[str, tuple[str, Sequence[str]]]] = {
     ),
     "erase_conversation": ("DELETE FROM conversations WHERE root = :root AND id = :id", ("root", "id")),
     "erase_external_ids": ("DELETE FROM external_ids WHERE root = :root AND conversation_id = :id", ("root", "id")),
+    # The keys of a conversation's leases begin with its id.
     "erase_leases": (
         "DELETE FROM leases WHERE root = :root AND substr(key, 1, length(:id)) = :id",
         ("root", "id"),
@@ -184,6 +195,8 @@ _SHARED: Final[dict[str, tuple[str, Sequence[str]]]] = {
         f"DELETE FROM chunks WHERE root = :root AND conversation_id = :id AND NOT EXISTS (SELECT 1 {_LINK_REMAINS})",
         ("root", "id"),
     ),
+    # Runs after messages are handed over and `erase_summaries` has deleted the summaries that end at no message: the
+    # subquery finds the new owner for all others.
     "hand_over_summaries": (
         f"""
         UPDATE chunks SET conversation_id = (SELECT min(m.conversation_id) {_LINK_REMAINS})
@@ -197,21 +210,20 @@ _SHARED: Final[dict[str, tuple[str, Sequence[str]]]] = {
         ("lease_root", "lease_key", "holder", "token"),
     ),
 }
-"""SQL, and the order of its arguments."""
+"""For each statement the SQL and the order of its arguments."""
 
 
 def build_shared_statements(placeholder: str) -> Statements:
-    """All shared statements, their parameters marked as a driver wants them (`?1` or `$1`)."""
+    """Builds all shared statements, with their parameters in the form of a driver (`?1` or `$1`)."""
     return Statements(**{each.name: number_parameters(*_SHARED[each.name], placeholder) for each in fields(Statements)})
 
 
 @dataclass(frozen=True, slots=True)
 class MatchSource:
-    """What `matches` selects from: `w` (`depth`, 0 being the deepest, and `link`), messages `m`, conversations `c`.
+    """The FROM clause of a match query: `w` (`depth`, 0 for the deepest, and `link`), messages `m`, conversations `c`.
 
-    `join_template` has places for the conditions on `{message}` and `{conversation}`; `true_comparison` makes a stored
-    boolean a
-    condition that an index serves.
+    `join_template` has places for the conditions on `{message}` and `{conversation}`. `true_comparison` turns a stored
+    boolean into a condition that an index serves.
     """
 
     join_template: str
@@ -225,14 +237,16 @@ _IS_IN_NAMED_LOG: Final = "EXISTS (SELECT 1 FROM named n WHERE n.id = m.conversa
 
 
 def build_match_query(source: MatchSource, *, by_skeleton: bool, with_named: bool) -> str:
-    """Stored messages on a list of links, deepest first: depth, the message, the conversation that keeps it.
-
-    Args:
-        source: how the dialect joins links, messages and conversations, in this order whatever its statistics say.
-            Looking for the links in the conversation's messages instead would read all of them.
-        with_named: unanswered messages of the relation `named` (`id`, `upto_seq`) count too.
+    """Builds the query for stored messages with one of a list of links, deepest first. Rows: depth, the columns of the
+    message, the columns of the conversation whose rows hold it.
 
     Parameters: `:root`, `:tenant`, and those of the source.
+
+    Args:
+        source: joins links, messages and conversations in this order, whatever the database's statistics say. A join
+            from the conversation's messages to the links would read all messages.
+        by_skeleton: compares skeletons instead of links.
+        with_named: counts also unanswered messages in the relation `named` (`id`, `upto_seq`).
     """
     column = "skeleton" if by_skeleton else "link"
     in_skeleton = f" AND m.in_skeleton{source.true_comparison}" if by_skeleton else ""

@@ -1,4 +1,4 @@
-"""What is done to chunks in several steps: keep one, give it another text, delete it with what folds it."""
+"""Transactions on summaries: add one, revise one, delete one together with the summaries that fold it."""
 
 # ruff: noqa: S608 - built from our own names; values are always parameters
 
@@ -37,16 +37,18 @@ _DELETE_REVISIONS: Final = "DELETE FROM chunk_revisions WHERE root = :root AND c
 _IS_STRAY: Final = """
     NOT EXISTS (SELECT 1 FROM messages m WHERE m.root = k.root AND m.link = k.to_link)
     AND NOT EXISTS (SELECT 1 FROM conversations c WHERE c.root = k.root AND c.id = k.conversation_id)"""
-"""A chunk of which the request that it was made for has stored nothing, nor has any other."""
+"""Condition for a stray summary `k`: no log has its last message, and the conversation that it was made for does not
+exist.
+"""
 _STRAY_PAGE: Final = f"""
     SELECT k.root, k.id, k.tenant, k.created_at < :made_before AND {_IS_STRAY} FROM chunks k
     WHERE (k.root, k.id) > (:after_root, :after_id) ORDER BY k.root, k.id LIMIT :limit"""
 STRAY_PAGE_SIZE: Final = 500
-"""Chunks that one look for strays goes over."""
+"""Summaries that one query for strays reads."""
 
 
 class SummaryKey(NamedTuple):
-    """Where a chunk is kept."""
+    """The key of a stored summary."""
 
     root: str
     id: str
@@ -54,7 +56,7 @@ class SummaryKey(NamedTuple):
 
 
 def add_summary(dialect: SqlDialect, tenant: str, root: str, summary: Summary) -> TransactionSteps[None]:
-    """As `Store.add_chunk`; the fence was looked at before."""
+    """As `Store.add_summary`. The caller has checked the fence."""
     place = {"root": root, "tenant": tenant}
     values = dict(zip(SUMMARY_COLUMNS, summary_values(summary, dialect.encode_time(summary.created_at)), strict=True))
     known = yield dialect.build_statement(
@@ -64,12 +66,16 @@ def add_summary(dialect: SqlDialect, tenant: str, root: str, summary: Summary) -
         to_link=summary.to_link,
         is_fold=bool(summary.folds),
     )
+    # ON CONFLICT DO NOTHING: another process may have added the same range after the SELECT, which locks only rows that
+    # exist.
     if not known:
         yield dialect.build_statement(_INSERT, **place, **values, is_fold=bool(summary.folds))
         return
     old = decode_summary(known[0])
     if not may_replace(summary, old):
         return
+    # The same id: the old text stays readable as a revision. Another id: revisions of the replaced summary have no
+    # owner any more.
     if old.id == summary.id:
         yield dialect.build_statement(_SAVE_REVISION, **place, id=old.id)
     else:
@@ -79,7 +85,7 @@ def add_summary(dialect: SqlDialect, tenant: str, root: str, summary: Summary) -
 
 
 def revise_summary(dialect: SqlDialect, tenant: str, root: str, summary: Summary) -> TransactionSteps[None]:
-    """As `Store.revise`."""
+    """As `Store.revise_summary`."""
     place = {"root": root, "tenant": tenant, "id": summary.id}
     rows = yield dialect.build_statement(
         f"SELECT revision FROM chunks WHERE {_IS_SUMMARY}{dialect.row_lock_clause}", **place
@@ -93,7 +99,7 @@ def revise_summary(dialect: SqlDialect, tenant: str, root: str, summary: Summary
 def read_summary_revisions(
     dialect: SqlDialect, tenant: str, root: str, summary_id: str
 ) -> TransactionSteps[list[Summary]]:
-    """As `Store.revisions`."""
+    """As `Store.read_summary_revisions`."""
     place = {"root": root, "tenant": tenant, "id": summary_id}
     rows = yield dialect.build_statement(f"SELECT {_COLUMNS} FROM chunks WHERE {_IS_SUMMARY}", **place)
     if not rows:
@@ -104,11 +110,12 @@ def read_summary_revisions(
 
 
 def delete_summary(dialect: SqlDialect, tenant: str, root: str, summary_id: str) -> TransactionSteps[bool]:
-    """As `Store.delete_chunk`."""
+    """As `Store.delete_summary`."""
     place = {"root": root, "tenant": tenant}
     rows = yield dialect.build_statement(
         f"SELECT id FROM chunks WHERE {_IS_SUMMARY}{dialect.row_lock_clause}", **place, id=summary_id
     )
+    # A fold holds the content of the summaries that it folds, so it goes with them, and so do folds of folds.
     doomed = [row[0] for row in rows]
     while doomed:
         one = doomed.pop()
@@ -128,11 +135,11 @@ async def purge_stray_summaries(
     delete_strays: Callable[[Sequence[SummaryKey]], Awaitable[int]],
     created_before: datetime,
 ) -> int:
-    """As `Store.purge_stray_summaries`: looks at all chunks, some at a time, and deletes what strays among them.
+    """As `Store.purge_stray_summaries`: reads all summaries page by page, and deletes the strays.
 
     Args:
         fetch_rows: runs a statement that only reads.
-        delete_strays: runs `delete_strays`.
+        delete_strays: runs `delete_stray_summaries` in a transaction.
     """
     found, after = 0, ("", "")
     while True:
@@ -152,9 +159,10 @@ async def purge_stray_summaries(
 
 
 def delete_stray_summaries(dialect: SqlDialect, keys: Sequence[SummaryKey]) -> TransactionSteps[int]:
-    """Delete those of some chunks that still stray; how many."""
+    """Deletes those of the given summaries that are still strays. Returns how many."""
     count = 0
     for root, chunk_id, tenant in keys:
+        # Checked again inside the transaction: the turn that the summary was made for may have been written meanwhile.
         strays = yield dialect.build_statement(
             f"SELECT 1 FROM chunks k WHERE {_IS_SUMMARY} AND {_IS_STRAY}", root=root, id=chunk_id, tenant=tenant
         )
@@ -164,7 +172,7 @@ def delete_stray_summaries(dialect: SqlDialect, keys: Sequence[SummaryKey]) -> T
 
 
 def delete_family_strays(dialect: SqlDialect, tenant: str, root: str) -> TransactionSteps[None]:
-    """Delete whatever strays in a family."""
+    """Deletes all stray summaries of a family."""
     strays = yield dialect.build_statement(
         f"SELECT k.id FROM chunks k WHERE k.root = :root AND k.tenant = :tenant AND {_IS_STRAY}",
         root=root,
@@ -175,7 +183,7 @@ def delete_family_strays(dialect: SqlDialect, tenant: str, root: str) -> Transac
 
 
 def delete_single_summary(dialect: SqlDialect, tenant: str, root: str, summary_id: str) -> TransactionSteps[None]:
-    """Delete one chunk and its revisions."""
+    """Deletes one summary and its revisions, but not the summaries that fold it."""
     yield dialect.build_statement(f"DELETE FROM chunks WHERE {_IS_SUMMARY}", root=root, tenant=tenant, id=summary_id)
     yield dialect.build_statement(_DELETE_REVISIONS, root=root, tenant=tenant, id=summary_id)
 
@@ -183,7 +191,7 @@ def delete_single_summary(dialect: SqlDialect, tenant: str, root: str, summary_i
 def rewrite_summary_texts(
     dialect: SqlDialect, tenant: str, root: str, summaries: Sequence[Summary]
 ) -> TransactionSteps[None]:
-    """Replace the texts of revisions."""
+    """Replaces the texts of the given revisions, in whichever table each revision is now."""
     for chunk in summaries:
         place = {"root": root, "tenant": tenant, "id": chunk.id, "revision": chunk.revision, "text": chunk.text}
         yield dialect.build_statement(
@@ -206,6 +214,6 @@ def _revision_values(dialect: SqlDialect, summary: Summary) -> dict[str, Any]:
 
 
 def _decode_revision(row: Sequence[Any], revision: Sequence[Any]) -> Summary:
-    """A chunk from its row, with the `REVISION_FIELDS` columns of another text."""
+    """Decodes a summary from its row, with the `REVISION_FIELDS` columns of another revision."""
     values = dict(zip(SUMMARY_COLUMNS, row, strict=True)) | dict(zip(REVISION_FIELDS, revision, strict=True))
     return decode_summary([values[name] for name in SUMMARY_COLUMNS])

@@ -1,14 +1,14 @@
-"""The tables as the newest migration leaves them, for SQLite and PostgreSQL.
+"""The tables after the newest migration, for SQLite and PostgreSQL.
 
-Whatever belongs to a family of branches is keyed by its `root` first, so that a distributed PostgreSQL can keep it on
-one shard (`root` as the distribution column): no foreign keys across shards, no sequences. What is found by its
-tenant (`external_ids`, `completions`, `request_keys`, the tenant-wide index of words) or by nothing of either
-(`api_keys`, `server_secrets`, `model_facts`) stands apart.
+Keys of tables that belong to a family of branches begin with its `root`, so that a distributed PostgreSQL can keep a
+family on one shard (`root` as the distribution column): no foreign keys across shards, no sequences. Tables that are
+searched by tenant (`external_ids`, `completions`, `request_keys`, the tenant-wide search index) or by neither
+(`api_keys`, `server_secrets`, `model_facts`) are exceptions.
 
-Message bodies and other JSON are TEXT, never re-encoded by the database. Times are UTC: timestamptz on PostgreSQL,
-ISO-8601 text with microseconds on SQLite, where it sorts as it reads.
+Message bodies and other JSON are TEXT; the database never re-encodes them. Times are UTC: timestamptz on PostgreSQL,
+ISO-8601 text with microseconds on SQLite, where text order is time order.
 
-After a change `python tools/write_schema.py` writes the DDL anew that makes an empty database.
+After a change, run `python tools/write_schema.py`: it writes the DDL for empty databases.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.types import TypeEngine
 
 DIALECT_INFO_KEY: Final = "only_on"
-"""`Table.info`: the one dialect that has the table. The index of words differs (`store.search.term_ranking`)."""
+"""`Table.info`: the one dialect that has the table. The search index differs between dialects
+(`store.search.term_ranking`).
+"""
 
 metadata = MetaData()
 
@@ -61,7 +63,7 @@ conversations = Table(
     Column("marks", Text, nullable=False, server_default="{}"),
     Column("indexed_before", Integer, nullable=False, server_default="0"),
     PrimaryKeyConstraint("root", "id", name="conversations_pkey"),
-    # Nothing that a turn changes may stand in an index: PostgreSQL could not update the row in place any more.
+    # No column that a turn changes may be in an index: PostgreSQL could then not update the row in place (HOT update).
     Index("conversations_listed", "tenant", "created_at", "id"),
 )
 
@@ -93,8 +95,8 @@ messages = Table(
     Column("created_at", TIME_TYPE, nullable=False),
     Column("meta", Text),
     PrimaryKeyConstraint("root", "conversation_id", "seq", name="messages_pkey"),
-    # `answered` inside the key: a thousand conversations that begin with the same greeting, none of which counts
-    # before its first answer, are passed over without being looked at.
+    # `answered` is part of the key: thousands of conversations may begin with the same greeting, and unanswered ones
+    # are then skipped without reading their rows.
     Index("messages_link", "root", "link", "answered", "conversation_id"),
     Index(
         "messages_skeleton",
@@ -120,7 +122,7 @@ client_versions = Table(
     PrimaryKeyConstraint("root", "conversation_id", "since_seq", "seq", name="client_versions_pkey"),
     sqlite_with_rowid=False,
 )
-"""What clients show in the place of log messages. The log keeps the originals."""
+"""What clients show in place of log messages. The log keeps the originals."""
 
 anchors = Table(
     "anchors",
@@ -134,7 +136,7 @@ anchors = Table(
     Index("anchors_conversation", "root", "conversation_id"),
     sqlite_with_rowid=False,
 )
-"""Names by which conversations are found whose clients rewrite their histories."""
+"""Digests by which conversations are found whose clients rewrite their histories."""
 
 chunks = Table(
     "chunks",
@@ -164,6 +166,7 @@ chunks = Table(
     Column("usage", Text),
     Column("revision", Integer, nullable=False, server_default="1"),
     PrimaryKeyConstraint("root", "id", name="chunks_pkey"),
+    # One summary for each range and kind: two processes that summarize the same range at once store one.
     Index("chunks_range", "root", "from_link", "to_link", "is_fold", unique=True),
     Index("chunks_end", "root", "to_link"),
 )
@@ -185,7 +188,7 @@ chunk_revisions = Table(
     Column("usage", Text),
     PrimaryKeyConstraint("root", "chunk_id", "revision", name="chunk_revisions_pkey"),
 )
-"""Texts that chunks had before; the present one stands in `chunks`."""
+"""Earlier texts of summaries; the present text is in `chunks`."""
 
 message_terms = Table(
     "message_terms",
@@ -226,7 +229,7 @@ tenant_postings = Table(
     PrimaryKeyConstraint("tenant_scope", "term", "scope", name="tenant_postings_pkey"),
     sqlite_with_rowid=False,
 )
-"""Which conversations hold a term, whatever the message."""
+"""Which conversations have a term in any of their messages."""
 
 tenant_scopes = Table(
     "tenant_scopes",
@@ -238,7 +241,7 @@ tenant_scopes = Table(
     PrimaryKeyConstraint("tenant_scope", "scope", name="tenant_scopes_pkey"),
     sqlite_with_rowid=False,
 )
-"""The conversations that hold any term."""
+"""The conversations that have any term in the search index."""
 
 completions = Table(
     "completions",
@@ -322,5 +325,5 @@ model_facts = Table(
 
 
 def is_in_dialect(table: Table, dialect: str) -> bool:
-    """Whether a table is one of a dialect's."""
+    """Whether a dialect has the table."""
     return bool(table.info.get(DIALECT_INFO_KEY, dialect) == dialect)

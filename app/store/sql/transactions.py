@@ -1,7 +1,7 @@
-"""Writes of several steps, told once for SQLite and PostgreSQL.
+"""Runs writes of several steps, written once for SQLite and PostgreSQL.
 
-A script is a generator: it yields a statement, is sent its rows, and goes on with them. Each database runs it in one
-transaction with its own driver. What a turn does on its way is not written like this: there each step is one statement.
+A generator yields statements and receives their rows. Each backend runs the generator in one transaction with its own
+driver. The writes of a turn do not use this: each of them is a single statement.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from app.store.sql.statements import Statements, build_shared_statements, number
 
 Result = TypeVar("Result")
 Statement: TypeAlias = tuple[str, tuple[Any, ...]]
-"""A statement and its arguments."""
+"""SQL and its arguments."""
 Rows: TypeAlias = list[Any]
 TransactionSteps: TypeAlias = Generator[Statement, Rows, Result]
 
 
 @dataclass(frozen=True, slots=True)
 class SqlDialect:
-    """How a database wants to be spoken to."""
+    """The differences between the SQL of SQLite and of PostgreSQL."""
 
     statements: Statements
     placeholder: str
     encode_time: Callable[[datetime], Any]
-    """A time as it is stored."""
+    """Converts a time to the form that the database stores."""
     row_lock_clause: str
-    """Ends a SELECT whose rows nobody else may change before the transaction ends."""
+    """Ends a SELECT that locks its rows until the end of the transaction. Empty on SQLite, which has one writer."""
     has_pairs_condition: str
-    """Condition: the JSON object in `{column}` has all the pairs of the parameter `:pairs`, a JSON object."""
+    """A condition: the JSON object in `{column}` has all the pairs of the parameter `:pairs`, a JSON object."""
 
     def build_statement(self, text: str, /, **values: Any) -> Statement:
-        """A statement with `:name` parameters, and their values."""
+        """Numbers the `:name` parameters of a text, and returns it with their values."""
         return _number_parameters_cached(text, tuple(values), self.placeholder), tuple(values.values())
 
 
@@ -46,15 +46,15 @@ def _number_parameters_cached(text: str, names: tuple[str, ...], placeholder: st
 
 
 class SearchIndexCleanup(Protocol):
-    """What a database does with its index of words when messages go."""
+    """Removes messages from a database's search index."""
 
     def remove_message(self, *, tenant: str, root: str, conversation_id: str, seq: int) -> TransactionSteps[None]:
-        """Forget the words of one message of a conversation's own."""
+        """Deletes the terms of one message in a conversation's own rows."""
 
     def remove_conversation(
         self, *, tenant: str, root: str, conversation_id: str, kept_through: int, heir: str | None
     ) -> TransactionSteps[None]:
-        """Forget those of its messages after `kept_through`; those before are the heir's now."""
+        """Deletes the terms of a conversation's messages after `kept_through`, and moves the others to the heir."""
 
 
 SQLITE: Final = SqlDialect(
@@ -66,7 +66,7 @@ SQLITE: Final = SqlDialect(
         SELECT 1 FROM json_each(:pairs) q
         WHERE NOT EXISTS (SELECT 1 FROM json_each({column}) h WHERE h.key = q.key AND h.value = q.value))""",
 )
-# jsonb cannot hold NUL, of which a client's text may have one.
+# jsonb cannot hold NUL, which a client's text may contain: has_pairs_condition replaces it on both sides.
 POSTGRES: Final = SqlDialect(
     statements=build_shared_statements("$"),
     placeholder="$",

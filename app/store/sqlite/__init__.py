@@ -1,1 +1,1 @@
-"""The store in an SQLite file."""
+"""The store in a SQLite file."""

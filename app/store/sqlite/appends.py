@@ -1,8 +1,8 @@
-"""Many turns' appends as a handful of statements.
+"""Writes the appends of many turns in a few statements.
 
-Each call into SQLite gives the interpreter's lock away and waits to have it back, which under load takes longer than
-writing a row. What conversations append independently of each other is therefore written in rows of one statement.
-Where anything is not as it should be the whole transaction is undone, and each append runs by itself: `sqlite_writes`.
+Each call into SQLite releases the interpreter's lock and waits to get it back, which under load takes longer than
+writing a row. So appends of different conversations are written as rows of one statement. If any of them fails, the
+whole transaction is rolled back, and each append runs by itself (`writes.append_messages`).
 """
 
 # ruff: noqa: S608 - built from our own names; values are always parameters
@@ -35,11 +35,11 @@ from app.store.sqlite.writes import (
 Row = tuple[Any, ...]
 
 _ROWS_PER_STATEMENT: Final = (16, 8, 4, 2, 1)
-"""How many rows a statement has: few texts, so that SQLite compiles each once."""
+"""Rows of a statement. Few different numbers, so that SQLite compiles each text once."""
 
 
 class AppendJob(msgspec.Struct, frozen=True):
-    """A job that appends; `run_jobs_batched` may do many at once."""
+    """A job that appends one write. `run_jobs_batched` can combine several."""
 
     write: LogAppend
     now: datetime
@@ -49,10 +49,10 @@ class AppendJob(msgspec.Struct, frozen=True):
 
 
 def run_jobs_batched(connection: sqlite3.Connection, jobs: Sequence[Job]) -> list[Any]:
-    """Run jobs in their order inside a transaction; what each comes to.
+    """Runs jobs in their order inside a transaction, and returns their results. Neighbouring appends are combined.
 
     Raises:
-        Exception: whatever one of them raised. The transaction is to be undone.
+        Exception: what a job raised. The caller must roll the transaction back.
     """
     values: list[Any] = []
     for can_be_joined, neighbours in groupby(jobs, _is_batchable):
@@ -67,8 +67,8 @@ def run_jobs_batched(connection: sqlite3.Connection, jobs: Sequence[Job]) -> lis
 
 
 def _is_batchable(job: Job) -> bool:
-    # A branch first looks at what it branches from, which an append beside it may be changing.
-    # Versions are held against what was redacted meanwhile.
+    # A branch first checks its ancestors, which another append of the batch may change. Client versions are checked
+    # against redactions. Both need statements of their own.
     return isinstance(job, AppendJob) and not (
         job.write.versions or (job.write.creates_conversation and job.write.conversation.lineage)
     )
@@ -94,6 +94,7 @@ def _append_batch(connection: sqlite3.Connection, jobs: Sequence[AppendJob]) -> 
         messages += [message_row(conversation.root, conversation.id, entry, moment) for entry in write.messages]
     _insert_rows(connection, _build_conversations_insert, new)
     for rows, sql in _split_into_statements(advanced, _build_heads_update):
+        # Fewer rows: at least one log does not end where its write expects. Which one, the second run finds out.
         if connection.execute(sql, rows).rowcount != len(rows) // len(advanced[0]):
             raise WriteConflict
     _insert_rows(connection, _build_messages_insert, messages)
@@ -112,7 +113,7 @@ def _insert_rows(connection: sqlite3.Connection, build_sql: Callable[[int], str]
 
 
 def _split_into_statements(rows: Sequence[Row], build_sql: Callable[[int], str]) -> Iterator[tuple[Row, str]]:
-    """Rows end to end, and the statement for so many of them."""
+    """Yields the values of rows, joined end to end, with the statement for that many rows."""
     start = 0
     for size in _ROWS_PER_STATEMENT:
         while len(rows) - start >= size:

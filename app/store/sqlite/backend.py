@@ -1,7 +1,7 @@
-"""Conversations in an SQLite file: the embedded default. Several processes may open the same file.
+"""The store in a SQLite file: the embedded default. Several processes may open the same file.
 
-Write-ahead log, so readers never wait for the writer. One writer thread with group commit; one reader thread for
-look-ups and one for ranges, so that a long log being read delays no look-up.
+The file has a write-ahead log, so readers never wait for the writer. One writer thread with group commit; one reader
+thread for look-ups and one for ranges, so that reading a long log delays no look-up.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Result = TypeVar("Result")
 
 
 class SqliteStore(SideTables):
-    """`Store` on one SQLite file, whose schema must be up to date when it is opened."""
+    """`Store` on one SQLite file. The file's schema must be up to date when the store opens."""
 
     is_fully_searchable = True
 
@@ -116,7 +116,8 @@ class SqliteStore(SideTables):
         found = await self._read_segments(conversation, ranges)
         if len(found) == sum([count_range_messages(conversation, *one) for one in ranges]):
             return found
-        # An ancestor was erased meanwhile and its messages have moved: the stored lineage says where to.
+        # Fewer messages than the log has: an ancestor was erased meanwhile, and its messages have moved. The stored
+        # lineage has their new place.
         fresh = await self.find_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
         return found if fresh is None else await self._read_segments(fresh, clip_ranges(conversation, ranges))
 
@@ -148,6 +149,7 @@ class SqliteStore(SideTables):
     async def index_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
         located_messages = locate_messages(conversation.lineage_with_self, entries)
         keys = await asyncio.to_thread(hash_message_terms, [entry for _, entry in located_messages])
+        # One transaction for each batch: other writers wait for the length of one batch only.
         for part in split_index_batches(keys):
             job = partial(
                 search_index.index_messages,
@@ -177,6 +179,7 @@ class SqliteStore(SideTables):
             lambda connection: search_index.search_tenant(connection, tenant, keys, limit)
         )
 
+    # Not async: the job is queued at the call, so that appends keep the order of the calls.
     def append(self, write: LogAppend) -> asyncio.Future[None]:
         return self._writer_thread.submit(AppendJob(write, self._clock()))
 
@@ -303,7 +306,9 @@ class SqliteStore(SideTables):
         return await self._writer_thread.submit(lambda connection: connection.execute(sql, arguments).fetchall())
 
     def _run_transaction(self, make_steps: Callable[[], TransactionSteps[Result]]) -> asyncio.Future[Result]:
-        """Run a script in the writer's transaction; it is made there, since a failed batch is run again."""
+        """Runs steps in the writer's transaction. The generator is made inside the job: when a failed batch runs again,
+        it needs a new one.
+        """
         return self._writer_thread.submit(lambda connection: writes.run_transaction_steps(connection, make_steps()))
 
     async def scrub_deleted_data(self) -> None:
@@ -314,14 +319,19 @@ class SqliteStore(SideTables):
         await self._truncate_write_ahead_log()
 
     async def _remove_erased_texts(self, texts: Sequence[str], budget_bytes: int) -> None:
-        """Make sure that erased texts are nowhere in the files, as far as that can be done in a short time."""
+        """Removes erased texts from the database's files, as far as that takes a short time.
+
+        Args:
+            texts: the erased texts, or their beginnings.
+            budget_bytes: the most bytes to search for remains.
+        """
         await self._truncate_write_ahead_log()
         search = partial(has_erased_text, self._path, self._options, texts, budget_bytes=budget_bytes)
         if await asyncio.to_thread(search):
             await self.scrub_deleted_data()
 
     async def _truncate_write_ahead_log(self) -> None:
-        """Empty the write-ahead log, in which erased text may stand."""
+        """Empties the write-ahead log, which may hold erased text."""
         await asyncio.to_thread(truncate_write_ahead_log, self._path, self._options)
 
 

@@ -1,7 +1,7 @@
-"""What erased text leaves behind in the files of SQLite, and how it is got rid of.
+"""Finds and removes what erased text leaves in the files of SQLite.
 
-Deleted rows are overwritten with zeros (`PRAGMA secure_delete`), the write-ahead log is emptied. Where SQLite has moved
-rows between pages before, a copy may stay in what is free of a page.
+`PRAGMA secure_delete` overwrites deleted rows with zeros, and the write-ahead log is emptied. But if SQLite has moved
+rows between pages before, a copy may stay in the free part of a page.
 """
 
 from __future__ import annotations
@@ -18,22 +18,26 @@ from app.store.sqlite.threads import SqliteOptions, open_connection
 
 TRUNCATE_ATTEMPTS: Final = 5
 TRUNCATE_WAIT_MS: Final = 50
-"""How long readers are waited for in each attempt; writers wait meanwhile."""
+"""How long each attempt waits for readers; writers wait meanwhile."""
 REDACTION_SCAN_BYTES: Final = 2 << 30
 ERASURE_SCAN_BYTES: Final = 64 << 20
-"""How many bytes are looked at for remains, the file once for each piece of text. What is too large for that is left to
-`Store.scrub_deleted_data`; less for erased conversations, of which retention erases thousands in a row."""
+"""Bytes to search for remains: the size of the file times the number of pieces of text. If it is more, no search is
+made, and `Store.scrub_deleted_data` removes the remains later. The bound for erased conversations is lower, since
+retention erases thousands in a row.
+"""
 PIECE_CHARS: Final = 64
 PIECES_PER_TEXT: Final = 16
-"""How many pieces of a text are searched for: a copy may be overwritten in part."""
+"""Pieces of a text that are searched: a copy may be overwritten in part."""
 _BLOCK_BYTES: Final = 1 << 20
 
 
 def truncate_write_ahead_log(path: Path, options: SqliteOptions) -> None:
-    """Carry the write-ahead log over into the file and empty it. Readers may prevent that for a while: the next time
-    does it then, or closing the file."""
+    """Copies the write-ahead log into the file and empties it. If readers prevent this in all attempts, the next call
+    or closing the file does it.
+    """
     for _ in range(TRUNCATE_ATTEMPTS):
         with (
+            # Busy or locked: the loop tries again.
             contextlib.suppress(sqlite3.OperationalError),
             contextlib.closing(open_connection(path, options)) as connection,
         ):
@@ -44,15 +48,19 @@ def truncate_write_ahead_log(path: Path, options: SqliteOptions) -> None:
 
 
 def vacuum_file(path: Path, options: SqliteOptions) -> None:
-    """Write the file anew. Only so is it sure that nothing deleted is left: where rows were moved between pages, copies
-    stay in what is free of a page, which `secure_delete` does not overwrite."""
+    """Rewrites the file. This is the only sure way to remove all deleted text: copies in the free part of a page are
+    not overwritten by `secure_delete`.
+    """
     with contextlib.closing(open_connection(path, options)) as connection:
+        # The copy has the size of the database, which may not fit in memory.
         connection.execute("PRAGMA temp_store = FILE")
         connection.execute("VACUUM")
 
 
 def has_erased_text(path: Path, options: SqliteOptions, texts: Sequence[str], *, budget_bytes: int) -> bool:
-    """Whether a file holds pieces of erased texts which are in no row any more; False where it is too large to look."""
+    """Whether a file holds pieces of erased texts that are in no row. False if the search would take more than
+    `budget_bytes`.
+    """
     pieces = [piece for text in texts for piece in _split_pieces(text)]
     if path.stat().st_size * len(pieces) > budget_bytes:
         return False
@@ -74,14 +82,16 @@ def _find_pieces(path: Path, pieces: Sequence[bytes]) -> set[bytes]:
     while block := os.pread(_file_descriptor(path), _BLOCK_BYTES, offset):
         window = tail + block
         found.update(piece for piece in pieces if piece not in found and piece in window)
+        # A piece may lie across the border of two blocks.
         tail = window[-longest:]
         offset += len(block)
     return found
 
 
 def _file_descriptor(path: Path) -> int:
-    """What a file is read by beside SQLite. It is never closed: that would end every lock that the process has on the
-    file, and the next process to leave it would take the write-ahead log away from under us.
+    """Returns a descriptor for reading the file beside SQLite. It is never closed: closing any descriptor of the file
+    would end all locks that this process has on it, and the next process that leaves the file would then remove the
+    write-ahead log that this process still uses.
 
     See https://www.sqlite.org/howtocorrupt.html, "POSIX advisory locks canceled by a separate thread doing close()".
     """
@@ -95,7 +105,7 @@ def _open_cached_descriptor(path: Path, device: int, inode: int) -> int:
 
 
 def _is_still_stored(connection: sqlite3.Connection, piece: str) -> bool:
-    """Whether others have said the same."""
+    """Whether a row holds the same text, for example a message of another conversation."""
     kept = """
         SELECT 1 FROM messages WHERE instr(body, ?1) OR instr(meta, ?1)
         UNION ALL SELECT 1 FROM client_versions WHERE instr(bodies, ?1)

@@ -1,4 +1,4 @@
-"""What a look-up runs inside SQLite: each public function is one job on a connection."""
+"""Reads from SQLite. Each public function is one job on a connection."""
 
 # ruff: noqa: S608 - built from our own names when the module is loaded; values are always parameters
 
@@ -28,7 +28,7 @@ from app.store.sql.transactions import SQLITE
 SQL: Final = SQLITE.statements
 
 _LIST_SIZES: Final = (8, 32, DEEPEST_LINKS, 512)
-"""Lengths of VALUES lists; shorter ones are filled up with NULL, so that a handful of texts serves all."""
+"""Lengths of VALUES lists. Shorter lists are padded with NULL, so that SQLite compiles only a few texts."""
 _MESSAGE_COLUMN_COUNT: Final = len(MESSAGE_COLUMNS)
 _NAMED_LOG: Final = """
     named (id, upto_seq) AS (
@@ -56,7 +56,7 @@ _PATH_SUMMARIES: Final = """
 
 
 def _links_relation(size: int) -> str:
-    """A relation `(depth, link)` of `size` parameters."""
+    """Returns SQL for a relation `(depth, link)` with `size` parameters."""
     return "(SELECT column1 AS depth, column2 AS link FROM (VALUES {}))".format(
         ", ".join(f"({depth}, :link{depth})" for depth in range(size))
     )
@@ -87,16 +87,19 @@ def find_link_matches(
     skeletons: Sequence[bytes],
     named_conversation_id: str | None,
 ) -> list[LinkMatch]:
+    """As `Store.find_link_matches`."""
+    # The usual turn adds to the end of a log that is stored: one query with one link finds it.
     near = _find_last_link_matches(connection, tenant, root, links)
     if near and (
         named_conversation_id is None or _is_in_named_log(connection, tenant, root, near, named_conversation_id)
     ):
         return near
+    # A new conversation, the other frequent case: without this check thousands of links would be looked up in vain.
     if named_conversation_id is None and not _has_root(connection, root):
         return []
     by_link = _find_deepest_matches(connection, tenant, root, links, named_conversation_id, by_skeleton=False)
     if by_link and by_link[0].message.link in links[-DEEPEST_LINKS:]:
-        # A skeleton skips messages: what it reaches further back than this is shallower than the link.
+        # A skeleton skips messages, so a match further back than this is shallower than the match by link.
         skeletons = skeletons[-DEEPEST_LINKS:]
     return by_link + _find_deepest_matches(connection, tenant, root, skeletons, named_conversation_id, by_skeleton=True)
 
@@ -104,7 +107,7 @@ def find_link_matches(
 def _find_last_link_matches(
     connection: sqlite3.Connection, tenant: str, root: str, links: Sequence[bytes]
 ) -> list[LinkMatch]:
-    """Where the last message, or else the one before it, is kept."""
+    """Finds the messages with the last link, or else with the one before it."""
     for link in reversed(links[-LAST_LINKS:]):
         rows = connection.execute(_LAST_LINK_QUERY, (root, tenant, link)).fetchall()
         if rows:
@@ -125,7 +128,7 @@ def _is_in_named_log(
 
 
 def _has_root(connection: sqlite3.Connection, root: str) -> bool:
-    """Whether anything at all begins with this message; spares looking for each of thousands of links."""
+    """Whether any conversation has this root, that is: begins with the same message."""
     return connection.execute("SELECT 1 FROM conversations WHERE root = ? LIMIT 1", (root,)).fetchone() is not None
 
 
@@ -138,9 +141,10 @@ def _find_deepest_matches(
     *,
     by_skeleton: bool,
 ) -> list[LinkMatch]:
-    """Matches in the deepest window of links that holds any."""
+    """Returns the matches in the deepest window of links that has any."""
     end, window = len(links), DEEPEST_LINKS
     leading = (root, tenant) if named_conversation_id is None else (root, tenant, named_conversation_id)
+    # The first window is small, since a match is nearly always deep; the following ones are as large as a list can be.
     while end > 0:
         wanted = order_deepest_first(links[max(0, end - window) : end])
         size = next(size for size in _LIST_SIZES if size >= len(wanted))
@@ -164,7 +168,7 @@ def _decode_match(row: Sequence[Any], *, by_skeleton: bool) -> LinkMatch:
 def find_conversation(
     connection: sqlite3.Connection, tenant: str, conversation_id: str, root: str | None
 ) -> Conversation | None:
-    """By an id of ours if it has a root, else by the client's own."""
+    """Finds a conversation by the gateway's id if the id has a root, else by the client's own id."""
     if root is not None:
         row = connection.execute(SQL.select_conversation, (root, conversation_id, tenant)).fetchone()
     else:
@@ -180,6 +184,7 @@ def find_conversation_of_any_tenant(
 
 
 def read_segments(connection: sqlite3.Connection, root: str, segments: Sequence[LogSegment]) -> list[LogMessage]:
+    # Nearly all logs have one segment. A plain range query is faster than the join with a JSON list.
     if len(segments) == 1:
         (one,) = segments
         rows = connection.execute(SQL.select_messages, (root, one.conversation_id, one.from_seq, one.to_seq))
@@ -239,6 +244,7 @@ def find_summaries(
         rows += connection.execute(
             _build_link_summaries_query(size, with_texts=with_texts), (root, tenant, *wanted, *padding)
         ).fetchall()
+    # Both queries can return the same summary.
     found = {row[0]: decode_summary(row) for row in rows}
     return sorted(found.values(), key=lambda chunk: (chunk.to_seq, chunk.created_at, chunk.id))
 

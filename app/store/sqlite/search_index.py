@@ -1,8 +1,8 @@
-"""The index of words in SQLite: ordinary rows, clustered by conversation and term; and once more by tenant and term,
-for which messages do not count.
+"""The search index in SQLite: ordinary rows, clustered by conversation and term; and once more by tenant and term,
+without messages.
 
-Not FTS5: our terms need no tokenizer and our ranking none of its, its index could be scoped neither to one conversation
-nor (before SQLite 3.43, which many systems lack) be cleared of erased messages without their text.
+FTS5 is not used: the terms need no tokenizer and the ranking is our own; an FTS5 index cannot be limited to one
+conversation, and before SQLite 3.43, which many systems lack, it cannot remove erased messages without their text.
 """
 
 from __future__ import annotations
@@ -32,11 +32,16 @@ from app.store.sql.transactions import TransactionSteps
 
 _IS_STORED: Final = "SELECT 1 FROM messages WHERE root = ? AND conversation_id = ? AND seq = ? AND link = ?"
 _IS_TENANTS_CONVERSATION: Final = "SELECT 1 FROM conversations WHERE root = ? AND id = ? AND tenant = ?"
-# One statement for thousands of rows, in the order of the key: neighbours share a page, and Python's other threads run.
+# One statement for thousands of rows, in key order: neighbouring rows share a page, and one call lets Python's other
+# threads run meanwhile.
 _INSERT_POSTINGS: Final = """
     INSERT OR IGNORE INTO postings (scope, term, seq)
     SELECT ?1, t.value, json_extract(m.value, '$[0]')
     FROM json_each(?2) m CROSS JOIN json_each(m.value, '$[1]') t ORDER BY 2, 3"""
+# The same ranking as `term_ranking.limit_common_terms` and `rank_search_hits`. `recent`: hits among the newest messages
+# of long segments; `counted`: hits, counted only as far as needed; `shown`: where each term is read; `telling`: terms
+# with weights, rarest first, until MAX_RANKED_HITS; `best` and `wanted`: the results and their neighbours. CROSS JOIN
+# fixes SQLite's join order.
 _SEARCH: Final = f"""
     WITH stretch (id, scope, from_seq, to_seq) AS MATERIALIZED (
         SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'),
@@ -123,7 +128,7 @@ _READ_MARKS: Final = "SELECT marks FROM conversations WHERE root = ? AND id = ? 
 
 
 def register_sql_functions(connection: sqlite3.Connection) -> None:
-    """Make known to a connection what its searches call."""
+    """Registers the SQL functions that searches call."""
     connection.create_function("term_weight", 2, term_weight, deterministic=True)
 
 
@@ -133,7 +138,12 @@ def index_messages(
     located_messages: Sequence[tuple[str, LogMessage]],
     keys: Sequence[Sequence[int]],
 ) -> None:
-    """As `Store.index`, of messages `placed` on the conversation's path, with the term keys of each."""
+    """As `Store.index_messages`.
+
+    Args:
+        located_messages: messages, each with the id of the conversation whose rows hold it.
+        keys: the term keys of each message.
+    """
     root, tenant = conversation.root, conversation.tenant
     ours = {
         place
@@ -145,6 +155,7 @@ def index_messages(
     stored = set()
     posted: dict[str, list[tuple[int, Sequence[int]]]] = {}
     for (place, entry), terms in zip(located_messages, keys, strict=True):
+        # Compared by link: the row may be gone, or belong to another message since.
         if place in ours and connection.execute(_IS_STORED, (root, place, entry.seq, entry.link)).fetchone():
             stored.add(entry.seq)
             if entry.seq not in redacted and terms:
@@ -163,11 +174,15 @@ def _insert_postings(
     conversation_id: str,
     terms_by_seq: Sequence[tuple[int, Sequence[int]]],
 ) -> None:
-    """Post terms of messages of one conversation, by seq; for the tenant those that are new in it. What lies together
-    in the conversation's part of the index lies far apart in the tenant's, where each term costs a page."""
+    """Inserts the terms of one conversation's messages, and for the tenant the terms that are new in the conversation.
+
+    Only the new ones: rows of one conversation lie together in `postings`, but far apart in `tenant_postings`, where
+    each term costs a page.
+    """
     scope, tenant_scope = hash_conversation_scope(root, conversation_id), hash_tenant_scope(tenant)
     is_first = connection.execute(_INSERT_SCOPE, (tenant_scope, scope, root, conversation_id)).rowcount == 1
     asked = orjson.dumps(sorted({term for _, terms in terms_by_seq for term in terms})).decode()
+    # Read before the postings are inserted: afterwards no term is new.
     new = [term for (term,) in connection.execute(_NEW_TERMS, (asked, scope))]
     connection.execute(_INSERT_POSTINGS, (scope, orjson.dumps(terms_by_seq).decode()))
     if is_first:
@@ -220,14 +235,14 @@ def search_tenant(
 
 
 def clear_index(connection: sqlite3.Connection) -> None:
-    """Make nothing findable any more."""
+    """Deletes the search index of all tenants."""
     for table in ("postings", "tenant_postings", "tenant_scopes"):
         connection.execute(f"DELETE FROM {table}")  # noqa: S608 - our own names
     connection.execute("UPDATE conversations SET indexed_before = 0 WHERE indexed_before > 0")
 
 
 class SqliteIndexCleanup:
-    """`scripts.SearchIndexCleanup` for these tables."""
+    """`transactions.SearchIndexCleanup` for the tables of SQLite."""
 
     def remove_message(self, *, tenant: str, root: str, conversation_id: str, seq: int) -> TransactionSteps[None]:
         scope, tenant_scope = hash_conversation_scope(root, conversation_id), hash_tenant_scope(tenant)
@@ -239,6 +254,7 @@ class SqliteIndexCleanup:
                 SELECT 1 FROM postings p WHERE p.scope = ?2 AND p.term = tenant_postings.term AND p.seq <> ?3)""",
             (tenant_scope, scope, seq),
         )
+        # After the tenant's rows, whose deletion reads these.
         yield "DELETE FROM postings WHERE scope = ? AND seq = ?", (scope, seq)
         yield (
             """

@@ -1,9 +1,9 @@
 """Threads that own one SQLite connection each and take jobs from the event loop in batches.
 
-What the event loop submits within one iteration, or while a batch is under way, is handed over as one batch: a hop
-costs one queue entry there and one `call_soon_threadsafe` back for all of it. The writer commits a batch as one
-transaction (group commit), and where a job fails again with each job behind a savepoint, so that it takes no other with
-it.
+Jobs that the event loop submits within one iteration, or while a batch is running, form one batch. A batch costs one
+queue entry to the thread and one `call_soon_threadsafe` back. The writer commits a batch as one transaction (group
+commit). If a job fails, the writer runs the batch again with a savepoint for each job, so that the failure does not
+affect the others.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ RunJobs = Callable[[sqlite3.Connection, Sequence[Job]], list[Any]]
 QueuedJob = tuple["asyncio.Future[Any]", Job]
 
 MAX_BATCH_JOBS: Final = 256
+"""Bounds the time that other processes wait for the write lock, and the work to be run again after a failure."""
 
+# SQLite's codes that say "the file cannot be used now"; others are mistakes in our statements and stay as they are.
 _UNAVAILABLE_CODES: Final = frozenset(
     {
         sqlite3.SQLITE_BUSY,
@@ -52,8 +54,8 @@ _UNAVAILABLE_CODES: Final = frozenset(
 class SqliteOptions:
     """How the file is used.
 
-    `synchronous`: ``NORMAL`` keeps every commit through a crash of the process, ``FULL`` through a power cut as well
-    (one more fsync for each batch of commits). `busy_timeout_seconds` bounds the wait for another process's commit.
+    `synchronous`: ``NORMAL`` keeps every commit when the process crashes, ``FULL`` also when the power fails (one more
+    fsync for each batch of commits). `busy_timeout_seconds` bounds the wait for another process's commit.
     """
 
     synchronous: Literal["NORMAL", "FULL"] = "NORMAL"
@@ -61,27 +63,31 @@ class SqliteOptions:
 
 
 def open_connection(path: Path, options: SqliteOptions) -> sqlite3.Connection:
-    """A connection in autocommit mode to a file in write-ahead-log mode."""
+    """Opens a connection in autocommit mode to a file in write-ahead-log mode."""
     connection = sqlite3.connect(
         path, timeout=options.busy_timeout_seconds, isolation_level=None, check_same_thread=False
     )
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute(f"PRAGMA synchronous = {options.synchronous}")
     connection.execute("PRAGMA temp_store = MEMORY")
-    # What is deleted is overwritten with zeros: erased text must not linger in pages that are free.
+    # Overwrites deleted text with zeros: erased text must not stay in free pages.
     connection.execute("PRAGMA secure_delete = ON")
-    # 16 MB between checkpoints instead of 4: a quarter less work for each commit.
+    # 16 MB between checkpoints instead of 4: each commit does a quarter less work.
     connection.execute("PRAGMA wal_autocheckpoint = 4000")
+    # 64 MB: a log that one long reader has made grow does not keep its size for good.
     connection.execute("PRAGMA journal_size_limit = 67108864")
     search_index.register_sql_functions(connection)
     return connection
 
 
 def translate_driver_error(error: BaseException) -> BaseException:
-    """A driver's error as `StoreUnavailable` if it says that the file cannot be used now; others unchanged."""
+    """Returns `StoreUnavailable` for a driver's error that says that the file cannot be used now; other errors
+    unchanged.
+    """
     if not isinstance(error, sqlite3.Error):
         return error
     code = getattr(error, "sqlite_errorcode", None)
+    # The low byte is the primary code; SQLite reports extended ones.
     if code is None or code & 0xFF not in _UNAVAILABLE_CODES:
         return error
     ours = StoreUnavailable(f"The database file cannot be used: {error}.", retry_after_seconds=1.0)
@@ -90,23 +96,23 @@ def translate_driver_error(error: BaseException) -> BaseException:
 
 
 def run_reads(connection: sqlite3.Connection, jobs: Sequence[Job]) -> list[Outcome]:
-    """Run jobs that only read."""
+    """Runs jobs that only read, each with its own result or error."""
     return [_run_job(connection, job) for job in jobs]
 
 
 def run_jobs(connection: sqlite3.Connection, jobs: Sequence[Job]) -> list[Any]:
-    """What each job comes to."""
+    """Runs jobs and returns their results; the first error ends the run."""
     return [job(connection) for job in jobs]
 
 
 def commit_batch(connection: sqlite3.Connection, jobs: Sequence[Job], run_all: RunJobs = run_jobs) -> list[Outcome]:
-    """Run jobs in one transaction. None has succeeded before the commit has.
+    """Runs jobs in one transaction. A job has succeeded only when the commit has.
 
-    Nearly always all of them do: the savepoints that keep one failure from the others, and cost as much as the writes,
-    are only set in a second run, after one failed.
+    The first run has no savepoints, which cost as much as the writes. Only if a job fails, which is rare, the second
+    run sets a savepoint for each job, so that the failure does not affect the others.
 
     Args:
-        run_all: runs them in their order, raising what any of them raises.
+        run_all: runs the jobs in their order; it raises what a job raises.
     """
     try:
         connection.execute("BEGIN IMMEDIATE")
@@ -115,6 +121,7 @@ def commit_batch(connection: sqlite3.Connection, jobs: Sequence[Job], run_all: R
         return [(value, None) for value in values]
     except _JobError as failed:
         _roll_back(connection)
+        # Only one job: its error is the result, and no other job needs a second run.
         if len(jobs) == 1:
             return [(None, failed.error)]
     except sqlite3.Error as error:
@@ -131,6 +138,8 @@ def commit_batch(connection: sqlite3.Connection, jobs: Sequence[Job], run_all: R
 
 
 class _JobError(Exception):
+    """An error of a job, as distinct from an error of BEGIN or COMMIT."""
+
     def __init__(self, error: BaseException) -> None:
         super().__init__()
         self.error = error
@@ -139,12 +148,14 @@ class _JobError(Exception):
 def _run_jobs_or_raise(connection: sqlite3.Connection, jobs: Sequence[Job], run_all: RunJobs) -> list[Any]:
     try:
         return run_all(connection, jobs)
+    # The transaction must be rolled back whatever the job raises; `commit_batch` takes the error apart again.
     except BaseException as error:
         raise _JobError(error) from error
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:
     if connection.in_transaction:
+        # SQLite rolls back by itself after some errors, and then refuses this.
         with contextlib.suppress(sqlite3.Error):
             connection.execute("ROLLBACK")
 
@@ -154,7 +165,7 @@ def _run_in_savepoint(connection: sqlite3.Connection, job: Job) -> Outcome:
     value, error = _run_job(connection, job)
     if error is not None:
         if not connection.in_transaction:
-            # A full disk or an I/O error has made SQLite roll back everything: the whole batch has failed.
+            # The error (full disk, I/O) has made SQLite roll back everything: the whole batch has failed.
             raise error
         connection.execute("ROLLBACK TO job")
     connection.execute("RELEASE job")
@@ -169,15 +180,15 @@ def _run_job(connection: sqlite3.Connection, job: Job) -> Outcome:
 
 
 class DatabaseThread:
-    """One thread, one connection, one queue. Jobs run in the order in which they were submitted."""
+    """One thread with one connection and one queue. Jobs run in the order in which they were submitted."""
 
     def __init__(self, name: str, connect: Callable[[], sqlite3.Connection], run_batch: RunBatch) -> None:
         self._connect = connect
         self._run_batch = run_batch
         self._submitted: list[QueuedJob] = []
-        """Not handed over yet."""
+        """Jobs that the thread has not received yet."""
         self._is_working = False
-        """Whether a batch is under way, as far as the event loop has heard."""
+        """Whether the thread runs a batch; False only when its results have reached the event loop."""
         self._batches: SimpleQueue[list[QueuedJob] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run_thread, name=name, daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -185,7 +196,7 @@ class DatabaseThread:
         self._ended_future: asyncio.Future[None] | None = None
 
     async def start(self) -> None:
-        """Start the thread and wait until it is connected.
+        """Starts the thread and waits until it is connected.
 
         Raises:
             StoreUnavailable: the file cannot be opened.
@@ -196,7 +207,7 @@ class DatabaseThread:
         await self.submit(lambda connection: None)
 
     def submit(self, job: Callable[[sqlite3.Connection], Result]) -> asyncio.Future[Result]:
-        """Queue a job; the future has its result once it is durable.
+        """Queues a job. The future gets its result; for a write, once it is durable.
 
         Raises:
             StoreUnavailable: the store is not open.
@@ -206,7 +217,7 @@ class DatabaseThread:
         future: asyncio.Future[Result] = self._loop.create_future()
         self._submitted.append((future, job))
         if len(self._submitted) == 1 and not self._is_working:
-            # Whatever else this iteration of the loop submits goes along.
+            # Dispatched after this iteration of the loop, so that other jobs of the iteration join the batch.
             self._loop.call_soon(self._dispatch_batch)
         return future
 
@@ -217,7 +228,7 @@ class DatabaseThread:
             del self._submitted[:MAX_BATCH_JOBS]
 
     async def stop(self) -> None:
-        """Finish what is queued, then close the connection."""
+        """Finishes queued jobs, then closes the connection."""
         if self._ended_future is None:
             return
         self._is_closing = True
@@ -225,6 +236,7 @@ class DatabaseThread:
             self._batches.put(self._submitted[:MAX_BATCH_JOBS])
             del self._submitted[:MAX_BATCH_JOBS]
         self._batches.put(None)
+        # A cancelled caller must not cancel the future that the thread resolves.
         await asyncio.shield(self._ended_future)
 
     def _run_thread(self) -> None:
@@ -240,7 +252,7 @@ class DatabaseThread:
         self._report_end()
 
     def _reject_first_batch(self, error: sqlite3.Error) -> None:
-        """The connection could not be made: the first jobs, which wait for it, get the error."""
+        """Gives the connection's error to the first jobs, which wait for the connection."""
         self._deliver_outcomes([(future, (None, error)) for future, _ in self._batches.get() or ()])
         self._report_end()
 
@@ -248,9 +260,11 @@ class DatabaseThread:
         self._call_in_loop(self._resolve_futures, settled)
 
     def _resolve_futures(self, settled: list[tuple[asyncio.Future[Any], Outcome]]) -> None:
+        # The next batch goes to the thread before results are set: the thread works while the loop runs the waiters.
         self._is_working = False
         self._dispatch_batch()
         for future, (value, error) in settled:
+            # Cancelled by its waiter; the job has run all the same.
             if future.done():
                 continue
             if error is None:
@@ -267,7 +281,7 @@ class DatabaseThread:
             self._ended_future.set_result(None)
 
     def _call_in_loop(self, function: Callable[..., None], *args: Any) -> None:
-        # The loop is gone when the process ends without closing the store; nobody waits for an outcome then.
+        # The loop is closed if the process ends without closing the store. Then no task waits for an outcome.
         with contextlib.suppress(RuntimeError):
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(function, *args)

@@ -1,4 +1,4 @@
-"""What a write runs inside SQLite: each public function is one job inside the writer's transaction."""
+"""Writes to SQLite. Each public function is one job inside the writer's transaction."""
 
 from __future__ import annotations
 
@@ -55,6 +55,7 @@ _ASSIGN_EXTERNAL_ID: Final = """
 
 
 def append_messages(connection: sqlite3.Connection, write: LogAppend, now: datetime) -> None:
+    """As `Store.append`."""
     if write.fence is not None:
         require_lease(connection, write.fence, now)
     moment = encode_time(now)
@@ -79,8 +80,9 @@ def insert_client_versions(connection: sqlite3.Connection, write: LogAppend) -> 
 
 
 def _insert_conversation(connection: sqlite3.Connection, write: LogAppend, stored_now: str) -> LogAppend:
-    """Insert the conversation; the append as it is done."""
+    """Inserts the conversation. Returns the append without versions of redacted messages."""
     new = write.conversation
+    # An ancestor was erased, or its messages have moved, since the branch was planned.
     if new.lineage and not _has_ancestors(connection, new):
         raise WriteConflict
     try:
@@ -101,7 +103,9 @@ def new_conversation_row(conversation: Conversation, stored_now: str) -> tuple[A
 
 
 def _has_ancestors(connection: sqlite3.Connection, conversation: Conversation) -> bool:
-    """Whether all that it shares is still where its lineage says; an ancestor's erasure moves it."""
+    """Whether the ancestors still hold the shared messages. An ancestor's erasure moves them to another
+    conversation.
+    """
     heads = []
     for ancestor, _ in conversation.lineage:
         row = connection.execute(SQL.select_conversation, (conversation.root, ancestor, conversation.tenant)).fetchone()
@@ -112,7 +116,8 @@ def _has_ancestors(connection: sqlite3.Connection, conversation: Conversation) -
 
 
 def _update_head(connection: sqlite3.Connection, write: LogAppend, stored_now: str) -> LogAppend:
-    """Move the head; the append as it is done."""
+    """Moves the head. Returns the append as it is written, rebased if a redaction changed the running totals."""
+    # The usual case is one statement. Versions must first be compared with the stored redactions.
     if not write.versions and _try_update_head(connection, write, stored_now):
         return write
     after = write.conversation
@@ -139,9 +144,10 @@ def message_row(root: str, conversation_id: str, entry: LogMessage, stored_now: 
 
 
 def require_lease(connection: sqlite3.Connection, fence: Lease, now: datetime) -> None:
-    """
+    """Checks that the lease of a fence is still held.
+
     Raises:
-        LeaseLost: the lease has expired or been taken over.
+        LeaseLost: the lease has expired, or another holder has it.
     """
     held = connection.execute(_IS_LEASE_HELD, (fence.root, fence.key, fence.holder, fence.token, encode_time(now)))
     if held.fetchone() is None:
@@ -149,7 +155,7 @@ def require_lease(connection: sqlite3.Connection, fence: Lease, now: datetime) -
 
 
 def run_transaction_steps(connection: sqlite3.Connection, steps: TransactionSteps[Result]) -> Result:
-    """What a script comes to."""
+    """Runs the steps of a transaction, and returns their result."""
     rows: Rows | None = None
     while True:
         try:
@@ -163,7 +169,9 @@ def run_transaction_steps(connection: sqlite3.Connection, steps: TransactionStep
 def erase_conversation(
     connection: sqlite3.Connection, tenant: str, conversation_id: str, root: str | None
 ) -> list[str] | None:
-    """Erase a conversation; how its messages began, None if there is none."""
+    """Erases a conversation. Returns the beginnings of its messages, by which remains are searched; None if there is no
+    such conversation.
+    """
     conversation = find_conversation(connection, tenant, conversation_id, root)
     if conversation is None:
         return None
@@ -177,6 +185,7 @@ def erase_conversation(
 def assign_external_id(
     connection: sqlite3.Connection, tenant: str, external_id: str, conversation: Conversation
 ) -> None:
+    # The former conversation loses the id: two conversations with one external id would both be listed under it.
     row = connection.execute(SQL.select_by_external_id, (tenant, external_id)).fetchone()
     rename = "UPDATE conversations SET external_id = ? WHERE root = ? AND id = ?"
     if row is not None:
@@ -212,6 +221,7 @@ def replace_metadata(
 def claim_lease(
     connection: sqlite3.Connection, root: str, key: str, holder: str, seconds: float, now: datetime
 ) -> Lease | None:
+    # Microseconds since 1970, and more than the stored token: tokens grow even though releasing deletes the row.
     token = int(now.timestamp() * 1_000_000)
     expires_at = encode_time(now + timedelta(seconds=seconds))
     row = connection.execute(_CLAIM_LEASE, (root, key, holder, token, expires_at, encode_time(now))).fetchone()
