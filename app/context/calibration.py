@@ -1,8 +1,9 @@
-"""How a provider's token counts relate to ours: a slope and an offset, learned from the differences between reports.
+"""Learns how a provider's token counts relate to ours: a slope and an offset, from the differences between reports.
 
-A prompt costs `slope` × our count + `offset`. The slope comes from what changed between two reports of one conversation
-and model; what a request costs whatever it holds (a chat template, hidden instructions, a preamble for tools) cancels
-out of a difference, and is the offset. Raw counts stay raw; only comparisons multiply. Pure.
+A prompt costs `slope` × our count + `offset`. The slope is learned from what changed between two reports of one
+conversation and model. The offset is what each request costs whatever it holds (a chat template, hidden instructions, a
+preamble for tools): it cancels out of a difference. Stored counts stay raw; only comparisons multiply. Pure. See
+decision 38.
 """
 
 from __future__ import annotations
@@ -19,34 +20,38 @@ LOWEST_SLOPE: Final = 0.7
 HIGHEST_SLOPE: Final = 1.6
 """Tokenizers of current models count text between these many times as many tokens as ours (decision 38)."""
 PRIOR_TOKENS: Final = 500
-"""The slope that a conversation starts with weighs as much as this many compared tokens, less with each one more."""
+"""The slope that a conversation starts with weighs as much as this many compared tokens, and less with each further
+one."""
 PLAUSIBLE_FACTOR: Final = 2
 PLAUSIBLE_TOKENS: Final = 32
-"""A change that is reported beyond the slopes by this factor and this many tokens is no change of text: a provider's
-tool brought results, or the prompt was cut."""
+"""A reported change that is outside the slopes by more than this factor and this many tokens has another cause than
+the text: results of a provider's own tool, or a prompt that the provider cut."""
 MIN_REPORTED_SHARE: Final = 0.5
-"""A report below this share of the messages' count is a provider's mistake, or of a part of the prompt only."""
+"""A report below this share of our count of the messages is a provider's mistake, or covers only part of the prompt."""
 HIGHEST_ATTACHMENT_RATE: Final = 5.0
-"""Above this multiple of our estimate an attachment says nothing of the next one: a file of unknown size."""
+"""If an attachment costs more than this multiple of our estimate, its rate is not used for the next one: it was a
+file of unknown size."""
 MAX_STORED_REPORTS: Final = 8
 MAX_STORED_ATTACHMENTS: Final = 64
 
 MIN_SILENT_TRUNCATION_TOKENS: Final = 1_024
-"""No server is started with a smaller window."""
+"""No server is started with a smaller window, so a lower ceiling proves nothing."""
 FLAT_REPORT_SHARES: Final = (0.8, 1.02)
-"""Reports within these shares of an earlier one are flat: a provider that cuts leaves out whole messages."""
+"""A report within these shares of an earlier one is flat. The lower bound is well below 1: a provider that cuts
+leaves out whole messages."""
 SILENT_TRUNCATION_GROWTH_TOKENS: Final = 256
 SILENT_TRUNCATION_GROWTH_SHARE: Final = 0.1
-"""While reports are flat, a prompt grew by this much, at the lowest slope, and by this share of the report."""
+"""How much the prompt must grow while reports stay flat, counted at the lowest slope: this many tokens and this
+share of the report."""
 
 
 class AttachmentCost(msgspec.Struct, frozen=True):
-    """The images, audio and files of one message that the view shows."""
+    """The cost of the images, audio and files of one message in the view."""
 
     seq: int
     estimated_tokens: int
     cost_tokens: float | None = None
-    """What the provider added when the attachment came; None before it reported."""
+    """What the provider's report grew by when the attachment came; None before the first report."""
 
 
 class CountedPrompt(msgspec.Struct, frozen=True):
@@ -55,13 +60,13 @@ class CountedPrompt(msgspec.Struct, frozen=True):
     estimated_tokens: int
     """Raw count of everything."""
     instructions_tokens: int
-    """Raw count of the leading system messages and tool schemas in it."""
+    """Raw count of its leading system and developer messages and tool schemas."""
     instructions: str = ""
-    """`digest_instructions` of them."""
+    """Their digest (`digest_instructions`)."""
     boundary_seq: int = 0
     """Log messages before it are not shown."""
     has_provider_tools: bool = False
-    """The provider may run tools by itself, whose results it counts as part of the prompt."""
+    """The provider may run tools itself; their results count as part of the prompt."""
 
 
 class UsageReport(msgspec.Struct, frozen=True):
@@ -72,9 +77,9 @@ class UsageReport(msgspec.Struct, frozen=True):
     text_tokens: int
     """Raw count of everything but attachments."""
     attachments: tuple[int, ...]
-    """`Attachment.seq` of those in the prompt."""
+    """`AttachmentCost.seq` of the attachments in the prompt."""
     attachments_tokens: float
-    """What they cost at the provider."""
+    """The cost of these attachments at the provider."""
     reported_tokens: int
 
 
@@ -84,31 +89,36 @@ class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
     start_slope: float = 1.0
     changed_reported: float = 0.0
     changed_estimated: float = 0.0
-    """Sums over all pairs of reports that were compared; a prompt that became smaller adds the size of its change."""
+    """Sums over all compared pairs of reports. A prompt that became smaller adds the size of its change: signed sums
+    would cancel out."""
     reports: tuple[UsageReport, ...] = ()
-    """The last one for each digest of instructions, newest first."""
+    """The last report for each digest of instructions, newest first."""
     attachments: tuple[AttachmentCost, ...] = ()
-    """Those in the view, oldest first."""
+    """The attachments in the view, oldest first."""
     attachment_rate: float = 1.0
-    """What the last ones cost, as a multiple of our estimate."""
+    """The cost of the last attachments as a multiple of our estimate."""
     ceiling: UsageReport | None = None
-    """The highest report since the view was last cut; it shows where a provider cuts silently."""
+    """The highest report since the view was last cut. It reveals a provider that cuts silently."""
 
     @property
     def slope(self) -> float:
-        """Provider tokens per raw token of text, within 0.7 to 1.6."""
+        """Returns provider tokens per raw token of text, within 0.7 to 1.6."""
+        # The starting slope loses weight as compared tokens add up: 500² ÷ (500 + compared) (decision 38).
         prior = PRIOR_TOKENS**2 / (PRIOR_TOKENS + self.changed_estimated)
         slope = (prior * self.start_slope + self.changed_reported) / (prior + self.changed_estimated)
         return min(HIGHEST_SLOPE, max(LOWEST_SLOPE, slope))
 
     @property
     def last_instructions_tokens(self) -> int | None:
-        """Raw count of the instructions of the newest report; None before there is one."""
+        """Returns the raw count of the instructions of the newest report; None before there is one."""
         return self.reports[0].instructions_tokens if self.reports else None
 
     def estimate_offset_tokens(self, instructions_tokens: int, instructions_digest: str) -> float:
-        """What a prompt costs beside slope × our count, in the provider's tokens: what is left of the report that is
-        nearest in its instructions. Never so far below zero that messages would cost less than at the lowest slope."""
+        """Returns what a prompt costs in addition to slope × our count, in the provider's tokens.
+
+        It is the remainder of the report whose instructions are nearest. It is never so negative that messages would
+        cost less than at the lowest slope.
+        """
         slope, anchor = self.slope, self._find_nearest_report(instructions_digest)
         attached = sum(one.estimated_tokens for one in self.attachments)
         messages = 0 if anchor is None else max(0, anchor.text_tokens - anchor.instructions_tokens)
@@ -118,7 +128,9 @@ class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
     def estimate_planned_instructions_tokens(self, instructions_tokens: int, instructions_digest: str) -> int:
-        """The raw count to plan with: slope × the raw count of a whole prompt is then what the provider will count."""
+        """Returns the raw count of instructions to plan with. With it, slope × the raw count of a prompt is the
+        provider's expected count, so planners need not know of an offset.
+        """
         if not self.reports and not self.attachments:
             return instructions_tokens
         return instructions_tokens + round(
@@ -126,39 +138,44 @@ class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
     def add_attachments(self, new_attachments: Iterable[AttachmentCost], *, head_seq: int) -> Calibration:
-        """The calibration for a prompt that brings more attachments.
+        """Returns the calibration for a prompt with more attachments.
 
         Args:
-            head_seq: the last message of the log before the new ones; a branch may have left known ones behind.
+            new_attachments: those of the new messages.
+            head_seq: the last message of the log before the new ones; attachments after it are of another branch.
         """
         known = tuple(one for one in self.attachments if one.seq <= head_seq)
         attachments = (*known, *new_attachments)[-MAX_STORED_ATTACHMENTS:]
         return self if attachments == self.attachments else replace(self, attachments=attachments)
 
     def drop_attachments_before(self, boundary_seq: int) -> Calibration:
-        """The calibration for a view that shows the log from a message on."""
+        """Returns the calibration for a view that shows the log from a message on."""
         attachments = tuple(one for one in self.attachments if one.seq >= boundary_seq)
         return self if attachments == self.attachments else replace(self, attachments=attachments)
 
     def learn_from_report(self, prompt: CountedPrompt, reported_tokens: int) -> Calibration:
-        """Learn from an answered prompt.
+        """Returns the calibration after an answered prompt.
 
         Args:
-            reported_tokens: the provider's input tokens, cached ones counted in once.
+            prompt: the prompt by our count.
+            reported_tokens: the provider's input tokens, with cached tokens counted once.
         """
         if reported_tokens <= 0:
             return self
         shown = self.drop_attachments_before(prompt.boundary_seq).attachments
         report = self._build_report(prompt, shown, reported_tokens)
+        # The report is of a cut prompt: it must not teach a slope. The ceiling stays the reference.
         if self.detect_silent_truncation(prompt, reported_tokens) is not None:
             assert self.ceiling is not None
             return replace(self, attachments=shown, reports=_prepend_report(self.reports, self.ceiling))
         ceiling = None if prompt.has_provider_tools else self._choose_ceiling(report)
         known = replace(self, attachments=shown, ceiling=ceiling)
         messages_tokens = report.text_tokens - report.instructions_tokens
+        # Without messages there is nothing to compare; an impossible report is ignored.
         if messages_tokens <= 0 or reported_tokens < MIN_REPORTED_SHARE * messages_tokens:
             return known
         anchor = self._find_nearest_report(prompt.instructions)
+        # A report with a new attachment prices the attachment. It says nothing of the slope.
         if any(one.cost_tokens is None for one in shown):
             known = known._assign_attachment_costs(report, self._compute_base_tokens(anchor))
             report = replace(report, attachments_tokens=self._sum_attachment_costs(known.attachments))
@@ -178,9 +195,11 @@ class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
         return replace(known, reports=_prepend_report(self.reports, report))
 
     def detect_silent_truncation(self, prompt: CountedPrompt, reported_tokens: int) -> int | None:
-        """The window of a provider that cuts prompts silently: its reports stay flat while our count rises. None where
-        nothing says so."""
+        """Returns the window of a provider that cuts prompts silently, None if nothing suggests that. Reports of such a
+        provider stay flat while our count grows.
+        """
         ceiling = self.ceiling
+        # Results of a provider's tools change reports in ways that our count cannot see.
         if ceiling is None or prompt.has_provider_tools or ceiling.reported_tokens < MIN_SILENT_TRUNCATION_TOKENS:
             return None
         if self.drop_attachments_before(
@@ -198,16 +217,18 @@ class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready form that `from_dict` reads."""
+        """Returns a JSON-ready form that `from_dict` reads."""
         facts: dict[str, Any] = msgspec.to_builtins(self)
         return facts
 
     @classmethod
     def from_dict(cls, facts: object, *, start_slope: float = 1.0) -> Calibration:
-        """Read `to_dict`. Anything else, also what earlier versions stored, is a calibration that knows nothing.
+        """Reads what `to_dict` returned. Anything else, including what earlier versions stored, becomes an empty
+        calibration.
 
         Args:
-            start_slope: of a calibration that knows nothing.
+            facts: the stored form.
+            start_slope: slope of an empty calibration.
         """
         if isinstance(facts, Mapping) and "reports" in facts:
             try:
@@ -217,20 +238,24 @@ class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
         return cls(start_slope=start_slope)
 
     def _find_nearest_report(self, instructions: str) -> UsageReport | None:
-        """The last report with the same instructions; else one with the same schemas, else the newest."""
+        """Returns the last report with the same instructions; else the last one with the same schemas; else
+        the newest.
+        """
         schemas = _extract_schemas_digest(instructions)
         same = next((one for one in self.reports if one.instructions == instructions), None)
         same = same or next((one for one in self.reports if _extract_schemas_digest(one.instructions) == schemas), None)
         return same or next(iter(self.reports), None)
 
     def _compute_base_tokens(self, anchor: UsageReport | None) -> float:
-        """What a prompt costs before its text and attachments, by a report."""
+        """Returns what a prompt costs before its text and attachments, according to a report."""
         if anchor is None:
             return 0.0
         return anchor.reported_tokens - self.slope * anchor.text_tokens - anchor.attachments_tokens
 
     def _assign_attachment_costs(self, report: UsageReport, base_tokens: float) -> Calibration:
-        """The calibration with what a report leaves for new attachments, shared by their estimates."""
+        """Returns the calibration in which new attachments share what a report leaves for them, in proportion to their
+        estimates.
+        """
         fresh = [one for one in self.attachments if one.cost_tokens is None]
         known = sum(one.cost_tokens or 0.0 for one in self.attachments)
         left = max(0.0, report.reported_tokens - base_tokens - self.slope * report.text_tokens - known)
@@ -256,12 +281,12 @@ class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
     def _sum_attachment_costs(self, attachments: Iterable[AttachmentCost]) -> float:
-        """What attachments cost at the provider, as far as that is known."""
+        """Returns the cost of attachments at the provider; estimated by the rate where it is not known."""
         rate = self.attachment_rate
         return sum(rate * one.estimated_tokens if one.cost_tokens is None else one.cost_tokens for one in attachments)
 
     def _choose_ceiling(self, report: UsageReport) -> UsageReport:
-        """The highest report so far, while text and reports only grow or stay flat."""
+        """Returns the old ceiling while reports stay flat; else the new report."""
         ceiling = self.ceiling
         if ceiling is not None and _has_same_schemas(ceiling, report) and _is_flat(ceiling, report):
             return ceiling
@@ -269,10 +294,10 @@ class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def digest_instructions(messages: Iterable[bytes], schemas: Mapping[str, bytes]) -> str:
-    """A name for the leading system messages and the tool schemas of a request.
+    """Returns a digest of the leading system and developer messages and the tool schemas of a request.
 
-    Two parts: schemas and text. Text costs as other text does, so reports whose instructions differ in text alone are
-    comparable; providers render schemas in ways of their own.
+    It has two parts: schemas and text. Text costs as other text does, so reports whose instructions differ in text
+    alone are comparable. Schemas are not: each provider renders them in its own way.
     """
     return ".".join(
         (
@@ -304,12 +329,12 @@ def _has_same_schemas(before: UsageReport, after: UsageReport) -> bool:
 
 
 def _is_comparable(before: UsageReport, after: UsageReport) -> bool:
-    """Whether only text changed between two reports."""
+    """Says whether only text changed between two reports."""
     return _has_same_schemas(before, after) and before.attachments == after.attachments
 
 
 def _is_plausible(reported: int, estimated: int) -> bool:
-    """Whether a change in reports may be that of the text."""
+    """Says whether a change between reports may be a change of text."""
     if estimated < 0:
         reported, estimated = -reported, -estimated
     least = LOWEST_SLOPE / PLAUSIBLE_FACTOR * estimated - PLAUSIBLE_TOKENS
@@ -317,7 +342,7 @@ def _is_plausible(reported: int, estimated: int) -> bool:
 
 
 def _is_flat(before: UsageReport, after: UsageReport) -> bool:
-    """Whether a report is no higher, and hardly lower, than one for a shorter prompt."""
+    """Says whether a report for a longer prompt is no higher, and hardly lower, than an earlier one."""
     lowest, highest = FLAT_REPORT_SHARES
     share = after.reported_tokens / before.reported_tokens
     return after.text_tokens >= before.text_tokens and lowest <= share <= highest

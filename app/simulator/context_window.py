@@ -1,4 +1,4 @@
-"""How large a simulated model's context window is, and what it says when a prompt does not fit. Pure."""
+"""Computes a simulated model's context window, and the error for a prompt that does not fit. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ _MIN_WINDOW_TOKENS = 64
 
 
 def parse_window(model: str, default: int = DEFAULT_WINDOW_TOKENS) -> int:
-    """The window of a model by its name, in tokens: `sim-4096`, `sim-8k`; anything after ``!`` is no part of the name.
+    """Returns the window of a model by its name, in tokens: `sim-4096`, `sim-8k`. Text after ``!`` is not part of the
+    name.
 
-    As vendors do, a k is 1,024 tokens up to 64k and 1,000 above: 8k is 8,192 and 128k is 128,000.
+    As with vendors, a k is 1,024 tokens up to 64k and 1,000 above: 8k is 8,192 and 128k is 128,000.
     """
     sized = _SIZE_IN_NAME.search(model.partition("!")[0])
     if sized is None:
@@ -27,12 +28,12 @@ def parse_window(model: str, default: int = DEFAULT_WINDOW_TOKENS) -> int:
 
 
 def build_overflow_error(window: int, prompt_tokens: int, requested_tokens: int) -> dict[str, Any] | None:
-    """OpenAI's error body when a request does not fit the window; None when it does.
+    """Returns OpenAI's error body if a request does not fit the window; None if it does.
 
     Args:
-        window: prompt and answer together, tokens.
-        prompt_tokens: the prompt by our count.
-        requested_tokens: `max_tokens`; 0 where the request sets none.
+        window: tokens of prompt and answer together.
+        prompt_tokens: tokens of the prompt.
+        requested_tokens: `max_tokens`; 0 if the request has none.
     """
     if prompt_tokens > window:
         reason = f"your messages resulted in {prompt_tokens} tokens. Please reduce the length of the messages."
@@ -50,5 +51,5 @@ def build_overflow_error(window: int, prompt_tokens: int, requested_tokens: int)
 def build_error_body(
     message: str, *, type: str = "invalid_request_error", param: str | None = None, code: str | None = None
 ) -> dict[str, Any]:
-    """An error as OpenAI sends it: all four keys, always."""
+    """Returns an error as OpenAI sends it, always with all four keys."""
     return {"error": {"message": message, "type": type, "param": param, "code": code}}

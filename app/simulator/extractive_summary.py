@@ -1,6 +1,6 @@
-"""An honest summary: the most telling sentences of a transcript, in order, each with its speaker. Pure.
+"""Summarizes a transcript by its most informative sentences, in order, each with its speaker. Pure.
 
-Nothing is invented or reworded, so what survives is exactly what a reader can look for.
+No word is invented or changed, so tests can search a summary for the exact text that survived.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ MAX_SHARE_OF_TRANSCRIPT = 0.75
 """A summary takes at most this share of what it summarizes."""
 MIN_SUMMARY_TOKENS = 24
 MIN_TRANSCRIPT_LABELS = 3
-"""So many lines that begin with a speaker make a transcript."""
+"""A text with at least this many lines that begin with a speaker is a transcript."""
 MIN_SENTENCE_SCORE = 0.25
-"""Sentences below are told only when there is nothing else."""
+"""Sentences with a lower score are used only if there are no others."""
 EMPTY_SUMMARY = "- Nothing of note was said."
 
 _ASKS_FOR_SUMMARY = re.compile(
@@ -59,15 +59,16 @@ class _ScoredSentence:
 
 
 def find_transcript(messages: Sequence[PromptText]) -> list[PromptText] | None:
-    """What a prompt asks to be summarized, or None when it asks for something else.
+    """Returns what a prompt asks to be summarized; None if it asks for something else.
 
-    The last user or system message must ask for a summary, and bring a fenced transcript, or labelled lines, or stand
-    after a conversation.
+    The last user, system or developer message must ask for a summary, and have a fenced transcript or labelled lines,
+    or follow a conversation.
     """
     if not messages or messages[-1].role not in {"user", "system", "developer"}:
         return None
     last_text = messages[-1].text
     fenced = list(_FENCED_TRANSCRIPT.finditer(last_text))
+    # The request for a summary must be outside the transcript: a conversation may itself speak of summaries.
     if fenced and _ASKS_FOR_SUMMARY.search(
         _FENCED_TRANSCRIPT.sub("", last_text) + " ".join(m.text for m in messages[:-1] if m.role != "user")
     ):
@@ -83,13 +84,16 @@ def find_transcript(messages: Sequence[PromptText]) -> list[PromptText] | None:
     last_messages_match = _LAST_MESSAGES_PHRASE.search(last_text)
     before = messages[:-1][-int(last_messages_match.group(1)) :] if last_messages_match else messages[:-1]
     earlier = [message for message in before if message.role in {"user", "assistant", "tool"}]
+    # Quotations repeat messages that earlier summaries stand for.
     earlier = [message for message in earlier if not message.text.startswith(_QUOTATION_START)]
+    # "Summarize" after a single message is a question about that message.
     return earlier if last_messages_match or len(earlier) >= 2 else None
 
 
 def summarize(transcript: Sequence[PromptText], max_tokens: int | None, count: Callable[[str], int]) -> str:
-    """The sentences worth most, in order, within `max_tokens` tokens and `MAX_SHARE_OF_TRANSCRIPT` of the
-    transcript."""
+    """Returns the sentences with the highest scores, in order, within `max_tokens` tokens and `MAX_SHARE_OF_TRANSCRIPT`
+    of the transcript.
+    """
     size = sum(count(source.text) for source in transcript)
     remaining_tokens = max(
         MIN_SUMMARY_TOKENS, min(max_tokens or DEFAULT_SUMMARY_TOKENS, int(size * MAX_SHARE_OF_TRANSCRIPT))
@@ -112,7 +116,7 @@ def summarize(transcript: Sequence[PromptText], max_tokens: int | None, count: C
 
 
 def select_best_sentence(text: str, max_chars: int) -> str:
-    """A text of up to `max_chars` as it is; of a longer one the sentence that tells most."""
+    """Returns a text of up to `max_chars` as it is; of a longer one the sentence with the highest score."""
     if len(text) <= max_chars:
         return text
     candidates = [found.text for found in split_sentences(text).sentences]
@@ -120,18 +124,24 @@ def select_best_sentence(text: str, max_chars: int) -> str:
 
 
 def _adds_nothing_new(sentence: _ScoredSentence, covered_stems: Set[str]) -> bool:
-    """Whether a sentence adds too little to what is told already: hardly a new word, and no number."""
+    """Says whether a sentence adds too little to the selected ones: less than a quarter of new words, and no new
+    number.
+    """
     fresh = sentence.stems - covered_stems
     return len(fresh) * 4 < len(sentence.stems) and not any(character.isdigit() for word in fresh for character in word)
 
 
 def _rank_sentences(transcript: Sequence[PromptText]) -> list[_ScoredSentence]:
-    """Sentences worth telling: hard facts and the best of each entry, then the second best of any, and so on."""
+    """Ranks sentences: those with hard facts and the best one of each message first, then the second best of each, and
+    so on.
+    """
     ranked: list[tuple[int, _ScoredSentence]] = []
     for entry, source in enumerate(transcript):
         numbered_sentences = enumerate(split_sentences(source.text).sentences)
         lines = [_score_sentence(entry, position, source.role, found.text) for position, found in numbered_sentences]
         lines = sorted((line for line in lines if line.score > 0), key=lambda line: -line.score)
+        # A score of 2 or more: the sentence has several identifiers or numbers, and does not wait for its message's
+        # turn.
         ranked.extend((rank if line.score < 2 else 0, line) for rank, line in enumerate(lines))
     ranked.sort(key=lambda pair: (pair[0], -pair[1].score, pair[1].message_index, pair[1].position))
     return [line for _, line in ranked]
@@ -145,7 +155,9 @@ def _score_sentence(message_index: int, position: int, role: str, text: str) -> 
 
 
 def _score_text(text: str, role: str) -> float:
-    """How much a sentence tells: identifiers, numbers and quotes most, then names and decisions; questions little."""
+    """Scores a sentence: identifiers, numbers and quotes count most, then names and decisions; questions
+    count little.
+    """
     if UNKNOWN_ANSWER in text:
         return 0.0
     worth = min(4.0, 1.0 * len(_IDENTIFIER_OR_NUMBER.findall(text))) + min(2.0, 0.7 * len(_NAME.findall(text)))
@@ -155,11 +167,12 @@ def _score_text(text: str, role: str) -> float:
         worth *= 0.3
     if NOTED_PREFIX in text or role == "assistant":
         worth *= 0.7
+    # Of two sentences with the same facts, the shorter one is worth more.
     return worth / (1 + len(text) / 400)
 
 
 def _parse_fenced_transcript(mark: str, inner: str) -> list[PromptText]:
-    """Entries of a fenced transcript: a line `--- <mark> [12] user` begins each."""
+    """Parses the messages of a fenced transcript: each begins with a line `--- <mark> [12] user`."""
     head = re.compile(rf"^--- {re.escape(mark)} (?:\[\d+\] )?([^\n]*)\n?", re.MULTILINE)
     return _split_at_labels(inner, list(head.finditer(inner)))
 

@@ -1,4 +1,4 @@
-"""A simulated answer as OpenAI's bytes: a completion, or the events of a stream. Pure."""
+"""Encodes a simulated answer as OpenAI does: a completion, or the events of a stream. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WORD_PIECE = re.compile(r"\s*\S+\s*$|\s*\S+|\s+")
 
 @dataclass(frozen=True, slots=True)
 class AnswerEnvelope:
-    """What every object of one answer repeats."""
+    """The fields that every object of one answer repeats."""
 
     id: str
     created: int
@@ -38,7 +38,7 @@ class AnswerEnvelope:
 
 
 def encode_completion(answer: SimulatedAnswer, envelope: AnswerEnvelope) -> bytes:
-    """The answer as one `chat.completion`."""
+    """Encodes the answer as one `chat.completion`."""
     message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None, "annotations": []}
     if answer.tool_calls:
         message["tool_calls"] = list(answer.tool_calls)
@@ -50,7 +50,9 @@ def encode_completion(answer: SimulatedAnswer, envelope: AnswerEnvelope) -> byte
 
 
 def stream_events(answer: SimulatedAnswer, envelope: AnswerEnvelope, *, include_usage: bool) -> Iterator[bytes]:
-    """The answer as server-sent events: role, text in word pieces or tool call deltas, finish, usage, `[DONE]`."""
+    """Yields the answer as server-sent events: role, text in word pieces or tool call deltas, finish reason, usage,
+    `[DONE]`.
+    """
     empty_usage = {"usage": None} if include_usage else {}
     for index in range(answer.choice_count):
         for delta, finish_reason in _stream_deltas(answer):
@@ -77,7 +79,7 @@ def _stream_deltas(answer: SimulatedAnswer) -> Iterator[tuple[dict[str, Any], st
 
 
 def _stream_call_deltas(call: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """A call in fragments: its head without arguments, then these in pieces."""
+    """Yields a call in fragments: id and name without arguments, then the arguments in pieces."""
     kind = call["type"]
     text_field, streamed_text = (
         ("arguments", call[kind].get("arguments")) if kind == "function" else ("input", call[kind]["input"])

@@ -1,8 +1,8 @@
-"""How fast the simulated model is and when it misbehaves. Pure.
+"""Options for the speed and the faults of the simulated model. Pure.
 
-Faults can also be asked for in a model's name, which passes through any client and any gateway:
+Faults can also be requested in a model's name, which passes through any client and gateway:
 ``sim-8k!status=503,first=2`` fails the first two requests for exactly that name, ``sim!hang,on=summary`` never answers
-when it is asked to summarize. Keys are those of `Faults`; a key without a value is true.
+a request for a summary. Keys are those of `Faults`; a key without a value is true.
 """
 
 from __future__ import annotations
@@ -14,35 +14,35 @@ from app.errors import InvalidRequest
 
 STATUS_BOUNDS: Final = (200, 999)
 MAX_FAULT_NUMBER: Final = 1_000_000
-"""Of the numbers that a fault may be asked for with."""
+"""The largest number in a fault."""
 FaultScope = Literal["all", "summary", "answer"]
 
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What goes wrong, and when. Nothing does while no field is set."""
+    """What goes wrong, and when. Without any field set, nothing does."""
 
     status: int | None = None
     """Answer with this error status."""
     retry_after: float | None = None
-    """Seconds to send as `Retry-After` with it."""
+    """Seconds for the `Retry-After` header of that error."""
     break_after: int | None = None
-    """Cut a stream after this many chunks; a plain body in the middle."""
+    """Cut a stream after this many chunks; a whole body in the middle."""
     garbage: bool = False
-    """Answer 200 with something that is not JSON."""
+    """Answer 200 with data that is not JSON."""
     hang: bool = False
     """Accept the request and never answer."""
     empty: bool = False
     """Answer with blank text."""
     first: int = 0
-    """Only the first n requests are struck …"""
+    """Only the first n requests fail."""
     every: int = 0
-    """… or only every nth."""
+    """Only every nth request fails."""
     on: FaultScope = "all"
-    """Which requests count and are struck."""
+    """Which requests are counted and fail."""
 
     def is_struck(self, nth: int) -> bool:
-        """Whether the nth request in scope, counted from 1, is struck."""
+        """Says whether the nth request in scope, counted from 1, fails."""
         if self.first:
             return nth <= self.first
         return nth % self.every == 0 if self.every else self.has_any
@@ -53,7 +53,7 @@ class Faults:
 
     @property
     def has_other_fault_than_status(self) -> bool:
-        """Whether it says what goes wrong otherwise than by a status."""
+        """Says whether another fault than a status is set."""
         return self.break_after is not None or self.garbage or self.hang or self.empty
 
     @property
@@ -62,7 +62,7 @@ class Faults:
 
     @property
     def error_status(self) -> int | None:
-        """The status to fail with: a rule that says when but not what means 500."""
+        """Returns the status to fail with. A rule with a schedule but no fault means 500."""
         return self.status or (500 if self.has_schedule and not self.has_other_fault_than_status else None)
 
 
@@ -72,17 +72,17 @@ class SimulatorOptions:
 
     first_token_seconds: float = 0.0
     seconds_per_token: float = 0.0
-    """A streamed piece is a word, counted as one token."""
+    """Each streamed piece is a word and counts as one token."""
     summary_seconds: float = 0.0
-    """Added when a summary is asked for."""
+    """Added to the time of a summary."""
     default_window: int = 128_000
-    """Window of models whose name states none."""
+    """Window of models whose name has no size."""
     max_recorded_requests: int = 1000
     faults: Faults = field(default_factory=Faults)
 
 
 def parse_faults(model: str) -> Faults | None:
-    """The faults that a model's name asks for after ``!``; None where it asks for none.
+    """Returns the faults that a model's name requests after ``!``; None if it requests none.
 
     Raises:
         InvalidRequest: an unknown key or a bad value.

@@ -1,8 +1,7 @@
-"""Answer a question with the sentences that fit it best, out of everything that a prompt shows. Pure.
+"""Answers a question with the sentences of the prompt that fit best. Pure.
 
-Ranking is BM25's idea reduced to presence: a question's words weigh by how rare they are among the sentences
-(Robertson & Zaragoza, "The Probabilistic Relevance Framework", 2009); words found elsewhere in the same message count
-half.
+The ranking is BM25 reduced to presence: a question's words weigh more the rarer they are among the sentences (Robertson
+& Zaragoza, "The Probabilistic Relevance Framework", 2009). A word elsewhere in the same message counts half.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from app.simulator.sentences import Sentence, find_word_stems, split_sentences
 UNKNOWN_ANSWER = "I don't see that in my context."
 NOTED_PREFIX = "Noted:"
 MIN_ANSWER_WEIGHT_SHARE = 0.45
-"""A sentence answers a question when it holds this share of the weight of the question's words."""
+"""A sentence answers a question if it has this share of the weight of the question's words."""
 MIN_SHARE_OF_BEST_SCORE = 0.8
-"""Further sentences are told when they score at least this share of the best."""
+"""Further sentences are added if they have at least this share of the best score."""
 MAX_ANSWER_SENTENCES = 3
 QUESTION_MARKS = ("?", "\uff1f")
 SAME_MESSAGE_WORD_WEIGHT = 0.5
@@ -40,21 +39,21 @@ _LEADING_LABELS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class PromptText:
-    """A text that the prompt shows, and who said it."""
+    """A text of the prompt, and its speaker."""
 
     role: str
     text: str
 
 
 def is_question(text: str) -> bool:
-    """Whether a text asks for something: it has a sentence that ends in a question mark or starts like a question."""
+    """Says whether a text asks for something: a line ends in a question mark or begins like a question."""
     lines = [line for line in text.splitlines() if line.strip()]
     asks = any(line.rstrip(" \"')*_").endswith(QUESTION_MARKS) or _QUESTION_START.match(line) for line in lines)
     return asks or "? " in text
 
 
 def find_answer_sentences(question: str, prompt_texts: Sequence[PromptText]) -> list[str]:
-    """The sentences among `prompt_texts` that answer `question`, best first; empty when nothing fits."""
+    """Returns the sentences in `prompt_texts` that answer `question`, best first; empty if none fits."""
     question_stems = find_word_stems(question)
     if not question_stems:
         return []
@@ -73,24 +72,26 @@ def find_answer_sentences(question: str, prompt_texts: Sequence[PromptText]) -> 
             weights, (question_stems & message_stems) - matching_stems
         )
         new_stem_count = len(found.stems - question_stems)
+        # A sentence with only the question's own words repeats the question.
         if share / full_weight >= MIN_ANSWER_WEIGHT_SHARE and new_stem_count:
+            # Between equal sentences the shorter one wins, which has fewer other words.
             scored.append((share / full_weight - 0.002 * new_stem_count, position, found.text))
     return _select_best(scored)
 
 
 def may_be_answer(text: str) -> bool:
-    """Whether a sentence may answer anything: questions, fences and the admission of not knowing may not."""
+    """Says whether a sentence may be an answer. Questions, fence lines and `UNKNOWN_ANSWER` may not."""
     bare = strip_labels(text)
     return not (bare.startswith((UNKNOWN_ANSWER, "<")) or bare.rstrip("\"'*_").endswith(QUESTION_MARKS))
 
 
 def strip_labels(text: str) -> str:
-    """A sentence without list dash, speaker and `Noted:` in front, as one would say it oneself."""
+    """Returns a sentence without list dash, speaker and `Noted:` in front."""
     return _LEADING_LABELS.sub("", text).strip()
 
 
 def _weigh_words(words: Iterable[str], sentences: Sequence[Sentence]) -> dict[str, float]:
-    """How much each word of a question tells: more the rarer it is among the facts."""
+    """Returns the weight of each of a question's words: the rarer among the sentences, the more."""
     sentence_counts: Counter[str] = Counter()
     for fact in sentences:
         sentence_counts.update(fact.stems.intersection(words))
@@ -106,7 +107,7 @@ def _sum_weights(weights: dict[str, float], words: Iterable[str]) -> float:
 
 
 def _select_best(scored: list[tuple[float, int, str]]) -> list[str]:
-    """The best few, later ones first among equals, none that says what another already says."""
+    """Returns the best few sentences; of equal ones the later first, and none that contains or repeats another."""
     selected: list[str] = []
     ranked = sorted(scored, key=lambda entry: (-entry[0], -entry[1]))
     for score, _, text in ranked:

@@ -1,4 +1,4 @@
-"""What a request may hold: the types and bounds of all fields that the simulated model reads. Pure."""
+"""The types and bounds of all request fields that the simulated model reads. Pure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from msgspec import Meta
 from app.errors import InvalidRequest
 
 MAX_CHOICES: Final = 128
-"""OpenAI's limit of `n`."""
+"""OpenAI's limit for `n`."""
 MAX_DIMENSIONS: Final = 4096
 MAX_SCHEMA_NUMBER: Final = 2**53
-"""Of a JSON schema: whole numbers up to this are exact in a float and can be written as JSON."""
+"""The largest number in a JSON schema: whole numbers up to this are exact in a float."""
 JsonObject = dict[str, Any]
 Size = Annotated[int, Meta(ge=0)]
 Number = Annotated[float, Meta(ge=-MAX_SCHEMA_NUMBER, le=MAX_SCHEMA_NUMBER)]
@@ -47,7 +47,7 @@ class _ToolFields(msgspec.Struct):
 
 
 class _ChatRequestFields(msgspec.Struct):
-    """A chat completion request."""
+    """The fields of a chat completion request."""
 
     messages: list[_MessageFields]
     n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
@@ -63,7 +63,7 @@ class _ChatRequestFields(msgspec.Struct):
 
 
 class _EmbeddingsRequestFields(msgspec.Struct):
-    """An embeddings request."""
+    """The fields of an embeddings request."""
 
     model: str | None = None
     input: str | list[str | int | list[int]] = ""
@@ -72,7 +72,7 @@ class _EmbeddingsRequestFields(msgspec.Struct):
 
 
 class _JsonSchemaKeywords(msgspec.Struct, rename="camel"):
-    """The keywords of a JSON schema that are read."""
+    """The JSON schema keywords that are read."""
 
     type: str | list[str] = ""
     properties: JsonObject = {}
@@ -91,23 +91,25 @@ class _JsonSchemaKeywords(msgspec.Struct, rename="camel"):
 
 
 def check_chat_request(body: Mapping[str, Any]) -> None:
-    """
+    """Checks the fields of a chat completion request.
+
     Raises:
-        InvalidRequest: a field of a chat completion request has another type, or is out of bounds.
+        InvalidRequest: a field has another type, or is out of bounds.
     """
     _check_fields(body, _ChatRequestFields)
 
 
 def check_embeddings_request(body: Mapping[str, Any]) -> None:
-    """
+    """Checks the fields of an embeddings request.
+
     Raises:
-        InvalidRequest: a field of an embeddings request has another type, or is out of bounds.
+        InvalidRequest: a field has another type, or is out of bounds.
     """
     _check_fields(body, _EmbeddingsRequestFields)
 
 
 def check_json_schema(schema: Mapping[str, Any]) -> None:
-    """Check one level of a JSON schema.
+    """Checks one level of a JSON schema.
 
     Raises:
         InvalidRequest: a keyword has another type, or is out of bounds.

@@ -1,4 +1,6 @@
-"""Sentences and words of a text, as recall and summary look at them. Pure; kept, since prompts repeat themselves."""
+"""Splits texts into sentences and word stems, for answers and summaries. Pure; results are cached, since prompts
+repeat.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ STOP_WORDS = frozenset(_STOP_TEXT.split())
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A sentence and the stems of its words, stop words left out."""
+    """A sentence and the stems of its words, without stop words."""
 
     text: str
     stems: frozenset[str]
@@ -35,7 +37,7 @@ class Sentence:
 
 @dataclass(frozen=True, slots=True)
 class AnalyzedText:
-    """A text's sentences in order, and the stems of all of them."""
+    """A text's sentences in order, and all their stems."""
 
     sentences: tuple[Sentence, ...]
     stems: frozenset[str]
@@ -43,7 +45,7 @@ class AnalyzedText:
 
 @lru_cache(maxsize=4096)
 def split_sentences(text: str) -> AnalyzedText:
-    """A text taken apart; lines end sentences, an over-long sentence is cut into pieces."""
+    """Splits a text into sentences. Line ends end sentences; an over-long sentence is cut into pieces."""
     sentences = []
     for raw in _SENTENCE_END.split(text):
         stripped = raw.strip()
@@ -55,12 +57,13 @@ def split_sentences(text: str) -> AnalyzedText:
 
 
 def find_word_stems(text: str) -> frozenset[str]:
-    """What a text is about: its words without endings, identifiers whole and in their parts, ideographs in pairs."""
+    """Returns the stems of a text: words without endings, identifiers whole and in parts, ideographs in pairs."""
     word_stems: set[str] = set()
     for match in _WORD.finditer(text):
         written = match.group()
         word = written.lower()
         if _IDEOGRAPH.search(word):
+            # Chinese and Japanese have no spaces between words: pairs of characters stand for words.
             word_stems.update(word[at : at + 2] for at in range(max(1, len(word) - 1)))
             continue
         if word not in STOP_WORDS:
@@ -71,7 +74,7 @@ def find_word_stems(text: str) -> frozenset[str]:
 
 
 def stem_word(word: str) -> str:
-    """A word without its commonest English endings: crude, but the same on both sides of a comparison."""
+    """Returns a word without its most common English endings. Crude, but the same for both sides of a comparison."""
     if len(word) <= 3 or not word.isalpha():
         return word
     for ending in ("ations", "ation", "ings", "ing", "edly", "ied", "ies", "ed", "es", "s", "ly", "e", "y"):

@@ -1,6 +1,7 @@
-"""The simulated model as an HTTP server: raw ASGI under uvicorn, for the demo, tests and benchmarks.
+"""Serves the simulated model over HTTP, for the demo, tests and benchmarks: raw ASGI under uvicorn.
 
-Beside OpenAI's paths under ``/v1`` it serves ``GET /__requests``, the last requests it got, and ``DELETE /__requests``.
+Beside OpenAI's paths under ``/v1``, ``GET /__requests`` returns the last requests and ``DELETE /__requests`` clears
+them.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class SimulatorApp:
                 self._send_response(SimulatorRequest(scope["method"], path, headers, body), send)
             )
             disconnect_task = group.create_task(_cancel_on_disconnect(receive, answer_task))
+            # The watcher never ends by itself: without this the task group would wait for it for ever.
             answer_task.add_done_callback(lambda _: disconnect_task.cancel())
 
     async def _send_response(self, request: SimulatorRequest, send: Send) -> None:
@@ -68,14 +70,16 @@ class SimulatorApp:
 def run_simulator_server(
     host: str, port: int, options: SimulatorOptions, counter_for: Callable[[str], PromptCounter]
 ) -> int:
-    """Run the server until it is told to stop; prints one line with its address when it is ready.
+    """Runs the server until it is stopped; prints one line with its address when it is ready.
 
     Args:
+        host: the address to listen on.
         port: 0 picks a free one.
-        counter_for: the token counter for a model's name.
+        options: speed and faults.
+        counter_for: returns the token counter for a model's name.
 
     Returns:
-        The exit status: 0 after a run, 1 when it could not start.
+        The exit status: 0 after a run, 1 if it could not start.
     """
     simulator = Simulator(options, counter_for, clock=time.time, new_id=lambda: uuid.uuid4().hex)
     config = uvicorn.Config(
@@ -87,7 +91,7 @@ def run_simulator_server(
 
 
 class AnnouncingServer(uvicorn.Server):
-    """uvicorn, saying where it listens once it does."""
+    """A uvicorn server that prints its address when it listens."""
 
     async def startup(self, sockets: list[Any] | None = None) -> None:
         await super().startup(sockets=sockets)
@@ -97,7 +101,7 @@ class AnnouncingServer(uvicorn.Server):
 
 
 async def _read_body(receive: Receive) -> bytes | None:
-    """The whole request body; None when the client left before its end."""
+    """Returns the whole request body; None if the client disconnected before its end."""
     pieces: list[bytes] = []
     while True:
         message = await receive()

@@ -1,7 +1,7 @@
-"""The stand-in model itself: `reply(request) → SimulatedAnswer`, a deterministic function of the request. Pure.
+"""The simulated model: `answer_request(request) → SimulatedAnswer`, a deterministic function of the request. Pure.
 
-It knows nothing but what a prompt shows: questions are answered with sentences found there, statements are noted, tools
-are called when asked for, transcripts are summarized by extraction. So what a context lacks is missing in the answer.
+It knows only what the prompt shows: it answers questions with sentences of the prompt, notes statements, calls tools
+when asked to, and summarizes transcripts by extraction. So a fact that is missing in the view is missing in the answer.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class PromptCounter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SimulatedAnswer:
-    """What the model says, or the `error_body` body with which the request is refused (status 400)."""
+    """The answer, or the error body with which the request is refused (status 400)."""
 
     text: str | None = None
     tool_calls: tuple[dict[str, Any], ...] = ()
@@ -57,7 +57,7 @@ class SimulatedAnswer:
     error_body: dict[str, Any] | None = None
 
     def build_usage(self) -> dict[str, Any]:
-        """Token numbers in OpenAI's form, all details zero."""
+        """Returns token numbers in OpenAI's form, with all details zero."""
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
@@ -73,12 +73,12 @@ class SimulatedAnswer:
 
 
 def answer_request(request: Mapping[str, Any], *, window: int, counter: PromptCounter) -> SimulatedAnswer:
-    """The answer to a chat completion request.
+    """Answers a chat completion request.
 
     Args:
-        request: the decoded body; `messages`, `tools`, `tool_choice`, `response_format`, `stop`, `n`, `max_tokens` and
-            `max_completion_tokens` are honoured, everything else is accepted.
-        window: context window that is enforced, tokens.
+        request: the decoded body. `messages`, `tools`, `tool_choice`, `response_format`, `stop`, `n`, `max_tokens` and
+            `max_completion_tokens` are honoured; everything else is accepted.
+        window: the context window to enforce, in tokens.
         counter: counts prompt and answer.
     """
     messages = request.get("messages")
@@ -96,10 +96,10 @@ def answer_request(request: Mapping[str, Any], *, window: int, counter: PromptCo
 def _answer_valid_request(
     request: Mapping[str, Any], messages: list[dict[str, Any]], window: int, counter: PromptCounter
 ) -> SimulatedAnswer:
-    """The answer to a request whose fields have their types.
+    """Answers a request whose fields have the right types.
 
     Raises:
-        InvalidRequest: a JSON schema in it is none, or asks for too much.
+        InvalidRequest: a JSON schema in it is invalid, or asks for too much.
     """
     fault = find_pairing_fault(messages)
     if fault is not None:
@@ -125,6 +125,7 @@ def _choose_answer(
         if transcript
         else make_tool_calls(request, _newest_user_text(prompt_texts), may_choose=prompt_texts[-1].role == "user")
     )
+    # Like a real model, it searches only if its context has no answer.
     if not calls and not transcript and prompt_texts[-1].role == "user":
         search = make_search_call(request, _newest_user_text(prompt_texts))
         calls = [search] if search is not None and _answer_user_message(prompt_texts) == UNKNOWN_ANSWER else []
@@ -152,18 +153,19 @@ def _choose_answer(
 
 
 def _write_text(request: Mapping[str, Any], prompt_texts: Sequence[PromptText]) -> str:
-    """An ordinary answer, in the form that `response_format` asks for."""
+    """Returns an ordinary answer, in the form that `response_format` asks for."""
     response_format = request.get("response_format") or {}
     if response_format.get("type") == "json_schema":
         schema = (response_format.get("json_schema") or {}).get("schema") or {}
         return orjson.dumps(build_schema_instance(schema, _newest_user_text(prompt_texts))).decode()
+    # Results of the search tool are context to answer from, not something to report.
     tells_results = prompt_texts[-1].role in {"tool", "function"} and not has_searched(request["messages"])
     text = _report_tool_results(prompt_texts) if tells_results else _answer_user_message(prompt_texts)
     return orjson.dumps({"answer": text}).decode() if response_format.get("type") == "json_object" else text
 
 
 def _answer_user_message(prompt_texts: Sequence[PromptText]) -> str:
-    """What to say to the newest user message: an answer from the context, or that it was noted."""
+    """Returns an answer to the newest user message from the context, or a note of what it says."""
     user_text = _newest_user_text(prompt_texts)
     if not user_text.strip():
         return GREETING
@@ -184,7 +186,7 @@ def _answer_user_message(prompt_texts: Sequence[PromptText]) -> str:
 
 
 def _split_questions(user_text: str) -> tuple[str, str]:
-    """The questions of the last paragraph that has any, and everything else that the message says."""
+    """Returns the questions of the last paragraph that has any, and the rest of the message."""
     paragraphs = user_text.split("\n\n")
     for index in range(len(paragraphs) - 1, -1, -1):
         sentences = split_sentences(paragraphs[index]).sentences
@@ -196,7 +198,7 @@ def _split_questions(user_text: str) -> tuple[str, str]:
 
 
 def _report_tool_results(prompt_texts: Sequence[PromptText]) -> str:
-    """An answer that tells the tool results which stand at the end."""
+    """Returns an answer that repeats the tool results at the end of the prompt."""
     results: list[str] = []
     for source in reversed(prompt_texts):
         if source.role not in {"tool", "function"}:
@@ -206,7 +208,7 @@ def _report_tool_results(prompt_texts: Sequence[PromptText]) -> str:
 
 
 def _newest_user_text(prompt_texts: Sequence[PromptText]) -> str:
-    """The newest user message's text."""
+    """Returns the newest user message's text."""
     return next((source.text for source in reversed(prompt_texts) if source.role == "user"), "")
 
 
@@ -216,14 +218,14 @@ def _shorten_quotation(text: str) -> str:
 
 
 def _cut_at_stop_sequence(text: str, stop: object) -> str:
-    """The text up to the first stop sequence."""
+    """Returns the text up to the first stop sequence."""
     sequences = [stop] if isinstance(stop, str) else stop if isinstance(stop, list) else []
     cuts = [text.find(sequence) for sequence in sequences if isinstance(sequence, str) and sequence in text]
     return text[: min(cuts)] if cuts else text
 
 
 def _truncate_to_limit(text: str, limit: int, count: Callable[[str], int]) -> tuple[str, str]:
-    """The longest beginning of at most `limit` tokens, and the finish reason."""
+    """Returns the longest beginning of at most `limit` tokens, and the finish reason."""
     if count(text) <= limit:
         return text, "stop"
     low, high = 0, len(text)

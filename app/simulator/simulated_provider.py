@@ -1,4 +1,4 @@
-"""The simulated model as a provider inside the process: the same bytes as its server, without a socket."""
+"""The simulated model as a provider inside the process: the same bytes as its server sends, without a socket."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from app.upstream.provider import ClientKeyRule, UpstreamRequest
 
 
 class SimulatedProvider:
-    """Implements `upstream.provider.Provider` over a `Simulator`."""
+    """Implements `upstream.provider.UpstreamProvider` over a `Simulator`."""
 
     def __init__(self, simulator: Simulator, name: str = "simulator") -> None:
         self.name = name
@@ -34,7 +34,7 @@ class SimulatedProvider:
 
 
 class SimulatedReply:
-    """Implements `upstream.provider.Reply`."""
+    """Implements `upstream.provider.UpstreamReply`."""
 
     def __init__(self, response: SimulatorResponse) -> None:
         self.status = response.status

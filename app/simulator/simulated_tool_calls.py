@@ -1,4 +1,4 @@
-"""Which tools the simulated model calls and with what arguments; instances of a JSON schema. Pure."""
+"""Chooses which tools the simulated model calls and with what arguments; builds instances of JSON schemas. Pure."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from app.simulator.sentences import find_word_stems
 
 MAX_SCHEMA_DEPTH = 12
 MAX_INSTANCE_CHARS = 100_000
-"""Of the JSON of one instance: a schema of a few bytes may ask for billions."""
+"""The longest JSON of one instance: a schema of a few bytes may ask for billions of characters."""
 SEARCH_TOOL_NAME = "recall_conversation"
-"""The tool that is called where the context holds no answer."""
+"""The tool that is called if the context holds no answer."""
 
 _QUOTED_TEXT = re.compile(r"\"([^\"\n]+)\"|'([^'\n]{2,})'|`([^`\n]+)`|“([^”\n]+)”")
 _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?![\w])")
@@ -41,22 +41,24 @@ class _OfferedTool:
 
 
 def make_tool_calls(request: Mapping[str, Any], user_text: str, *, may_choose: bool) -> list[dict[str, Any]]:
-    """The calls that an answer consists of; empty when the model answers in words.
+    """Returns the calls of an answer; empty if the model answers in words.
 
     Args:
         request: the chat completion request.
         user_text: text of the newest user message.
-        may_choose: whether a free model (`tool_choice: auto`) may call now, that is, has no results to speak of yet.
+        may_choose: whether the model may decide to call now (`tool_choice: auto`), that is, the newest message is the
+            user's.
     """
     selected_tools = _choose_tools(request, user_text, may_choose=may_choose)
     if request.get("parallel_tool_calls") is False:
         selected_tools = selected_tools[:1]
+    # Ids differ from turn to turn, but the same request gets the same ids.
     depth = len(request.get("messages") or ())
     return [_build_call(tool, user_text, f"{depth}.{index}") for index, tool in enumerate(selected_tools)]
 
 
 def make_search_call(request: Mapping[str, Any], user_text: str) -> dict[str, Any] | None:
-    """A call of the tool that searches what is not shown, where a free model is offered it."""
+    """Returns a call of the search tool, if the request offers it and leaves the choice to the model; else None."""
     offered = any(
         tool is not None and tool.name == SEARCH_TOOL_NAME for tool in map(_parse_tool, request.get("tools") or ())
     )
@@ -69,16 +71,16 @@ def make_search_call(request: Mapping[str, Any], user_text: str) -> dict[str, An
 
 
 def has_searched(messages: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the results at the end are those of a search."""
+    """Says whether the results at the end are those of the search tool."""
     calls = next((message.get("tool_calls") for message in reversed(messages) if message.get("role") != "tool"), None)
     return any((call.get("function") or {}).get("name") == SEARCH_TOOL_NAME for call in calls or ())
 
 
 def build_schema_instance(schema: Mapping[str, Any], text: str = "") -> Any:
-    """The smallest value that a JSON schema allows, filled with what `text` quotes, counts and names.
+    """Returns the smallest value that a JSON schema allows, filled with quotes, numbers and names from `text`.
 
     Raises:
-        InvalidRequest: the schema is none, or asks for more than `MAX_INSTANCE_CHARS`.
+        InvalidRequest: the schema is invalid, or asks for more than `MAX_INSTANCE_CHARS`.
     """
     return _SchemaInstanceBuilder(schema, _TextValues.from_text(text)).build(schema, "")
 
@@ -103,7 +105,9 @@ def _choose_tools(request: Mapping[str, Any], user_text: str, *, may_choose: boo
 
 
 def _parse_tool(entry: Any) -> _OfferedTool | None:
-    """A tool as a request declares it, or names it: both forms nest the facts under their kind, some clients do not."""
+    """Parses a tool that a request declares or names. Both forms nest the fields under the tool's type; some clients do
+    not.
+    """
     if not isinstance(entry, dict):
         return None
     kind = entry.get("type", "function")
@@ -114,7 +118,7 @@ def _parse_tool(entry: Any) -> _OfferedTool | None:
 
 
 def _find_named_tools(tools: Sequence[_OfferedTool], user_text: str) -> list[_OfferedTool]:
-    """The tools that a text names, in its order; underscores may be written as spaces."""
+    """Returns the tools that a text names, in its order. Underscores may be written as spaces."""
     found = []
     for tool in tools:
         name_pattern = re.escape(tool.name).replace("_", r"[_\s-]").replace(r"\-", r"[_\s-]")
@@ -141,7 +145,7 @@ def _build_call(tool: _OfferedTool, user_text: str, id_seed: str) -> dict[str, A
 
 @dataclass(slots=True)
 class _TextValues:
-    """Quotes, names and numbers of a text, each used once as long as there are others."""
+    """Quotes, names and numbers of a text. Each is used once as long as there are others."""
 
     strings: list[str]
     numbers: list[float]
@@ -175,6 +179,7 @@ class _SchemaInstanceBuilder:
     remaining_chars: int = MAX_INSTANCE_CHARS
 
     def build(self, schema: Any, name: str, depth: int = 0) -> Any:
+        # Every value costs at least one character, so nested arrays of nothing come to an end, too.
         self._spend_chars(len(name) + 1)
         if not isinstance(schema, Mapping) or depth > MAX_SCHEMA_DEPTH:
             return None
@@ -191,14 +196,15 @@ class _SchemaInstanceBuilder:
         return self._build_by_type(schema, name, depth)
 
     def _copy_schema_value(self, value: Any) -> Any:
-        """A value that the schema itself brings along."""
+        """Returns a value that the schema itself contains."""
         self._spend_chars(len(orjson.dumps(value)))
         return value
 
     def _spend_chars(self, chars: int) -> None:
-        """
+        """Subtracts from the characters that are left.
+
         Raises:
-            InvalidRequest: there is no room for so much more.
+            InvalidRequest: fewer characters are left.
         """
         self.remaining_chars -= chars
         if self.remaining_chars < 0:

@@ -1,4 +1,4 @@
-"""A simulated model server without a socket: a call in, status, headers and bytes out."""
+"""A simulated model server without a socket: takes a request, returns status, headers and bytes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ THREAD_BODY_BYTES = 65_536
 """Larger requests are counted and answered in a thread."""
 DEFAULT_DIMENSIONS = 64
 MAX_EMBEDDING_NUMBERS = 1_000_000
-"""In all vectors of one answer."""
+"""The most numbers in all vectors of one answer."""
 MODELS_CREATED_AT = 1_767_225_600
 JSON_HEADERS = {"content-type": "application/json"}
 STREAM_HEADERS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
@@ -34,12 +34,12 @@ INVALID_JSON = b'{"id": "chatcmpl-broken", "choices": [{"mess'
 
 
 class SimulatedDisconnect(Exception):
-    """The simulated connection is cut here."""
+    """The simulated connection is cut at this point."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatorRequest:
-    """A call as it arrives: path below the API's base, lower-case header names."""
+    """A request as it arrives: path below the API's base, lower-case header names."""
 
     method: str
     path: str
@@ -49,7 +49,7 @@ class SimulatorRequest:
 
 @dataclass(frozen=True, slots=True)
 class SimulatorResponse:
-    """What goes back; `pieces` may raise `SimulatedDisconnect`."""
+    """The response; iterating over `pieces` may raise `SimulatedDisconnect`."""
 
     status: int
     headers: Mapping[str, str]
@@ -58,14 +58,14 @@ class SimulatorResponse:
 
 @dataclass(slots=True)
 class Simulator:
-    """The server's state: how often it was asked, and the last requests.
+    """A simulated model server: its options, counters of requests, and the last requests.
 
     Args:
         options: speed and faults.
-        counter_for: the token counter for a model's name.
+        counter_for: returns the token counter for a model's name.
         clock: seconds since the epoch.
         new_id: makes the random part of answer ids.
-        sleep: waits; tests move time instead.
+        sleep: waits; tests pass one that moves time instead.
     """
 
     options: SimulatorOptions
@@ -80,14 +80,14 @@ class Simulator:
         self.recorded_requests = deque(maxlen=self.options.max_recorded_requests)
 
     async def handle(self, request: SimulatorRequest) -> SimulatorResponse:
-        """Answer one call; errors are answers too."""
+        """Answers one request. Errors are responses, too."""
         try:
             return await self._route_request(request)
         except GatewayError as error:
             return _make_json_response(error.status, error.build_body())
 
     def list_models(self) -> list[dict[str, Any]]:
-        """OpenAI's `data` array, with the window in the two spellings that servers use."""
+        """Returns OpenAI's `data` array, with the window under both names that servers use."""
         return [self._describe_model(name) for name in LISTED_MODELS]
 
     async def _route_request(self, request: SimulatorRequest) -> SimulatorResponse:
@@ -122,8 +122,10 @@ class Simulator:
             answer = await asyncio.to_thread(answer_request, body, window=window, counter=counter)
         else:
             answer = answer_request(body, window=window, counter=counter)
+        # After the answer is made: faults may be only for summaries, and only the answer says whether it is one.
         faults = self._choose_faults(model, answer)
         if faults.hang:
+            # A day: longer than any client's time limit.
             await self.sleep(86_400.0)
         if faults.error_status is not None:
             return _make_failure_response(faults.error_status, faults.retry_after)
@@ -140,7 +142,7 @@ class Simulator:
         return SimulatorResponse(200, self._build_headers(JSON_HEADERS), _stream_whole_body(completion_bytes, faults))
 
     def _choose_faults(self, model: str, answer: SimulatedAnswer) -> Faults:
-        """The faults that strike this request; each rule counts the requests in its scope."""
+        """Returns the faults for this request. Each rule counts the requests in its scope."""
         named_faults = parse_faults(model)
         faults = self.options.faults if named_faults is None else named_faults
         if not faults.has_any or faults.on not in {"all", "summary" if answer.is_summary else "answer"}:
@@ -203,7 +205,7 @@ class Simulator:
 
 
 def make_vector(text: bytes, dimensions: int) -> list[float]:
-    """A vector of length one that depends on the text only."""
+    """Returns a vector of length one that depends only on the text."""
     stream = hashlib.shake_256(text).digest(dimensions * 2)
     raw = [value - 32_767.5 for value in struct.unpack(f"<{dimensions}H", stream)]
     length = sum(value * value for value in raw) ** 0.5

@@ -1,4 +1,4 @@
-"""Whether tool calls and tool results of a prompt belong together, as strictly as OpenAI's API checks it. Pure."""
+"""Checks whether tool calls and tool results of a prompt belong together, as strictly as OpenAI's API. Pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class ToolPairingFault:
-    """What is wrong, in OpenAI's words, and the message at fault."""
+    """The fault in OpenAI's words, and the message that has it."""
 
     message: str
     param: str
 
 
 def find_pairing_fault(messages: Sequence[Mapping[str, Any]]) -> ToolPairingFault | None:
-    """The first call without its result, or result without its call; None when all belong together."""
+    """Returns the first call without a result, or result without a call; None if all belong together."""
     open_ids: Counter[str] = Counter()
     for index, message in enumerate(messages):
         if message.get("role") == "tool":

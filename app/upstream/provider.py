@@ -1,4 +1,6 @@
-"""The models behind us: what a provider is asked and what it gives back. OpenAI's wire form on both sides."""
+"""The contract of providers: what they are asked and what they answer. Requests and answers are in OpenAI's
+wire form.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,19 @@ from app.errors import UpstreamUnavailable
 
 
 class AnswerTimedOut(UpstreamUnavailable):
-    """The call was sent, but no answer began in time: asking the same place again would double the wait."""
+    """The call was sent, but no answer began in time. It is not retried at the same deployment: that would double the
+    wait.
+    """
 
 
 class ConnectionDropped(UpstreamUnavailable):
-    """The connection was closed before any byte of an answer, as happens to an idle one: worth an instant retry."""
+    """The connection was closed before any byte of an answer, as servers do with idle ones. It is worth an immediate
+    retry.
+    """
 
 
 class CallTimes:
-    """When a call went how far, in monotonic seconds. A provider notes the last two as far as it can tell."""
+    """The times of a call, in monotonic seconds. A provider sets the last two as far as it can tell."""
 
     __slots__ = ("ended_at", "first_byte_at", "started_at")
 
@@ -37,7 +43,7 @@ class UpstreamRequest(msgspec.Struct, frozen=True):
     body: bytes = b""
     method: str = "POST"
     authorization: str | None = None
-    """The client's own `Authorization` value, where this provider may see it (`ClientKey.show_to`)."""
+    """The client's own `Authorization` value, if this provider may see it (`ClientKey.show_to`)."""
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Further headers to send, lower-case names."""
     query: str = ""
@@ -45,32 +51,33 @@ class UpstreamRequest(msgspec.Struct, frozen=True):
 
 
 ClientKeyRule = Literal["never", "if_meant", "always"]
-"""Whether a provider is shown clients' keys: `never` (it has a credential of its own), `if_meant` for it, or `always`
-(`pass_client_key`)."""
+"""When a provider is shown clients' keys: `never` (it has a credential of its own), `if_meant` for it, or `always`
+(`pass_client_key`). See decision 31."""
 
 
 class ClientKey(msgspec.Struct, frozen=True):
-    """A client's own credential and the one provider that it is meant for. Calls take the credential from here alone,
-    so no other provider can receive it by mistake."""
+    """A client's own credential and the one provider that it is meant for. Calls take the credential only from here, so
+    no other provider can receive it by mistake.
+    """
 
     authorization: str
-    """As a value of `Authorization`."""
+    """A value of the `Authorization` header."""
     intended_provider: str | None
     """The provider's name."""
 
     def show_to(self, provider: UpstreamProvider) -> str | None:
-        """The credential, if this provider may see it."""
+        """Returns the credential if this provider may see it."""
         rule = provider.client_key_rule
         may_see = rule == "always" or (rule == "if_meant" and provider.name == self.intended_provider)
         return self.authorization if may_see else None
 
     def is_withheld_from(self, provider: UpstreamProvider) -> bool:
-        """Whether a provider that needs a client's key does not get this one."""
+        """Says whether a provider that needs a client's key does not get this one."""
         return provider.client_key_rule == "if_meant" and provider.name != self.intended_provider
 
 
 def bind_client_key(authorization: str | None, intended_provider: UpstreamProvider | None) -> ClientKey | None:
-    """A client's credential, bound to a provider; None where the client showed none."""
+    """Returns a client's credential, bound to a provider; None if the client sent none."""
     return (
         None
         if authorization is None
@@ -79,54 +86,56 @@ def bind_client_key(authorization: str | None, intended_provider: UpstreamProvid
 
 
 def find_only_keyless_provider(providers: Iterable[UpstreamProvider]) -> UpstreamProvider | None:
-    """The provider that is meant by a key that comes without a model: the only one without a credential of its own."""
+    """Returns the provider that a client's key is meant for if the request names no model: the only one without a
+    credential of its own. None if there are several: a key is never guessed to be for one of them.
+    """
     keyless = [provider for provider in providers if provider.client_key_rule != "never"]
     return keyless[0] if len(keyless) == 1 else None
 
 
 class UpstreamReply(Protocol):
-    """An upstream's answer whose status and headers have arrived. Must be closed, once read or not."""
+    """A provider's answer whose status and headers have come. It must be closed, whether it was read or not."""
 
     status: int
     headers: Mapping[str, str]
     """Lower-case names."""
 
     async def read(self) -> bytes:
-        """The whole body, decoded from any content encoding.
+        """Returns the whole body, decoded from any content encoding.
 
         Raises:
-            UpstreamUnavailable: it broke off or took too long.
+            UpstreamUnavailable: the body broke off or took too long.
         """
 
     def iter_bytes(self) -> AsyncIterator[bytes]:
-        """The body in pieces as they arrive.
+        """Yields the body in pieces as they arrive.
 
         Raises:
-            UpstreamUnavailable: while iterating, when it breaks off or stays silent too long.
+            UpstreamUnavailable: while iterating, if the body breaks off or stays silent too long.
         """
 
     async def aclose(self) -> None:
-        """Let go of the connection; cuts a stream that has not ended."""
+        """Releases the connection; cuts a stream that has not ended."""
 
 
 class UpstreamProvider(Protocol):
-    """A model server that speaks OpenAI's protocol, or is made to look like one."""
+    """A model server that speaks OpenAI's protocol, or is adapted to it."""
 
     name: str
     client_key_rule: ClientKeyRule
 
     async def send(self, request: UpstreamRequest) -> UpstreamReply:
-        """Send a call; returns when the status line and headers are there, whatever the status.
+        """Sends a call and returns when status and headers have come, whatever the status is.
 
         Raises:
             UpstreamUnavailable: no connection, or no answer in time.
         """
 
     async def list_models(self, authorization: str | None) -> list[dict[str, Any]]:
-        """Its model list (OpenAI's `data` array), for the merged list and for context windows.
+        """Returns its model list (OpenAI's `data` array), for the merged list and for context windows.
 
         Raises:
-            UpstreamUnavailable: it could not be had.
+            UpstreamUnavailable: the list could not be fetched.
         """
 
     async def aclose(self) -> None: ...
@@ -134,52 +143,54 @@ class UpstreamProvider(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ProviderQuirks:
-    """What a provider cannot take; applied to the request after the view is planned."""
+    """What a provider cannot take. Quirks are applied to the request after the view is planned."""
 
     merge_same_role: bool = False
-    """Neighbouring messages of one role become one; part of `alternate_roles`."""
+    """Neighbouring messages of one role are merged; part of `alternate_roles`."""
     developer_to_system: bool = False
     max_tokens_field: str | None = None
-    """`max_tokens` or `max_completion_tokens`: the name the provider understands."""
+    """`max_tokens` or `max_completion_tokens`: the name that the provider understands."""
     strip_fields: tuple[str, ...] = ()
-    """Top-level request fields that it refuses."""
+    """Top-level request fields that the provider refuses."""
     stream_usage: bool = True
     """Whether `stream_options.include_usage` may be asked for."""
     system_messages: Literal["keep", "first", "into_user"] = "keep"
-    """`first`: all of them as one leading message (Qwen's template); `into_user`: at the head of the first user message
-    (Gemma 2 knows no system role)."""
+    """`first`: all of them become one leading message (Qwen's template); `into_user`: they are put at the head of
+    the first user message (Gemma 2 has no system role)."""
     alternate_roles: bool = False
-    """Users and assistants take turns, tool calls aside, and a user begins (Mistral's and Gemma's templates)."""
+    """User and assistant alternate, tool calls aside, and a user begins (Mistral's and Gemma's templates)."""
     reasoning: Literal["keep", "drop", "tool_loop", "tool_turns"] = "keep"
-    """Whose reasoning goes back: everyone's, nobody's, that since the newest user message, or that and the one of every
-    turn that called a tool."""
+    """Which reasoning is sent back: all (`keep`), none (`drop`), that since the newest user message (`tool_loop`),
+    or also that of every turn that called a tool (`tool_turns`)."""
     tool_call_ids: Literal["keep", "unique", "alnum9"] = "keep"
-    """`unique`: filled in where empty, and never used twice; `alnum9`: that, and nine letters or digits (Mistral)."""
+    """`unique`: empty ids are filled in and none is used twice; `alnum9`: also, each has nine letters or digits
+    (Mistral)."""
     tool_result_names: bool = False
-    """Results bear the name of the tool."""
+    """Results carry the name of the tool."""
     split_calls: bool = False
-    """Calls are told one after the other, and apart from what is said beside them (Llama 3.1's template)."""
+    """Each call is a message of its own, followed by its result, and separate from the text (Llama 3.1's template)."""
     empty_content: Literal["keep", "text", "none"] = "keep"
-    """How an assistant's missing content is written: ``""`` or ``null``."""
+    """How an assistant's missing content is written: ``""`` (`text`) or ``null`` (`none`)."""
     flatten_text: bool = False
     """A list of text parts becomes one string."""
     message_fields: tuple[str, ...] | None = None
-    """The only properties of messages that it knows besides those of their role; `tool_calls.x` is one of each call."""
+    """The only properties of messages that the provider knows besides those of their role; `tool_calls.x` is a
+    property of each call."""
     strip_message_fields: tuple[str, ...] = ()
-    """Properties of messages that it refuses."""
+    """Properties of messages that the provider refuses."""
     drop_nulls: bool = False
-    """Properties of messages that say nothing are left out, ``tool_calls: []`` too."""
+    """Empty properties of messages are left out, also ``tool_calls: []``."""
     restore_fields: tuple[str, ...] = ()
-    """Properties of our answers that it wants back; where a client left them out they are taken from the store."""
+    """Properties of answers that the provider wants back. If a client left them out, they are taken from the store."""
     restore_scope: Literal["tool_loop", "tool_turns"] = "tool_loop"
 
 
 NO_QUIRKS: Final = ProviderQuirks()
-"""Of providers that take everything."""
+"""For providers that take everything."""
 
 
 class ContextWindow(msgspec.Struct, frozen=True):
-    """A context window and where it is known from: `config`, `upstream`, `learned`, `registry` or `default`."""
+    """A context window and the source it is known from: `config`, `upstream`, `learned`, `registry` or `default`."""
 
     tokens: int
     """Prompt and answer together."""
@@ -187,15 +198,15 @@ class ContextWindow(msgspec.Struct, frozen=True):
     max_output_tokens: int | None = None
     """The longest answer."""
     max_input_tokens: int | None = None
-    """The longest prompt, where that is less than the window."""
+    """The longest prompt, if that is less than the window."""
 
 
 class TokenPrice(msgspec.Struct, frozen=True):
-    """US dollars for a million tokens; None where it is not known."""
+    """US dollars for a million tokens; None if unknown."""
 
     input: float | None = None
     cached_input: float | None = None
-    """None: cached tokens cost what others do."""
+    """None: cached tokens cost the same as others."""
     output: float | None = None
 
 
@@ -204,21 +215,21 @@ UNKNOWN_PRICE: Final = TokenPrice()
 
 @dataclass(frozen=True, slots=True)
 class ModelDeployment:
-    """One place where a model can be had."""
+    """One model at one provider."""
 
     provider: UpstreamProvider
     upstream_model: str
-    """The name that the provider knows the model by."""
+    """The provider's name for the model."""
     context_window: int | None = None
     """From configuration."""
     max_output_tokens: int | None = None
     encoding: str | None = None
-    """Tokenizer encoding from configuration; otherwise by model name."""
+    """Tokenizer encoding from configuration; None: by model name."""
     quirks: ProviderQuirks = NO_QUIRKS
     price: TokenPrice = UNKNOWN_PRICE
-    """From configuration; none of it: the list's (`upstream.routing.prices`)."""
+    """From configuration; without one, the list price applies (`upstream.routing.prices`)."""
     key: str = field(init=False, repr=False, compare=False)
-    """`provider/model`: under which facts about it are learned."""
+    """`provider/model`: the key under which facts about it are stored."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", f"{self.provider.name}/{self.upstream_model}")
@@ -226,14 +237,14 @@ class ModelDeployment:
 
 @dataclass(frozen=True, slots=True)
 class RouteTarget:
-    """What a requested model name stands for: deployments in the order in which they are tried."""
+    """The deployments for a requested model name, in the order in which they are tried."""
 
     model: str
     deployments: tuple[ModelDeployment, ...]
 
 
 class RoutedReply(msgspec.Struct, frozen=True):
-    """An upstream call that has begun to answer."""
+    """The answer to a routed call, whose head has come."""
 
     reply: UpstreamReply
     deployment: ModelDeployment

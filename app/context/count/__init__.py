@@ -1,1 +1,1 @@
-"""Tokens of texts, tools, images and attachments, and what a provider reports."""
+"""Counts tokens of texts, tools, images and attachments, and reads the usage that a provider reports."""

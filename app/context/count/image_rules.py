@@ -1,9 +1,9 @@
 """How many tokens an image of a given size costs, by model. Pure arithmetic, from the providers' documentation.
 
-Each rule names the page that its numbers belong to. They were read on 2026-11-23 in excerpts of these pages; those of
-Gemma, Qwen3-VL, LLaVA, Vertex and the largest images of Claude in descriptions by others only, and not on the page.
-Models that match no rule count as gpt-4o does, which is the stated default; what is off then is brought in line by
-calibration. The names of rules are stored with conversations (`Conversation.counter`): a rule keeps its name.
+Each rule names the page that its numbers come from. The pages were read on 2026-11-23 in excerpts; the numbers of
+Gemma, Qwen3-VL, LLaVA, Vertex and the largest images of Claude are from descriptions by others. A model without a rule
+counts as gpt-4o; calibration corrects the error. Names of rules are stored with conversations (`Conversation.counter`):
+a rule keeps its name.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ LONG_SIDE_PIXELS: Final = 2048
 SHORT_SIDE_PIXELS: Final = 768
 
 ImageCost = Callable[[int, int, bool], int]
-"""Width and height in pixels, and whether detail `low` was asked for, to tokens."""
+"""Returns tokens for width and height in pixels, and whether detail `low` was asked for."""
 
 
 class ImageRule(msgspec.Struct, frozen=True):
-    """What the models whose name holds `pattern` make of an image."""
+    """The image cost of the models whose name matches `pattern`."""
 
     name: str
     pattern: str
@@ -34,8 +34,9 @@ class ImageRule(msgspec.Struct, frozen=True):
 
 
 def make_tile_cost(base_tokens: int, tile_tokens: int) -> ImageCost:
-    """The image is shrunk to 2048 pixels on its longer side, then to 768 on its shorter one, and covered with tiles of
-    512 pixels. Detail `low` costs the base alone."""
+    """The image is shrunk to 2048 pixels on its longer side, then to 768 on its shorter side, and covered with tiles of
+    512 pixels. Detail `low` costs only `base_tokens`.
+    """
 
     def cost(width: int, height: int, is_low: bool) -> int:
         if is_low:
@@ -49,16 +50,18 @@ def make_tile_cost(base_tokens: int, tile_tokens: int) -> ImageCost:
 
 
 def make_patch_cost(multiplier: float, max_patches: int = 1536) -> ImageCost:
-    """The image is shrunk until `max_patches` patches of 32 pixels cover it; each costs `multiplier` tokens. Detail
-    `low`
-    makes no difference."""
+    """The image is shrunk until `max_patches` patches of 32 pixels cover it; each patch costs `multiplier` tokens.
+    Detail `low` makes no difference.
+    """
 
     def cost(width: int, height: int, is_low: bool) -> int:
         across, down = math.ceil(width / PATCH_PIXELS), math.ceil(height / PATCH_PIXELS)
         if across * down > max_patches:
             shrink = math.sqrt(PATCH_PIXELS**2 * max_patches / (width * height))
             wide, high = width * shrink / PATCH_PIXELS, height * shrink / PATCH_PIXELS
+            # The provider shrinks once more, so that at least one side is a whole number of patches.
             shrink = min(max(1, math.floor(wide)) / wide, max(1, math.floor(high)) / high)
+            # Rounding to 6 digits: a whole number must not become the next one by a floating-point error.
             across, down = math.ceil(round(wide * shrink, 6)), math.ceil(round(high * shrink, 6))
         return math.ceil(round(min(max_patches, across * down) * multiplier, 6))
 
@@ -66,7 +69,7 @@ def make_patch_cost(multiplier: float, max_patches: int = 1536) -> ImageCost:
 
 
 def make_grid_cost(patch_pixels: int, long_side_pixels: int, max_patches: int) -> ImageCost:
-    """The image is shrunk to `long_side_pixels` and to `max_patches` patches; each costs a token."""
+    """The image is shrunk to `long_side_pixels` and to `max_patches` patches; each patch costs a token."""
 
     def cost(width: int, height: int, is_low: bool) -> int:
         shrink = min(1.0, long_side_pixels / max(width, height)) / patch_pixels
@@ -86,8 +89,9 @@ def make_grid_with_breaks_cost(patch_pixels: int, long_side_pixels: int) -> Imag
 
 
 def make_rounded_grid_cost(patch_pixels: int, min_patches: int, max_patches: int) -> ImageCost:
-    """Both sides are rounded to whole patches, within `min_patches` and `max_patches` of them; a token each, and two
-    around."""
+    """Both sides are rounded to whole patches, `min_patches` to `max_patches` in all; each patch costs a token, and the
+    image two more.
+    """
 
     def cost(width: int, height: int, is_low: bool) -> int:
         wide, high = width / patch_pixels, height / patch_pixels
@@ -104,9 +108,9 @@ def make_rounded_grid_cost(patch_pixels: int, min_patches: int, max_patches: int
 
 
 def make_crop_cost(crop_tokens: int, small_pixels: int, large_pixels: int) -> ImageCost:
-    """`crop_tokens` for a small image, or for each of the crops of a larger one: squares of 256 to 768 pixels, two
-    thirds of
-    the shorter side where that lies between."""
+    """A small image costs `crop_tokens`, and so does each crop of a larger one. Crops are squares of 256 to 768 pixels;
+    within these bounds their side is two thirds of the image's shorter side.
+    """
 
     def cost(width: int, height: int, is_low: bool) -> int:
         if max(width, height) <= small_pixels:
@@ -119,7 +123,7 @@ def make_crop_cost(crop_tokens: int, small_pixels: int, large_pixels: int) -> Im
 
 
 def make_fixed_cost(tokens: int) -> ImageCost:
-    """The same for every image."""
+    """Each image costs the same."""
     return lambda width, height, is_low: tokens
 
 
@@ -174,11 +178,11 @@ _RULES_BY_NAME: Final = {rule.name: rule for rule in (*IMAGE_RULES, DEFAULT_IMAG
 
 @lru_cache(maxsize=1_000)
 def choose_image_rule(model: str) -> ImageRule:
-    """The rule of a model by its name at the provider, which may have a provider's or an owner's name before it."""
+    """Returns the rule of a model, by its name at the provider; a provider's or owner's name may stand before it."""
     name = model.lower().rsplit("/", 1)[-1].removeprefix("ft:")
     return next((rule for rule in IMAGE_RULES if re.search(rule.pattern, name)), DEFAULT_IMAGE_RULE)
 
 
 def find_image_rule(name: str) -> ImageRule:
-    """The rule of that name; the default where there is none (any more)."""
+    """Returns the rule of that name; the default if there is none (any more)."""
     return _RULES_BY_NAME.get(name, DEFAULT_IMAGE_RULE)

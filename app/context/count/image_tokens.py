@@ -1,4 +1,4 @@
-"""What an image costs: by its width and height and the rule of the model, never by the length of its base64."""
+"""Counts tokens of images: by width, height and the model's rule, never by the length of the base64 text."""
 
 from __future__ import annotations
 
@@ -9,23 +9,25 @@ from typing import Final
 from app.context.count.image_rules import DEFAULT_IMAGE_RULE, ImageRule
 
 ASSUMED_IMAGE_SIZE: Final = (1024, 1024)
-"""Of an image that is not in the request (a remote URL) or cannot be read."""
+"""Size of an image that is not in the request (a remote URL) or cannot be read."""
 
 HEADER_BASE64_CHARS: Final = (4_096, 700_000)
-"""How much base64 is decoded to find the size: nearly always the first is enough, but a JPEG may hold a colour
-profile and a preview before it."""
+"""How much base64 is decoded to find the size. The first amount is nearly always enough, but a JPEG may have a
+colour profile and a preview before its size."""
 
 _JPEG_FRAME_MARKERS: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
 def count_image_tokens(url: str, detail: object = "auto", rule: ImageRule = DEFAULT_IMAGE_RULE) -> int:
-    """Tokens of an image given by a `data:` or remote URL. `auto` and unknown values of detail count as `high`."""
+    """Returns the tokens of an image given by a `data:` or remote URL. `auto` and unknown details count as `high`."""
     width, height = read_image_size(url) or ASSUMED_IMAGE_SIZE
     return rule.cost(width, height, detail == "low")
 
 
 def read_image_size(url: str) -> tuple[int, int] | None:
-    """Width and height in pixels of a PNG, JPEG, GIF or WebP in a base64 `data:` URL; None for anything else."""
+    """Returns width and height in pixels of a PNG, JPEG, GIF or WebP in a base64 `data:` URL; None for
+    anything else.
+    """
     head, comma, _ = url[:200].partition(",")
     if not comma or not head.lower().startswith("data:") or not head.lower().endswith(";base64"):
         return None
@@ -37,7 +39,7 @@ def read_image_size(url: str) -> tuple[int, int] | None:
 
 
 def decode_base64_start(text: str, start: int, chars: int) -> bytes:
-    """The bytes of the first `chars` characters of base64 that begin at `start`; nothing if it is no base64."""
+    """Returns the bytes of the first `chars` characters of base64 from `start` on; empty if it is not base64."""
     encoded = text[start : start + chars - chars % 4]
     try:
         return binascii.a2b_base64(encoded + "=" * (-len(encoded) % 4))
@@ -55,6 +57,7 @@ def _read_header_size(header: bytes) -> tuple[int, int] | None:
             return _read_jpeg_size(header)
         if header.startswith(b"RIFF") and header[8:12] == b"WEBP":
             return _read_webp_size(header)
+    # The header breaks off or is damaged: the size is unknown.
     except (struct.error, IndexError):
         pass
     return None
@@ -66,7 +69,7 @@ def _unpack_pair(layout: str, header: bytes, offset: int) -> tuple[int, int]:
 
 
 def _read_jpeg_size(header: bytes) -> tuple[int, int] | None:
-    """From the first frame header, skipping the segments before it (ITU-T T.81, annex B)."""
+    """Reads the size from the first frame header, skipping the segments before it (ITU-T T.81, annex B)."""
     offset = 2
     while offset < len(header):
         marker = header[offset + 1]
@@ -75,8 +78,10 @@ def _read_jpeg_size(header: bytes) -> tuple[int, int] | None:
         if marker in _JPEG_FRAME_MARKERS:
             height, width = _unpack_pair(">HH", header, offset + 5)
             return width, height
+        # Fill bytes may stand before a marker.
         if marker == 0xFF:
             offset += 1
+        # Markers without a segment have no length field.
         elif marker == 0x01 or 0xD0 <= marker <= 0xD8:
             offset += 2
         else:
@@ -85,7 +90,7 @@ def _read_jpeg_size(header: bytes) -> tuple[int, int] | None:
 
 
 def _read_webp_size(header: bytes) -> tuple[int, int] | None:
-    """Lossy, lossless and extended WebP (RFC 9649)."""
+    """Reads the size of a lossy, lossless or extended WebP (RFC 9649)."""
     match header[12:16]:
         case b"VP8 ":
             width, height = _unpack_pair("<HH", header, 26)

@@ -1,8 +1,8 @@
-"""How many tokens of a prompt a provider says it read, and how many of them from its cache. Pure.
+"""Reads how many tokens of a prompt a provider counted, and how many came from its cache. Pure.
 
-OpenAI and most others count cached tokens in `prompt_tokens` and name them in `prompt_tokens_details.cached_tokens`
-(DeepSeek: `prompt_cache_hit_tokens`). Anthropic's `input_tokens` leave out what `cache_read_input_tokens` and
-`cache_creation_input_tokens` count. Here cached tokens are counted in once, whichever way they are told.
+OpenAI and most others include cached tokens in `prompt_tokens` and report them in `prompt_tokens_details.cached_tokens`
+(DeepSeek: `prompt_cache_hit_tokens`). Anthropic's `input_tokens` exclude those of `cache_read_input_tokens` and
+`cache_creation_input_tokens`. Here the total includes cached tokens once, in either form.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class PromptUsage(msgspec.Struct, frozen=True):
     """Tokens of one prompt, as a provider counted them."""
 
     tokens: int
-    """Cached ones included."""
+    """Cached tokens included."""
     cached_tokens: int = 0
 
 
 def read_prompt_usage(usage: Mapping[str, Any] | None) -> PromptUsage | None:
-    """What a usage object says of the prompt; None where it says nothing that can be used."""
+    """Returns the prompt's tokens from a usage object; None if it has no usable number."""
     if not usage:
         return None
     read = written = 0
@@ -37,6 +37,7 @@ def read_prompt_usage(usage: Mapping[str, Any] | None) -> PromptUsage | None:
     total = _read_positive_integer(usage, "prompt_tokens")
     if not total:
         total = _read_positive_integer(usage, "input_tokens") + read + written
+    # A gateway that put Anthropic's `input_tokens` into `prompt_tokens`: a total cannot be less than its cached part.
     elif total < read + written:
         total += read + written
     if total <= 0:
@@ -46,7 +47,7 @@ def read_prompt_usage(usage: Mapping[str, Any] | None) -> PromptUsage | None:
 
 
 def read_output_tokens(usage: Mapping[str, Any] | None) -> int:
-    """How many tokens a provider says it wrote; 0 where it says nothing."""
+    """Returns how many tokens a provider says it wrote; 0 if it reports none."""
     return (
         (_read_positive_integer(usage, "completion_tokens") or _read_positive_integer(usage, "output_tokens"))
         if usage
@@ -55,7 +56,7 @@ def read_output_tokens(usage: Mapping[str, Any] | None) -> int:
 
 
 def _read_cached_tokens(usage: Mapping[str, Any]) -> int:
-    """Cached tokens that are counted in the total already."""
+    """Returns the cached tokens that are already included in the total."""
     for name in _DETAIL_FIELDS:
         if name in usage:
             details = usage[name]

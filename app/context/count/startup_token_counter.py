@@ -1,8 +1,8 @@
-"""Exact counts for the first texts of a process, from a table that costs nothing to load.
+"""Counts the first texts of a process exactly, from a table that costs nothing to load.
 
-A tokenizer's own table takes a third of a second to load and more than 60 MB. A process that has hardly anything to
-count does without: this one merges byte pairs in Python, a thousand times slower than they do, and gives up when there
-is more to count than that is good for.
+A tokenizer's own table takes a third of a second to load and more than 60 MB. A process that counts hardly anything
+does not need it. This counter merges byte pairs in Python, a thousand times slower than a tokenizer, and stops when
+there is more to count than that is good for.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from app.context.count.vocabulary import VOCABULARIES
 from app.context.count.vocabulary.character_classes import classify_characters
 
 MAX_TEXT_CHARS: Final = 8_192
-"""Of one text, at most: some milliseconds."""
+"""The longest text that is counted here: some milliseconds."""
 MAX_WORD_BYTES: Final = 200
-"""Merging takes the square of a word's length."""
+"""The longest word: merging takes the square of a word's length."""
 MAX_PROCESS_CHARS: Final = 65_536
-"""Of a process, at most."""
+"""The most characters that are counted here in a process."""
 NO_TOKEN_RANK: Final = 1 << 24
-"""Above every rank."""
+"""Above every rank: this pair of bytes is no token."""
 
 
 class StartupTokenCounter:
-    """Counts short texts until it has counted enough; safe to use from several threads."""
+    """Counts short texts until `MAX_PROCESS_CHARS` are counted. Safe to use from several threads."""
 
     def __init__(self, encoding: str) -> None:
         vocabulary = VOCABULARIES[encoding]
@@ -34,7 +34,7 @@ class StartupTokenCounter:
         self._remaining_chars = MAX_PROCESS_CHARS
 
     def count(self, text: str) -> int | None:
-        """Tokens of a text; None: this text, or this process by now, deserves the real table."""
+        """Returns the tokens of a text; None if the text, or the process by now, needs the real table."""
         length = len(text)
         if length > MAX_TEXT_CHARS or length > self._remaining_chars or (classes := classify_characters(text)) is None:
             return None
@@ -52,7 +52,7 @@ class StartupTokenCounter:
         return tokens
 
     def _count_word_tokens(self, word: bytes) -> int:
-        """Tokens of a word: the adjacent pair that is the earliest token is joined until no pair is one."""
+        """Returns the tokens of a word. The adjacent pair with the lowest rank is merged until no pair is a token."""
         if self._find_rank(word) is not None:
             return 1
         starts = list(range(len(word) + 1))

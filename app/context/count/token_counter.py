@@ -1,8 +1,8 @@
-"""How many tokens messages, tool schemas and a whole request take. The tokenizer is passed in.
+"""Counts tokens of messages, tool schemas and whole requests. The tokenizer is an argument.
 
-A request is the sum of its parts, exactly, so that a part is counted once and ranges are told apart by subtraction.
-Sources: OpenAI's cookbook "How to count tokens with tiktoken" for messages; for tool calls and schemas, which it leaves
-open, prompt token counts that the API reported. What is off is brought in line by calibration.
+A request is exactly the sum of its parts. So each part is counted once, and a range's tokens are a difference of
+totals. Sources: OpenAI's cookbook "How to count tokens with tiktoken" for messages; for tool calls and schemas, which
+it does not describe, prompt tokens that the API reported. Calibration corrects the rest.
 """
 
 from __future__ import annotations
@@ -38,36 +38,39 @@ __all__ = [
 MESSAGE_TOKENS: Final = 3
 NAME_TOKENS: Final = 1
 PLAIN_MESSAGE_FIELDS: Final = frozenset({"role", "content"})
-"""A message with no more fields than these has nothing else to be counted."""
+"""A message with no other fields than these has nothing else to count."""
 PRIMING_TOKENS: Final = 3
 """Every answer is primed with the start of an assistant message."""
 TOOL_CALL_TOKENS: Final = 4
-"""Beside its arguments and twice its name: a call names its function, and so does the result that follows."""
+"""Each call costs this, its arguments, and its name twice: the call and the result that follows both name the
+function."""
 PARALLEL_CALLS_TOKENS: Final = 13
-"""Wrapped around several calls in one message, and their results."""
+"""The frame around several calls in one message, and their results."""
 TEXT_BESIDE_CALLS_TOKENS: Final = 4
-"""Text and calls in one message are two messages to the model."""
+"""To the model, text and calls in one message are two messages."""
 TOOL_NAMESPACE_TOKENS: Final = 5
-"""Around the tools' namespace, which joins the system message (one more message where there is none)."""
+"""The frame of the tools' namespace, which joins the system message (or is a message itself if there is none)."""
 CUSTOM_TOOL_TOKENS: Final = 4
 RESPONSE_FORMAT_TOKENS: Final = 4
 ROLE_CACHE_SIZE: Final = 64
 MAX_CACHED_ROLE_CHARS: Final = 16
-"""Longer ones are none that come again."""
+"""A longer role is not cached: it does not come again."""
 ATTACHMENT_FIELDS: Final = frozenset({"image_url", "input_audio", "file"})
-"""Fields of the parts of a message that are no text."""
+"""Fields of content parts that are not text."""
 BINARY_SAMPLE_CHARS: Final = 1_000
 MAX_PART_DEPTH: Final = 20
 
 MAX_EVENT_LOOP_BYTES: Final = 16 * 1024
-"""Up to a millisecond of counting with tiktoken, up to four with text of its least favourable kind."""
+"""Counting this much takes up to a millisecond with tiktoken, up to four for its worst kind of text."""
 
 
 def choose_counter_name(model: str, encoding: str | None = None) -> str:
-    """The name of the counter for a model: its encoding, and the rule for its images where that is not the default.
-    A conversation keeps the name, since the counts of its messages are stored.
+    """Returns the name of the counter for a model: its encoding, and its image rule if that is not the default.
+
+    A conversation stores the name, since the counts of its messages are stored.
 
     Args:
+        model: the model's name at the provider.
         encoding: from configuration, in place of the model's own.
     """
     name, rule = encoding or find_encoding_name(model), choose_image_rule(model)
@@ -76,24 +79,25 @@ def choose_counter_name(model: str, encoding: str | None = None) -> str:
 
 @cache
 def load_counter(name: str) -> TokenCounter:
-    """The counter of a name that `counter_name` gave.
+    """Returns the counter for a name from `choose_counter_name`.
 
     Raises:
-        ValueError: it names no encoding.
+        ValueError: the name has an unknown encoding.
     """
     encoding, _, rule = name.partition(COUNTER_NAME_SEPARATOR)
     return TokenCounter(load_tokenizer(encoding), find_image_rule(rule))
 
 
 def must_count_off_event_loop(size: int) -> bool:
-    """Whether text of this many bytes or characters must be counted off the event loop."""
+    """Says whether text of this many bytes or characters must be counted off the event loop."""
     return size > MAX_EVENT_LOOP_BYTES
 
 
 class TokenCounter:
-    """Counts in one encoding, and images by one rule.
+    """Counts text in one encoding, and images by one rule.
 
-    Any decodable JSON is accepted: a value of an unexpected type counts by its JSON, one nested beyond 250 levels not.
+    Any decodable JSON is accepted. A value of an unexpected type counts as its JSON text; a value nested beyond 250
+    levels counts nothing.
     """
 
     def __init__(self, tokenizer: Tokenizer, images: ImageRule = DEFAULT_IMAGE_RULE) -> None:
@@ -102,7 +106,7 @@ class TokenCounter:
         self._image_rule = images
 
     def count(self, text: str) -> int:
-        """Tokens of a text by itself."""
+        """Returns the tokens of a text by itself."""
         return self._count(text) if text else 0
 
     def count_request(
@@ -113,12 +117,12 @@ class TokenCounter:
         functions: object = None,
         response_format: object = None,
     ) -> int:
-        """Tokens of a whole prompt: priming, schemas and messages."""
+        """Returns the tokens of a whole prompt: priming, schemas and messages."""
         schemas = self.count_tools(tools, functions=functions) + self.count_response_format(response_format)
         return PRIMING_TOKENS + schemas + sum(self.count_message(message) for message in messages)
 
     def count_message(self, body: Mapping[str, Any]) -> int:
-        """Tokens that a message adds to a prompt."""
+        """Returns the tokens that a message adds to a prompt."""
         role = body.get("role", "")
         known = isinstance(role, str) and len(role) <= MAX_CACHED_ROLE_CHARS
         tokens = MESSAGE_TOKENS + (self._count_role(role) if known else self._count(_format_name(role)))
@@ -138,14 +142,14 @@ class TokenCounter:
         return tokens + text + self._count_calls(body, beside_text=text > 0)
 
     def count_attachments(self, body: Mapping[str, Any]) -> int:
-        """Tokens of the images, audio and files in a message; a file of text is text."""
+        """Returns the tokens of the images, audio and files in a message. A file of text counts as text, not here."""
         content = body.get("content")
         parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
         attached = [part for part in parts if not ATTACHMENT_FIELDS.isdisjoint(part) and "text" not in part]
         return sum(self._count_part(part) for part in attached if not _is_text_file(part))
 
     def count_tools(self, tools: object, *, functions: object = None) -> int:
-        """Tokens of tool schemas and of deprecated functions."""
+        """Returns the tokens of tool schemas and of deprecated functions."""
         rendered: list[Any] = list(functions) if isinstance(functions, list) else []
         tokens = 0
         for tool in tools if isinstance(tools, list) else ():
@@ -159,7 +163,7 @@ class TokenCounter:
         return tokens + (TOOL_NAMESPACE_TOKENS + self._count(render_functions(rendered)) if rendered else 0)
 
     def count_response_format(self, response_format: object) -> int:
-        """Tokens of a `json_schema`; other formats have none."""
+        """Returns the tokens of a `json_schema`; other formats cost nothing."""
         match response_format:
             case {"type": "json_schema", "json_schema": {} as schema}:
                 return RESPONSE_FORMAT_TOKENS + self._count(render_response_format(schema))
@@ -203,7 +207,7 @@ class TokenCounter:
         return self._count_unknown_part(part)
 
     def _count_unknown_part(self, part: object) -> int:
-        """A part of another protocol: its JSON, except what looks like base64, which counts as an image does."""
+        """Counts a part of another protocol by its JSON text. A string that looks like base64 counts as an image."""
         plain, binaries = _blank_binaries(part)
         return self.count(encode_compact_json(plain)) + binaries * self._image_rule.cost(*ASSUMED_IMAGE_SIZE, False)
 
@@ -218,9 +222,10 @@ def _format_name(value: object) -> str:
 
 
 def _blank_binaries(value: object, depth: int = 0) -> tuple[object, int]:
-    """A value with its binary strings blanked, and how many there were."""
+    """Returns a value with its binary strings blanked, and how many there were."""
     if isinstance(value, str):
         sample = value[:BINARY_SAMPLE_CHARS]
+        # A thousand ASCII characters without white space are taken for base64.
         binary = len(sample) == BINARY_SAMPLE_CHARS and sample.isascii() and len(sample.split(None, 1)) == 1
         return ("", 1) if binary else (value, 0)
     if depth >= MAX_PART_DEPTH:
@@ -235,24 +240,24 @@ def _blank_binaries(value: object, depth: int = 0) -> tuple[object, int]:
 
 
 AUDIO_TOKENS_PER_SECOND: Final = 10
-"""Of a user: one token per 100 ms (OpenAI, "Managing costs", Realtime API)."""
+"""A user's audio: one token per 100 ms (OpenAI, "Managing costs", Realtime API)."""
 COMPRESSED_BYTES_PER_SECOND: Final = 8_000
-"""Assumed for anything but WAV: speech at 64 kbit/s."""
+"""Assumed for everything but WAV: speech at 64 kbit/s."""
 ANSWER_AUDIO_TOKENS: Final = 200
-"""An earlier spoken answer named by its id: ten seconds, at one token per 50 ms (same source)."""
+"""An earlier spoken answer, given by its id: ten seconds, at one token per 50 ms (same source)."""
 
 PAGE_TOKENS: Final = 1_500
-"""A PDF page goes to the model as its text and as an image (OpenAI, "File inputs"): some 500 words and four tiles."""
+"""A PDF page goes to the model as text and as an image (OpenAI, "File inputs"): some 500 words and four tiles."""
 PAGE_BYTES: Final = 50_000
 MAX_PAGES: Final = 100
 ASSUMED_FILE_TOKENS: Final = 5 * PAGE_TOKENS
-"""A file named by its id, of unknown size."""
+"""A file of unknown size, given by its id."""
 
 _TEXT_TYPES: Final = ("text/", "application/json", "application/xml", "application/yaml")
 
 
 def count_audio_tokens(audio: dict[str, Any]) -> int:
-    """Tokens of `input_audio`: its duration by the WAV header, otherwise by its length."""
+    """Returns the tokens of `input_audio`: by the duration in its WAV header, else by its length."""
     data = audio.get("data")
     if not isinstance(data, str):
         return ANSWER_AUDIO_TOKENS
@@ -261,7 +266,9 @@ def count_audio_tokens(audio: dict[str, Any]) -> int:
 
 
 def count_file_tokens(file: dict[str, Any], count: Callable[[str], int]) -> int:
-    """Tokens of a `file` part: a text file by its text, any other by the pages it may have."""
+    """Returns the tokens of a `file` part: of a text file by its text, of any other by the number of pages that it may
+    have.
+    """
     data = file.get("file_data")
     if not isinstance(data, str):
         return ASSUMED_FILE_TOKENS
@@ -274,7 +281,7 @@ def count_file_tokens(file: dict[str, Any], count: Callable[[str], int]) -> int:
 
 
 def is_text_file(file: dict[str, Any]) -> bool:
-    """Whether a `file` part brings text, which is counted as such."""
+    """Says whether a `file` part holds text, which is counted as text."""
     data = file.get("file_data")
     return isinstance(data, str) and data[:200].lower().startswith(tuple(f"data:{kind}" for kind in _TEXT_TYPES))
 

@@ -1,10 +1,11 @@
-"""Text to a number of tokens: tiktoken on the shipped tables, or toktok-rs (the same counts, faster) where installed.
+"""Counts tokens of a text: with tiktoken on the shipped tables, or with toktok-rs (same counts, faster) if it is
+installed.
 
-Either loads its table, which takes a third of a second and 60 MB, once there is something to count that is worth it
-(`firsttexts`); until then the counts are the same.
+Loading a table takes a third of a second and 60 MB. It is loaded when enough text is to be counted; until then
+`startup_token_counter` gives the same counts.
 
-Text that looks like a special token is text. Long texts are counted in pieces, which bounds what a text without a
-single space can cost and keeps clear of a panic of tiktoken's (openai/tiktoken, pull request 587).
+Text that looks like a special token is text. Long texts are counted in pieces. This limits the cost of a text without a
+single space, and avoids a panic of tiktoken (openai/tiktoken, pull request 587).
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ _WORD_END: Final = re.compile(
     r"""(?<=[^\W_])(?=[\s.,;:!?/(){}<>="_\[\]\-。，、！？；：「」])"""
     r"""|(?<=[A-Za-z])(?=[0-9])|(?<=[0-9])(?=[A-Za-z])"""
 )
-"""Where both encodings' patterns always end a word, whatever stands around it: after a letter or digit and before
-punctuation (no apostrophe) or white space, and between a letter and a digit."""
+"""Matches where a word ends in both encodings, whatever surrounds it: after a letter or digit and before punctuation
+(no apostrophe) or white space, and between a letter and a digit."""
 
 
 class Tokenizer(Protocol):
@@ -40,16 +41,16 @@ class Tokenizer(Protocol):
     name: str
 
     def count(self, text: str) -> int:
-        """Tokens of a text.
+        """Returns the tokens of a text.
 
-        Exact, with one exception: where a text of more than `PIECE_CHARS` has no word's end within
-        `CUT_WINDOW_CHARS` (a megabyte of one letter), it is cut in the middle and each cut may add a few tokens.
-        Characters that are not valid Unicode count as U+FFFD.
+        Exact, with one exception: if a text of more than `MAX_PIECE_CHARS` has no word end within `CUT_WINDOW_CHARS` (a
+        megabyte of one letter), it is cut inside a word, and each cut may add a few tokens. Characters that are not
+        valid Unicode count as U+FFFD.
         """
 
 
 class TiktokenTokenizer:
-    """The reference."""
+    """Counts with tiktoken, the reference."""
 
     def __init__(self, name: str, startup_counter: StartupTokenCounter | None = None) -> None:
         self.name = name
@@ -70,7 +71,7 @@ class TiktokenTokenizer:
 
 
 class ToktokTokenizer:
-    """toktok-rs, which counts without building a list of tokens."""
+    """Counts with toktok-rs, which does not build a list of tokens."""
 
     def __init__(self, name: str, startup_counter: StartupTokenCounter | None = None) -> None:
         self.name = name
@@ -90,13 +91,14 @@ class ToktokTokenizer:
             return sum(count(piece) for piece in split_into_pieces(_replace_surrogates(text)))
         try:
             return count(text)
+        # Lone surrogates are rare: they are looked for only if encoding fails.
         except UnicodeEncodeError:
             return count(_replace_surrogates(text))
 
 
 @cache
 def load_tokenizer(encoding: str) -> Tokenizer:
-    """The fastest tokenizer there is for an encoding.
+    """Returns the fastest available tokenizer for an encoding.
 
     Raises:
         ValueError: the encoding is not one of `VOCABULARIES`.
@@ -117,7 +119,7 @@ def _load_tiktoken_encoding(name: str) -> Any:
 
 
 def split_into_pieces(text: str) -> Iterator[str]:
-    """A text in pieces of at most `PIECE_CHARS`, cut at the ends of words where there are any."""
+    """Yields a text in pieces of at most `MAX_PIECE_CHARS`, cut at word ends if there are any."""
     start = 0
     while len(text) - start > MAX_PIECE_CHARS:
         end = start + MAX_PIECE_CHARS
@@ -128,7 +130,7 @@ def split_into_pieces(text: str) -> Iterator[str]:
 
 
 def _replace_surrogates(text: str) -> str:
-    """The text with surrogate pairs joined and lone surrogates replaced."""
+    """Returns the text with surrogate pairs joined and lone surrogates replaced."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,7 +1,7 @@
-"""Tool schemas as the text that OpenAI shows its models: a TypeScript namespace, one type per function.
+"""Renders tool schemas as OpenAI shows them to its models: a TypeScript namespace with one type per function.
 
-The form is published in OpenAI's "harmony response format", function calling: descriptions as comments above what they
-describe, `?` after what is not required, enumerations as alternatives, an empty line after each function.
+The form is published in OpenAI's "harmony response format", function calling: descriptions are comments above what they
+describe, `?` marks optional properties, enumerations are alternatives, an empty line follows each function.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Final
 import orjson
 
 MAX_SCHEMA_DEPTH: Final = 24
-"""Schemas nested deeper are shown as JSON."""
+"""Schemas nested deeper are rendered as JSON: this limits the recursion."""
 
 INDENT: Final = "  "
 
@@ -25,7 +25,9 @@ _TYPESCRIPT_TYPES: Final = {
 
 
 def render_functions(functions: list[Any]) -> str:
-    """The namespace for functions given as `{name, description, parameters}`; odd values are shown as JSON."""
+    """Returns the namespace for functions given as `{name, description, parameters}`. Values of unexpected types are
+    rendered as JSON.
+    """
     lines = ["namespace functions {", ""]
     for function in functions:
         lines += [*_render_function(function), ""]
@@ -34,7 +36,7 @@ def render_functions(functions: list[Any]) -> str:
 
 
 def render_custom_tool(custom: Any) -> str:
-    """A tool that takes free text: name, description, and its grammar where it has one."""
+    """Renders a tool that takes free text: name, description, and its grammar if it has one."""
     if not isinstance(custom, dict):
         return encode_compact_json(custom)
     lines = [*_render_comment(custom.get("description")), f"type {_render_name(custom)} = (_: string) => any;"]
@@ -45,13 +47,13 @@ def render_custom_tool(custom: Any) -> str:
 
 
 def render_response_format(schema: dict[str, Any]) -> str:
-    """A `json_schema`, as the same publication writes one: a heading, its name, its description, its JSON."""
+    """Renders a `json_schema` in the form of the same publication: heading, name, description, JSON."""
     lines = ["# Response Formats", "", f"## {_render_name(schema)}", "", *_render_comment(schema.get("description"))]
     return "\n".join([*lines, encode_compact_json(schema.get("schema"))])
 
 
 def encode_compact_json(value: object) -> str:
-    """Compact JSON; nothing for a value that has none."""
+    """Returns compact JSON; an empty text for a value that cannot be encoded."""
     try:
         return orjson.dumps(value).decode()
     except TypeError:
@@ -119,7 +121,7 @@ def _render_type(schema: Any, depth: int) -> str:
 
 
 def _render_name(named: dict[str, Any]) -> str:
-    """What is called by another value than a text is called by its JSON."""
+    """Returns the name of a tool. A name that is not a text is rendered as JSON."""
     name = named.get("name")
     return name if isinstance(name, str) else encode_compact_json(name)
 

@@ -1,1 +1,1 @@
-"""The decision what the model sees: outline, policy and budget in, plan out."""
+"""Decides what a view shows. Input: outline, policy and budget. Output: a plan."""

@@ -1,4 +1,4 @@
-"""How many tokens a view may have. All numbers are tokens as the provider counts them (calibrated)."""
+"""Computes how many tokens a view may have. All numbers are tokens as the provider counts them (calibrated)."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import msgspec
 from app.context.plan.policy import ContextPolicy
 
 MAX_OUTPUT_RESERVE_SHARE = 0.125
-"""At most this share of the window is kept free for the answer that a request asks for. Where prompt and answer do not
-fit together, the answer's limit is lowered to what is left; the prompt is shortened only below this share."""
+"""The largest share of the window that is kept free for the answer that a request asks for. If prompt and answer do
+not fit together, the answer's limit is lowered to what is left. The prompt is shortened only if the answer would get
+less than this share (decision 40)."""
 
 MIN_SUMMARY_TOKENS = 256
-"""Below this a summary keeps hardly a fact, however small the window."""
+"""The smallest limit for one summary. A shorter summary keeps hardly any fact, however small the window is."""
 
 SUMMARY_WINDOW_DIVISOR = 16
-"""A summary takes at most this fraction of the window, so that a dozen of them leave room to work."""
+"""One summary takes at most window ÷ 16 tokens, so that a dozen summaries leave room for verbatim messages."""
 
 
 UNREACHABLE_TOKENS = 1 << 62
-"""A line that no view passes."""
+"""A threshold that no view reaches."""
 
 
 class Budget(msgspec.Struct, frozen=True):
-    """The lines that a view is held against.
+    """The thresholds that the tokens of a view are compared with.
 
-    `limit` is never passed: window − reserve − `output`, the part of the requested answer that is kept free.
-    `compaction_threshold` is
-    the policy's trigger, at most `limit`. `calibration_ratio` turns a raw count into the provider's
-    (`context.calibration`).
+    `limit` is never exceeded. It is window − reserve − `output`; `output` is the part of the requested answer that is
+    kept free. `compaction_threshold` is the policy's threshold, at most `limit`. `calibration_ratio` turns a raw count
+    into the provider's count (`context.calibration`).
     """
 
     window: int
@@ -39,19 +39,23 @@ class Budget(msgspec.Struct, frozen=True):
     compaction_threshold: int
     calibration_ratio: float = 1.0
     precompaction_threshold: int = 0
-    """Above this the next summary is made ahead: as far below `soft` as the policy's ratios are apart."""
+    """Above this, the next summary is made ahead of need. It is to `compaction_threshold` as the policy's
+    `prepare_ratio` is to its `threshold_ratio`."""
     quotation_reserve: int = 0
-    """Kept free below `hard`, once part of the log is folded, to quote or search what is folded."""
+    """Kept free below `limit` once summaries stand for part of the log, for quotations from that part or searches in
+    it."""
     requested_output: int = 0
-    """The answer's limit as the request has it; 0 where it has none, or where the window is a guess."""
+    """The answer's limit in the request; 0 if the request has none, or if the window is a guess."""
 
     @property
     def window_without_reserve(self) -> int:
-        """The window without the reserve: what pressure is measured against."""
+        """Returns the window less the reserve. Pressure is a share of this."""
         return self.window - self.reserve_tokens
 
     def compute_threshold(self, *, has_summaries: bool) -> int:
-        """The soft line of a view of which part is folded, or nothing."""
+        """Returns the compaction threshold of a view. With summaries it is at most the limit less the quotation
+        reserve.
+        """
         return (
             min(self.compaction_threshold, self.limit - self.quotation_reserve)
             if has_summaries
@@ -59,24 +63,28 @@ class Budget(msgspec.Struct, frozen=True):
         )
 
     def compute_precompaction_threshold(self, threshold: int) -> int:
-        """`prepare` for another line than `soft`, as far below it."""
+        """Returns the precompaction threshold that belongs to another compaction threshold, in the same proportion."""
+        # The threshold may be 0 for a tiny window without a token floor.
         return threshold * self.precompaction_threshold // (self.compaction_threshold or 1)
 
     def compute_pressure(self, tokens: int) -> float:
-        """How full a view of so many tokens makes the window: 1 where only the reserve is left."""
+        """Returns the share of the window without its reserve that `tokens` take: 1 if only the reserve is left."""
         return tokens / (self.window_without_reserve or 1)
 
     def compute_limit_pressure(self, tokens: int) -> float:
-        """The share of `hard` that a prompt takes: `context.pressure` of an answer."""
+        """Returns the share of `limit` that a prompt takes: `context.pressure` of an answer."""
         return tokens / self.limit
 
     def compute_output_limit(self, prompt_tokens: int) -> int | None:
-        """The answer's limit that leaves room for a prompt of so many tokens; None where the requested one does.
+        """Returns the answer's limit that leaves room for a prompt of `prompt_tokens`; None if the requested limit
+        does.
 
-        The reserve stays free, since the prompt is an estimate.
+        The reserve stays free, since the prompt's size is an estimate.
         """
         if prompt_tokens + self.requested_output <= self.window:
             return None
+        # The view was planned with `output` kept free, so the answer gets that much even where the estimate leaves
+        # less.
         limit = max(self.output, self.window - self.reserve_tokens - prompt_tokens)
         return limit if limit < self.requested_output else None
 
@@ -85,27 +93,29 @@ class Budget(msgspec.Struct, frozen=True):
         return raw_tokens if ratio == 1 else round(raw_tokens * ratio)
 
     def compute_raw_tokens(self, tokens: int) -> int:
-        """The largest raw count that stays within `tokens` once it is calibrated."""
+        """Returns the largest raw count that is at most `tokens` after calibration."""
         return int(tokens / self.calibration_ratio)
 
 
 def compute_budget(
     policy: ContextPolicy, *, window: int, requested_output: int | None = None, calibration_ratio: float = 1.0
 ) -> Budget:
-    """The budget of a request.
+    """Computes the budget of a request.
 
     Args:
         policy: gives reserve, threshold and floor.
-        window: context window of the model, tokens, prompt and answer together.
+        window: context window of the model: tokens of prompt and answer together.
         requested_output: the request's `max_tokens` or `max_completion_tokens`.
         calibration_ratio: calibration of raw counts.
     """
     reserve = round(window * policy.reserve_ratio)
     requested = requested_output or 0
     output = min(requested, int(window * MAX_OUTPUT_RESERVE_SHARE))
+    # At least 1: `limit` is a divisor in `compute_limit_pressure`.
     hard = max(1, window - reserve - output)
     soft = min(hard, max(policy.token_floor, int(window * policy.threshold_ratio)))
     prepare = int(soft * min(1, policy.prepare_ratio / policy.threshold_ratio))
+    # A `prepare_ratio` of 1 switches precompaction off.
     if policy.prepare_ratio == 1:
         prepare = UNREACHABLE_TOKENS
     recall = 0 if policy.recall_mode == "off" else int(window * policy.recall_ratio)
@@ -113,7 +123,8 @@ def compute_budget(
 
 
 def compute_compaction_threshold(policy: ContextPolicy, budget: Budget, *, has_summaries: bool) -> int:
-    """Above so many calibrated tokens a view is compacted, or shortened where its policy writes no summaries.
+    """Returns the threshold, in calibrated tokens, above which a view is compacted, or shortened if the policy writes
+    no summaries.
 
     Args:
         has_summaries: whether summaries stand for part of the log in the view.
@@ -123,12 +134,14 @@ def compute_compaction_threshold(policy: ContextPolicy, budget: Budget, *, has_s
     if policy.kind == "additive":
         return budget.compute_threshold(has_summaries=has_summaries)
     trigger = compute_checkpoint_trigger_tokens(policy, budget.window)
+    # A view that reaches the trigger is due; callers compare with `>`, hence one token less.
     return budget.limit if trigger is None else min(budget.limit, trigger - 1)
 
 
 def compute_checkpoint_trigger_tokens(policy: ContextPolicy, window: int) -> int | None:
-    """From so many tokens on a view reaches the trigger of policy `aligned_prefix`; None for triggers of other
-    kinds."""
+    """Returns the number of tokens from which on a view triggers a checkpoint (policy `aligned_prefix`); None if the
+    trigger is not in tokens.
+    """
     trigger = policy.trigger
     if trigger.value is None or trigger.type not in {"token_ratio", "remaining_tokens"}:
         return None
@@ -136,5 +149,7 @@ def compute_checkpoint_trigger_tokens(policy: ContextPolicy, window: int) -> int
 
 
 def compute_summary_token_limit(policy: ContextPolicy, window: int) -> int:
-    """The most tokens that one summary may have: what is planned for, and `max_tokens` of the summary call."""
+    """Returns the most tokens that one summary may have. Plans expect this size, and the summary call sends it as
+    `max_tokens`.
+    """
     return min(policy.summarizer.max_summary_tokens, max(MIN_SUMMARY_TOKENS, window // SUMMARY_WINDOW_DIVISOR))

@@ -1,7 +1,8 @@
-"""Policy `aligned_prefix`: shorten tool results first; once messages overflow, one summary of everything takes their
-place.
+"""Plans under policy `aligned_prefix`: tool results are shortened first; when messages still overflow, one summary of
+the whole log replaces them.
 
-Each checkpoint is written from the whole log, not from the one before, and stands alone in front of the newest turns.
+Each checkpoint is written from the whole log, not from the checkpoint before it. A view shows one checkpoint, in front
+of the newest turns.
 """
 
 from __future__ import annotations
@@ -24,31 +25,39 @@ from app.context.stages.view_shortener import ViewShortener
 from app.context.view.view_messages import ViewTokenCounter, count_empty_section_tokens, count_summary_frame_tokens
 
 GENTLE_STAGES: Final = ("mask_results", "cap_messages", "clear_tool_results", "clear_reasoning")
-"""Stages that lose least; a checkpoint is preferred to the others."""
+"""The stages that lose least. They run before a checkpoint is written; the other stages run only if no checkpoint
+helps."""
 
 
 @dataclass(frozen=True)
 class CheckpointPlanner:
-    """The planner of the policy. Checkpoints in `Outline.chunks` all begin at the log's start, by reach."""
+    """The planner of the policy. All summaries in `Outline.summaries` are checkpoints: each begins at the log's start,
+    and they are ordered by their ends.
+    """
 
     outline: Outline
     budget: Budget
     policy: ContextPolicy
     counter: ViewTokenCounter
     through_seq: int | None = None
-    """Where a checkpoint that is asked for ends, instead of where the policy says."""
+    """Where a requested checkpoint ends; None: the policy decides."""
 
     def plan(self, summarize: SummarizeMode) -> Plan:
         asked = summarize in {"now", "ahead"}
+        # A checkpoint on request or ahead of need starts from the view with the newest checkpoint. Otherwise the view
+        # with the fewest summarized messages is best.
         view = (None if asked else self._find_fitting_view()) or self._candidates.list_with_needed_folds()[-1]
         if asked or not view.summaries:
             return self._plan_from_view(view, summarize)
+        # Before a first checkpoint is shown, masking alone may keep the whole log within the limit, and loses less.
         whole_plan, tail = self._plan_masked_log(), self.outline.tail
         if whole_plan is not None:
             return whole_plan
+        # Either the messages must still be loaded (the plan then asks for them), or the right ones are loaded already.
         if tail is None or self._shortener.has_loaded_tail(view):
             return self._plan_from_view(view, summarize)
-        # The whole log was read and does not fit: go on with its end.
+        # `_plan_masked_log` loaded the whole log, and it does not fit. The view needs only the messages after its
+        # boundary.
         behind = tail[view.boundary.to_seq - (self.outline.tail_start or LOG_START).to_seq :]
         outline = replace(self.outline, tail=behind, tail_start=view.boundary)
         return dataclasses.replace(self, outline=outline)._plan_from_view(view, summarize)
@@ -65,17 +74,21 @@ class CheckpointPlanner:
             whole if whole.fits_limit else self._shortener.resume_last_cut(view), asked=asked
         )
         chosen = self._shortener.build_plan(decided)
+        # A checkpoint is written ahead only if masking does not make room: it costs a call, masking does not.
         if summarize == "never" or (summarize == "ahead" and self._is_masking_enough(whole)):
             return chosen
+        # A view that was cut looks short. Whether a checkpoint is needed is judged by the view before the cut.
         return self._add_checkpoint(chosen, left if left.boundary == whole.boundary else whole, summarize)
 
     def _is_masking_enough(self, draft: Draft) -> bool:
-        """Whether masking its results is enough for now."""
+        """Says whether masking the results of a view brings it under the precompaction threshold."""
         return self.budget.calibrate_tokens(mask_read_results_fully(draft).tokens) <= self._precompaction_threshold
 
     def _plan_masked_log(self) -> Plan | None:
-        """The whole log with its results masked, instead of the first checkpoint; None where that does not fit, where
-        the trigger is reached or where a checkpoint was shown before."""
+        """Plans the whole log with its results masked, in place of the first checkpoint.
+
+        Returns None if that does not fit, if the trigger is reached, or if a view with a checkpoint was sent before.
+        """
         last, view = self.outline.last_view, self._candidates.build_whole_log_view()
         if last.boundary.to_seq or last.asked_seq or self._reaches_token_trigger(view.tokens):
             return None
@@ -91,13 +104,17 @@ class CheckpointPlanner:
         return summarize == "now" or reached or self._shortener.must_shorten(view)
 
     def _find_fitting_view(self) -> ViewCandidate | None:
-        """The first view that fits and does not reach the trigger, fewest messages folded; behind the last one's
-        boundary only with much room."""
+        """Returns the first view, fewest messages summarized, that fits and does not reach the trigger.
+
+        A view whose boundary is before the last view's boundary is chosen only if it leaves much room: going back
+        breaks the prompt cache.
+        """
         last = self.outline.last_view
         for view in self._candidates.list_with_needed_folds():
             tokens = self.budget.calibrate_tokens(view.tokens)
             is_short = tokens <= self.budget.limit and not self._reaches_token_trigger(view.tokens)
             goes_back = view.boundary.to_seq < last.boundary.to_seq
+            # A compaction that a client asked for is never undone, even if the log would fit again.
             if view.boundary.to_seq < last.asked_seq or not is_short:
                 continue
             if not goes_back or tokens < self.budget.window * self.policy.regrow_ratio:
@@ -105,13 +122,19 @@ class CheckpointPlanner:
         return None
 
     def _shorten_draft(self, before: Draft, *, asked: bool) -> tuple[Draft, Draft]:
-        """The view to send until there is a checkpoint, and the one that tells whether there should be: what gentle
-        stages made of it where that pays, and the others where it still does not fit or soon would not again."""
+        """Returns two drafts: the view to send until there is a checkpoint, and the view that decides whether a
+        checkpoint is needed.
+
+        The second one is the result of the gentle stages if they pay. The first one has the other stages, too, if it
+        would not fit otherwise.
+        """
         view = ViewCandidate(before.summaries, before.boundary, before.tokens)
         if before.fits_limit and (asked or not self._shortener.must_shorten(view)):
             return before, before
         gentle = [name for name in self.policy.stage_names if name in GENTLE_STAGES]
         draft = before if asked else self._shortener.apply_policy_stages(before, gentle)
+        # Edits break the prompt cache. They count only if they free enough, if a stage's own rule is due, or if they
+        # alone make the view fit and either cut results that are still to be read or spare the whole log a cut.
         pays = self._shortener.frees_enough(before, draft) or self._shortener.is_stage_rule_due(view)
         cuts_unread = any(entry.seq in draft.edits for entry in list_unread_results(draft))
         is_saved = draft.fits_limit and not before.fits_limit and (cuts_unread or not draft.boundary_seq)
@@ -123,13 +146,14 @@ class CheckpointPlanner:
         return (final if final.fits_limit else self._shortener.trim_to_fit(final)), left
 
     def _add_checkpoint(self, decided: Plan, draft: Draft, summarize: SummarizeMode) -> Plan:
-        """The plan, asking for a checkpoint where the trigger says so and it gains enough."""
+        """Adds a checkpoint to the plan if the trigger is reached and the checkpoint gains enough."""
         tail = draft.context.tail
         cut = (
             self._choose_checkpoint_end(tail, is_ahead=summarize == "ahead")
             if self.through_seq is None
             else self.through_seq
         )
+        # Nothing lies between the last checkpoint and the turns that stay verbatim.
         if cut is None or cut <= tail.start_seq:
             return replace(decided, notes=(*decided.notes, PlanNote("nothing_to_gain")))
         overflow = self._count_overflowing_messages(draft)
@@ -144,14 +168,18 @@ class CheckpointPlanner:
         return replace(decided, to_summarize=(wanted,), notes=(*decided.notes, PlanNote("compaction_needed", facts)))
 
     def _choose_checkpoint_end(self, tail: LogTail, *, is_ahead: bool) -> int | None:
-        """Where the turns begin that stay verbatim: the last `keep_turns` before the current one, fewer where they
-        would take more than `buffer_max_ratio`; inside the current turn where that is too long by itself."""
+        """Returns where a checkpoint ends: before the last `keep_turns` turns and the current one.
+
+        Fewer turns are kept if they would take more than `buffer_max_ratio`. The checkpoint ends inside the current
+        turn if that turn is too long by itself. None if no place is possible.
+        """
         rounds = tail.rounds
         openings = [entry.from_seq for entry in rounds if entry.opens_turn]
         allowed = self.budget.compute_raw_tokens(int(self.budget.window * self.policy.buffer_max_ratio))
         kept = openings[-self.policy.checkpoint_keep_turns - 1 :]
         if is_ahead and tail.ends_with_final_answer:  # the turn that needs it is still to come
             kept = [*kept[1:], *([] if self.policy.checkpoint_keep_turns else [tail.end_seq])]
+        # A current turn that is a single round cannot be cut: it is kept whole even above its share.
         for seq in kept:
             if tail.count_tokens_from(seq) <= allowed or seq == openings[-1] == rounds[-1].from_seq:
                 return seq
@@ -159,7 +187,9 @@ class CheckpointPlanner:
         return next((seq for seq in inside if tail.count_tokens_from(seq) <= allowed), inside[-1] if inside else None)
 
     def _count_overflowing_messages(self, draft: Draft) -> int:
-        """How many messages do not fit, counted from the newest back: those are to be refined."""
+        """Returns how many messages do not fit, counted from the newest message back. The checkpoint is to replace
+        them.
+        """
         tail = draft.context.tail
         room = draft.context.limit_tokens - draft.context.instructions_tokens - draft.summary_tokens
         for number, entry in enumerate(reversed(tail.messages)):
@@ -178,7 +208,7 @@ class CheckpointPlanner:
         return self._reaches_token_trigger(draft.tokens)
 
     def _reaches_token_trigger(self, view_tokens: int) -> bool:
-        """Whether a trigger that is told in tokens is reached, be it before anything overflows."""
+        """Says whether a trigger in tokens is reached. It may be reached before anything overflows."""
         trigger = compute_checkpoint_trigger_tokens(self.policy, self.budget.window)
         return trigger is not None and self.budget.calibrate_tokens(view_tokens) >= trigger
 
@@ -193,7 +223,9 @@ class CheckpointPlanner:
 
     @property
     def _precompaction_threshold(self) -> int:
-        """Above this a checkpoint is made ahead."""
+        """Returns the tokens above which a checkpoint is made ahead; at most the limit, also where the policy switches
+        precompaction off.
+        """
         return min(self.budget.compute_precompaction_threshold(self.budget.limit), self.budget.limit)
 
     @cached_property

@@ -1,7 +1,7 @@
-"""Where a log may be cut: rounds, turns and the anchor that a cut inside a turn needs.
+"""Finds where a log may be cut: rounds, turns, and the anchor that a cut inside a turn needs.
 
-Calls and results are paired by their position, never by id: real logs reuse ids. Cuts fall between rounds only, so
-nothing that is cut here can be orphaned.
+Calls and results are paired by their position, never by id: real logs use an id twice. Cuts fall between rounds only,
+so a cut never separates a call from its result.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from app.context.stages.tool_round_text import TOOL_RESULT_ROLES
 from app.conversation.messages import LogMessage, Summary
 
 MIN_STRETCH_FILL_SHARE = 0.75
-"""A stretch may be this much shorter than its fair share to end with a turn."""
+"""A stretch may be shorter than its fair share, down to this share of it, to end with a turn."""
 
 
 MIN_STRETCH_SHARE = 0.1
-"""Of what a summarizer can read; a smaller stretch is not summarized by itself."""
+"""Share of what a summarizer can read. A smaller stretch is joined to its neighbour."""
 
 
 class Round(msgspec.Struct, frozen=True):
-    """The smallest thing that can be kept or dropped: log messages `[from_seq, to_seq)`."""
+    """What is kept or dropped together: log messages `[from_seq, to_seq)`."""
 
     from_seq: int
     to_seq: int
     tokens: int
     opens_turn: bool
-    """It is a user message, or the first of the log."""
+    """Whether it is a user message, or the first round of the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +45,14 @@ class TurnAnchor:
 
 
 class LogTail:
-    """The log from some boundary on: loaded messages, cut into rounds. Tokens are raw counts."""
+    """The messages of a log after some boundary, cut into rounds. Tokens are raw counts."""
 
     def __init__(self, messages: Sequence[LogMessage], *, after: Boundary | Summary | None) -> None:
-        """Cut a tail into rounds.
+        """Cuts a tail into rounds.
 
         Args:
-            messages: from there to the log's end, without gaps.
-            after: the boundary, or the chunk that ends there; None: the log's start.
+            messages: all messages from the boundary to the log's end, without gaps.
+            after: the boundary, or the summary that ends there; None: the log's start.
         """
         after = after or LOG_START
         self.start_boundary = build_boundary_after(after)
@@ -72,43 +72,47 @@ class LogTail:
 
     @property
     def newest_user_message(self) -> TurnAnchor | None:
-        """The last user message of the log, wherever it is."""
+        """Returns the log's last user message, which may be before the tail."""
         return self._find_user_message_before(self.end_seq)
 
     @cached_property
     def tool_results(self) -> list[LogMessage]:
-        """Tool results, oldest first."""
+        """Returns the tool results, oldest first."""
         return [entry for entry in self.messages if entry.message.body.get("role") in TOOL_RESULT_ROLES]
 
     @property
     def ends_with_final_answer(self) -> bool:
-        """Whether the last message is an assistant's that calls no tool: the last turn is complete."""
+        """Says whether the last message is an assistant's without tool calls: then the last turn is complete."""
         if not self.messages:
             return False
         last = self.messages[-1].message
         return last.role == "assistant" and not last.tool_calls
 
     def count_tokens_before(self, seq: int) -> int:
-        """Tokens of the log before `seq`."""
+        """Returns the tokens of the log before `seq`."""
         return self.messages[seq - self.start_seq - 1].tokens_total if seq > self.start_seq else self._total_before
 
     def count_tokens_from(self, seq: int) -> int:
-        """Tokens of the log from `seq` to its end."""
+        """Returns the tokens of the log from `seq` to its end."""
         return self.count_tokens_before(self.end_seq) - self.count_tokens_before(seq)
 
     def find_message(self, seq: int) -> LogMessage:
         return self.messages[seq - self.start_seq]
 
     def find_anchor(self, seq: int) -> TurnAnchor | None:
-        """The user message that a verbatim part beginning at `seq` needs in front; None where a turn begins."""
+        """Returns the user message that is repeated in front of a verbatim part that begins at `seq`; None if a turn
+        begins there.
+        """
+        # The tail's own start may lie inside a turn whose question is not loaded: the boundary carries it.
         if seq == self.start_seq:
             return self._start_anchor
         if seq == self.end_seq:
+            # A view that shows no message verbatim still needs the question, unless it has been answered.
             return None if self.ends_with_final_answer else self.newest_user_message
         return None if self.find_message(seq).message.role == "user" else self._find_user_message_before(seq)
 
     def build_boundary(self, to_seq: int) -> Boundary:
-        """What must be known of the place before `to_seq`."""
+        """Builds the boundary before `to_seq`, with its totals and its anchor."""
         if to_seq == self.start_seq:
             return self.start_boundary
         anchor = self.find_anchor(to_seq)
@@ -129,26 +133,28 @@ class LogTail:
 
 
 def build_log_tail(outline: Outline) -> LogTail:
-    """The tail of an outline whose `tail` is loaded."""
+    """Builds the tail of an outline whose `tail` is loaded."""
     return LogTail(outline.tail or (), after=find_tail_start(outline))
 
 
 def find_tail_start(outline: Outline) -> Boundary:
-    """Where the tail of an outline begins."""
+    """Returns where the tail of an outline begins."""
     if outline.tail_start is not None:
         return outline.tail_start
     return build_boundary_after(outline.summaries[-1]) if outline.summaries else LOG_START
 
 
 def build_boundary_after(summary: Summary | Boundary) -> Boundary:
-    """The place where a chunk ends."""
+    """Returns the boundary at the end of a summary."""
     return Boundary(
         summary.to_seq, summary.tokens_total, summary.anchor_seq, summary.anchor_tokens, summary.through_turn
     )
 
 
 def split_into_rounds(messages: Sequence[LogMessage]) -> tuple[Round, ...]:
-    """Rounds in order: an assistant message with the results directly after it, or one message of another kind."""
+    """Splits messages into rounds, in order: an assistant message with the results directly after it, or one message of
+    another role.
+    """
     roles = [entry.message.body.get("role") for entry in messages]
     rounds: list[Round] = []
     start, count = 0, len(messages)
@@ -166,11 +172,11 @@ def split_into_rounds(messages: Sequence[LogMessage]) -> tuple[Round, ...]:
 
 
 def split_rounds(rounds: Sequence[Round], limit_tokens: int) -> tuple[tuple[Round, ...], ...]:
-    """Cut neighbouring rounds into stretches of about equal size, each within `limit_tokens`.
+    """Cuts neighbouring rounds into stretches of about equal size, each within `limit_tokens`.
 
-    Cuts prefer the beginning of a turn. A round above the limit is a stretch of its own, joined by what would be a
-    stretch of less than `MIN_STRETCH_SHARE` beside it: a summary of a few words gains nothing, and what is above
-    the limit is shortened for its reader anyway.
+    Cuts prefer the beginning of a turn. A round above the limit is a stretch of its own. A stretch of less than
+    `MIN_STRETCH_SHARE` joins its neighbour: a summary of a few words gains nothing, and text above the limit is
+    shortened before the summarizer reads it.
     """
     limit_tokens = max(1, limit_tokens)
     totals = [0, *accumulate(entry.tokens for entry in rounds)]
@@ -185,8 +191,9 @@ def split_rounds(rounds: Sequence[Round], limit_tokens: int) -> tuple[tuple[Roun
 
 
 def _join_small_stretches(ends: Sequence[int], totals: Sequence[int], limit_tokens: int) -> list[int]:
-    """The same ends without those of stretches that are too small to be summarized: each is joined to the one after
-    it, the last to the one before it."""
+    """Removes the ends of stretches that are too small to be summarized: each joins the stretch after it, the last one
+    the stretch before it.
+    """
     smallest = limit_tokens * MIN_STRETCH_SHARE
     kept: list[int] = []
     start = 0
@@ -198,17 +205,18 @@ def _join_small_stretches(ends: Sequence[int], totals: Sequence[int], limit_toke
 
 
 def _find_stretch_end(totals: Sequence[int], openings: Sequence[int], start: int, limit_tokens: int) -> int:
-    """Where a stretch that begins at `start` ends: near its fair share of what is left, at the beginning of a turn if
-    one is near.
+    """Returns where a stretch that begins at `start` ends: near its fair share of what is left, at the beginning of a
+    turn if one is near.
 
     Args:
-        totals: tokens before each round, and of all of them.
-        openings: where turns begin after the first round, and the end.
+        totals: tokens before each round; the last entry is the total of all rounds.
+        openings: indexes of the rounds after the first that open a turn, then the number of rounds.
     """
     left = totals[-1] - totals[start]
     fair = left / max(1, -(-left // limit_tokens))
     reach = bisect_right(totals, totals[start] + limit_tokens) - 1
     if reach <= start:
+        # One round alone is above the limit. It cannot be cut, so it is a stretch by itself.
         return start + 1
     near = bisect_left(totals, totals[start] + fair * MIN_STRETCH_FILL_SHARE, lo=start + 1)
     opening = openings[bisect_left(openings, near) : bisect_right(openings, reach)]
@@ -216,6 +224,6 @@ def _find_stretch_end(totals: Sequence[int], openings: Sequence[int], start: int
 
 
 def _choose_nearest_end(ends: Sequence[int], totals: Sequence[int], aim_tokens: float) -> int:
-    """The one of some ends, in order, before which there are most nearly so many tokens."""
+    """Returns the end before which there are most nearly `aim_tokens` tokens. `ends` is ordered."""
     place = bisect_left(ends, aim_tokens, key=totals.__getitem__)
     return min(ends[max(0, place - 1) : place + 1], key=lambda end: abs(totals[end] - aim_tokens))

@@ -1,4 +1,4 @@
-"""What a decision is made from and what comes of it: `Outline` in, `Plan` out."""
+"""The planner's input and output: `Outline` in, `Plan` out."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ SummaryStyle = Literal["additive", "checkpoint", "recursive"]
 
 
 class Boundary(msgspec.Struct, frozen=True):
-    """A place in the log where a verbatim part may begin, and what must be known of it. Tokens are raw counts."""
+    """A place in the log where a verbatim part may begin, with the totals of the log before it. Tokens are
+    raw counts.
+    """
 
     to_seq: int = 0
-    """The first message behind it."""
+    """The first message after the boundary."""
     tokens_total: int = 0
-    """Tokens of the log before it."""
+    """Tokens of the log before the boundary."""
     anchor_seq: int | None = None
-    """The user message of the turn that it falls into; None where a turn begins here."""
+    """The user message of the turn that the boundary cuts; None if a turn begins here."""
     anchor_tokens: int = 0
     through_turn: int = 0
-    """How many turns begin in the log before it."""
+    """How many turns begin in the log before the boundary."""
 
 
 LOG_START = Boundary()
@@ -41,7 +43,9 @@ class Pin(msgspec.Struct, frozen=True):
 
 
 class QuotedPassage(msgspec.Struct, frozen=True):
-    """What is quoted of one message: its content text from `start` to `end`, in characters; all of it without them."""
+    """The quoted part of one message: spans of its content text, each from start to end in characters; without spans,
+    the whole text.
+    """
 
     seq: int
     spans: tuple[tuple[int, int], ...] = ()
@@ -53,98 +57,104 @@ class Quotation(msgspec.Struct, frozen=True):
     before_seq: int
     passages: tuple[QuotedPassage, ...]
     tokens: int
-    """Raw count of the message that quotes them."""
+    """Raw count of the message that shows the quotation."""
 
 
 class LastView(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is kept of the last view made for a window under a policy, so that the next one begins with its bytes."""
+    """What is stored of the last view for one window and policy, so that the next view begins with the same bytes and
+    the provider's prompt cache is used.
+    """
 
     boundary: Boundary = LOG_START
     edits: tuple[Edit, ...] = ()
     quotations: tuple[Quotation, ...] = ()
     level: float = 0.0
-    """The highest pressure threshold that it was above."""
+    """The highest pressure threshold that the view was at or above."""
     tokens: int = 0
-    """What it took right after the last time it was shortened, calibrated."""
+    """Calibrated tokens of the view right after it was last shortened."""
     asked_seq: int = 0
-    """No view begins before this: a compaction through it was asked for."""
+    """No view begins before this message: a client asked for a compaction through it."""
 
 
 MAX_STORED_VIEWS = 8
-"""How many of a conversation's last views are kept: one for each window and policy that it is answered with."""
+"""How many last views of a conversation are stored: one for each pair of window and policy."""
 
 
 class Outline(msgspec.Struct, frozen=True):
     """What the planner knows of a conversation. Tokens are raw counts."""
 
     instructions_tokens: int
-    """Leading system messages, tool schemas and the fixed overhead of a request."""
+    """Leading system and developer messages, tool schemas and the fixed overhead of a request."""
     log_tokens: int
     """The whole log, new messages included."""
     next_seq: int
     """One past the last message, new messages included."""
     summaries: tuple[Summary, ...] = ()
-    """The active chain from the log's start, oldest first, each beginning where the one before ended, or behind what
-    the client leaves out there. Under a policy whose summaries replace each other: all of them, each from the log's
-    start, by reach. No folds."""
+    """The active chain from the log's start, oldest first. Each summary begins where the one before ended, or after
+    messages there that the client leaves out. Under a policy whose summaries replace each other: all of them, each
+    from the log's start, ordered by their ends. Without folds."""
     folds: tuple[Summary, ...] = ()
-    """Folds over a prefix of `chunks`."""
+    """Folds over a prefix of `summaries`."""
     tail: Sequence[LogMessage] | None = None
-    """Messages from `tail_start` to the end, new ones included; None while not loaded."""
+    """Messages from `tail_start` to the end, new messages included; None while they are not loaded."""
     tail_start: Boundary | None = None
-    """Where the tail begins; None: at the last chunk's end."""
+    """Where the tail begins; None: at the end of the last summary."""
     new_from_seq: int = 0
     """The first new message of this request."""
     pins: tuple[Pin, ...] = ()
-    """By place in the log, not overlapping."""
+    """Ordered by place in the log; they do not overlap."""
     last_view: LastView = LastView()
     omitted_seqs: Set[int] = frozenset()
-    """Seqs of the messages that the client leaves out of its history. They take no tokens."""
+    """Messages that the client leaves out of its history. They take no tokens."""
 
 
 class SummaryRange(msgspec.Struct, frozen=True):
-    """Log messages `[from_seq, to_seq)` to be summarized into one chunk; with `folds`, from these chunks' texts."""
+    """Log messages `[from_seq, to_seq)` that one summary shall stand for. With `folds`, the summary is written from the
+    texts of these summaries.
+    """
 
     from_seq: int
     to_seq: int
     folds: tuple[str, ...] = ()
     style: SummaryStyle = "additive"
-    """What kind of summary: of a stretch, a checkpoint of everything, or a rolling summary that replaces `base`."""
+    """The kind of summary: of a stretch (`additive`), of everything (`checkpoint`), or a rolling summary that
+    replaces `base` (`recursive`)."""
     base: str = ""
-    """Id of the chunk whose text is read in place of the log before its end (style `recursive`)."""
+    """Id of the summary that is read in place of the log before its end (style `recursive`)."""
 
 
 class PlanNote(msgspec.Struct, frozen=True):
-    """Why the plan is as it is: a short code, and the numbers behind it."""
+    """A reason for the plan: a short code and its numbers."""
 
     code: str
     facts: Mapping[str, int | float | str] = msgspec.field(default_factory=dict)
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """A view, described: summaries; what is pinned from before the boundary and (where the tail begins inside a turn)
-    that turn's user message, in the order of the log; the log from `boundary_seq`, some of it edited; quotations."""
+    """The description of a view, in the order of its messages: summaries; pins from before the boundary and the anchor,
+    in the order of the log; the log from `boundary_seq` on, some of it edited, with quotations between.
+    """
 
     status: ViewStatus
     summaries: tuple[Summary, ...]
-    """Shown, oldest first, folds in place of what they fold."""
+    """The summaries that are shown, oldest first; a fold stands in place of the summaries that it merges."""
     boundary: Boundary
     prompt_tokens: int
     """Raw count of the whole view."""
     fits: bool
-    """Whether it is within `Budget.hard`."""
+    """Whether the view is within `Budget.limit`."""
     pins: tuple[Pin, ...] = ()
-    """Shown in front of the tail, from before the boundary."""
+    """The pins from before the boundary. Those after it are in the verbatim part."""
     edits: Mapping[int, Edit] = msgspec.field(default_factory=dict)
     quotations: tuple[Quotation, ...] = ()
     dropped_message_count: int = 0
-    """Messages neither shown nor covered by a chunk; a notice stands for them."""
+    """Messages that are neither shown nor summarized; a notice stands for them."""
     to_summarize: tuple[SummaryRange, ...] = ()
     needs_tail: Boundary | None = None
-    """The decision needs the messages from here on: load them and plan again."""
+    """If set, the planner needs the messages from this boundary on: load them and plan again."""
     level: float = 0.0
     shortened_tokens: int = 0
-    """`LastView.level` and `tokens` of this view."""
+    """`level` and this value are stored as `LastView.level` and `LastView.tokens` of this view."""
     notes: tuple[PlanNote, ...] = ()
 
     @property
@@ -153,24 +163,27 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def anchor_seq(self) -> int | None:
-        """The user message repeated in front of the tail; None where it is pinned, and shown as that."""
+        """Returns the user message that is repeated in front of the verbatim part; None if there is none, or if it is
+        shown as a pin.
+        """
         seq = self.boundary.anchor_seq
         return None if any(pin.from_seq == seq for pin in self.pins) else seq
 
     @property
     def shows_log_unchanged(self) -> bool:
-        """Whether the log is shown as it is."""
+        """Says whether the view is the log as it is."""
         return not (
             self.boundary.to_seq or self.edits or self.summaries or self.dropped_message_count or self.quotations
         )
 
 
 def make_last_view(plan: Plan, before: LastView, *, was_requested: bool = False) -> LastView:
-    """What is kept of a view that was sent.
+    """Returns what is stored of a view that was sent.
 
     Args:
-        before: what was kept of the one before it.
-        was_requested: whether the compaction that it shows was asked for, and is not to be undone by a small log.
+        before: what was stored of the view before it.
+        was_requested: whether a client asked for the compaction that the view shows; later views do not undo it, even
+            if the log would fit.
     """
     return LastView(
         boundary=plan.boundary,
@@ -183,7 +196,7 @@ def make_last_view(plan: Plan, before: LastView, *, was_requested: bool = False)
 
 
 def limit_view_to_log(view: LastView, last_seq: int) -> LastView:
-    """What is kept of a view holds for a log that ends with `last_seq`."""
+    """Limits what is stored of a view to a log that ends with `last_seq`: a branch may be shorter than its parent."""
     return msgspec.structs.replace(
         view,
         edits=tuple(edit for edit in view.edits if edit.seq <= last_seq),

@@ -1,8 +1,9 @@
-"""Decide what the model sees: `plan(outline, budget, policy) → Plan`. Pure: same input, same plan.
+"""Decides what a view shows: `plan_view(outline, budget, policy) → Plan`. Pure: same input, same plan.
 
-Under a policy that summarizes, the view takes the fewest chunks that bring it under its line, so it is stable while it
-grows and regrows when the window does. That decision is arithmetic on stored totals; only where no view is under the
-line are messages looked at. The other policies shorten the log by stages (`context.stages.view_shortener`).
+Under a policy that summarizes, the view shows the fewest summaries that bring it under its threshold. So the view is
+stable while the log grows, and shows more of the log again if the window grows. The decision is arithmetic on stored
+totals; messages are loaded only if no view is under the threshold. The other policies shorten the log by stages
+(`context.stages.view_shortener`).
 """
 
 from __future__ import annotations
@@ -43,17 +44,18 @@ def plan_view(
     summarize: SummarizeMode = "auto",
     through_seq: int | None = None,
 ) -> Plan:
-    """The view to send, the reasons for it, and the ranges whose summaries would make a better one.
+    """Returns the view to send, the reasons for it, and the ranges whose summaries would make a better view.
 
-    The view is always sendable as it is (`fits` says otherwise): `to_summarize` may be ignored or fail.
+    The view can be sent as it is, unless `fits` is false: `to_summarize` may be ignored, and summaries may fail.
 
     Args:
         counter: counts in the conversation's encoding.
         summarizer_input_tokens: the most that one summary call may read, as its provider counts.
-        summarize: `auto` when the view is over its line; `never`; `now` whatever there is before the buffer zone, with
-            every chunk shown; `ahead` what would be summarized if the line were passed now.
-        through_seq: with `now`, the messages before this seq are what is summarized, the buffer zone or not.
+        summarize: `auto`: summarize if the view is over its threshold. `never`. `now`: summarize everything before the
+            buffer and show every summary. `ahead`: return what would be summarized if the threshold were passed now.
+        through_seq: with `now`, summarize the messages before this seq, whatever the buffer is.
     """
+    # Most turns end here. The shortcut skips all candidates, since this runs on each request.
     if summarize == "auto" and (whole := _plan_whole_log(outline, budget, policy)) is not None:
         return whole
     if not policy.may_summarize:
@@ -67,12 +69,15 @@ def plan_view(
         return planner.plan_requested_compaction(through_seq)
     if summarize == "ahead":
         return planner.plan_over_threshold()
+    # Views from stored summaries are free; only if none is under the threshold is a new summary considered.
     return planner.plan_under_threshold() or planner.plan_over_threshold()
 
 
 def _plan_whole_log(outline: Outline, budget: Budget, policy: ContextPolicy) -> Plan | None:
-    """The whole log, where it fits, nothing was ever done to it and no stage could want to: what most turns come to."""
+    """Plans the whole log if it fits and no earlier view or stage changed anything; else returns None."""
     last = outline.last_view
+    # An earlier summary, cut, edit or requested compaction must be honoured, so that the view does not jump back and
+    # forth; stages of a policy may want the view shorter even below the threshold.
     if (
         outline.summaries
         or last.boundary.to_seq
@@ -90,7 +95,7 @@ def _plan_whole_log(outline: Outline, budget: Budget, policy: ContextPolicy) -> 
 
 
 def _plan_shortened_log(outline: Outline, budget: Budget, policy: ContextPolicy, count: ViewTokenCounter) -> Plan:
-    """The log from the last cut on, cut once more where it passes a line."""
+    """Plans the log from the last cut on. If the view passes a threshold, it is cut again."""
     shortening = ViewShortener(outline, budget, policy, count)
     candidates = ViewCandidates(outline, budget, policy, count, shortening.last_edits)
     view = candidates.build_cut_view()
@@ -106,7 +111,7 @@ def _plan_shortened_log(outline: Outline, budget: Budget, policy: ContextPolicy,
 
 @dataclass(frozen=True)
 class _AdditivePlanner:
-    """Policy `additive`, and its strategy `recursive`."""
+    """The planner of policy `additive`, and of its strategy `recursive`."""
 
     outline: Outline
     budget: Budget
@@ -116,13 +121,15 @@ class _AdditivePlanner:
     summarize: SummarizeMode
 
     def plan_under_threshold(self) -> Plan | None:
-        """The first view within its line; behind the last view's boundary only where that leaves much room, and past
-        it, once it will not do, to where there is room for a while.
+        """Plans the first view that is under its threshold; None if there is none.
 
-        Views that fold no more than this window asks for come first, then those that fold all they can.
+        A view from before the last view's boundary is chosen only if it leaves much room. If the boundary must move
+        forward, it moves to where there is room for several turns. Views that fold no more than the window needs are
+        tried first, then those with all folds.
         """
         summaries, last = self.outline.summaries, self.outline.last_view
         end_seq = summaries[-1].to_seq if summaries else 0
+        # Summaries may have been deleted since: a view cannot begin after the last summary that exists.
         last_boundary_seq = min(last.boundary.to_seq, end_seq)
         asked_seq = min(last.asked_seq, end_seq)
         regrow_tokens = self.budget.window * self.policy.regrow_ratio
@@ -137,6 +144,7 @@ class _AdditivePlanner:
             if not usable:
                 continue
             view = usable[0]
+            # The boundary moves anyway, and the prompt cache is lost. Move it far enough that it can stay.
             if 0 < last_boundary_seq < view.boundary.to_seq:
                 view = self._choose_view_with_room(usable)
             fits = PlanNote(
@@ -153,14 +161,17 @@ class _AdditivePlanner:
         return self.budget.calibrate_tokens(view.tokens) <= self._compute_threshold(view)
 
     def _choose_view_with_room(self, views: Sequence[ViewCandidate]) -> ViewCandidate:
-        """The first of some views that leaves room to grow, so that the boundary, once it moves, then stays for a
-        while; the first of all where none does."""
+        """Returns the first view that leaves room to grow, so that the boundary stays where it is for several turns;
+        the first view of all if none does.
+        """
         regrow_tokens = self.budget.window * self.policy.regrow_ratio
         goals = ((view, max(self._compute_threshold(view) * self.policy.target_ratio, regrow_tokens)) for view in views)
         return next((view for view, goal in goals if self.budget.calibrate_tokens(view.tokens) <= goal), views[0])
 
     def plan_over_threshold(self) -> Plan:
-        """No view is under its line: every chunk is shown, and more is summarized where that gains something."""
+        """Plans a view when no candidate is under its threshold: every summary is shown, and more is summarized if that
+        gains something.
+        """
         view = self._candidates.list_with_all_folds()[-1]
         tokens, line = self.budget.calibrate_tokens(view.tokens), self._compute_threshold(view)
         prepare = self.budget.compute_precompaction_threshold(line)
@@ -172,12 +183,14 @@ class _AdditivePlanner:
         may_gain = self.summarize != "never" and self._count_log_tokens_after(view) >= self._compute_min_gain_tokens(
             view
         )
+        # There are too few tokens after the summaries to gain anything: do not load messages.
         if as_it_is.fits and not may_gain:
             return self._apply_proposal(as_it_is, view, None)
         if self.outline.tail is None:
             return replace(as_it_is, needs_tail=view.boundary)
         if self._shortener.must_shorten(view):
             draft = self._shortener.shorten_view(view, over)
+            # Stages that do nothing add no note: the unchanged plan then stands.
             if draft.notes != (over,):
                 as_it_is = self._shortener.build_plan(draft)
                 view = replace(view, tokens=draft.tokens)
@@ -187,8 +200,9 @@ class _AdditivePlanner:
         return self._apply_proposal(as_it_is if as_it_is.fits else self._plan_trimmed_view(view, over), view, proposal)
 
     def plan_requested_compaction(self, through_seq: int | None) -> Plan:
-        """Every chunk is shown, and whatever lies before the buffer zone, or before `through_seq`, is to be
-        summarized."""
+        """Plans a view with every summary, and asks for a summary of everything before the buffer, or before
+        `through_seq`.
+        """
         view = self._candidates.list_with_needed_folds()[-1]
         asked = PlanNote("compaction_asked_for", {"tokens": self.budget.calibrate_tokens(view.tokens)})
         as_it_is = self._shortener.build_unchanged_plan(view, asked)
@@ -201,7 +215,9 @@ class _AdditivePlanner:
         return self._apply_proposal(as_it_is if as_it_is.fits else self._plan_trimmed_view(view, asked), view, proposal)
 
     def add_fold(self, chosen: Plan, view: ViewCandidate) -> Plan:
-        """The plan, asking for a fold where the chunks of its view weigh too much."""
+        """Adds a fold to the plan if the summaries of its view are too large."""
+        # Summaries that replace each other are never merged; an unfinished plan is planned again and gets its fold
+        # then.
         if self.policy.has_replacing_summaries or chosen.needs_tail:
             return chosen
         folding = FoldDecision(
@@ -222,7 +238,7 @@ class _AdditivePlanner:
         return self.budget.compute_threshold(has_summaries=bool(view.summaries))
 
     def _plan_edited_view(self, view: ViewCandidate, note: PlanNote) -> Plan:
-        """A view under its line, after context editing where that is due."""
+        """Plans a view that is under its threshold, after context editing if that is due."""
         if not self._shortener.must_shorten(view):
             return self._shortener.build_unchanged_plan(view, note)
         if not self._shortener.has_loaded_tail(view):
@@ -230,11 +246,12 @@ class _AdditivePlanner:
         return self._shortener.build_plan(self._shortener.shorten_view(view, note))
 
     def _plan_trimmed_view(self, view: ViewCandidate, *notes: PlanNote) -> Plan:
-        """The view cut where the last one was, and further where that is too much."""
+        """Plans the view cut where the last view was cut, and cut again if that is still too large."""
         draft = self._shortener.resume_last_cut(view, *notes)
         if not draft.fits_limit:
             return self._shortener.build_plan(self._shortener.trim_to_fit(draft))
         chosen = self._shortener.build_plan(draft)
+        # The cut is the old one, so the size after the last shortening is still the last view's.
         return replace(chosen, shortened_tokens=min(chosen.shortened_tokens, self.outline.last_view.tokens))
 
     def _apply_proposal(self, chosen: Plan, view: ViewCandidate, proposal: SummaryProposal | None) -> Plan:
@@ -251,7 +268,9 @@ class _AdditivePlanner:
         return self.add_fold(_add_note(needed, PlanNote("compaction_needed", facts)), view)
 
     def _apply_strategy(self, ranges: tuple[SummaryRange, ...]) -> tuple[SummaryRange, ...]:
-        """The ranges as the strategy wants them: one rolling summary over all there is takes the last one's place."""
+        """Returns the ranges, or, with strategy `recursive`, one range of everything: its rolling summary replaces the
+        last one.
+        """
         if self.policy.strategy == "additive":
             return ranges
         base = self.outline.summaries[-1].id if self.outline.summaries else ""
@@ -275,7 +294,9 @@ class _AdditivePlanner:
         return self.outline.log_tokens - view.boundary.tokens_total
 
     def _compute_min_gain_tokens(self, view: ViewCandidate) -> int:
-        """What a compaction must remove at least: the gain that is asked for and the section that it adds."""
+        """Returns the tokens that must follow a view's summaries for a compaction to pay: the smallest gain and the
+        frame of the new summary.
+        """
         return int(self.policy.min_gain_ratio * view.tokens) + count_empty_section_tokens(self.counter)
 
     @cached_property
@@ -292,13 +313,15 @@ def _add_note(chosen: Plan, note: PlanNote) -> Plan:
 
 
 MIN_FOLDED_SUMMARIES = 5
-"""Of so many chunks a fold takes in all, even where one call cannot read them at once: it reads them in parts. With
-two at a time the oldest summary would be rewritten for each of the others."""
+"""A fold merges at least this many summaries, even if one call cannot read them all: it reads them in parts. With
+two at a time, the oldest summary would be rewritten for each of the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoldDecision:
-    """The question that a fold answers. `view_tokens` and `summarizer_input_tokens` are raw counts."""
+    """Decides whether the summaries of a view are merged, and which. `view_tokens` and `summarizer_input_tokens` are
+    raw counts.
+    """
 
     shown_summaries: Sequence[Summary]
     view_tokens: int
@@ -312,13 +335,16 @@ class FoldDecision:
         return len(self.shown_summaries) >= 2 and weight > int(self.budget.window * self.policy.fold_ratio)
 
     def choose_fold_range(self) -> tuple[SummaryRange | None, PlanNote]:
-        """A fold over a prefix of the shown chunks; none where it would gain too little."""
+        """Returns a fold over a prefix of the shown summaries, or None if it would gain too little; and a note with the
+        reason.
+        """
         folded = self._select_readable_prefix()
         section = self.budget.compute_raw_tokens(
             compute_summary_token_limit(self.policy, self.budget.window)
         ) + count_empty_section_tokens(self.counter)
         gain = sum(chunk.tokens for chunk in folded) - section
         facts = {"chunks": len(folded), "chunk_tokens": self._summary_tokens, "gain_tokens": gain}
+        # At most a share of the window: a view far above it would otherwise demand more than summaries can give.
         if gain < self.policy.min_gain_ratio * min(
             self.view_tokens, self.budget.compute_raw_tokens(self.budget.window)
         ):
@@ -331,9 +357,10 @@ class FoldDecision:
         return sum(chunk.tokens for chunk in self.shown_summaries)
 
     def _select_readable_prefix(self) -> Sequence[Summary]:
-        """The chunks that one call can read, oldest first, but `MIN_FOLDED_SUMMARIES` if there are as many.
+        """Returns the summaries that one call can read, oldest first, but at least `MIN_FOLDED_SUMMARIES` of them.
 
-        None behind a stretch that no chunk tells of: a fold stands for all of its range.
+        The prefix ends at the first gap in the chain (messages that the client leaves out): a fold stands for its whole
+        range.
         """
         gaps = (
             place

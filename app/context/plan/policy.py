@@ -1,4 +1,4 @@
-"""Context policies: how a view is made when a conversation outgrows its window. Parameters only, no decisions."""
+"""Parameters of context policies: how a view is made when a conversation outgrows its window. No decisions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STAGES_OF_KIND: Final[Mapping[PolicyKind, tuple[str, ...]]] = {
     "prune": ("truncate_results", "tell_old_rounds", "drop_results", "drop_oldest"),
     "window": ("keep_last", "drop_oldest"),
 }
-"""The stages that shorten a view, in order, unless a policy names its own (`context.stages.stage_registry`)."""
+"""The stages that shorten a view, in order, unless a policy lists its own (`context.stages.stage_registry`)."""
 CHECKPOINT_KEEP_TURNS: Final = 2
 MAX_SUMMARY_TOKENS: Final[Mapping[PolicyKind, int]] = {
     "additive": 4096,
@@ -29,18 +29,18 @@ MAX_SUMMARY_TOKENS: Final[Mapping[PolicyKind, int]] = {
     "prune": 4096,
     "window": 4096,
 }
-"""The longest summary where none is configured."""
+"""The longest summary if none is configured."""
 
 
 @dataclass(frozen=True, slots=True)
 class SummarizerPolicy:
     """How the old part of a conversation is summarized.
 
-    `model` is the model that writes summaries, ``same`` for the request's own; `fallbacks` are asked when it fails.
-    `prompt` replaces the built-in instruction, `update_prompt` the one for a checkpoint after the first.
-    `form`: ``conversation`` sends the same messages as the last view and the instruction after them, so that the
-    provider's prompt cache is hit; ``transcript`` sends them fenced; ``auto`` the first where it can.
-    `parameters` are sent along with the call. `max_summary_tokens` bounds each summary.
+    `model` is the model that writes summaries; ``same`` is the request's model. `fallbacks` are called if it fails.
+    `prompt` replaces the built-in instruction, `update_prompt` the instruction for each checkpoint after the first.
+    `form`: ``conversation`` sends the messages of the last view and the instruction after them, so that the provider's
+    prompt cache is used; ``transcript`` sends them as one fenced text; ``auto`` is ``conversation`` where that is
+    possible. `parameters` are sent with the call. `max_summary_tokens` limits each summary.
     """
 
     enabled: bool = True
@@ -56,7 +56,7 @@ class SummarizerPolicy:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointTrigger:
-    """When a checkpoint is written, besides that something must have overflowed; without a type, always then."""
+    """When a checkpoint is written. Without a type: whenever a message overflows."""
 
     type: TriggerType | None = None
     value: float | None = None
@@ -70,7 +70,7 @@ class ToolResultClearing:
     keep: int = 3
     """How many of the newest results stay."""
     clear_at_least_tokens: int = 0
-    """Nothing is cleared where it would free less than this."""
+    """Nothing is cleared if that would free fewer tokens than this."""
     exclude_tools: tuple[str, ...] = ()
     inputs: bool = False
     """Whether the arguments of the calls are cleared too."""
@@ -78,88 +78,89 @@ class ToolResultClearing:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningClearing:
-    """Context editing: reasoning is cleared from all but the newest turns (None: never)."""
+    """Context editing: reasoning is cleared from all turns but the newest `keep_turns` (None: never)."""
 
     keep_turns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ContextPolicy:
-    """Parameters of a policy; ratios are of the context window unless said otherwise."""
+    """Parameters of a policy. Ratios are shares of the context window unless said otherwise."""
 
     name: str = "additive"
     kind: PolicyKind = "additive"
     stages: tuple[str, ...] | None = None
-    """Stages that shorten a view, in order; None for those of the kind."""
+    """Stages that shorten a view, in order; None: the stages of the kind."""
     reserve_ratio: float = 0.05
-    """Kept free for the answer, on top of what the request asks for."""
+    """Kept free in addition to the answer that the request asks for."""
     regrow_ratio: float = 0.5
-    """A view goes back before the boundary of the last one only when that takes less than this share."""
+    """A view begins before the last view's boundary only if it then takes less than this share."""
     target_ratio: float = 0.75
-    """What a cut leaves, as a share of the limit that was passed …"""
+    """What a cut leaves, as a share of the limit that was passed (decision 16)."""
     step_ratio: float = 0.25
-    """… and the quanta in which messages are left out."""
+    """Messages are left out in multiples of this share of the limit (decision 16)."""
     recall: RecallMode | None = None
-    """Whether old messages that bear on the newest one are quoted, or the model may search for them."""
+    """Whether old messages that match the newest one are quoted, or the model may search for them; None: by kind."""
     recall_ratio: float = 0.15
-    """The most that quotes may take."""
+    """The most that quotations may take."""
     restore: RestoreMode = "quotes"
     """Whether messages that the client leaves out of its history may be quoted."""
     pin_ratio: float = 0.5
     """The most that pinned messages may take."""
 
     threshold_ratio: float = 0.7
-    """Compaction starts when the estimated prompt is above this share …"""
+    """Compaction starts if the estimated prompt is above this share and above `token_floor`."""
     token_floor: int = 4096
-    """… and above this many tokens."""
+    """The smallest threshold for compaction."""
     buffer_turns: int = 4
     """How many of the last turns stay verbatim, if they fit."""
     buffer_max_ratio: float = 0.3
-    """The most that they may take."""
+    """The most that these turns may take."""
     fold_ratio: float = 0.3
-    """Chunks above this share are folded into one."""
+    """Summaries above this share are merged into one."""
     prepare_ratio: float = 0.6
-    """Above this share the next chunk is made ahead, after an answer."""
+    """Above this share the next summary is made ahead, after an answer; 1: never."""
     min_gain_ratio: float = 0.1
-    """A compaction must make the view at least this share smaller."""
+    """A compaction must make the view smaller by at least this share of it."""
     strategy: SummaryStrategy = "additive"
     """``recursive``: one rolling summary, rewritten with each compaction."""
 
     keep_turns: int | None = None
-    """Turns that stay verbatim after a checkpoint (None: 2), or in policy `window` (None: all that fit)."""
+    """Turns that stay verbatim after a checkpoint (None: 2), or under policy `window` (None: all that fit)."""
     keep_tokens: int | None = None
     """Policy `window`: the most tokens that messages may take."""
     trigger: CheckpointTrigger = field(default_factory=CheckpointTrigger)
 
     mask_pressure: float = 0.8
-    """Pressure from which on consumed tool results are masked."""
+    """Tool results that an answer has used are masked from this pressure on."""
     mask_chars: int = 300
-    """About what remains of a masked result."""
+    """About how many characters of a masked result remain."""
     result_ratio: float = 0.3
-    """The most that one tool result may take of the effective budget …"""
+    """The most that one tool result may take, as a share of the window without reserve and instructions."""
     result_max_chars: int = 400_000
     arguments_ratio: float = 0.15
-    """… and the arguments of one tool call."""
+    """The most that the arguments of one tool call may take, as a share of the same."""
     arguments_max_chars: int = 200_000
     oldest_share: float = 0.2
-    """Of what the newest tool result may keep, how much the oldest may."""
+    """The share of the newest tool result's cap that the oldest result may take."""
     fade_bands: tuple[tuple[float, float], ...] = ((0.99, 0.05), (0.9, 0.2), (0.85, 0.5), (0.8, 1.0))
-    """Pressure from which on, and the share of the cap per result that is left then; the first that matches."""
+    """Pairs of a pressure and the share of the cap per result that remains from that pressure on. The highest
+    pressure that is reached applies."""
     position_pruning: bool = False
     keep_last_assistants: int = 3
-    """Turns at the end that are safe from pruning by position."""
+    """How many of the last turns pruning by position leaves alone."""
     soft_trim_ratio: float = 0.3
-    """Relative age from which on a large result keeps its head and tail …"""
+    """From this relative age on (0: newest, 1: oldest) a large result keeps only its head and tail."""
     hard_clear_ratio: float = 0.5
-    """… and from which on nothing but a placeholder."""
+    """From this relative age on a large result becomes a placeholder."""
     soft_trim_chars: int = 1_500
     min_prunable_tool_chars: int = 50_000
     emergency_chars: int = 200
-    """What each message may keep at least when nothing else helped."""
+    """The fewest characters that each message keeps when no other stage helped."""
     max_tool_result_tokens: int = 2_000
-    """Policy `prune`: larger results are truncated first."""
+    """Policy `prune`: results above this size are truncated first."""
     summarize_after_turns: int = 4
-    """Policy `prune`: tool rounds older than this many turns are told in a line per call."""
+    """Policy `prune`: tool rounds older than this many turns are condensed to one line per call."""
     told_result_chars: int = 200
     clear_tool_results: ToolResultClearing = field(default_factory=ToolResultClearing)
     clear_reasoning: ReasoningClearing = field(default_factory=ReasoningClearing)
@@ -182,16 +183,18 @@ class ContextPolicy:
 
     @property
     def is_additive_without_stages(self) -> bool:
-        """Whether a view under the line stays as it is: policy `additive` with no stage at work."""
+        """Says whether the policy is `additive` and no stage is active: a view under the threshold then stays
+        as it is.
+        """
         edits = self.clear_tool_results.trigger_tokens is not None or self.clear_reasoning.keep_turns is not None
         return self.kind == "additive" and self.stages is None and not edits
 
     @property
     def may_summarize(self) -> bool:
-        """Whether a model may be asked for summaries."""
+        """Says whether a model may be called for summaries."""
         return self.kind in {"additive", "checkpoint"} and self.summarizer.enabled
 
     @property
     def has_replacing_summaries(self) -> bool:
-        """Whether a new summary stands for everything before it, earlier summaries included."""
+        """Says whether a new summary stands for everything before it, earlier summaries included."""
         return self.kind == "checkpoint" or self.strategy == "recursive"

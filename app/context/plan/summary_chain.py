@@ -1,4 +1,4 @@
-"""Which of the stored chunks stand for the log: the active chain, and the folds over a prefix of it."""
+"""Chooses which stored summaries stand for the log: the active chain, and the folds over a prefix of it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from app.conversation.messages import Summary
 def find_active_chain(
     summaries: Iterable[Summary], *, are_replacing: bool = False, omitted_seqs: Set[int] = frozenset()
 ) -> tuple[tuple[Summary, ...], tuple[Summary, ...]]:
-    """The chain from the log's start, each chunk beginning where the one before ended, and its folds by reach. Parts
-    that checkpoints are written from are left aside.
+    """Finds the chain from the log's start, and its folds ordered by their ends.
 
-    Messages that the client leaves out need no chunk: the chain goes on behind them. A chunk that stands for nothing
-    else is not part of it; one that stands for any message that the client still sends is.
+    Each summary of the chain begins where the one before ended. Part summaries, from which checkpoints are written, are
+    not used. Messages that the client leaves out need no summary: the chain goes on after them. A summary that stands
+    only for such messages is not part of the chain; one that stands for any message that the client still sends is.
 
     Args:
-        summaries: every chunk whose links lie on the conversation's path, in any order.
-        are_replacing: instead of a chain, every chunk from the log's start, by reach: each stands for all before it.
-        omitted_seqs: seqs of the messages that the client leaves out (`find_omitted_seqs`).
+        summaries: every summary whose links lie on the conversation's path, in any order.
+        are_replacing: if true, the result is every summary from the log's start, ordered by their ends: each stands for
+            all before it.
+        omitted_seqs: messages that the client leaves out (`find_omitted_seqs`).
     """
     summaries = [chunk for chunk in summaries if chunk.kind != "part"]
     if are_replacing:
@@ -48,6 +49,7 @@ def find_active_chain(
         if all(seq in omitted_seqs for seq in range(summary.from_seq, summary.to_seq)):
             continue
         chain.append(summary)
+        # A fold that begins after the chain's first summary would leave a gap in front of it.
         usable = [fold for fold in folds_ending.get(position, ()) if fold.from_seq <= chain[0].from_seq]
         if usable:
             folds.append(min(usable, key=_rank_summary))
@@ -55,7 +57,9 @@ def find_active_chain(
 
 
 def find_omitted_seqs(versions: ClientVersions) -> frozenset[int]:
-    """Seqs of the messages that the client leaves out, without those that a summary of its own stands for."""
+    """Returns the messages that the client leaves out, without those for which the client sends a summary of
+    its own.
+    """
     omitted = {seq for seq in versions if versions.is_omitted(seq)}
     for seq in versions:
         version = versions.get(seq)
@@ -73,17 +77,17 @@ def _select_summaries_from_start(summaries: Iterable[Summary]) -> tuple[Summary,
 
 
 def sum_tokens_by_end(chain: Sequence[Summary]) -> dict[int, int]:
-    """What the chain weighs up to each place where one of its chunks ends."""
+    """Returns the tokens of the chain up to the end of each of its summaries."""
     return dict(zip((chunk.to_seq for chunk in chain), accumulate(chunk.tokens for chunk in chain), strict=True))
 
 
 def choose_fold(
     folds: Sequence[Summary], totals: Mapping[int, int], reach_seq: int, limit_tokens: int
 ) -> Summary | None:
-    """The fold that stands in a view whose summaries reach `reach_seq`, so that they weigh at most `limit_tokens`.
+    """Chooses the fold for a view whose summaries reach `reach_seq`, so that these take at most `limit_tokens`.
 
-    None where they do so by themselves: what a smaller window had folded is told in full again. Otherwise the fold that
-    takes in least, or the longest where none takes in enough.
+    Returns None if they do so without a fold: a larger window shows in full again what a smaller one had merged.
+    Otherwise the fold that merges least and is small enough, or the longest fold if none is.
     """
     total = totals.get(reach_seq, 0)
     if total <= limit_tokens:
@@ -94,13 +98,15 @@ def choose_fold(
 
 
 def list_shown_summaries(chain: tuple[Summary, ...], fold: Summary | None, count: int) -> tuple[Summary, ...]:
-    """The first `count` chunks of the chain as a view shows them, `fold` in place of what it folds."""
+    """Returns the first `count` summaries of the chain, with `fold` in place of those that it merges."""
     if fold is None:
         return chain[:count]
     return (fold, *chain[bisect_left(chain, fold.to_seq, key=lambda chunk: chunk.from_seq) : count])
 
 
 def _rank_summary(summary: Summary) -> tuple[bool, bool, datetime, str]:
-    """A model's summary before a mechanical one, then one that was revised, then the oldest; the id settles what is
-    left."""
+    """Returns the sort key of summaries over the same range: a model's before a mechanical one, a revised one before
+    one that was never revised, then the oldest. The id decides the rest, so that the choice is the same on each
+    replica.
+    """
     return summary.kind == "mechanical", summary.revision == 1, summary.created_at, summary.id

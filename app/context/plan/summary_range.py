@@ -1,7 +1,7 @@
-"""What to summarize: the zone from the last chunk's end up to the turns that stay verbatim, in ranges.
+"""Decides what to summarize: ranges from the last summary's end up to the turns that stay verbatim.
 
-The newest turns stay as they are, fewer of them where they do not fit; a turn that is too long by itself is cut
-between its rounds. A cut is proposed only when it gains something, so the same nothing is never proposed twice.
+The newest turns stay as they are, fewer of them if they do not fit. A turn that is too long by itself is cut between
+its rounds. A cut is proposed only if it gains something, so a useless summary is not asked for on each request.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from app.conversation.messages import Summary
 
 @dataclass(frozen=True, slots=True)
 class SummaryProposal:
-    """Ranges to summarize, and what the view is expected to weigh then. Raw tokens."""
+    """Ranges to summarize, and the expected size of the view after that. Raw tokens."""
 
     ranges: tuple[SummaryRange, ...]
     summarized_tokens: int
@@ -38,7 +38,7 @@ class SummaryProposal:
 
 @dataclass(frozen=True, slots=True)
 class SummaryRangeFinder:
-    """The question that a zone answers. `summarizer_input_tokens` and `view_tokens` are raw counts."""
+    """What the choice of ranges needs to know. `summarizer_input_tokens` and `view_tokens` are raw counts."""
 
     outline: Outline
     tail: LogTail
@@ -50,12 +50,14 @@ class SummaryRangeFinder:
     summarizer_input_tokens: int
     edits: Mapping[int, Edit] = field(default_factory=dict)
     buffer_turns: int = 0
-    """How many of the last complete turns stay, at most. One less ahead of the turn that will need the summary: that
-    turn is among the last ones by then."""
+    """The most complete turns at the end that stay verbatim. Precompaction keeps one less: the turn that will need
+    the summary is then one of the last (decision 13)."""
 
     @property
     def current_turn_index(self) -> int:
-        """Index of the round that opens the turn being answered; past the last round when nothing is open."""
+        """Returns the index of the round that opens the turn being answered; the number of rounds if the last turn is
+        complete.
+        """
         rounds = self.tail.rounds
         if self.outline.new_from_seq >= self.outline.next_seq and self.tail.ends_with_final_answer:
             return len(rounds)
@@ -66,8 +68,9 @@ class SummaryRangeFinder:
         return self.budget.compute_raw_tokens(int(self.budget.window * self.policy.buffer_max_ratio))
 
     def propose_ranges(self, cut: int) -> SummaryProposal:
-        """Summarize every round before index `cut` but those with which a range would begin and which the client leaves
-        out."""
+        """Proposes to summarize every round before index `cut`. Rounds that the client leaves out do not
+        begin a range.
+        """
         tail, zone = self.tail, self.tail.rounds[:cut]
         sent = tuple(dropwhile(self._is_omitted_round, zone))
         stretches = (
@@ -77,6 +80,7 @@ class SummaryRangeFinder:
         limit = self.budget.compute_raw_tokens(compute_summary_token_limit(self.policy, self.budget.window))
         section = count_empty_section_tokens(self.counter)
         sizes = (tail.count_tokens_from(one.from_seq) - tail.count_tokens_from(one.to_seq) for one in ranges)
+        # A summary is never expected to be longer than what it stands for.
         summaries = sum(min(limit, size) + section for size in sizes)
         boundary = zone[-1].to_seq if zone else tail.start_seq
         before = count_tokens_shown_before(tail.build_boundary(boundary), self.outline.pins)
@@ -98,7 +102,9 @@ class SummaryRangeFinder:
         return all(seq in self.outline.omitted_seqs for seq in range(round_.from_seq, round_.to_seq))
 
     def covers_one_turn_only(self, cut: int) -> bool:
-        """Whether there is one turn before a cut, and half as much or more between the cut and the current turn."""
+        """Says whether a cut summarizes a single turn that is at most twice as large as the complete turns
+        that stay.
+        """
         rounds = self.tail.rounds
         if any(entry.opens_turn for entry in rounds[1:cut]):
             return False
@@ -113,10 +119,11 @@ class SummaryRangeFinder:
 
 
 def propose_gainful_ranges(finder: SummaryRangeFinder) -> SummaryProposal | None:
-    """The cut that keeps most verbatim among those that bring the view under the soft line and gain enough.
+    """Proposes the cut that keeps most verbatim among those that bring the view under the threshold and gain enough.
 
-    Where none gets under the line, the one that comes nearest, as long as it gains enough. One turn is summarized alone
-    only where no cut summarizes more, or it outweighs those that are kept: each turn would ask for a summary otherwise.
+    If none gets under the threshold, the one that comes nearest and gains enough; None if none gains enough. A single
+    turn is summarized alone only if no cut summarizes more, or if it is much larger than the turns that stay: otherwise
+    each turn would ask for a summary.
     """
     falling_short: list[SummaryProposal] = []
     of_one_turn: SummaryProposal | None = None
@@ -134,7 +141,7 @@ def propose_gainful_ranges(finder: SummaryRangeFinder) -> SummaryProposal | None
 
 
 def propose_ranges_before_buffer(finder: SummaryRangeFinder) -> SummaryProposal | None:
-    """Everything before the buffer zone, however little; None where the buffer zone takes all."""
+    """Proposes everything before the buffer, however little it gains; None if the buffer holds everything."""
     for cut in _list_turn_cuts(finder):
         proposal = finder.propose_ranges(cut)
         if finder.is_under_threshold(proposal):
@@ -143,7 +150,7 @@ def propose_ranges_before_buffer(finder: SummaryRangeFinder) -> SummaryProposal 
 
 
 def propose_ranges_through(finder: SummaryRangeFinder, to_seq: int) -> SummaryProposal | None:
-    """Every round before `to_seq`, however little; None where that is nothing."""
+    """Proposes every round before `to_seq`, however little it gains; None if there is none."""
     rounds = finder.tail.rounds
     cut = next((index for index, entry in enumerate(rounds) if entry.from_seq >= to_seq), len(rounds))
     proposal = finder.propose_ranges(cut)
@@ -151,7 +158,9 @@ def propose_ranges_through(finder: SummaryRangeFinder, to_seq: int) -> SummaryPr
 
 
 def _list_turn_cuts(finder: SummaryRangeFinder) -> Iterator[int]:
-    """Cuts that keep the last complete turns within the buffer's share, most turns first, and the current turn."""
+    """Returns cuts that keep the current turn and as many of the last complete turns as fit into the buffer's share,
+    most turns first.
+    """
     rounds, current = finder.tail.rounds, finder.current_turn_index
     openings = [index for index in range(current) if index == 0 or rounds[index].opens_turn]
     buffer_tokens = 0
@@ -165,8 +174,9 @@ def _list_turn_cuts(finder: SummaryRangeFinder) -> Iterator[int]:
 
 
 def _list_cuts_in_current_turn(finder: SummaryRangeFinder) -> list[int]:
-    """Cuts between rounds of the current turn: the newest rounds within the buffer's share, within halves of it, and
-    the newest round alone."""
+    """Returns cuts between rounds of the current turn: those that keep the newest rounds within the buffer's share,
+    within halves of it, and the newest round alone.
+    """
     rounds = finder.tail.rounds
     last = len(rounds) - 1
     cuts: list[int] = []
@@ -174,5 +184,7 @@ def _list_cuts_in_current_turn(finder: SummaryRangeFinder) -> list[int]:
     for cut in range(finder.current_turn_index + 1, last + 1):
         if finder.tail.count_tokens_from(rounds[cut].from_seq) <= allowed or cut == last:
             cuts.append(cut)
+            # Each further cut keeps at most half as much: a few candidates span all sizes, however many rounds there
+            # are.
             allowed //= 2
     return cuts

@@ -1,7 +1,7 @@
-"""The views that there are chunks for, fewest chunks first, with what each would take. Arithmetic on stored totals.
+"""Lists the views that stored summaries allow, fewest summaries first, with their sizes. Arithmetic on stored totals.
 
-Where much more log follows than any line has room for, a view is passed over: there are few others, however long the
-log.
+A view is skipped if far more log follows its summaries than any threshold allows. So there are few candidates, however
+long the log is.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ from app.context.view.view_messages import ViewTokenCounter, count_summary_frame
 from app.conversation.messages import Summary
 
 MAX_UNFOLDED_SHARE = 0.75
-"""Of what chunks may weigh before they are folded; below it, a fold that another window needed is left aside."""
+"""A fold is used if the summaries are above this share of the size from which on a fold is made. Below it, a fold
+that another window needed is not used."""
 
 
 class ViewCandidate(msgspec.Struct, frozen=True):
-    """A view that shows some chunks and all of the log after them."""
+    """A view that shows some summaries and all of the log after them."""
 
     summaries: tuple[Summary, ...]
-    """Shown, folds in place of what they fold."""
+    """The summaries that are shown, with folds in place of the summaries that they merge."""
     boundary: Boundary
     tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class ViewCandidates:
-    """The candidates for a window."""
+    """Builds the candidates for a window."""
 
     outline: Outline
     budget: Budget
@@ -46,25 +47,27 @@ class ViewCandidates:
     edits: Mapping[int, Edit]
 
     def list_with_needed_folds(self) -> list[ViewCandidate]:
-        """With no more folds than the window asks for.
+        """Returns the views with no more folds than the window needs.
 
-        Chunks may weigh well below where a fold is made before their folds stand for them, so that a calibration that
-        moves a little does not unfold them again.
+        Folds are used well below the size at which they are made, so that a small change of the calibration does not
+        undo them.
         """
         return self._list_views(
             self.budget.compute_raw_tokens(int(self.budget.window * self.policy.fold_ratio * MAX_UNFOLDED_SHARE))
         )
 
     def list_with_all_folds(self) -> list[ViewCandidate]:
-        """With all the folds that there are."""
+        """Returns the views with every fold that exists."""
         return self._list_views(0)
 
     def build_whole_log_view(self) -> ViewCandidate:
-        """The whole log."""
+        """Returns the view that shows the whole log."""
         return self._build_candidate((), LOG_START, 0)
 
     def build_cut_view(self) -> ViewCandidate:
-        """The log from the last view's boundary on, a notice for what is left out."""
+        """Returns the view that shows the log from the last view's boundary on, with a notice for the messages before
+        it.
+        """
         boundary = self.outline.last_view.boundary
         if not boundary.to_seq:
             return self.build_whole_log_view()
@@ -73,7 +76,7 @@ class ViewCandidates:
         )
 
     def count_dropped_messages(self) -> int:
-        """Messages before the last view's boundary that are not shown."""
+        """Returns how many messages before the last view's boundary are not shown."""
         boundary = self.outline.last_view.boundary
         pinned = {seq for pin in self.outline.pins for seq in range(pin.from_seq, pin.to_seq)}
         shown = pinned | {boundary.anchor_seq}
@@ -105,7 +108,9 @@ class ViewCandidates:
         return views
 
     def _compute_min_summary_count(self) -> int:
-        """With fewer chunks than this, what follows them is over every line already; never more than there are."""
+        """Returns how many summaries a view needs at least: with fewer, the log after them alone is above every
+        threshold. Never more than exist.
+        """
         outline, budget = self.outline, self.budget
         most = max(
             budget.compute_threshold(has_summaries=True), budget.compute_threshold(has_summaries=False), budget.limit

@@ -1,1 +1,1 @@
-"""The choice of old passages for a new message."""
+"""Chooses old passages for a new message."""

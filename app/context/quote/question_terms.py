@@ -1,4 +1,4 @@
-"""What a message asks for: the words to look old messages up by, and what an answer looks like. Pure."""
+"""Finds what a message asks for: the terms to search old messages by, and the form of a likely answer. Pure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Final
 from app.conversation.search_terms import extract_query_terms
 
 SHORT_QUESTION_CHARS: Final = 240
-"""Messages up to this are asked about as a whole."""
+"""All words of a message up to this length are searched for (decision 12)."""
 SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n+")
-"""Between sentences and lines."""
+"""Matches between sentences and lines."""
 
 _CLOSING_CHARACTERS: Final = "\"'”’)»] "
 _IDENTIFIER: Final = re.compile(r"\b(?=[\w./@-]*\d)(?=[\w./@-]*[A-Za-z])[\w./@-]{5,}|\b\d{6,}\b")
@@ -53,12 +53,13 @@ _ANSWER_PATTERNS: Final = tuple(
 
 
 def extract_question_terms(text: str) -> list[str]:
-    """The terms to look old messages up by: of all of a short message, of the questions in a long one.
+    """Returns the terms to search old messages by: of a short message all, of a long one those of its questions.
 
-    A long message without a question brings what it needs along. Only what names one thing, such as an order's number
-    or a path, is looked up, and as a whole. How an answer is to look is not looked up.
+    A long message without a question brings what it needs. Then only terms that name one thing are searched for, such
+    as an order's number or a path. Words about the form of the answer are not searched for.
     """
     if len(text) <= SHORT_QUESTION_CHARS:
+        # If a short message is all about the answer's form, its words are all there is to search by.
         return extract_query_terms(_remove_answer_form(text)) or extract_query_terms(text)
     questions = [unit for unit in SENTENCE_END.split(text) if _is_question(unit)]
     if questions:
@@ -68,12 +69,12 @@ def extract_question_terms(text: str) -> list[str]:
 
 
 def is_about_speaker(text: str) -> bool:
-    """Whether a question is about who asks it."""
+    """Says whether a question is about the person who asks."""
     return _FIRST_PERSON.search(text) is not None
 
 
 def choose_answer_pattern(text: str) -> re.Pattern[str] | None:
-    """What the kind of thing looks like that a question asks for: an amount for `how much`; None if it may be any."""
+    """Returns the pattern of what a question asks for, such as an amount for `how much`; None if it may be anything."""
     return next((looks for asked, looks in _ANSWER_PATTERNS if asked.search(text)), None)
 
 
@@ -82,7 +83,9 @@ def _is_question(sentence: str) -> bool:
 
 
 def _remove_answer_form(text: str) -> str:
-    """A message without examples in brackets, and without what it says after its question of the answer's form."""
+    """Returns a message without examples in brackets, and without sentences after its question about the
+    answer's form.
+    """
     sentences = SENTENCE_END.split(_EXAMPLE.sub(" ", text))
     asked = next((at for at, sentence in enumerate(sentences) if _is_question(sentence)), len(sentences))
     return " ".join(one for at, one in enumerate(sentences) if at <= asked or not _ANSWER_FORM.match(one))

@@ -1,4 +1,4 @@
-"""How quotations look in a view: one user-role message, fenced and labelled as data. Pure."""
+"""Renders quotations in a view: one user message, fenced and labelled as data. Pure."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ QUOTATION_GAP = " […] "
 
 
 def build_quotation_message(quotation: Quotation, message_at: Callable[[int], bytes]) -> Message:
-    """The message that stands in front of the one that it is quoted for."""
+    """Returns the message that stands in front of the message for which it quotes."""
     return render_quotation_message(
         [(passage, Message(bytes(message_at(passage.seq)))) for passage in quotation.passages]
     )
 
 
 def render_quotation_message(quoted_messages: Sequence[tuple[QuotedPassage, Message]]) -> Message:
-    """The same from loaded messages."""
+    """Returns the same from loaded messages."""
     entries = [
         (f"[{passage.seq}] {one.role or 'user'}", extract_passage_text(passage, one))
         for passage, one in quoted_messages
@@ -38,7 +38,7 @@ def render_quotation_message(quoted_messages: Sequence[tuple[QuotedPassage, Mess
 
 
 def extract_passage_text(passage: QuotedPassage, message: Message) -> str:
-    """The words of a passage."""
+    """Returns the text of a passage, with marks where text is left out."""
     text = extract_quotable_text(message)
     if not passage.spans:
         return text
@@ -49,7 +49,7 @@ def extract_passage_text(passage: QuotedPassage, message: Message) -> str:
 
 
 def extract_quotable_text(message: Message) -> str:
-    """What can be quoted of a message: its text, and each tool call in a line."""
+    """Returns what can be quoted of a message: its text, and each tool call in a line."""
     calls = []
     for call in message.tool_calls:
         name, arguments = read_tool_call(call)
@@ -58,9 +58,12 @@ def extract_quotable_text(message: Message) -> str:
 
 
 def compute_fence_mark(entries: Sequence[tuple[str, str]]) -> str:
-    """The mark of a fence around what speakers said: eight digits that follow from it and do not occur in it."""
+    """Returns the mark of a fence: eight hexadecimal digits that are derived from the content and do not
+    occur in it.
+    """
     content = "\x00".join(f"{speaker}\x00{text}" for speaker, text in entries)
     digest = hashlib.sha256(content.encode("utf-8", "surrogatepass"))
+    # Quoted text that contained the mark could close the fence and pass for something else.
     while (mark := digest.hexdigest()[:8]) in content:
         digest.update(b"\x00")
     return mark

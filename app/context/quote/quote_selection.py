@@ -1,8 +1,8 @@
-"""Which old passages bear on a new message: a choice among candidates that a search has found. Pure.
+"""Chooses which old passages are quoted for a new message, among candidates that a search found. Pure.
 
-The sentences that tell most are quoted, those first that tell what the ones before do not, with as much around them as
-there is room for: a short message whole, a question with its answer. Quotations cost tokens that no cache holds, so
-nothing is quoted that shares only common words with the question.
+The sentences with the most information are quoted; those that add something to the ones before come first. As much text
+around them is added as there is room for: a short message whole, a question with its answer. Quotations cost tokens
+that no cache holds, so nothing is quoted that shares only common words with the question.
 """
 
 from __future__ import annotations
@@ -29,27 +29,28 @@ from app.conversation.messages import LogMessage
 from app.conversation.search_terms import MAX_MESSAGE_CHARS
 
 COMMON_RARITY: Final = 1.5
-"""The inverse document frequency of a word in every fifth message: what is not rarer tells nothing by itself."""
+"""The inverse document frequency of a word in every fifth message. A word that is no rarer says nothing by itself."""
 MIN_RELEVANCE_SHARE: Final = 0.15
-"""A message bears on the question if what they share tells at least this much of what a word tells that occurs once."""
+"""A message is relevant if the words that it shares with the question are worth at least this share of a word that
+occurs once."""
 SHORT_NUMBER_DIGITS: Final = 3
 RARITY_FITTING_ROUNDS: Final = 4
 MIN_SCORE_SHARE: Final = 0.18
-"""Of the best passage's score: what adds less to those that are chosen is not quoted."""
+"""Share of the best passage's score. A passage that adds less is not quoted."""
 REPEATED_TERM_SHARE: Final = 0.65
-"""What a word still counts for when another message that is quoted holds it: of two passages that hold the same words
-of the question, the second tells less than one that holds the others."""
+"""What a word still counts if another quoted message has it: of two passages with the same words of the question,
+the second adds less than a passage with other words."""
 SPEAKER_TOKENS: Final = 16
-"""What the line that names a speaker costs, generously."""
+"""The line that names a speaker costs at most this."""
 GAP_TOKENS: Final = 3
 MAX_READ_CHARS: Final = 512 * 1024
-"""Of candidates, what is read: up to a hundred milliseconds. The best come first, those beside them last."""
+"""How much of the candidates is read: up to a hundred milliseconds. The best come first, their neighbours last."""
 MIN_REMAINING_TOKENS: Final = 8
-"""With less room left, nothing more is looked at."""
+"""If less room is left, no more sentences are considered."""
 
 
 class QuoteCandidate(Protocol):
-    """A message that a search found; without a score, one beside such a message."""
+    """A message that a search found; without a score, a neighbour of such a message."""
 
     @property
     def message(self) -> LogMessage: ...
@@ -68,14 +69,16 @@ def choose_quotation(
     visible_seqs: Container[int],
     counter: ViewTokenCounter,
 ) -> Quotation | None:
-    """What to quote in front of the user message `before_seq`; None where nothing bears on it.
+    """Returns what to quote in front of the user message `before_seq`; None if nothing is relevant.
 
     Args:
         question: the text of that message.
         candidates: what `Store.search` found for its terms, best first.
-        max_tokens: the most that the quoting message may take, itself included. Raw counts.
-        searched_message_count: how many messages the search ranged over.
-        visible_seqs: seqs that the view shows anyway.
+        before_seq: the message to quote for.
+        max_tokens: the most that the quoting message may take, with its frame. Raw count.
+        searched_message_count: how many messages were searched.
+        visible_seqs: messages that the view shows anyway.
+        counter: counts in the conversation's encoding.
     """
     asked = extract_question_terms(question)
     if not asked:
@@ -100,12 +103,13 @@ def choose_quotation(
         quotation = _build_quotation(chosen, sources, before_seq, counter)
         if quotation.tokens <= max_tokens:
             return quotation
+        # Token costs of sentences do not add up exactly: if the whole is too long, the least of them goes.
         chosen = chosen[:-1]
     return None
 
 
 def _limit_candidates(candidates: Iterable[QuoteCandidate], visible_seqs: Container[int]) -> list[QuoteCandidate]:
-    """Those that the view does not show anyway, the best first, as far as `MAX_READ_CHARS` go."""
+    """Returns the candidates that the view does not show anyway, best first, up to `MAX_READ_CHARS`."""
     looked_at, left = [], MAX_READ_CHARS
     for found in candidates:
         if left <= 0:
@@ -122,10 +126,11 @@ def _is_relevant(
     answer_rarities: Mapping[SentencePlace, float],
     searched_message_count: int,
 ) -> bool:
-    """Whether any message shares words with the question that are rare here, or many that are not common.
+    """Says whether a message shares words with the question that are rare in this conversation, or many that are not
+    common.
 
-    A number of few digits turns up anywhere and counts for nothing by itself; what looks like an answer counts beside
-    a word of the question.
+    A short number occurs anywhere and counts for nothing by itself. Text that looks like an answer counts if a word of
+    the question is in the same sentence.
     """
     telling = {
         term: worth - COMMON_RARITY
@@ -153,13 +158,14 @@ def _is_relevant(
 def _estimate_term_rarities(
     hits: Sequence[tuple[Mapping[str, int], float]], searched_message_count: int
 ) -> dict[str, float]:
-    """How rare each term is in all that was searched: its inverse document frequency.
+    """Returns how rare each term is in all searched messages: its inverse document frequency.
 
-    Candidates are only the best of what was found, and terms that they all hold look rarer by them than they are. But
-    the score of each is the sum of its terms' true rarities, to which the estimates are brought in line.
+    Candidates are only the best matches, so terms that most of them have look less rare than they are. But each score
+    is the sum of its terms' true rarities, and the estimates are fitted to the scores.
 
     Args:
-        hits: what each of those that were found holds of the terms that are asked for, and its score.
+        hits: for each match, the terms of the question in it, and its score.
+        searched_message_count: how many messages were searched.
     """
     messages = max(searched_message_count, len(hits))
     holding = Multiset(term for times, _ in hits for term in times)
@@ -180,7 +186,7 @@ def _estimate_term_rarities(
 def _choose_sentences(
     units: Sequence[ScoredSentence], sources: Mapping[int, SentenceSource], max_tokens: int, counter: ViewTokenCounter
 ) -> list[ScoredSentence]:
-    """The sentences that tell most beside each other for which there is room, best first."""
+    """Returns the sentences that add most to each other and for which there is room, best first."""
     left = max_tokens - counter.count_message(render_quotation_message([]).body)
     chosen: list[ScoredSentence] = []
     said: set[str] = set()
@@ -192,6 +198,8 @@ def _choose_sentences(
         gained, _, _, at = queue[0]
         unit = units[at]
         gain = _compute_gain(unit, holding)
+        # The sentence lost value since it was queued: a chosen one has the same words. Queue it again with its new
+        # gain.
         if gain < -gained:
             heapq.heapreplace(queue, (-gain, -unit.seq, unit.start, at))
             continue
@@ -212,7 +220,7 @@ def _choose_sentences(
 
 
 def _compute_gain(unit: ScoredSentence, holding: Mapping[str, set[int]]) -> float:
-    """What a sentence tells beside those that are chosen from other messages."""
+    """Returns what a sentence adds to those chosen from other messages."""
     gain = 0.0
     for term, worth in unit.term_scores.items():
         seqs = holding.get(term, ())
@@ -232,7 +240,7 @@ def _build_quotation(
 
 
 def _build_passage(source: SentenceSource, spans: Sequence[tuple[int, int]]) -> QuotedPassage:
-    """Spans of a message in order, those that touch made one; none where they are all of it."""
+    """Returns the spans of a message in order, adjacent ones merged; without spans if they are the whole message."""
     merged = [spans[0]]
     for start, end in spans[1:]:
         if source.text[merged[-1][1] : start].strip():

@@ -1,8 +1,8 @@
-"""Old messages as sentences, and what each sentence tells of what is asked for. Pure.
+"""Splits old messages into sentences, and scores each sentence by what it says about the question. Pure.
 
-What a term is worth in a sentence is BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and
-Beyond", 2009), to which the sentences and messages around it add a share: what is wanted often stands beside the words
-that it is found by.
+The score of a term in a sentence is BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and
+Beyond", 2009). Neighbouring sentences and messages add a share of theirs: an answer often stands beside the words by
+which it is found.
 """
 
 from __future__ import annotations
@@ -24,40 +24,41 @@ SATURATION: Final = 1.2
 LENGTH_SHARE: Final = 0.75
 """BM25's k1 and b, at their usual values."""
 RARITY_POWER: Final = 1.5
-"""How much more the rarer of two words tells than by its inverse document frequency: one word that hardly occurs
-otherwise is a better guide than two of what is talked about all the time."""
+"""Exponent of a term's rarity: one word that hardly occurs elsewhere is a better guide than two that occur all the
+time."""
 MESSAGE_SHARE: Final = 0.25
-"""How much a whole message's worth adds to that of its sentences, a message's to the one beside it."""
+"""Share of a message's score that is added to its own sentences, and to those of its neighbour."""
 NEXT_SHARE: Final = 0.5
 PREVIOUS_SHARE: Final = 0.35
-"""How much a sentence's worth adds to the one after it and to the one before it."""
+"""Share of a sentence's score that is added to the sentence after it (`NEXT_SHARE`) and before it
+(`PREVIOUS_SHARE`)."""
 ANSWER_SHARE: Final = 0.8
-"""How much a question's worth adds to its answer, a call's to its result: the question is found by its words, what is
-wanted stands in the answer."""
+"""Share of a question's score that is added to its answer, and of a call's to its result: the question has the words
+that are searched for, the answer what is wanted."""
 SPEAKER_WEIGHT: Final = 1.25
-"""Who asks about `my` this and that is asking for what they said themselves."""
+"""Factor for the user's own messages if the question is about the user (`my`)."""
 ANSWER_LOOK_TERM: Final = ""
-"""Stands among the terms of a sentence for what looks like an answer."""
+"""Key for "looks like an answer" among the terms of a sentence. No real term is empty."""
 MAX_SENTENCE_CHARS: Final = 400
 SHORT_MESSAGE_CHARS: Final = 240
-"""Messages up to this are not taken apart."""
+"""Messages up to this length are not split."""
 
 _SENTENCE_END: Final = re.compile(r"[.!?。！？\n](?:(?<=[.!?])\s+|(?<=[。！？])|(?<=\n)\n*)")
-"""Ends where `asking.SENTENCE_END` does, and is found ten times as fast: it begins with a character of a set."""
+"""Matches where `question_terms.SENTENCE_END` does, ten times as fast: it begins with a set of characters."""
 
 Key = TypeVar("Key")
 SentencePlace = tuple[int, int]
-"""A message's seq, and which of its sentences."""
+"""A message's seq, and the index of one of its sentences."""
 
 
 class ScoredSentence(msgspec.Struct, frozen=True):
-    """A sentence or so of a message: `[start, end)` of its quotable text."""
+    """A sentence of a message, or several short ones: `[start, end)` of its quotable text."""
 
     seq: int
     start: int
     end: int
     term_scores: Mapping[str, float]
-    """What each of the question's terms is worth in it."""
+    """The score of each of the question's terms in it."""
     weight: float
 
     @property
@@ -66,15 +67,15 @@ class ScoredSentence(msgspec.Struct, frozen=True):
 
 
 class TermCounts(NamedTuple):
-    """What a text holds of the terms that are asked for."""
+    """How often a text has each term of the question."""
 
     occurrences: Mapping[str, int]
     length: int
-    """How many terms it has altogether."""
+    """The number of all terms in the text."""
 
 
 class SentenceSource(msgspec.Struct, frozen=True):
-    """A candidate, read."""
+    """A candidate, split into sentences."""
 
     log_message: LogMessage
     seq: int
@@ -88,7 +89,7 @@ class SentenceSource(msgspec.Struct, frozen=True):
 
 
 def read_sentences(entry: LogMessage, question_terms: AbstractSet[str]) -> SentenceSource:
-    """A message as its spans, with what they hold of the terms that are asked for."""
+    """Returns a message as its sentences, each with its counts of the question's terms."""
     text = extract_quotable_text(entry.message)
     if len(text) <= SHORT_MESSAGE_CHARS:
         whole = _count_matching_terms(text, question_terms)
@@ -111,7 +112,7 @@ def _merge_term_counts(terms: Sequence[TermCounts]) -> TermCounts:
 
 
 def _count_occurrences(held: Iterable[str]) -> dict[str, int]:
-    """How often each occurs. There are few: `Counter` takes longer to begin than to count them."""
+    """Counts each term. There are few: `Counter` takes longer to set up than to count them."""
     times: dict[str, int] = {}
     for term in held:
         times[term] = times.get(term, 0) + 1
@@ -119,7 +120,7 @@ def _count_occurrences(held: Iterable[str]) -> dict[str, int]:
 
 
 def _split_into_sentences(text: str) -> Iterator[tuple[int, int]]:
-    """Sentences and lines, the longest cut at spaces."""
+    """Yields sentences and lines; the longest are cut at spaces."""
     if len(text) <= MAX_SENTENCE_CHARS and _SENTENCE_END.search(text) is None and text.strip():
         yield (0, len(text))
         return
@@ -138,7 +139,7 @@ def _split_into_sentences(text: str) -> Iterator[tuple[int, int]]:
 def find_answer_like_sentences(
     answer_pattern: re.Pattern[str] | None, sources: Mapping[int, SentenceSource]
 ) -> dict[SentencePlace, float]:
-    """Which sentences hold what looks like an answer, and how rare that is among them."""
+    """Returns the sentences that look like an answer, and how rare that is among all sentences."""
     if answer_pattern is None:
         return {}
     places = [(seq, at) for seq, source in sources.items() for at in range(len(source.spans))]
@@ -154,12 +155,13 @@ def score_sentences(
     *,
     is_about_speaker: bool,
 ) -> list[ScoredSentence]:
-    """All sentences that may be quoted, with what they hold.
+    """Returns all sentences that may be quoted, with their scores.
 
     Args:
-        rarity: of the terms that are asked for.
-        answer_rarities: sentences that hold what looks like an answer, and how rare that is.
-        is_about_speaker: whether the question is about who asks it.
+        sources: the candidates by seq.
+        rarity: of the question's terms.
+        answer_rarities: sentences that look like an answer, and how rare that is.
+        is_about_speaker: whether the question is about the person who asks.
     """
     rarity = {term: rare**RARITY_POWER for term, rare in rarity.items()}
     whole_held = _compute_bm25_scores(rarity, {seq: source.total_term_counts for seq, source in sources.items()})
@@ -172,6 +174,7 @@ def score_sentences(
     units = []
     for seq, source in sources.items():
         share, around = _choose_context_message(seq, sources, whole_scores)
+        # Neither the message nor its context has any term of the question.
         if not whole_scores[around]:
             continue
         weight = SPEAKER_WEIGHT if is_about_speaker and source.role == "user" else 1.0
@@ -197,7 +200,7 @@ def _add_scores(held: dict[str, float], more: Mapping[str, float], share: float)
 
 
 def _compute_bm25_scores(rarity: Mapping[str, float], texts: Mapping[Key, TermCounts]) -> dict[Key, dict[str, float]]:
-    """What each of the terms is worth in each text."""
+    """Returns the BM25 score of each term in each text."""
     average = max(1.0, sum(terms.length for terms in texts.values()) / max(1, len(texts)))
     held: dict[Key, dict[str, float]] = {}
     for key, (times, length) in texts.items():
@@ -216,8 +219,11 @@ def _compute_bm25_scores(rarity: Mapping[str, float], texts: Mapping[Key, TermCo
 def _choose_context_message(
     seq: int, sources: Mapping[int, SentenceSource], scores: Mapping[int, float]
 ) -> tuple[float, int]:
-    """The message that says most of what a message is about, and how much of its score counts: itself; the question
-    that it answers, the call that it is the result of; less what merely stands beside it."""
+    """Returns the message whose score counts most for the sentences of a message, and the share of it that counts.
+
+    It is the message itself, the question that it answers, the call that it is the result of, or, with a smaller share,
+    a neighbour.
+    """
     before, after, role = sources.get(seq - 1), sources.get(seq + 1), sources[seq].role
     shares = [(MESSAGE_SHARE, seq)]
     if before is not None and role != "user" and (role, before.role) != ("assistant", "assistant"):

@@ -1,1 +1,1 @@
-"""Ways to shorten a view: the stages, what they take and return, and when they run."""
+"""The stages that shorten a view, their input and output (a draft), and the rules for when they run."""

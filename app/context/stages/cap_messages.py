@@ -1,4 +1,4 @@
-"""Cap single messages: no tool result and no call's arguments may take more than their share of the budget."""
+"""Caps single messages: no tool result and no call's arguments may take more than their share of the budget."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from app.conversation.messages import LogMessage
 
 
 def cap_messages(draft: Draft) -> Draft:
-    """Results are cut to `result_ratio` of what instructions leave, less the older they are; arguments likewise to
-    `arguments_ratio`, and remain a JSON object."""
+    """Cuts results to `result_ratio` of the window without reserve and instructions, older ones further; likewise
+    arguments to `arguments_ratio`. Arguments remain a JSON object.
+    """
     policy = draft.context.policy
     if draft.pressure < policy.mask_pressure and draft.fits_limit:
         return draft
@@ -22,7 +23,7 @@ def cap_messages(draft: Draft) -> Draft:
 
 
 def cap_results(draft: Draft, share: float) -> Draft:
-    """Each result within `share` of the cap for one result, times the weight of its age."""
+    """Cuts each result to `share` of the cap for one result, times the weight of its age."""
     policy = draft.context.policy
     room_chars = draft.context.effective_tokens * CHARS_PER_TOKEN
     cap_chars = min(int(policy.result_ratio * room_chars), policy.result_max_chars) * share
@@ -47,7 +48,7 @@ def _cap_arguments(draft: Draft) -> Draft:
 
 
 def fade_results(draft: Draft) -> Draft:
-    """Apply the first band that the pressure reaches."""
+    """Applies the highest band that the pressure reaches."""
     pressure = draft.pressure
     bands = sorted(draft.context.policy.fade_bands, reverse=True)
     share = next((share for threshold, share in bands if pressure >= threshold), None)
@@ -59,7 +60,7 @@ def fade_results(draft: Draft) -> Draft:
 
 
 def truncate_results(draft: Draft) -> Draft:
-    """Results above `max_tool_result_tokens`, oldest first, until the goal is reached."""
+    """Truncates results above `max_tool_result_tokens`, oldest first, until the goal is reached."""
     if draft.is_at_goal:
         return draft
     cap_tokens = draft.context.policy.max_tool_result_tokens
@@ -73,12 +74,13 @@ def truncate_results(draft: Draft) -> Draft:
 
 
 MIN_MESSAGE_TOKENS = 48
-"""No message is cut below this: less says nothing."""
+"""No message is cut below this: a shorter one says nothing."""
 
 
 def shorten_long_messages(draft: Draft) -> Draft:
-    """Lower one cap for all long tool results until the view fits, then one for the other messages."""
+    """Lowers one cap for all long tool results until the view fits, then one cap for the other messages."""
     request = draft.context.tail.newest_user_message
+    # The newest user message is the request itself: it is never cut here.
     shown = [entry for entry in draft.iterate_editable_messages() if request is None or entry.seq != request.seq]
     results = [entry for entry in shown if entry.message.role in TOOL_RESULT_ROLES]
     others = [entry for entry in shown if entry.message.role not in TOOL_RESULT_ROLES]
@@ -91,11 +93,12 @@ def shorten_long_messages(draft: Draft) -> Draft:
 
 
 def _cap_to_fit(draft: Draft, group: Sequence[LogMessage]) -> Draft:
-    """The highest cap under which the view fits; the lowest if none is low enough."""
+    """Applies the highest cap under which the view fits; the lowest cap if none is low enough."""
     editing = draft.start_editing()
     sizes = [editing.count_message_tokens(entry) for entry in group]
     room_tokens = sum(sizes) - (draft.tokens - draft.context.limit_tokens)
     capped = _cap_each_message(draft, group, max(MIN_MESSAGE_TOKENS, compute_equal_cap(sizes, room_tokens)))
+    # Cutting is not exact (a notice and line ends take some tokens): cut once more at the lowest cap.
     return capped if capped.fits_limit else _cap_each_message(capped, group, MIN_MESSAGE_TOKENS)
 
 

@@ -1,4 +1,4 @@
-"""Context editing: clear old tool results, and old reasoning, from a view that has grown."""
+"""Context editing: clears old tool results and old reasoning from a view that has grown."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ CLEARED_RESULT_TEXT = "[old tool result cleared]"
 
 
 def clear_tool_results(draft: Draft) -> Draft:
-    """All but the newest `keep` results, once the view is above the trigger and if that frees enough."""
+    """Clears all results but the newest `keep`, if the view is above the trigger and that frees enough."""
     rule = draft.context.policy.clear_tool_results
     budget = draft.context.budget
+    # Without a trigger the rule is off.
     if rule.trigger_tokens is None or budget.calibrate_tokens(draft.tokens) <= rule.trigger_tokens:
         return draft
     names = _map_tool_names(draft.context.tail.messages)
@@ -27,13 +28,16 @@ def clear_tool_results(draft: Draft) -> Draft:
     if rule.inputs:
         _clear_call_arguments(draft, editing, {entry.seq for entry in old})
     freed = draft.excess_tokens - editing.excess_tokens
+    # A small gain is not worth the prompt cache that an edit breaks.
     if not freed or budget.calibrate_tokens(freed) < rule.clear_at_least_tokens:
         return draft
     return editing.build_draft().add_note("results_cleared", results=cleared, tokens=freed)
 
 
 def clear_reasoning(draft: Draft) -> Draft:
-    """Reasoning of all but the newest turns. What belongs to a call that is still being answered is never touched."""
+    """Clears the reasoning of all but the newest turns. Reasoning of the current turn is kept: providers need it with
+    the calls that are still being answered.
+    """
     keep = draft.context.policy.clear_reasoning.keep_turns
     if keep is None:
         return draft
@@ -57,7 +61,9 @@ def _has_reasoning(entry: LogMessage) -> bool:
 
 
 def _map_tool_names(messages: Sequence[LogMessage]) -> dict[int, str]:
-    """The tool that each result is of, by its place among the calls of the round; by id where that is told."""
+    """Returns the tool's name for each result, by id if the result has one that matches, else by its place in the
+    round.
+    """
     names: dict[int, str] = {}
     called: list[tuple[object, str]] = []
     for entry in messages:
@@ -72,7 +78,7 @@ def _map_tool_names(messages: Sequence[LogMessage]) -> dict[int, str]:
 
 
 def _clear_call_arguments(draft: Draft, editing: DraftEditor, cleared: set[int]) -> None:
-    """Clear the arguments of calls whose results are all cleared."""
+    """Clears the arguments of calls whose results are all cleared."""
     for entry in draft.context.tail.rounds:
         results = set(range(entry.from_seq + 1, entry.to_seq))
         call = draft.context.tail.find_message(entry.from_seq)
@@ -81,7 +87,9 @@ def _clear_call_arguments(draft: Draft, editing: DraftEditor, cleared: set[int])
 
 
 def drop_results(draft: Draft) -> Draft:
-    """Results, oldest first, until the goal is reached; those of the newest round only if nothing else fits."""
+    """Replaces results by a notice, oldest first, until the goal is reached; results of the newest round only as far as
+    the view would not fit otherwise.
+    """
     if draft.is_at_goal:
         return draft
     rounds = draft.context.tail.rounds

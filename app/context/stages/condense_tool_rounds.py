@@ -1,4 +1,4 @@
-"""Tell old tool rounds in a line per call, without a model."""
+"""Condenses old tool rounds to one line per call, without a model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from app.context.view.message_edits import Edit
 
 
 def tell_old_rounds(draft: Draft) -> Draft:
-    """Rounds with calls that are over `summarize_after_turns` turns old, oldest first, until the goal is reached."""
+    """Condenses rounds with calls that are older than `summarize_after_turns` turns, oldest first, until the goal is
+    reached.
+    """
     if draft.is_at_goal:
         return draft
     rounds = draft.context.tail.rounds
@@ -30,7 +32,7 @@ def tell_old_rounds(draft: Draft) -> Draft:
 
 
 def _find_first_young_seq(draft: Draft) -> int:
-    """Where the turns begin that are not old enough."""
+    """Returns where the turns begin that are not old enough."""
     tail, young = draft.context.tail, draft.context.policy.summarize_after_turns
     openings = [entry.from_seq for entry in tail.rounds if entry.opens_turn]
     if not young:
@@ -47,7 +49,7 @@ def _list_round_seqs(entry: Round) -> range:
 
 
 def _condense_round(draft: Draft, editing: DraftEditor, entry: Round) -> bool:
-    """Let one line per call stand for a round, where that is shorter."""
+    """Replaces a round by one line per call, if that is shorter."""
     scene = draft.context
     logged = [scene.tail.find_message(seq) for seq in _list_round_seqs(entry)]
     first, *others = logged
@@ -57,6 +59,7 @@ def _condense_round(draft: Draft, editing: DraftEditor, entry: Round) -> bool:
     if tokens >= sum(editing.count_message_tokens(each) for each in logged):
         return False
     editing.put_edit(Edit(first.seq, "told", (("tell", len(logged), chars),), tokens, first.tokens - tokens))
+    # The first message of the round shows the text; the others show nothing.
     for each in others:
         editing.put_edit(Edit(each.seq, "told", (("gone",),), 0, each.tokens))
     return True

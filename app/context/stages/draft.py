@@ -1,4 +1,4 @@
-"""A view that is being shortened: what a stage takes and returns. Tokens are raw counts."""
+"""A view that is being shortened: the input and output of a stage. Tokens are raw counts."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from app.context.view.view_messages import ViewTokenCounter, count_summary_messa
 from app.conversation.messages import LogMessage, Summary, extract_text
 
 UNCOUNTED_OPERATIONS = frozenset({"thoughtless"})
-"""They remove what is not counted as tokens of the prompt, or not by every provider."""
+"""They remove what is not counted as tokens of the prompt, or not by every provider. They need not make a message
+smaller."""
 CONTENT_CUT_OPERATIONS = frozenset({"shorten", "contents"})
-"""They cut the content. Of a result, which has nothing else to cut, the later one is done to the whole."""
+"""They cut the content. A result has nothing else to cut, so a later one replaces the earlier one and cuts the whole
+result."""
 
 
 @dataclass(frozen=True, slots=True)
 class DraftContext:
-    """What no stage changes."""
+    """What all stages share and none changes."""
 
     instructions_tokens: int
     tail: LogTail
@@ -31,14 +33,14 @@ class DraftContext:
     policy: ContextPolicy
     counter: ViewTokenCounter
     goal_ratio: float = 1.0
-    """What a stage that is at work should leave, as a share of the limit."""
+    """What a stage should leave, as a share of the limit."""
     pins: tuple[Pin, ...] = ()
     omitted_seqs: Set[int] = frozenset()
     """Messages that the client leaves out."""
 
     @property
     def limit_tokens(self) -> int:
-        """The most that the view may take."""
+        """Returns the most tokens that the view may take."""
         return self.budget.compute_raw_tokens(self.budget.limit)
 
     @property
@@ -47,18 +49,18 @@ class DraftContext:
 
     @property
     def effective_tokens(self) -> int:
-        """What the reserve and instructions leave of the window."""
+        """Returns the window without reserve and instructions."""
         return max(0, self.budget.compute_raw_tokens(self.budget.window_without_reserve) - self.instructions_tokens)
 
     @property
     def pinned_seqs(self) -> set[int]:
-        """Messages that are pinned."""
+        """Returns the pinned messages."""
         return {seq for pin in self.pins for seq in range(pin.from_seq, pin.to_seq)}
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A view in the making: chunks, pins, the anchor, and the log from the boundary on, some of it edited."""
+    """A view that is being made: summaries, pins, the anchor, and the log from the boundary on, some of it edited."""
 
     context: DraftContext
     summaries: tuple[Summary, ...]
@@ -72,9 +74,11 @@ class Draft:
 
     @property
     def dropped_message_count(self) -> int:
-        """Messages neither shown nor covered by a chunk, without those that the client leaves out."""
+        """Returns how many messages are neither shown nor summarized, without those that the client leaves out."""
         tail = self.context.tail
         forgotten_to = self.summaries[0].from_seq if self.summaries else tail.start_seq
+        # Messages are missing in two places: before the first summary that is left, and between the last one and the
+        # boundary.
         gaps = ((0, forgotten_to), (tail.start_seq, self.boundary_seq))
         missing = sum(to_seq - from_seq for from_seq, to_seq in gaps)
         omitted = self.context.omitted_seqs
@@ -89,7 +93,7 @@ class Draft:
 
     @property
     def pins(self) -> tuple[Pin, ...]:
-        """Those from before the boundary: the others are in the tail."""
+        """Returns the pins from before the boundary. The others are in the verbatim part."""
         return select_pins_before(self.boundary, self.context.pins)
 
     @property
@@ -106,7 +110,7 @@ class Draft:
 
     @property
     def verbatim_tokens(self) -> int:
-        """Pins, anchor, and the log from the boundary on."""
+        """Returns the tokens of pins, anchor, and the log from the boundary on."""
         shown = self.context.tail.count_tokens_from(self.boundary_seq) + count_tokens_shown_before(
             self.boundary, self.context.pins
         )
@@ -114,7 +118,7 @@ class Draft:
 
     @property
     def excess_tokens(self) -> int:
-        """How much is left to remove until the goal is reached."""
+        """Returns how many tokens are above the goal."""
         return self.tokens - self.context.goal_tokens
 
     @property
@@ -127,28 +131,28 @@ class Draft:
 
     @property
     def pressure(self) -> float:
-        """Share of the window without the reserve that messages take."""
+        """Returns the share of the window without the reserve that messages take."""
         budget = self.context.budget
         return budget.compute_pressure(budget.calibrate_tokens(self.message_tokens))
 
     def cut_before(self, seq: int) -> Draft:
-        """The same view with its verbatim part beginning at `seq`."""
+        """Returns the same view with its verbatim part beginning at `seq`."""
         kept = {at: edit for at, edit in self.edits.items() if at >= seq}
         return replace(self, boundary=self.context.tail.build_boundary(seq), edits=kept)
 
     def iterate_editable_messages(self) -> Iterator[LogMessage]:
-        """The messages of the tail that may be edited, oldest first."""
+        """Yields the messages of the verbatim part that may be edited, oldest first."""
         tail, pinned = self.context.tail, self.context.pinned_seqs
         shown = tail.messages[self.boundary_seq - tail.start_seq :]
         return (entry for entry in shown if entry.seq not in pinned) if pinned else iter(shown)
 
     def list_editable_results(self) -> list[LogMessage]:
-        """Tool results that may be edited and are still there, oldest first."""
+        """Returns tool results that may be edited and are not condensed, oldest first."""
         from_seq, fixed = self.boundary_seq, self.condensed_seqs | self.context.pinned_seqs
         return [entry for entry in self.context.tail.tool_results if entry.seq >= from_seq and entry.seq not in fixed]
 
     def start_editing(self) -> DraftEditor:
-        """To edit many messages of the view at once."""
+        """Returns an editor for many messages of the view."""
         return DraftEditor(self)
 
     def with_edits(self, edits: Mapping[int, Edit]) -> Draft:
@@ -159,12 +163,14 @@ class Draft:
 
     @property
     def condensed_seqs(self) -> set[int]:
-        """Messages of rounds that are told in a line per call."""
+        """Returns the messages of rounds that are condensed to one line per call."""
         return {seq for seq, edit in self.edits.items() if edit.kind == "told"}
 
 
 class DraftEditor:
-    """Edits to a draft in the making. Mutable, so that a thousand of them cost a thousand steps."""
+    """Edits the messages of a draft. Mutable: with frozen drafts, a thousand edits would copy the edits a thousand
+    times.
+    """
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
@@ -174,7 +180,7 @@ class DraftEditor:
         """How much is left to remove until the goal is reached."""
 
     def apply_operation(self, entry: LogMessage, kind: EditKind, operation: EditOperation) -> bool:
-        """One more operation on a message, if that makes the message smaller. Whether it does."""
+        """Applies one more operation to a message if that makes the message smaller. Returns whether it does."""
         if entry.seq in self._condensed_seqs:
             return False
         known = self._find_operations(entry)
@@ -186,8 +192,9 @@ class DraftEditor:
         )
 
     def cap_message(self, entry: LogMessage, cap_tokens: int) -> bool:
-        """Cut the middle out of a message's long texts, so that it takes at most so many tokens, or the fewest that
-        can be. Whether that makes it smaller."""
+        """Cuts the middle out of a message's long texts, so that the message takes at most `cap_tokens`, or the fewest
+        tokens that are possible. Returns whether that makes it smaller.
+        """
         if entry.seq in self._condensed_seqs or self.count_message_tokens(entry) <= cap_tokens:
             return False
         count = self._draft.context.counter.count_message
@@ -203,12 +210,12 @@ class DraftEditor:
         self._edits[edit.seq] = edit
 
     def count_message_tokens(self, entry: LogMessage) -> int:
-        """What a message takes so far."""
+        """Returns the tokens of a message with the edits so far."""
         known = self._edits.get(entry.seq)
         return entry.tokens if known is None else known.tokens
 
     def read_message_text(self, entry: LogMessage) -> str:
-        """The text of a message as it is shown so far."""
+        """Returns the text of a message with the edits so far."""
         known = self._edits.get(entry.seq)
         if known is None or entry.seq in self._condensed_seqs:
             return entry.message.text
@@ -219,7 +226,9 @@ class DraftEditor:
         return () if known is None else known.ops
 
     def _replace_message(self, entry: LogMessage, kind: EditKind, ops: tuple[EditOperation, ...], tokens: int) -> bool:
-        """Show a message after some operations, the last of them new, if that makes it smaller. Whether it does."""
+        """Shows a message with operations applied, the last of them new, if that makes it smaller. Returns whether it
+        does.
+        """
         if tokens > self.count_message_tokens(entry) - (0 if ops[-1][0] in UNCOUNTED_OPERATIONS else 1):
             return False
         self.put_edit(Edit(entry.seq, kind, ops, tokens, entry.tokens - tokens))
@@ -230,7 +239,7 @@ class DraftEditor:
 
 
 def sum_saved_tokens_from(seq: int, edits: Mapping[int, Edit]) -> int:
-    """What edits save of the log from `seq` on."""
+    """Returns the tokens that edits save in the log from `seq` on."""
     return sum(edit.saved_tokens for at, edit in edits.items() if at >= seq)
 
 
@@ -239,7 +248,8 @@ def select_pins_before(boundary: Boundary, pins: tuple[Pin, ...]) -> tuple[Pin, 
 
 
 def count_tokens_shown_before(boundary: Boundary, pins: tuple[Pin, ...]) -> int:
-    """What is shown from before a boundary: its anchor and the pins."""
+    """Returns the tokens of what is shown from before a boundary: its anchor and the pins."""
     tokens = sum(pin.tokens for pin in select_pins_before(boundary, pins))
+    # An anchor that is pinned is shown once.
     pinned = any(pin.from_seq == boundary.anchor_seq for pin in pins)
     return tokens if pinned else tokens + boundary.anchor_tokens

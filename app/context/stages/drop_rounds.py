@@ -1,7 +1,8 @@
-"""Leave out whole rounds, oldest first, in steps: what is cut stays cut for many turns.
+"""Leaves out whole rounds, oldest first, in steps: what is cut stays cut for many turns.
 
-The amount is a multiple of a quarter of the limit, moved on to the beginning of a turn, and depends on cumulative token
-totals only: between two steps each view begins with the bytes of the one before, and prompt caches keep working.
+The amount is a multiple of `step_ratio` of the limit, moved on to the beginning of a turn, and depends on cumulative
+token totals only. Between two steps each view begins with the bytes of the one before, so the provider's prompt cache
+is used.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from app.context.stages.mask_results import mask_results_further
 
 
 def drop_oldest(draft: Draft) -> Draft:
-    """Cut to about the goal, at most to the newest round; the newest user message stays as the anchor.
+    """Cuts the oldest rounds until about the goal, at most up to the newest round; the newest user message stays as the
+    anchor.
 
-    Results are masked more before anything is dropped. Where that is enough, the first task stays; once that is gone,
-    what fits is cut, too, if it is half a step or more above the goal: it would be over the limit again soon.
+    Results are masked further before anything is dropped. If that is enough, the log's beginning stays. If the
+    beginning is gone already, a view that fits is cut, too, if it is half a step or more above the goal: it would soon
+    be over the limit again.
     """
     if not draft.fits_limit:
         draft = mask_results_further(draft)
@@ -31,6 +34,7 @@ def drop_oldest(draft: Draft) -> Draft:
     if len(rounds) < 2 or (draft.fits_limit and (steps < 1 or not draft.boundary_seq)):
         return draft
     cut = _cut_after_steps(draft, rounds, max(1, steps))
+    # The notice for dropped messages, or the anchor, may take more than the cut frees.
     if cut.tokens >= draft.tokens:
         return draft
     return cut.add_note(
@@ -39,23 +43,28 @@ def drop_oldest(draft: Draft) -> Draft:
 
 
 def drop_all_but_newest_user_message(draft: Draft) -> Draft:
-    """Keep the newest user message alone; without one, there is nothing that could stand for the request."""
+    """Keeps the newest user message alone. Without a user message nothing is dropped: nothing else could stand for the
+    request.
+    """
     tail = draft.context.tail
     newest = tail.newest_user_message
     if newest is None or newest.seq == draft.boundary_seq == tail.end_seq - 1:
         return draft
+    # The request is shown as the anchor of an empty verbatim part.
     end = msgspec.structs.replace(tail.build_boundary(tail.end_seq), anchor_seq=newest.seq, anchor_tokens=newest.tokens)
     bare = replace(draft, boundary=end, edits={})
     return bare.add_note("only_the_request_kept", messages=bare.dropped_message_count)
 
 
 def _cut_after_steps(draft: Draft, rounds: list[Round], steps: int) -> Draft:
-    """The cut after so many steps, or the first after that which makes the view fit; the newest round's start if none
-    does."""
+    """Returns the draft cut after `steps` steps, or after the first larger number of steps that makes it fit; cut to
+    the newest round if none does.
+    """
     dropped_before = list(accumulate((entry.tokens for entry in rounds[:-1]), initial=0))
     step_tokens = _compute_step_tokens(draft)
     while (place := bisect_left(dropped_before, steps * step_tokens)) < len(rounds) - 1:
         next_place = bisect_left(dropped_before, (steps + 1) * step_tokens)
+        # A cut at the beginning of a turn needs no anchor. The next turn within one step is near enough.
         opening = next((at for at in range(place, min(next_place, len(rounds))) if rounds[at].opens_turn), place)
         cut = draft.cut_before(rounds[opening].from_seq)
         if cut.fits_limit:
@@ -69,7 +78,9 @@ def _compute_step_tokens(draft: Draft) -> int:
 
 
 def share_evenly(draft: Draft) -> Draft:
-    """Each message but the newest user's keeps an even share, at least `emergency_chars`; then the oldest go."""
+    """Cuts each message but the newest user message to an even share, at least `emergency_chars`; then drops the oldest
+    rounds if that is not enough.
+    """
     if draft.fits_limit:
         return draft
     scene = draft.context
@@ -92,11 +103,13 @@ def share_evenly(draft: Draft) -> Draft:
 
 
 MAX_SUMMARIES_SHARE = 0.5
-"""Summaries may take this share of what instructions leave; beyond it the oldest go first."""
+"""The share of the limit without instructions that summaries may take; the oldest ones above it are left out first."""
 
 
 def drop_oldest_summaries(draft: Draft) -> Draft:
-    """Keep the newest summaries within their share. Depends on nothing that grows with the log."""
+    """Keeps the newest summaries within their share. The result depends on nothing that grows with the log, so it is
+    stable.
+    """
     allowed = int((draft.context.limit_tokens - draft.context.instructions_tokens) * MAX_SUMMARIES_SHARE)
     return _keep_newest_summaries(draft, allowed)
 

@@ -1,4 +1,4 @@
-"""A sliding window: keep the last turns, or the last tokens, and move on in steps."""
+"""A sliding window: keeps the last turns, or the last tokens, and moves on in steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from app.context.stages.draft import Draft
 
 
 def keep_last(draft: Draft) -> Draft:
-    """Once there are more than `keep_turns` turns or `keep_tokens` tokens, keep `target_ratio` of that."""
+    """Cuts the draft to `target_ratio` of `keep_turns` turns or `keep_tokens` tokens once it has more than that."""
     policy = draft.context.policy
     openings = [
         entry.from_seq
@@ -28,7 +28,9 @@ def keep_last(draft: Draft) -> Draft:
 
 
 def _compute_turns_left(keep_turns: int, target_ratio: float) -> int:
-    """How many turns a cut leaves; of three or more, fewer than may stay, so that not each turn cuts."""
+    """Returns how many turns a cut leaves. If three or more may stay, a cut leaves fewer, so that not each
+    turn cuts.
+    """
     left = ceil(keep_turns * target_ratio)
     return max(1, min(left, keep_turns - 1) if keep_turns > 2 else left)
 

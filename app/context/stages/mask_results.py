@@ -1,8 +1,7 @@
-"""Mask tool results: their beginning and end, more where there is room.
+"""Masks tool results: their beginning and end stay, and more of them if there is room.
 
-`mask_results` masks those that a later answer has made use of. `mask_results_further` goes further before anything is
-dropped, and
-`restore_unread_results` gives back to results that are still to be read what the stages left free.
+`mask_results` masks results that a later answer has used. `mask_results_further` masks more before anything is dropped.
+`restore_unread_results` gives the room that the stages left to results that the model has not read yet.
 """
 
 from __future__ import annotations
@@ -17,7 +16,9 @@ from app.conversation.messages import LogMessage
 
 
 def mask_results(draft: Draft) -> Draft:
-    """From `mask_pressure` on, cut each consumed result to `mask_chars`, weighted by recency where more fits."""
+    """Cuts each result that an answer has used to `mask_chars`, newer ones to more if there is room, once
+    `mask_pressure` is reached.
+    """
     policy = draft.context.policy
     if draft.pressure < policy.mask_pressure and draft.fits_limit:
         return draft
@@ -35,8 +36,9 @@ def mask_results(draft: Draft) -> Draft:
 
 
 def mask_results_further(draft: Draft) -> Draft:
-    """Cut all results to one length so that the view reaches the goal; those that are still to be read only where it
-    would not fit otherwise. None is cut below `mask_chars`."""
+    """Cuts all results to one length so that the view reaches the goal. Unread results are cut only if the view would
+    not fit otherwise. No result is cut below `mask_chars`.
+    """
     unread = list_unread_results(draft)
     first_unread_seq = unread[0].seq if unread else draft.context.tail.end_seq
     read = [entry for entry in draft.list_editable_results() if entry.seq < first_unread_seq]
@@ -48,17 +50,18 @@ def mask_results_further(draft: Draft) -> Draft:
 
 
 def mask_read_results_fully(draft: Draft) -> Draft:
-    """The view with all results that were read at their shortest, if nothing was left out of it; else as it is."""
+    """Returns the view with all read results cut to the minimum; unchanged if messages were left out of it already."""
     if draft.boundary_seq:
         return draft
+    # A goal of 0 tokens is never reached: every read result is cut as far as possible.
     return mask_results_further(replace(draft, context=replace(draft.context, goal_ratio=0.0)))
 
 
 def restore_unread_results(before: Draft, after: Draft) -> Draft:
-    """A view that fits after its stages, with as much as there is room for of the results that are still to be read.
+    """Returns a view that fits after its stages, with as much of the unread results as there is room for.
 
     Args:
-        before: the view before the stages; what was cut of it already stays as it is.
+        before: the view before the stages. A result that was cut in it already stays cut.
     """
     cut = [entry for entry in list_unread_results(after) if after.edits.get(entry.seq) != before.edits.get(entry.seq)]
     if not cut:
@@ -70,14 +73,16 @@ def restore_unread_results(before: Draft, after: Draft) -> Draft:
 
 
 def list_unread_results(draft: Draft) -> list[LogMessage]:
-    """Results behind which the model has said nothing yet."""
+    """Returns the results after the model's last message."""
     messages = draft.context.tail.messages
     last_seq = next((entry.seq for entry in reversed(messages) if entry.message.role == "assistant"), -1)
     return [entry for entry in draft.list_editable_results() if entry.seq > last_seq]
 
 
 def list_consumed_results(draft: Draft) -> list[LogMessage]:
-    """Results that stand before an assistant's message with text; those after it are still to be read."""
+    """Returns the results before the last assistant message with text: the model has used them. Later ones may still be
+    needed.
+    """
     last_seq = next((entry.seq for entry in reversed(draft.context.tail.messages) if _is_assistant_text(entry)), -1)
     return [entry for entry in draft.list_editable_results() if entry.seq < last_seq]
 
@@ -87,7 +92,9 @@ def _is_assistant_text(entry: LogMessage) -> bool:
 
 
 def _compute_kept_chars(draft: Draft, consumed: list[LogMessage]) -> list[int]:
-    """What each keeps: `mask_chars`, and by recency its share of the room that this leaves below the goal."""
+    """Returns how many characters each result keeps: `mask_chars`, and by age a share of the room that is left below
+    the goal.
+    """
     policy = draft.context.policy
     lengths = [len(entry.message.text) for entry in consumed]
     saved = sum(max(0, length - policy.mask_chars) for length in lengths) // CHARS_PER_TOKEN
@@ -99,8 +106,9 @@ def _compute_kept_chars(draft: Draft, consumed: list[LogMessage]) -> list[int]:
 
 
 def _cut_results_equally(draft: Draft, results: Sequence[LogMessage], goal_tokens: int) -> Draft:
-    """The view with results cut to the largest number of tokens at which it reaches the goal: short ones stay whole.
-    Where that is less than `mask_chars`, they are cut to that."""
+    """Returns the view with results cut to the largest common number of tokens at which it reaches the goal; shorter
+    ones stay whole. If that number is less than `mask_chars`, results are cut to `mask_chars`.
+    """
     editing = draft.start_editing()
     room_tokens = sum(map(editing.count_message_tokens, results)) - (draft.tokens - goal_tokens)
     cap_tokens = compute_equal_cap([editing.count_message_tokens(entry) for entry in results], room_tokens)
@@ -114,11 +122,13 @@ def _cut_results_equally(draft: Draft, results: Sequence[LogMessage], goal_token
 
 
 EVEN_HEAD_SHARE = 0.5
-"""Head and tail keep as much of a result: `soft_trim_chars` each."""
+"""Head and tail keep the same number of characters: `soft_trim_chars` each."""
 
 
 def prune_by_position(draft: Draft) -> Draft:
-    """Results of at least `min_prunable_tool_chars` outside the last `keep_last_assistants` turns, where it is on."""
+    """Prunes results of at least `min_prunable_tool_chars` outside the last `keep_last_assistants` turns, if the policy
+    says so.
+    """
     policy = draft.context.policy
     if not policy.position_pruning or (draft.pressure < policy.mask_pressure and draft.fits_limit):
         return draft
@@ -141,7 +151,7 @@ def _prune_result(editing: DraftEditor, entry: LogMessage, policy: ContextPolicy
 
 
 def _find_first_safe_seq(draft: Draft) -> int:
-    """Where the turns begin that are left alone."""
+    """Returns where the turns begin that are not pruned."""
     keep = draft.context.policy.keep_last_assistants
     openings = [entry.from_seq for entry in draft.context.tail.rounds if entry.opens_turn]
     if not keep:

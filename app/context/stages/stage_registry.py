@@ -1,7 +1,8 @@
-"""Ways to shorten a view, each `Draft → Draft`. A policy names its own, in order; the last resort is the same for all.
+"""The stages that shorten a view, each `Draft → Draft`. A policy lists its own, in order; the last resort is the same
+for all.
 
-What stands for most is lost last: summaries that crowd out the conversation, whole old rounds, the middle of long
-messages, every summary, and at the end everything but the request itself.
+Stages that lose most come last: first summaries that crowd out the conversation are left out, then whole old rounds,
+the middle of long messages, every summary, and at the end everything but the request itself.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ STAGES: Final[Mapping[str, Stage]] = {
         share_evenly,
     )
 }
-"""By the name that configuration knows them by."""
+"""By their names in the configuration."""
 
 LAST_RESORT_STAGES: Final[tuple[Stage, ...]] = (
     drop_oldest_summaries,
@@ -54,14 +55,14 @@ LAST_RESORT_STAGES: Final[tuple[Stage, ...]] = (
 
 
 def apply_stages(draft: Draft, names: Sequence[str]) -> Draft:
-    """Apply stages in order. Each decides by itself whether there is anything to do."""
+    """Applies stages in order. Each stage decides whether it has anything to do."""
     for name in names:
         draft = STAGES[name](draft)
     return draft
 
 
 def trim_draft(draft: Draft, stages: tuple[Stage, ...] = LAST_RESORT_STAGES) -> Draft:
-    """Apply stages until the view fits; it may still not fit when all are used up."""
+    """Applies stages until the view fits. It may still not fit after the last one."""
     for stage in stages:
         if draft.fits_limit:
             break

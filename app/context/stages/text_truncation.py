@@ -1,4 +1,4 @@
-"""A long message in fewer characters: head and tail of its texts, a line that says how much is missing between."""
+"""Shortens long messages: keeps head and tail of their texts, with a line between that says how much is missing."""
 
 from __future__ import annotations
 
@@ -12,33 +12,36 @@ from app.conversation.messages import extract_text
 
 DEFAULT_HEAD_SHARE = 0.7
 NEWLINE_SEARCH_SHARE = 0.2
-"""A cut moves to a newline that is within this share of the piece it belongs to."""
+"""A cut moves to a newline if one is within this share of the kept piece."""
 SHORT_TEXT_CHARS = 64
-"""Texts up to this length (names, numbers, paths) stay whole while longer ones can give."""
+"""Texts up to this length (names, numbers, paths) stay whole."""
 MIN_ARGUMENTS_SHARE = 0.1
-"""Arguments that must go below this are many short values, and left out as a whole."""
+"""Arguments that would have to go below this share are mostly short values, and are replaced as a whole."""
 FIRST_ATTEMPT_FACTOR = 0.95
-"""Of what a cap allows: text is not equally dense everywhere, and the line that says what is missing takes some."""
+"""The first attempt aims at this share of the cap: text is not equally dense everywhere, and the notice takes some
+tokens."""
 SHRINK_FACTOR = 0.7
+"""The share of the text is multiplied by this if an attempt is still too long."""
 MAX_ATTEMPTS = 16
 GOOD_FILL_SHARE = 0.95
-"""A message that takes this share of its cap is good enough …"""
+"""A message that fills this share of its cap is good enough."""
 SUFFICIENT_ATTEMPTS = 3
-"""… and so is any that fits after so many tries more."""
+"""After this many attempts any message within its cap is good enough."""
 SAFETY_FACTOR = 0.985
+"""Each further attempt aims at this share of the cap."""
 MAX_GROWTH_FACTOR = 1.5
-"""Of the share, from one try to the next: some texts do not get longer with it."""
+"""The share grows at most by this factor from one attempt to the next: some texts do not get longer with it."""
 
 
 def find_text_share(
     body: dict[str, Any], tokens: int, cap_tokens: int, count_message: Callable[[dict[str, Any]], int]
 ) -> tuple[float, int]:
-    """The share of its texts that a message may keep to take at most `cap_tokens`, and what it takes then; the smallest
-    tried if none is small enough.
+    """Returns the share of its texts that a message may keep to take at most `cap_tokens`, and the tokens that it then
+    takes; the smallest share that was tried if none is small enough.
 
     Args:
-        tokens: what the message takes whole.
-        count_message: tokens of a message.
+        tokens: tokens of the whole message.
+        count_message: counts the tokens of a message.
     """
     share = FIRST_ATTEMPT_FACTOR * cap_tokens / max(1, tokens)
     best: tuple[float, int] | None = None
@@ -48,7 +51,8 @@ def find_text_share(
             best = share, taken
         if best is not None and (best[1] >= GOOD_FILL_SHARE * cap_tokens or attempt >= SUFFICIENT_ATTEMPTS):
             return best
-        # Text is not equally dense everywhere: try again with as much more or less as this try was off.
+        # The text is not equally dense everywhere: correct the share by the error of this attempt. After two attempts
+        # that were too long, shrink by a fixed factor, which is sure to end.
         share *= (
             min(MAX_GROWTH_FACTOR, SAFETY_FACTOR * cap_tokens / taken)
             if taken <= cap_tokens or attempt < 2
@@ -58,7 +62,9 @@ def find_text_share(
 
 
 def truncate_text(text: str, keep_chars: int, head_share: float = DEFAULT_HEAD_SHARE) -> str:
-    """Head (70 %) and tail (30 %) of a text, cut at a newline where one is near, and between them what is missing."""
+    """Returns head (70 % by default) and tail of a text, each cut at a newline if one is near, and between them a
+    notice of what is missing.
+    """
     if len(text) <= keep_chars:
         return text
     head_chars = int(keep_chars * head_share)
@@ -76,7 +82,7 @@ def truncate_text(text: str, keep_chars: int, head_share: float = DEFAULT_HEAD_S
 
 
 def truncate_content(content: object, chars: int, head_share: float = DEFAULT_HEAD_SHARE) -> object:
-    """A content whose texts together keep about `chars` characters; long ones give in proportion."""
+    """Returns a content whose texts together keep about `chars` characters; long texts are cut in proportion."""
     if isinstance(content, str):
         return truncate_text(content, chars, head_share)
     length = len(extract_text(content))
@@ -84,7 +90,7 @@ def truncate_content(content: object, chars: int, head_share: float = DEFAULT_HE
 
 
 def truncate_body(body: dict[str, Any], share: float) -> dict[str, Any]:
-    """A copy of a message whose long texts keep `share` of their characters."""
+    """Returns a copy of a message whose long texts keep `share` of their characters."""
     copy = dict(body)
     if "content" in body:
         copy["content"] = _truncate_content_by_share(body["content"], share)
@@ -96,8 +102,9 @@ def truncate_body(body: dict[str, Any], share: float) -> dict[str, Any]:
 
 
 def truncate_arguments(arguments: str, chars: int) -> str:
-    """Arguments in at most `chars` characters that still are a JSON object: long strings inside give; where that is
-    not enough, an object that says how much is left out."""
+    """Returns arguments in at most `chars` characters that are still a JSON object: long strings in it are cut. If that
+    is not enough, the object only says how much is left out.
+    """
     if len(arguments) <= chars:
         return arguments
     decoded = _decode_arguments(arguments)
@@ -106,6 +113,7 @@ def truncate_arguments(arguments: str, chars: int) -> str:
         shorter = orjson.dumps(_truncate_json_value(decoded, share)).decode()
         if len(shorter) <= chars:
             return shorter
+        # A smaller share did not help any more: all strings are short already.
         if len(shorter) >= length:
             break
         share, length = share * SHRINK_FACTOR, len(shorter)
@@ -159,7 +167,9 @@ def _truncate_function(function: dict[str, Any], share: float) -> dict[str, Any]
 
 
 def _truncate_arguments_by_share(arguments: str, share: float) -> str:
-    """Arguments in fewer characters that still are a JSON object: long strings inside give, then the whole does."""
+    """Returns shorter arguments that are still a JSON object: long strings in it are cut; if that is not enough, the
+    whole object is replaced.
+    """
     decoded = _decode_arguments(arguments)
     if decoded is not None:
         shorter = orjson.dumps(_truncate_json_value(decoded, share)).decode()
@@ -169,7 +179,7 @@ def _truncate_arguments_by_share(arguments: str, share: float) -> str:
 
 
 def _decode_arguments(arguments: str) -> dict[str, Any] | None:
-    """Decoded arguments; None where they are no JSON object, or nested too deeply to be taken apart."""
+    """Returns decoded arguments; None if they are no JSON object, or nested too deeply for the recursion."""
     try:
         decoded = orjson.loads(arguments)
     except orjson.JSONDecodeError:

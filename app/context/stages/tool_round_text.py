@@ -1,4 +1,6 @@
-"""A tool round told without a model, a line per call: `name(arguments): result`, `name(arguments): ERROR: …`. Pure."""
+"""Renders a tool round as text without a model, one line per call: `name(arguments): result`, `name(arguments): ERROR:
+…`. Pure.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ _ERROR_PATTERN = re.compile(r"^\W*(?:\w+\.)*(?:\w*error|\w*exception|traceback|f
 
 
 def render_tool_round(messages: Sequence[Message], result_chars: int) -> str:
-    """An assistant's message with the results directly after it: what it said, then a line per call."""
+    """Returns the text of an assistant message, then one line per call with its result."""
     first, *results = messages
     return "\n".join([*filter(None, [first.text.strip()]), *render_call_lines(first, results, result_chars)])
 
@@ -26,7 +28,7 @@ def render_tool_round(messages: Sequence[Message], result_chars: int) -> str:
 def render_call_lines(
     message: Message, results: Sequence[Message], result_chars: int = MAX_RESULT_CHARS
 ) -> Iterator[str]:
-    """A line for each call of a message, with its result: by id, else by position in the round."""
+    """Yields a line for each call of a message, with its result: by id, else by position in the round."""
     left = list(results)
     for call in message.tool_calls:
         name, arguments = read_tool_call(call)
@@ -36,7 +38,7 @@ def render_call_lines(
 
 
 def read_tool_call(call: Any) -> tuple[str, str]:
-    """Name and arguments of a tool call of any kind."""
+    """Returns name and arguments of a tool call of any kind."""
     if not isinstance(call, dict):
         return "tool", ""
     facts = call.get(call.get("type", "function")) or call.get("function")
@@ -47,18 +49,18 @@ def read_tool_call(call: Any) -> tuple[str, str]:
 
 
 def read_call_id(call: Any) -> object:
-    """The id of a tool call, None where it has none."""
+    """Returns the id of a tool call; None if it has none."""
     return call.get("id") if isinstance(call, dict) else None
 
 
 def render_result_excerpt(text: str, chars: int = MAX_RESULT_CHARS) -> str:
-    """The beginning of a result, marked where it tells of an error."""
+    """Returns the beginning of a result, marked if it reports an error."""
     told = truncate_to_one_line(text, chars)
     return f"ERROR: {told}" if is_error_result(text) and not told.startswith("ERROR") else told
 
 
 def is_error_result(text: str) -> bool:
-    """Whether a result reads like an error, or is a JSON object that says so."""
+    """Says whether a result reads like an error, or is a JSON object that reports one."""
     if _ERROR_PATTERN.match(text.lstrip()):
         return True
     if not text.lstrip().startswith("{"):
@@ -71,7 +73,9 @@ def is_error_result(text: str) -> bool:
 
 
 def truncate_to_one_line(text: str, chars: int) -> str:
-    """A text on one line, cut where it is longer."""
+    """Returns a text on one line, cut if it is longer than `chars`."""
+    # Eight times the result's length is read: a text with much white space still fills the line, and a huge one costs
+    # little.
     flat = " ".join(text[: 8 * chars].split())
     return flat if len(flat) <= chars else flat[: chars - 1] + "…"
 

@@ -1,9 +1,10 @@
-"""When a view is shortened by a policy's stages, and what comes of it. Steps, not a bit with every message.
+"""Decides when a policy's stages shorten a view, and builds the plan. Views are shortened in steps, not a little with
+every message.
 
-A view begins as the last one was sent: same boundary, same edits. Only when it passes a line that the last one had not
-passed do the stages run again, on top of what was done before, and what they do counts only where it frees a share that
-is worth it. Between two steps each view begins with the bytes of the one before, and the provider's prompt cache keeps
-working.
+A view begins as the last one was sent: same boundary, same edits. The stages run again only if the view passes a
+pressure level that the last one had not passed, on top of what was done before, and their result counts only if it
+frees enough. Between two steps each view begins with the bytes of the one before, so the provider's prompt cache is
+used.
 """
 
 from __future__ import annotations
@@ -27,12 +28,14 @@ from app.conversation.messages import Summary
 MIN_GROWTH_RATIO = 0.05
 """Context editing waits until a view has grown by this share of the window since it was last shortened."""
 FULL_PRESSURE = 1.0
-"""The highest line: what fits no more."""
+"""The goal of a view within its limit: all of the limit."""
 
 
 @dataclass(frozen=True)
 class ViewShortener:
-    """The stages of a policy, for one outline and budget: made for one plan, and what it works out is kept for that."""
+    """Runs the stages of a policy for one outline and budget. One instance serves one plan; results are
+    cached in it.
+    """
 
     outline: Outline
     budget: Budget
@@ -41,27 +44,27 @@ class ViewShortener:
 
     @cached_property
     def log_tail(self) -> LogTail:
-        """The messages that are loaded."""
+        """Returns the loaded messages."""
         return build_log_tail(self.outline)
 
     @cached_property
     def last_edits(self) -> Mapping[int, Edit]:
-        """Those of the last view."""
+        """Returns the edits of the last view, without those of messages that are pinned since."""
         pinned = {seq for pin in self.outline.pins for seq in range(pin.from_seq, pin.to_seq)}
         return {edit.seq: edit for edit in self.outline.last_view.edits if edit.seq not in pinned}
 
     def must_shorten(self, view: ViewCandidate) -> bool:
-        """Whether a view passes a line that the last one had not passed, or a rule of its own wants it shorter."""
+        """Says whether a view passes a level that the last one had not passed, or a stage's own rule is due."""
         tokens = self.budget.calibrate_tokens(view.tokens)
         is_past = tokens > self.budget.limit or self.find_pressure_level(view.tokens) > self.outline.last_view.level
         return is_past or self.is_stage_rule_due(view)
 
     def has_loaded_tail(self, view: ViewCandidate) -> bool:
-        """Whether the messages behind a view's boundary are loaded, and no others."""
+        """Says whether exactly the messages after a view's boundary are loaded."""
         return self.outline.tail is not None and find_tail_start(self.outline).to_seq == view.boundary.to_seq
 
     def shorten_view(self, view: ViewCandidate, *notes: PlanNote) -> Draft:
-        """The view after the policy's stages, or as it was where passing a line frees too little."""
+        """Returns the view after the policy's stages, or unchanged if they free too little."""
         before = self.build_draft(view, *notes)
         after = self.apply_policy_stages(before)
         if not before.fits_limit or self.frees_enough(before, after) or self.is_stage_rule_due(view):
@@ -69,11 +72,11 @@ class ViewShortener:
         return before.add_note("left_as_it_was", tokens=before.tokens, gain_tokens=before.tokens - after.tokens)
 
     def frees_enough(self, before: Draft, after: Draft) -> bool:
-        """Whether a step frees enough to be worth the prompt cache that it breaks."""
+        """Says whether a step frees enough to be worth the prompt cache that it breaks."""
         return before.tokens - after.tokens >= self.policy.min_gain_ratio * before.tokens
 
     def is_stage_rule_due(self, view: ViewCandidate) -> bool:
-        """Whether a sliding window has to move on, or context editing is due."""
+        """Says whether a sliding window must move on, or context editing is due."""
         names = self.policy.stage_names
         if "keep_last" in names and self._must_window_move(view):
             return True
@@ -86,15 +89,15 @@ class ViewShortener:
         return clears_reasoning and grown >= self._min_growth_tokens
 
     def find_pressure_level(self, view_tokens: int) -> float:
-        """The highest line that a view is at or above; 0 for none."""
+        """Returns the highest level that a view is at or above; 0 if there is none."""
         pressure = self._compute_pressure(view_tokens)
         return max((line for line in self._list_pressure_levels() if pressure >= line), default=0.0)
 
     def build_draft(self, view: ViewCandidate, *notes: PlanNote, ignore_last_edits: bool = False) -> Draft:
-        """A view to be shortened, with the edits of the last one.
+        """Returns the draft of a view, with the edits of the last view.
 
         Args:
-            ignore_last_edits: without them.
+            ignore_last_edits: leave those edits out.
         """
         over = self.budget.calibrate_tokens(view.tokens) > self.budget.limit
         scene = DraftContext(
@@ -103,6 +106,8 @@ class ViewShortener:
             budget=self.budget,
             policy=self.policy,
             counter=self.counter,
+            # A view over the limit is cut to a target well below it, so that the next cut is many turns away (decision
+            # 16).
             goal_ratio=self.policy.target_ratio if over else FULL_PRESSURE,
             pins=self.outline.pins,
             omitted_seqs=self.outline.omitted_seqs,
@@ -115,7 +120,9 @@ class ViewShortener:
         return Draft(scene, view.summaries, view.boundary, kept, notes)
 
     def resume_last_cut(self, view: ViewCandidate, *notes: PlanNote) -> Draft:
-        """A view that is too long, cut where the last one was; afresh where that would leave much room."""
+        """Returns a view that is too long, cut where the last view was cut; without old cuts and edits if the old ones
+        would leave much room.
+        """
         draft = self._cut_at_last_boundary(self.build_draft(view, *notes))
         least = min(self.budget.window * self.policy.regrow_ratio, self.outline.last_view.tokens)
         if draft is None or self.budget.calibrate_tokens(draft.tokens) < least:
@@ -123,7 +130,7 @@ class ViewShortener:
         return draft
 
     def _cut_at_last_boundary(self, draft: Draft) -> Draft | None:
-        """A view with its verbatim part beginning where that of the last one did; None where no round does."""
+        """Returns a view whose verbatim part begins where that of the last view did; None if no round begins there."""
         last = self.outline.last_view.boundary
         if last.to_seq <= draft.boundary_seq:
             return draft
@@ -135,10 +142,10 @@ class ViewShortener:
         )
 
     def apply_policy_stages(self, draft: Draft, names: Sequence[str] | None = None) -> Draft:
-        """The view after the policy's stages, or after some of them.
+        """Returns the view after the policy's stages, or after the stages in `names`.
 
-        Where the view did not fit, nothing was dropped, and the stages free too little, results are masked further: the
-        next step is then far away. Policy `additive` summarizes instead.
+        If the view did not fit, nothing was dropped, and the stages free too little, results are masked further: the
+        next step is then far away. Policy `additive` writes summaries instead.
         """
         after = apply_stages(draft, self.policy.stage_names if names is None else names)
         if draft.fits_limit:
@@ -149,7 +156,7 @@ class ViewShortener:
         return restore_unread_results(draft, after) if after.fits_limit else after
 
     def trim_to_fit(self, draft: Draft) -> Draft:
-        """The view cut until it fits; with a note of what does not fit where nothing helps."""
+        """Returns the view cut until it fits; with a note of what does not fit if no stage helps."""
         trimmed = trim_draft(draft)
         if not trimmed.fits_limit:
             return self._add_overflow_note(trimmed)
@@ -171,7 +178,7 @@ class ViewShortener:
         )
 
     def build_unchanged_plan(self, view: ViewCandidate, *notes: PlanNote, dropped: int = 0) -> Plan:
-        """A candidate with the edits of the last view, as a plan."""
+        """Returns the plan of a candidate with the edits of the last view."""
         edits = {at: edit for at, edit in sorted(self.last_edits.items()) if at >= view.boundary.to_seq}
         last = self.outline.last_view
         return Plan(
@@ -183,6 +190,8 @@ class ViewShortener:
             pins=select_pins_before(view.boundary, self.outline.pins),
             edits=edits,
             dropped_message_count=dropped,
+            # The view was not shortened: a level that it passed is not settled, and one that it fell below may be
+            # passed again.
             level=min(last.level, self.find_pressure_level(view.tokens)),
             shortened_tokens=min(last.tokens, self.budget.calibrate_tokens(view.tokens)),
             notes=notes,
@@ -200,13 +209,14 @@ class ViewShortener:
         return lines
 
     def _must_window_move(self, view: ViewCandidate) -> bool:
-        """Whether a sliding window has to move on. Turns are counted in the tail, once that is loaded."""
+        """Says whether a sliding window must move on. Turns can be counted only in a loaded tail."""
         policy = self.policy
         message_tokens = self.budget.calibrate_tokens(view.tokens - self.outline.instructions_tokens)
         if policy.keep_tokens is not None and message_tokens > policy.keep_tokens:
             return True
         if policy.keep_turns is None:
             return False
+        # Turns are not counted in the stored totals: answer yes, so that the messages are loaded and planned again.
         if self.outline.tail is None:
             return True
         openings = [entry for entry in self.log_tail.rounds if entry.opens_turn]
@@ -227,7 +237,9 @@ class ViewShortener:
 
 
 def compute_view_status(summaries: tuple[Summary, ...], *, changed: bool) -> ViewStatus:
-    """`trimmed` where messages are shortened or left out, or told without a model; `summarized` by a model's chunk."""
+    """Returns `trimmed` if messages are shortened or left out, or all summaries are mechanical; `summarized` if a
+    model's summary is shown; else `full`.
+    """
     if changed or (summaries and all(chunk.kind == "mechanical" for chunk in summaries)):
         return "trimmed"
     return "summarized" if summaries else "full"

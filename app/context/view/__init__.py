@@ -1,1 +1,1 @@
-"""A plan as messages, and what each of the messages stands for."""
+"""Renders a plan as messages, and says which log messages each of them stands for."""

@@ -1,7 +1,8 @@
-"""The log as its client shows it: originals, with the client's versions in the places of those that it changed. Pure.
+"""The log as its client shows it: the original messages, with the client's versions in place of those that the client
+changed. Pure.
 
-A plan is made for what is sent, so its tokens are those of the versions; the log, its summaries and what is stored of
-views count the originals. `project` functions go from the stored numbers to those of a plan, `restore` functions back.
+A plan is made for what is sent, so its tokens are those of the versions. The log, its summaries and stored views count
+the originals. `project_…` functions turn stored numbers into those of a plan, `restore_…` functions do the reverse.
 """
 
 from __future__ import annotations
@@ -21,37 +22,36 @@ Placed = TypeVar("Placed", Summary, Boundary)
 
 
 class ClientVersions:
-    """The current version of each message that a client shows otherwise than it was first said."""
+    """The client's current version of each message that the client shows differently from the log."""
 
     def __init__(self, versions: Mapping[int, ClientVersion]) -> None:
-        """
-        Args:
-            versions: by the seq of the message; none whose `bodies` is None.
-        """
+        """Args: versions: by the seq of the message; none whose `bodies` is None."""
         self._by_seq = versions
 
     @classmethod
     def from_stored(cls, stored: Iterable[ClientVersion], redacted: Iterable[int] = ()) -> ClientVersions:
-        """The current versions of a conversation.
+        """Returns the current versions of a conversation.
 
         Args:
             stored: as `Store.versions` gives them, oldest first.
-            redacted: messages that were deleted or erased: nothing of the client's is shown there.
+            redacted: messages that were deleted or erased: no client version of them is shown.
         """
         return NO_VERSIONS.with_later_versions(stored, redacted)
 
     def with_later_versions(
         self, later_versions: Iterable[ClientVersion], redacted: Iterable[int] = ()
     ) -> ClientVersions:
-        """These versions with later ones in their places."""
+        """Returns these versions, each replaced by a later one if there is one."""
         found = dict(self._by_seq)
         for version in later_versions:
+            # The client shows the original again.
             if version.bodies is None:
                 found.pop(version.seq, None)
             else:
                 found[version.seq] = version
         gone = set(redacted)
         if gone:
+            # A version may stand for several messages. If one of them was erased, the version may hold its text.
             found = {seq: one for seq, one in found.items() if gone.isdisjoint(range(one.seq, one.to_seq))}
         return ClientVersions(found) if found else NO_VERSIONS
 
@@ -59,11 +59,11 @@ class ClientVersions:
         return len(self._by_seq)
 
     def __iter__(self) -> Iterator[int]:
-        """The seqs of the messages that the client shows otherwise."""
+        """Yields the seqs of the messages that the client shows differently."""
         return iter(self._by_seq)
 
     def list_changed_seqs_after(self, seq: int) -> Sequence[int]:
-        """Those of them that stand behind a message."""
+        """Returns the seqs of changed messages after `seq`."""
         return self._changed_seqs[bisect_right(self._changed_seqs, seq) :]
 
     def __contains__(self, seq: int) -> bool:
@@ -73,27 +73,29 @@ class ClientVersions:
         return self._by_seq.get(seq)
 
     def list_bodies(self, seq: int, original: bytes) -> Sequence[bytes]:
-        """JSON text of what the client shows in the place of a message: nothing where it left the message out."""
+        """Returns the JSON texts that the client shows in place of a message; none if the client left the
+        message out.
+        """
         version = self._by_seq.get(seq)
         return (original,) if version is None or version.bodies is None else version.bodies
 
     def is_omitted(self, seq: int) -> bool:
-        """Whether the client left a message out."""
+        """Says whether the client left a message out."""
         version = self._by_seq.get(seq)
         return version is not None and not version.bodies
 
     @property
     def size_bytes(self) -> int:
-        """Of all bodies together."""
+        """Returns the size of all bodies together."""
         return sum([len(body) for version in self._by_seq.values() for body in version.bodies or ()])
 
     @property
     def tokens_delta(self) -> int:
-        """Tokens that the client shows less those of the log."""
+        """Returns the tokens of the log as the client shows it, less those of the originals."""
         return self._cumulative_deltas[-1] if self._cumulative_deltas else 0
 
     def count_tokens_delta_before(self, seq: int) -> int:
-        """The same of the log before `seq`."""
+        """Returns the same difference for the log before `seq`."""
         place = bisect_left(self._changed_seqs, seq)
         return self._cumulative_deltas[place - 1] if place else 0
 
@@ -106,7 +108,9 @@ class ClientVersions:
         return list(accumulate(self._by_seq[seq].tokens_delta for seq in self._changed_seqs))
 
     def project_entries(self, entries: Sequence[LogMessage]) -> Sequence[LogMessage]:
-        """Log messages as they are sent. One that the client left out stays in its place, with no tokens."""
+        """Returns log messages as they are sent. A message that the client left out stays in its place, with
+        no tokens.
+        """
         return [self._project_entry(entry) for entry in entries] if self._by_seq else entries
 
     def _project_entry(self, entry: LogMessage) -> LogMessage:
@@ -127,10 +131,10 @@ class ClientVersions:
         return self._shift_tokens(boundary, -1) if self._by_seq else boundary
 
     def project_view(self, view: LastView, changed: Iterable[int] = ()) -> LastView:
-        """What is kept of the last view.
+        """Returns the stored last view with the numbers of a plan.
 
         Args:
-            changed: messages that the client shows otherwise than in that view: what was edited of them is not.
+            changed: messages that the client shows differently since that view: edits of them are dropped.
         """
         if not self._by_seq:
             return view
@@ -146,7 +150,7 @@ class ClientVersions:
         return replace(pin, tokens=pin.tokens + delta) if delta else pin
 
     def _shift_tokens(self, place: Placed, sign: int) -> Placed:
-        """A place in the log with its tokens counted as the client shows them (1), or as they were said (-1)."""
+        """Returns a place in the log with its tokens counted for the versions (`sign` 1) or for the originals (−1)."""
         anchor = None if place.anchor_seq is None else self._by_seq.get(place.anchor_seq)
         return replace(
             place,

@@ -1,7 +1,7 @@
-"""Messages in another form than they came: what was done to each, as data, and how it is done again. Pure.
+"""Edits of messages: what was done to each message, as data, and how it is done again. Pure.
 
-A view is rendered anew with each request. What is stored of a shortened message is not its text but the operations
-that made it, so the same message comes out in the same bytes until the next cut.
+A view is rendered anew for each request. The store keeps the operations that shortened a message, not its short text,
+so the same message has the same bytes until the next cut.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from app.conversation.messages import Message
 
 EditKind = Literal["masked", "truncated", "cleared", "told"]
 EditOperation = tuple[str | int | float, ...]
-"""Name of an operation and its arguments."""
+"""The name of an operation, then its arguments."""
 MessageBody = dict[str, Any]
 
 REASONING_FIELDS: Final = ("reasoning", "reasoning_content", "reasoning_details", "thinking_blocks")
@@ -31,13 +31,13 @@ class Edit(msgspec.Struct, frozen=True):
     kind: EditKind
     ops: tuple[EditOperation, ...]
     tokens: int
-    """Raw count of what is shown; 0 where another message's edit stands for this one too."""
+    """Raw count of what is shown; 0 if the edit of another message stands for this message, too."""
     saved_tokens: int
-    """How much less that is than the message itself."""
+    """Raw count of the message less `tokens`."""
 
 
 def render_edited_message(edit: Edit, find_message: Callable[[int], Message]) -> Message | None:
-    """The message as it is shown; None where another one stands for it."""
+    """Returns the message as it is shown; None if the edit of another message stands for it."""
     message = find_message(edit.seq)
     name = edit.ops[0][0]
     if name == "gone":
@@ -50,7 +50,9 @@ def render_edited_message(edit: Edit, find_message: Callable[[int], Message]) ->
 
 
 def count_replaced_messages(edit: Edit) -> int:
-    """For how many messages of the log the one that is shown stands: none where another one stands for it."""
+    """Returns how many log messages the shown message stands for; 0 if the edit of another message stands for
+    this one.
+    """
     name, *arguments = edit.ops[0]
     if name == "gone":
         return 0
@@ -58,44 +60,44 @@ def count_replaced_messages(edit: Edit) -> int:
 
 
 def apply_operations(body: MessageBody, operations: Sequence[EditOperation]) -> MessageBody:
-    """A copy of a message after some operations."""
+    """Returns a copy of a message with operations applied."""
     for name, *arguments in operations:
         body = OPERATIONS[str(name)](body, *arguments)
     return body
 
 
 def add_operation(operations: Sequence[EditOperation], operation: EditOperation) -> tuple[EditOperation, ...]:
-    """Operations with one more; of two of the same name the later stands."""
+    """Returns the operations with one more; it replaces an earlier operation of the same name."""
     return (*(known for known in operations if known[0] != operation[0]), operation)
 
 
 def _shorten_texts(body: MessageBody, share: float) -> MessageBody:
-    """Keep a share of the characters of each long text."""
+    """Keeps a share of the characters of each long text."""
     return truncate_body(body, share)
 
 
 def _shorten_content(body: MessageBody, chars: int, head_share: float = DEFAULT_HEAD_SHARE) -> MessageBody:
-    """Keep about so many characters of the content, this share of them from its beginning."""
+    """Keeps about `chars` characters of the content, `head_share` of them from its beginning."""
     return {**body, "content": truncate_content(body.get("content"), chars, head_share)}
 
 
 def _shorten_arguments(body: MessageBody, chars: int) -> MessageBody:
-    """Keep about so many characters of the arguments of each call, which remain a JSON object."""
+    """Keeps about `chars` characters of the arguments of each call. They remain a JSON object."""
     return _change_call_arguments(body, lambda arguments: truncate_arguments(arguments, chars))
 
 
 def _replace_content(body: MessageBody, text: str) -> MessageBody:
-    """A short text in place of the content."""
+    """Replaces the content by a short text."""
     return {**body, "content": text}
 
 
 def _clear_arguments(body: MessageBody) -> MessageBody:
-    """Clear the arguments of each call."""
+    """Replaces the arguments of each call by an empty object."""
     return _change_call_arguments(body, lambda _: "{}")
 
 
 def _remove_reasoning(body: MessageBody) -> MessageBody:
-    """Leave reasoning out."""
+    """Removes reasoning."""
     kept = {name: value for name, value in body.items() if name not in REASONING_FIELDS}
     content = kept.get("content")
     if isinstance(content, list):
@@ -104,7 +106,7 @@ def _remove_reasoning(body: MessageBody) -> MessageBody:
 
 
 def is_reasoning_part(part: object) -> bool:
-    """Whether a content part is a model's reasoning."""
+    """Says whether a content part is a model's reasoning."""
     return isinstance(part, Mapping) and part.get("type") in REASONING_PART_TYPES
 
 
@@ -136,3 +138,4 @@ OPERATIONS: Final[Mapping[str, Callable[..., MessageBody]]] = {
     "inputs": _clear_arguments,
     "thoughtless": _remove_reasoning,
 }
+"""The names are stored with conversations: an operation keeps its name."""

@@ -1,4 +1,4 @@
-"""What a plan does with each message of a log: shown as it is, shortened, told by a summary, left out. Pure."""
+"""Says what a plan does with each message of a log: shown, shortened, condensed, summarized or dropped. Pure."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ FATE_REASONS: Final[Mapping[FateKind, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class MessageFate:
-    """One message of the log under a plan.
+    """What a plan does with one message of the log.
 
-    `anchor` is the question of a turn whose middle is where the verbatim part begins, shown verbatim in front of it.
+    Kind `anchor`: the question of a turn inside which the verbatim part begins, shown verbatim in front of that part.
     """
 
     seq: int
     role: str
     kind: FateKind
     summary_id: str | None
-    """The summary that stands for it, where `kind` is `summarized`."""
+    """The summary that stands for the message, if `kind` is `summarized`."""
     tokens: int
-    """Raw count of the message as it is in the log."""
+    """Raw count of the message in the log."""
     shown_tokens: int
-    """Raw count of what is shown of it by itself; summaries and quotations aside."""
+    """Raw count of what the view shows of the message itself, without summaries and quotations."""
     is_quoted: bool = False
-    """Whether a quotation repeats it, or some of it."""
+    """Whether a quotation repeats the message, or a part of it."""
 
     @property
     def is_shown(self) -> bool:
-        """Whether the model sees the message itself, whole or shortened."""
+        """Says whether the model sees the message itself, whole or shortened."""
         return self.kind in SHOWN_KINDS
 
     @property
@@ -57,7 +57,7 @@ class MessageFate:
 
 
 def compute_message_fates(log: Sequence[LogMessage], plan: Plan) -> list[MessageFate]:
-    """What becomes of each of these messages, in order."""
+    """Returns the fate of each of these messages, in order."""
     quoted = {passage.seq for quotation in plan.quotations for passage in quotation.passages}
     return [_compute_message_fate(entry, plan, is_quoted=entry.seq in quoted) for entry in log]
 
@@ -74,6 +74,8 @@ def _choose_fate_kind(seq: int, plan: Plan) -> tuple[FateKind, Summary | None]:
     if seq >= plan.boundary_seq:
         edit = plan.edits.get(seq)
         return ("verbatim" if edit is None else edit.kind), None
+    # A pinned message before the boundary is shown even if a summary stands for it, and an anchor that is pinned is
+    # shown once, as a pin. So pins come before both.
     if any(pin.from_seq <= seq < pin.to_seq for pin in plan.pins):
         return "pinned", None
     if seq == plan.anchor_seq:

@@ -1,4 +1,4 @@
-"""What each message of a view stands for: the places of the log that it shows, tells or quotes. Pure."""
+"""Says what each message of a view stands for: the log messages that it shows, summarizes or quotes. Pure."""
 
 from __future__ import annotations
 
@@ -21,18 +21,22 @@ from app.conversation.messages import Summary
 
 
 class OriginPart(msgspec.Struct, frozen=True):
-    """A part of a message that is put together by us. It stands for log messages `[from_seq, to_seq)`, if for any."""
+    """A part of a message that the gateway composed. It stands for log messages `[from_seq, to_seq)`, if
+    these are set.
+    """
 
     kind: Literal["introduction", "summary", "note", "passage"]
     from_seq: int | None = None
     to_seq: int | None = None
     summary_id: str | None = None
     text: str | None = None
-    """What it is of the message's content, of which all parts follow on each other; not told of passages."""
+    """The part's text. The texts of all parts, joined, are the message's content. None for passages."""
 
 
 class MessageOrigin(msgspec.Struct, frozen=True):
-    """A message of a view. It stands for log messages `[from_seq, to_seq)`; a quotation for what its parts name."""
+    """What a message of a view stands for: log messages `[from_seq, to_seq)`; for a quotation, those that its parts
+    name.
+    """
 
     kind: Literal["instructions", "summary", "quotation", "message"]
     from_seq: int | None = None
@@ -45,12 +49,12 @@ class MessageOrigin(msgspec.Struct, frozen=True):
 def compute_message_origins(
     plan: Plan, *, instruction_count: int, next_seq: int, versions: ClientVersions = NO_VERSIONS
 ) -> list[MessageOrigin]:
-    """One for each message that `render` makes of the same plan, in the same order.
+    """Returns one origin for each message that `render_view` makes of the same plan, in the same order.
 
     Args:
         instruction_count: how many leading system and developer messages there are.
         next_seq: one past the last log message.
-        versions: what the client shows in the place of log messages.
+        versions: what the client shows in place of log messages.
     """
     found = [MessageOrigin("instructions")] * instruction_count
     if plan.summaries or plan.dropped_message_count:
@@ -64,6 +68,8 @@ def compute_message_origins(
         edit = plan.edits.get(seq) if count else None
         told = 1 if edit is None else count_replaced_messages(edit)
         end = seq + told if version is None else version.to_seq
+        # A client may show several messages in place of one. If another message's edit stands for this one, its last
+        # body is not shown.
         found += [MessageOrigin("message", seq, end)] * (count if told else count - 1)
     return found
 

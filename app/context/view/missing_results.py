@@ -1,7 +1,7 @@
-"""Tool calls whose results are missing: each gets a result of its own in the view. Pure.
+"""Adds a result to each tool call of a view whose result is missing. Pure.
 
-Providers refuse a call without its result when the conversation goes on behind it, and would refuse every later turn.
-The log stays as it is: a result that comes later is the real one.
+Providers refuse a call without a result if more messages follow, and would refuse every later turn. The log is not
+changed: a result that comes later is the real one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TOOL_CALLS_KEY: Final = b'"tool_calls"'
 
 
 class _CallFields(msgspec.Struct):
-    """What pairs calls with results, and nothing else of a message."""
+    """The fields that pair calls with results."""
 
     role: Any = None
     tool_calls: Any = None
@@ -28,21 +28,22 @@ class _CallFields(msgspec.Struct):
 
 
 ROLE_SEARCH_BYTES: Final = 256
+"""How many bytes at the start of a message are searched for the role."""
 _ROLE_PATTERN: Final = re.compile(rb'\s*\{\s*(?:"[a-z_]+"\s*:\s*"[^"\\]*"\s*,\s*)*"role"\s*:\s*"([a-z]+)"')
-"""Behind nothing but short strings."""
+"""Matches the role if only fields with short, plain strings stand before it."""
 _call_fields_decoder: Final = msgspec.json.Decoder(_CallFields)
 
 
 def add_missing_results(messages: Sequence[bytes], *, at_end: bool = False) -> list[bytes]:
-    """The messages with a result for each call that has none, behind the other results of the same message.
+    """Returns the messages with a result for each call that has none, after the other results of the same message.
 
-    Calls and results are paired by their place, and by id where there are fewer results than calls: some providers give
-    every call the same id, or none. The last message may be one that calls tools: nothing follows it that a provider
-    could refuse.
+    Calls and results are paired by their place, and by id if there are fewer results than calls: some providers give
+    every call the same id, or none. The last message may be one that calls tools: nothing follows that a provider could
+    refuse.
 
     Args:
         messages: JSON text of each message of a view.
-        at_end: close calls of the last message, too, since another message is to follow it.
+        at_end: add results for calls of the last message, too, since another message will follow it.
     """
     closed: list[bytes] = []
     place = 0
@@ -53,23 +54,24 @@ def add_missing_results(messages: Sequence[bytes], *, at_end: bool = False) -> l
 
 
 def has_missing_results(messages: Sequence[bytes]) -> bool:
-    """Whether `add_missing_results` would add anything."""
+    """Says whether `add_missing_results` would add anything."""
     return next(_find_missing_results(messages), None) is not None
 
 
 def is_missing_result(raw: bytes) -> bool:
-    """Whether a message is a result that `add_missing_results` has added."""
+    """Says whether `add_missing_results` added this message."""
     return MISSING_RESULT_TEXT.encode() in bytes(raw) and raw == _build_missing_result(
         _decode_call_fields(raw).tool_call_id
     )
 
 
 def _find_missing_results(messages: Sequence[bytes], *, at_end: bool = False) -> Iterator[tuple[int, list[bytes]]]:
-    """The place behind each round that lacks results, and the results that it gets."""
+    """Yields the place after each round that lacks results, and the results to add there."""
     end = 0
     while end < len(messages):
         raw = messages[end]
         end += 1
+        # Most messages call no tool: a search for the key is much cheaper than decoding each message.
         if _TOOL_CALLS_KEY not in bytes(raw):
             continue
         asking = _decode_call_fields(raw)
@@ -79,6 +81,8 @@ def _find_missing_results(messages: Sequence[bytes], *, at_end: bool = False) ->
         while end < len(messages) and _read_role(messages[end]) in TOOL_RESULT_ROLES:
             end += 1
         results = messages[first:end]
+        # As many results as calls: the round is complete, whatever ids they have. At the end of the view, open calls
+        # are normal unless some of them have results already.
         if len(results) >= len(asking.tool_calls) or (end == len(messages) and not (results or at_end)):
             continue
         answered = [_decode_call_fields(result).tool_call_id for result in results]
@@ -91,7 +95,7 @@ def _find_missing_results(messages: Sequence[bytes], *, at_end: bool = False) ->
 
 
 def _read_role(raw: bytes) -> Any:
-    """The role of a message, without decoding it where it stands near its beginning."""
+    """Returns the role of a message. The message is decoded only if the role is not near its beginning."""
     found = _ROLE_PATTERN.match(raw, 0, ROLE_SEARCH_BYTES)
     return _decode_call_fields(raw).role if found is None else found[1].decode()
 
@@ -99,6 +103,7 @@ def _read_role(raw: bytes) -> Any:
 def _decode_call_fields(raw: bytes) -> _CallFields:
     try:
         return _call_fields_decoder.decode(raw)
+    # A message of the client that is no valid JSON object has neither calls nor results; validation is done elsewhere.
     except msgspec.DecodeError:
         return _CallFields()
 

@@ -1,7 +1,7 @@
-"""How a plan looks as messages: the one summary message, and the raw JSON of everything around it.
+"""Renders a plan as messages: one summary message, and the raw JSON of everything around it.
 
-A summary is data. It is fenced, labelled as background and never enters the system role. Each section is a pure
-function of one chunk and ends in a blank line, so that token counts of sections add up exactly.
+A summary is data: it is fenced, labelled as background, and never in a system message. Each section is a pure function
+of one summary and ends in a blank line, so that the token counts of sections add up exactly.
 """
 
 from __future__ import annotations
@@ -30,30 +30,33 @@ class ViewTokenCounter(Protocol):
     """Counts tokens in a conversation's encoding (`context.count.token_counter`)."""
 
     def count(self, text: str) -> int:
-        """Tokens of a text by itself."""
+        """Returns the tokens of a text by itself."""
 
     def count_message(self, body: dict[str, Any]) -> int:
-        """Tokens of a chat message, its overhead included."""
+        """Returns the tokens of a chat message with its overhead."""
 
 
 def render_summary_section(text: str, *, through_turn: int) -> str:
-    """A summary as it stands in a view: between fence lines that its own text cannot close, and a blank line."""
+    """Returns a summary as a view shows it: between fence lines, with a blank line after them."""
+    # A summary repeats what users and tools wrote. Its text must not be able to close the fence.
     inner = _FENCE_IN_TEXT.sub("&lt;", text.strip())
     return f'<{SUMMARY_FENCE} through_turn="{through_turn}">\n{inner}\n</{SUMMARY_FENCE}>\n\n'
 
 
 def count_section_tokens(text: str, *, through_turn: int, counter: ViewTokenCounter) -> int:
-    """What a chunk with this text takes in a view: the value of `Summary.tokens`."""
+    """Returns the tokens of a summary with this text in a view: the value of `Summary.tokens`."""
     return counter.count(render_summary_section(text, through_turn=through_turn))
 
 
 def render_dropped_notice(message_count: int) -> str:
-    """The line that stands for messages which are neither shown nor summarized."""
+    """Returns the line that stands for messages that are neither shown nor summarized."""
     return f"[{message_count} earlier messages of this conversation are not shown.]"
 
 
 def build_summary_message(summaries: Sequence[Summary], dropped: int = 0) -> Message | None:
-    """The user-role message in front of the verbatim part; None where nothing stands for anything."""
+    """Returns the user message in front of the verbatim part; None if there are neither summaries nor dropped
+    messages.
+    """
     if not summaries and not dropped:
         return None
     sections = [render_summary_section(chunk.text, through_turn=chunk.through_turn) for chunk in summaries]
@@ -64,7 +67,7 @@ def build_summary_message(summaries: Sequence[Summary], dropped: int = 0) -> Mes
 
 
 def count_summary_message_tokens(summaries: Sequence[Summary], dropped: int, counter: ViewTokenCounter) -> int:
-    """Tokens of `build_summary_message`, from the tokens that its chunks carry."""
+    """Returns the tokens of `build_summary_message`, from the stored tokens of its summaries."""
     if not summaries and not dropped:
         return 0
     frame = count_summary_frame_tokens(counter) if summaries else counter.count_message({"role": "user", "content": ""})
@@ -76,12 +79,12 @@ def count_summary_message_tokens(summaries: Sequence[Summary], dropped: int, cou
 
 
 def count_summary_frame_tokens(counter: ViewTokenCounter) -> int:
-    """What the summary message costs besides its sections."""
+    """Returns the tokens of the summary message without its sections."""
     return counter.count_message({"role": "user", "content": SUMMARY_PREAMBLE})
 
 
 def count_empty_section_tokens(counter: ViewTokenCounter) -> int:
-    """What a section costs besides its summary's text."""
+    """Returns the tokens of a section without its summary's text."""
     return counter.count(render_summary_section("", through_turn=0))
 
 
@@ -93,13 +96,14 @@ def render_view(
     next_seq: int,
     versions: ClientVersions = NO_VERSIONS,
 ) -> list[bytes]:
-    """The view as the raw JSON of each message, in order. Untouched messages are the bytes that came.
+    """Returns the view as the raw JSON of each message, in order. Messages without edits keep the bytes that the client
+    sent.
 
     Args:
-        instructions: leading system and developer messages as they came.
-        find_raw_message: the raw log message at a seq; asked for what is shown, pinned or quoted.
+        instructions: leading system and developer messages as the client sent them.
+        find_raw_message: returns the raw log message at a seq; called for what is shown, pinned or quoted.
         next_seq: one past the last log message.
-        versions: what the client shows in the place of log messages. Quotations are of the originals.
+        versions: what the client shows in place of log messages. Quotations quote the originals.
     """
     view = list(instructions)
     summary = build_summary_message(plan.summaries, plan.dropped_message_count)
@@ -114,6 +118,8 @@ def render_view(
         if edit is None:
             view.extend(bodies)
             continue
+        # An edit applies to the last message that the client shows in this place; those before it are shown as they
+        # are.
         view.extend(bodies[:-1])
         if (
             message := render_edited_message(edit, lambda at: _find_sent_message(at, find_raw_message, versions))
@@ -123,19 +129,21 @@ def render_view(
 
 
 def _find_sent_message(seq: int, find_raw_message: Callable[[int], bytes], versions: ClientVersions) -> Message:
-    """A log message as the client shows it."""
+    """Returns a log message as the client shows it."""
     original = bytes(find_raw_message(seq))
     bodies = versions.list_bodies(seq, original)
     return Message(bodies[-1] if bodies else original)
 
 
 def list_shown_seqs(plan: Plan, next_seq: int) -> Iterator[int]:
-    """Log messages that stand in a view themselves, in its order; of those with edits another may stand for one."""
+    """Yields the log messages that are shown themselves, in the order of the view. An edit may stand for several of
+    them.
+    """
     early = [seq for pin in plan.pins for seq in range(pin.from_seq, pin.to_seq)]
     anchor = () if plan.anchor_seq is None else (plan.anchor_seq,)
     return chain(sorted((*anchor, *early)), range(plan.boundary.to_seq, next_seq))
 
 
 def map_quotations_by_seq(plan: Plan) -> dict[int, Quotation]:
-    """Quotations by the message that each stands in front of."""
+    """Returns the quotations by the message in front of which each is shown."""
     return {quotation.before_seq: quotation for quotation in plan.quotations if quotation.passages}

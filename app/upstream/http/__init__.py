@@ -1,1 +1,1 @@
-"""The clients that carry calls: connections, TLS, compressed answers, time limits."""
+"""HTTP clients for calls to providers: connections, TLS, compressed answers, time limits."""

@@ -1,4 +1,6 @@
-"""Bodies that a server compresses although it was not asked to: gzip and deflate, in pieces, off the event loop."""
+"""Decompresses bodies that a server compressed although the gateway did not ask for it: gzip and deflate, in pieces,
+off the event loop.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +14,24 @@ from app.upstream.http.http_client import BODY_LIMIT_BYTES, call_failed_error, i
 
 ENCODINGS: Final = frozenset({"deflate", "gzip", "x-gzip"})
 UNSUPPORTED_ENCODINGS: Final = frozenset({"br", "compress", "zstd"})
-"""Content encodings that are known, asked for by nobody, and not undone."""
+"""Known content encodings that the gateway never asks for and does not decode."""
 STEP_OUTPUT_BYTES: Final = 1024 * 1024
-"""Of what one step gives out: a few bytes may stand for a thousand times as many."""
+"""The most that one step yields: a few compressed bytes may stand for a thousand times as many."""
 EVENT_LOOP_PIECE_BYTES: Final = 16 * 1024
-"""Up to so much compressed is begun on the event loop: most pieces of a stream are smaller, and a thread costs more."""
+"""A compressed piece up to this size is begun on the event loop: most pieces of a stream are smaller, and a thread
+costs more."""
 FIRST_STEP_OUTPUT_BYTES: Final = 64 * 1024
-"""Of what the first step of a piece gives out, a fraction of a millisecond of work."""
+"""The most that the first step of a piece yields: a fraction of a millisecond of work."""
 DECOMPRESSED_LIMIT_BYTES: Final = 64 * 1024 * 1024
-"""Of a compressed answer that is read whole. It is a few kilobytes on the wire, so its sender is not slowed by them."""
+"""The longest decompressed answer that is read whole. It takes only kilobytes on the wire, so the network does not
+slow its sender down."""
 _RAW_DEFLATE_BITS: Final = -zlib.MAX_WBITS
 _ZLIB_BITS: Final = zlib.MAX_WBITS
 _GZIP_BITS: Final = 16 + zlib.MAX_WBITS
 
 
 class Decompressor:
-    """Undoes one content encoding.
+    """Decodes one content encoding.
 
     Args:
         encoding: one of `ENCODINGS`.
@@ -40,10 +44,10 @@ class Decompressor:
         self._pending_input = b""
 
     def decompress(self, piece: bytes) -> Iterator[bytes]:
-        """What a piece stands for, in pieces of bounded size.
+        """Yields the decompressed bytes of a piece, in pieces of bounded size.
 
         Raises:
-            zlib.error: it is not compressed as announced.
+            zlib.error: the piece is not compressed as announced.
         """
         if not self._has_started and piece:
             self._detect_raw_deflate(piece)
@@ -61,16 +65,18 @@ class Decompressor:
 
     @property
     def has_pending_output(self) -> bool:
-        """Whether the last piece stands for more than was given out."""
+        """Says whether the last piece has output that was not yielded yet."""
         return bool(self._pending_input)
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing is missing."""
+        """Says whether the compressed data has come to its end (or never began)."""
         return self._zlib_decompressor.eof or not self._has_started
 
     def _detect_raw_deflate(self, piece: bytes) -> None:
-        """Some servers send `deflate` without the frame that RFC 9110, 8.4.1.2 demands."""
+        """Switches to raw deflate: some servers send `deflate` without the zlib frame that RFC 9110, 8.4.1.2
+        demands.
+        """
         self._has_started = True
         if self._window_bits == _ZLIB_BITS and piece[0] & 0x0F != zlib.DEFLATED:
             self._window_bits = _RAW_DEFLATE_BITS
@@ -78,13 +84,13 @@ class Decompressor:
 
 
 def pop_content_encoding(headers: dict[str, str], provider_name: str) -> str:
-    """Take the content encoding out of an answer's headers, with the length that is no longer true.
+    """Removes the content encoding from an answer's headers, and the length, which is that of the compressed body.
 
     Returns:
-        One of `ENCODINGS`; empty where there is nothing to undo.
+        One of `ENCODINGS`; empty if there is nothing to decode.
 
     Raises:
-        UpstreamUnavailable: the body is encoded in a way that nobody asked for and that is not undone.
+        UpstreamUnavailable: the body has an encoding that is not supported.
     """
     if "content-encoding" not in headers:
         return ""
@@ -96,14 +102,16 @@ def pop_content_encoding(headers: dict[str, str], provider_name: str) -> str:
 
 
 async def decompress_pieces(pieces: AsyncIterator[bytes], encoding: str, provider_name: str) -> AsyncIterator[bytes]:
-    """A compressed body in pieces. The event loop does no more of it than the beginning of a small piece.
+    """Yields a compressed body in decompressed pieces. Only the beginning of a small piece is decompressed on the event
+    loop.
 
     Args:
+        pieces: the compressed body.
         encoding: one of `ENCODINGS`.
-        provider_name: of the provider.
+        provider_name: for error messages.
 
     Raises:
-        UpstreamUnavailable: it is not compressed as announced, breaks off, or stands for too much; or as iterating
+        UpstreamUnavailable: the body is not compressed as announced, breaks off, or is too long; or as iterating
             raises.
     """
     decompressor = Decompressor(encoding)
@@ -127,10 +135,10 @@ async def decompress_pieces(pieces: AsyncIterator[bytes], encoding: str, provide
 
 
 async def read_decompressed_body(pieces: AsyncIterator[bytes], provider_name: str) -> bytes:
-    """An inflated body as a whole.
+    """Returns a decompressed body as a whole.
 
     Raises:
-        UpstreamUnavailable: it is longer than `DECOMPRESSED_LIMIT_BYTES`; or as iterating raises.
+        UpstreamUnavailable: the body is longer than `DECOMPRESSED_LIMIT_BYTES`; or as iterating raises.
     """
     parts: list[bytes] = []
     size = 0
@@ -139,6 +147,7 @@ async def read_decompressed_body(pieces: AsyncIterator[bytes], provider_name: st
         size += len(piece)
         if size > DECOMPRESSED_LIMIT_BYTES:
             raise decompressed_too_long_error(provider_name, DECOMPRESSED_LIMIT_BYTES)
+    # Joining megabytes would hold up the event loop.
     return await asyncio.to_thread(b"".join, parts) if size > STEP_OUTPUT_BYTES else b"".join(parts)
 
 

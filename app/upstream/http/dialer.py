@@ -1,4 +1,4 @@
-"""Opens connections to a server: its name looked up, the first of its addresses that answers taken, TLS if asked."""
+"""Opens connections to a server: looks up its name, connects to the first address that answers, and starts TLS."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ from app.upstream.http.http_client import (
 )
 
 ADDRESS_CACHE_SECONDS: Final = 10.0
-"""How long the addresses of a name are believed."""
+"""How long the addresses of a name are cached."""
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 @functools.cache
 def load_tls_context(ca_file: str | None = None) -> ssl.SSLContext:
-    """TLS that trusts the certificates in a file, or the system's roots. Loading those takes some 20 ms, so all
-    providers share them. OpenSSL reads `SSL_CERT_FILE` and `SSL_CERT_DIR` in place of the system's file and folder.
+    """Returns a TLS context that trusts the certificates in a file, or the system's roots.
+
+    Loading the roots takes some 20 ms, so all providers share the context. OpenSSL reads `SSL_CERT_FILE` and
+    `SSL_CERT_DIR` in place of the system's file and folder.
 
     Raises:
         OSError: the file cannot be read, or holds no certificate.
@@ -44,11 +46,11 @@ class Dialer:
     """Opens connections to the server of a URL.
 
     Args:
-        provider_name: of the provider.
+        provider_name: for error messages.
         url: `http` or `https`, with a host.
         tls: None: the system's roots.
-        connect_seconds: until a connection stands, its name looked up and TLS agreed on.
-        make_connection: makes the protocol of a connection.
+        connect_seconds: time limit for look-up, connection and TLS together.
+        make_connection: makes the protocol object of a connection.
     """
 
     def __init__(
@@ -71,14 +73,14 @@ class Dialer:
         self._resolve_lock = asyncio.Lock()
 
     async def dial(self, deadline: float | None) -> Http1Connection:
-        """A new connection.
+        """Opens a connection.
 
         Args:
             deadline: loop time at which the whole call must have ended; None for never.
 
         Raises:
-            UpstreamUnavailable: there is none.
-            AnswerTimedOut: the whole call has taken too long.
+            UpstreamUnavailable: no connection could be opened in time.
+            AnswerTimedOut: the deadline of the whole call has passed.
         """
         now, limit = asyncio.get_running_loop().time(), self._connect_seconds
         connect_deadline = None if limit is None or (deadline is not None and deadline <= now + limit) else now + limit
@@ -86,7 +88,8 @@ class Dialer:
             async with asyncio.timeout_at(deadline if connect_deadline is None else connect_deadline):
                 return await self._open_connection()
         except TimeoutError as error:
-            # Not by the time it is now: a loop's timer may strike a little early.
+            # The earlier deadline decides which error it is, not the present time: a loop's timer may fire a little
+            # early.
             raise (answer_timeout_error if connect_deadline is None else connect_timeout_error)(
                 self._provider_name
             ) from error
@@ -109,13 +112,16 @@ class Dialer:
                 ssl=(self._tls or load_tls_context()) if self._uses_tls else None,
                 server_hostname=self._host if self._uses_tls else None,
             )
+        # Also on cancellation: until the transport exists, nobody else closes the socket.
         except BaseException:
             connected_socket.close()
             raise
         return connection
 
     async def _resolve_addresses(self) -> list[AddrInfoType]:
-        """The addresses of the host, begun with another one each time; one look-up serves all who wait for it."""
+        """Returns the host's addresses, beginning with another one each time, so that calls spread. Concurrent calls
+        share one look-up.
+        """
         loop = asyncio.get_running_loop()
         async with self._resolve_lock:
             if loop.time() >= self._addresses_expire_at:
@@ -129,6 +135,6 @@ class Dialer:
 
 
 def ascii_host(url: SplitResult) -> str:
-    """The host of a URL as it is looked up and certified: international names in ASCII."""
+    """Returns the host of a URL as DNS and certificates have it: international names in ASCII."""
     host = url.hostname or ""
     return host if host.isascii() else host.encode("idna").decode()

@@ -1,4 +1,6 @@
-"""The client that calls go through unless there is a proxy: connections of our own, kept as long as they are of use."""
+"""The client for servers that are reached without a proxy. It keeps its own connections open for further calls
+(decision 25).
+"""
 
 from __future__ import annotations
 
@@ -24,17 +26,18 @@ from app.upstream.http.reply_timeouts import TimeoutTimer
 from app.upstream.provider import CallTimes, ConnectionDropped
 
 IDEMPOTENT_METHODS: Final = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PUT", "TRACE"})
-"""Methods that may be sent again when a kept connection turns out to be closed (RFC 9110, 9.2.2). A POST may not by
-itself: whether it was carried out is not known."""
+"""Methods that may be sent again if a kept connection turns out to be closed (RFC 9110, 9.2.2). A POST may not: the
+server may have carried it out."""
 CLOSE_TIMEOUT_SECONDS: Final = 1.0
 
 
 class DirectClient:
-    """Implements `upstream.http.http_client.Client`.
+    """Implements `upstream.http.http_client.HttpClient`.
 
     Args:
-        provider_name: of the provider.
-        url: where its server is.
+        provider_name: for error messages.
+        url: the server's address.
+        timeouts: time limits of its calls.
         tls: None: the system's roots.
     """
 
@@ -49,28 +52,31 @@ class DirectClient:
         self._dialer: Dialer | None = None
         self._open_connections: set[Http1Connection] = set()
         self._idle_connections: dict[Http1Connection, None] = {}
-        """The longest idle first."""
+        """The longest idle one first."""
         self._idle_timer: asyncio.TimerHandle | None = None
         self._all_closed: asyncio.Event | None = None
 
     async def send(self, head: RequestHead, body: bytes, deadline: float | None, times: CallTimes | None) -> Http1Reply:
-        """See `upstream.http.http_client.Client`."""
+        """See `upstream.http.http_client.HttpClient`."""
         if self._idle_connections:
+            # The connection that was used last is the least likely to have been closed by the server.
             connection, _ = self._idle_connections.popitem()
             try:
                 await connection.send(head, body, deadline)
                 return Http1Reply(connection, self._provider_name, times)
+            # The server closed the idle connection: try once more on a new one.
             except ConnectionDropped:
                 if head.method not in IDEMPOTENT_METHODS:
                     raise
         connection = await self._ensure_dialer().dial(deadline)
+        # The server may have closed it already; a lost connection must not be added after its removal.
         if connection.is_open:
             self._open_connections.add(connection)
         await connection.send(head, body, deadline)
         return Http1Reply(connection, self._provider_name, times)
 
     async def aclose(self) -> None:
-        """Close all connections, those under way too."""
+        """Closes all connections, including those with calls under way."""
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
@@ -82,6 +88,7 @@ class DirectClient:
         for connection in tuple(self._open_connections):
             connection.abort()
         try:
+            # Aborted transports close in a later loop iteration. Wait for that, but never hold up a shutdown.
             async with asyncio.timeout(CLOSE_TIMEOUT_SECONDS):
                 await self._all_closed.wait()
         except TimeoutError:
@@ -113,7 +120,7 @@ class DirectClient:
             self._all_closed.set()
 
     def _close_idle_connections(self) -> None:
-        """Close the connections that nobody has needed for long, and look again when the next one may be due."""
+        """Closes connections that were idle too long, and schedules the next check."""
         self._idle_timer = None
         loop = asyncio.get_running_loop()
         while self._idle_connections:
@@ -127,13 +134,15 @@ class DirectClient:
 
 
 class Http1Reply:
-    """An answer under way; `upstream.provider.Reply`.
+    """An answer whose head has come. Implements `upstream.provider.UpstreamReply`.
 
     Args:
-        connection: on which its head has come.
+        connection: the connection on which the head has come.
+        provider_name: for error messages.
+        times: receives the times of first byte and end.
 
     Raises:
-        UpstreamUnavailable: its body is encoded in a way that nobody asked for.
+        UpstreamUnavailable: the body has an encoding that is not supported.
     """
 
     __slots__ = ("_connection", "_encoding", "_has_body_started", "_provider_name", "_times", "headers", "status")
@@ -154,14 +163,15 @@ class Http1Reply:
         self.headers: Mapping[str, str] = headers
 
     async def read(self) -> bytes:
-        """The whole body.
+        """Returns the whole body.
 
         Raises:
-            UpstreamUnavailable: it broke off, took too long, or is larger than can be held.
+            UpstreamUnavailable: the body broke off, took too long, or is too large to hold.
         """
         try:
             if self._encoding:
                 return await read_decompressed_body(self.iter_bytes(), self._provider_name)
+            # Most answers come in one piece, which needs no join.
             first_piece = await self._read_piece()
             return (
                 first_piece
@@ -173,10 +183,11 @@ class Http1Reply:
             raise
 
     async def iter_bytes(self) -> AsyncIterator[bytes]:
-        """The body in pieces, each what has come since the last. A consumer that is cancelled cuts the connection.
+        """Yields the body in pieces; each is what has come since the last one. If the consumer is cancelled, the
+        connection is closed.
 
         Raises:
-            UpstreamUnavailable: it breaks off or stays silent too long.
+            UpstreamUnavailable: the body breaks off or stays silent too long.
         """
         if not self._encoding:
             while piece := await self._read_piece():
@@ -190,19 +201,19 @@ class Http1Reply:
             raise
 
     async def aclose(self) -> None:
-        """Let go of the connection: back to the pool if the answer has come whole, closed if not."""
+        """Releases the connection: back to the pool if the answer is complete, else closed."""
         connection = self._connection
         if connection is not None:
             self._connection = None
             connection.release()
 
     async def _iter_encoded_bytes(self) -> AsyncIterator[bytes]:
-        """The body as it is sent."""
+        """Yields the body as it is sent."""
         while piece := await self._read_piece():
             yield piece
 
     async def _read_piece(self) -> bytes:
-        """The next piece; empty at the end, which may have come with the last."""
+        """Returns the next piece; empty at the end, which may have come with the last piece."""
         connection = self._connection
         if connection is None:
             return b""

@@ -1,7 +1,7 @@
-"""One HTTP/1.1 connection to a provider, for one call at a time; llhttp reads what comes.
+"""One HTTP/1.1 connection to a provider, for one call at a time. llhttp parses what comes.
 
-Nothing is handed to a reader that is not framed without doubt: an answer with two lengths, or with a coding besides
-`chunked`, is refused, and a connection on which more comes than was asked for is never used again.
+A reader gets only what is framed without doubt: an answer with two lengths, or with a coding other than `chunked`, is
+refused, and a connection with more data than was asked for is never used again (decision 25).
 """
 
 from __future__ import annotations
@@ -27,32 +27,35 @@ from app.upstream.http.http_client import (
 from app.upstream.http.reply_timeouts import ReplyTimeout, TimeoutTimer
 
 HEAD_LIMIT_BYTES: Final = 64 * 1024
-"""Of status line and headers, those of answers that only inform included."""
+"""The longest status line and headers, including those of informational answers."""
 SINGLE_WRITE_BYTES: Final = 64 * 1024
-"""A body up to so long is copied behind its head, to be one write."""
+"""A body up to this size is copied behind its head, to be sent in one write."""
 WRITE_PIECE_BYTES: Final = 1024 * 1024
-"""Of a longer body: so much at a time, and the next when the socket has taken it."""
+"""A longer body is written in pieces of this size; the next one follows when the socket has taken the last."""
 BODILESS_METHODS: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS", "TRACE"})
-"""Methods for which no body needs no length (RFC 9110, 8.6)."""
+"""Methods for which a missing body needs no `content-length` (RFC 9110, 8.6)."""
 SWITCHING_PROTOCOLS: Final = 101
 STATUS_OK: Final = 200
 
 
 class Http1Connection(asyncio.Protocol):
-    """A connection that stands.
+    """An open connection.
 
     Attributes:
-        status: of the answer under way; 0 before its head has come.
-        headers: of the same, lower-case names.
-        body_pieces: of its body, not taken yet.
-        is_complete: nothing more of it is to come; so too while there was no call.
-        failure: why nothing more will come, where it should.
-        is_open: it may be used.
-        idle_since: loop time; for whoever keeps it.
+        status: of the current answer; 0 before its head has come.
+        headers: of the current answer, lower-case names.
+        body_pieces: pieces of its body that were not taken yet.
+        is_complete: whether the answer has come to its end; true before the first call.
+        failure: why the rest of the answer will not come.
+        is_open: whether the connection may be used.
+        idle_since: loop time; set by the pool.
 
     Args:
-        on_free: called when it may be used for another call.
-        on_lost: called when it is closed.
+        provider_name: for error messages.
+        timeouts: time limits of its calls.
+        timeout_timer: shared by all connections of a provider.
+        on_free: called when the connection may be used for another call.
+        on_lost: called when the connection is closed.
     """
 
     __slots__ = (
@@ -107,10 +110,11 @@ class Http1Connection(asyncio.Protocol):
         self.on_header = self._raw_headers.__setitem__
         self.on_body = self.body_pieces.append
         self._parser = HttpResponseParser(self)
+        # Some servers end lines with a bare LF, or put a space after a chunk's size. Both are unambiguous.
         self._parser.set_dangerous_leniencies(lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True)
 
     async def send(self, head: RequestHead, body: bytes, deadline: float | None) -> None:
-        """Send a request, and wait until `status` and `headers` of its answer are there; see `Client.send`."""
+        """Sends a request and waits for `status` and `headers` of its answer; see `HttpClient.send`."""
         if not self.is_open:
             raise connection_dropped_error(self._provider_name)
         self.status = self._unread_bytes = 0
@@ -126,6 +130,7 @@ class Http1Connection(asyncio.Protocol):
                 await self._write_long_body(head.raw + length, body)
             while not self.status and self.failure is None:
                 await self._wait_for_change()
+        # The answer will still come. On this connection it would be taken for the next request's answer.
         except asyncio.CancelledError:
             self.abort()
             raise
@@ -133,15 +138,15 @@ class Http1Connection(asyncio.Protocol):
             raise self._pop_failure()
 
     def limit_silence_between_pieces(self) -> None:
-        """The first piece has come: from now on what counts is the silence between pieces."""
+        """Applies the limit for silence between pieces: the first piece has come."""
         self.timeout.waiting_since = None
         self.timeout.set_silence_limit(self._timeouts.between_bytes_seconds)
 
     async def wait_for_body(self) -> None:
-        """Wait until there is a piece, or the end.
+        """Waits until there is a piece, or the end of the body.
 
         Raises:
-            UpstreamUnavailable: there will be neither.
+            UpstreamUnavailable: the answer failed.
         """
         timeout = self.timeout
         if timeout.waiting_since is None:
@@ -153,11 +158,12 @@ class Http1Connection(asyncio.Protocol):
             self.abort()
             raise
         timeout.waiting_since = None
+        # Pieces that came before the failure are delivered first.
         if self.failure is not None and not self.body_pieces:
             raise self._pop_failure()
 
     def take_body(self) -> bytes:
-        """All pieces that have come, as one."""
+        """Returns all pieces that have come, as one."""
         pieces = self.body_pieces
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
@@ -167,7 +173,7 @@ class Http1Connection(asyncio.Protocol):
         return body
 
     def release(self) -> None:
-        """The answer is not needed any more. The connection is free if it has come whole, else it is closed."""
+        """Ends the current call. The connection is free if the answer is complete, else it is closed."""
         self.timeout.stop()
         if self.is_complete and self._may_keep_alive and self._is_request_written and self.is_open:
             self.body_pieces.clear()
@@ -178,7 +184,7 @@ class Http1Connection(asyncio.Protocol):
             self.abort()
 
     def abort(self) -> None:
-        """Close at once, whatever is still under way."""
+        """Closes the connection at once, whatever is still under way."""
         self.timeout.stop()
         self.is_open = False
         self._transport.abort()
@@ -189,7 +195,9 @@ class Http1Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     async def _write_long_body(self, head: bytes, body: bytes) -> None:
-        """Write a long body. A server may answer before it has read it all, and then it need not get the rest."""
+        """Writes a long body. A server may answer before it has read all of it, for example to refuse it; then the rest
+        is not sent.
+        """
         view = memoryview(body)
         written = 0
         self._is_request_written = False
@@ -203,11 +211,11 @@ class Http1Connection(asyncio.Protocol):
 
     @property
     def _is_head_awaited(self) -> bool:
-        """Whether the head of an answer may still come."""
+        """Says whether the head of an answer may still come."""
         return not self.status and self.failure is None
 
     def _wait_for_change(self) -> asyncio.Future[None]:
-        """Done when something has come, or can be written, or has failed."""
+        """Returns a future that is done when data has come, can be written, or the connection has failed."""
         waiter = self._waiter = asyncio.get_running_loop().create_future()
         return waiter
 
@@ -245,6 +253,7 @@ class Http1Connection(asyncio.Protocol):
         self._unread_bytes += len(data)
         if self._unread_bytes > HEAD_LIMIT_BYTES:
             self._limit_unread_bytes()
+        # An incomplete head is of no use to the waiting task.
         if self.status and self._waiter is not None:
             self._wake_waiter()
 
@@ -253,16 +262,20 @@ class Http1Connection(asyncio.Protocol):
         self.is_open = False
         if not self.status:
             self._set_failure(connection_dropped_error(self._provider_name))
+        # A body without a length ends with the connection (RFC 9112, 6.3).
         elif exc is None and not self._has_framed_body:
             self.is_complete = True
         else:
             self._set_failure(incomplete_answer_error(self._provider_name))
         self._on_lost(self)
         self._wake_waiter()
+        # The parser refers to this object: a reference cycle that only the garbage collector would free.
         del self._parser, self.on_header, self.on_body
 
     def _pop_failure(self) -> UpstreamUnavailable:
-        """The failure, to be raised. It does not stay here: it would keep its traceback, and so the request."""
+        """Returns the failure, to be raised. It is not kept here: its traceback would keep the request in memory
+        (decision 29).
+        """
         failure, self.failure = self.failure, connection_dropped_error(self._provider_name)
         return failure or connection_dropped_error(self._provider_name)
 
@@ -278,10 +291,11 @@ class Http1Connection(asyncio.Protocol):
         self._wake_waiter()
 
     def _limit_unread_bytes(self) -> None:
-        """Much has come that nobody has taken: the reader is slow, or none of it is an answer."""
+        """Stops reading: much has come that was not taken. Either the reader is slow, or the data is no answer."""
         if not self.status:
             self._abort_with_failure(call_failed_error(self._provider_name, "the headers of its answer are too long"))
         elif self._unread_bytes > READ_BUFFER_BYTES and not self._is_reading_paused and not self.is_complete:
+            # The data is in no body piece: endless chunk extensions or trailers.
             if not self.body_pieces:
                 self._abort_with_failure(incomplete_answer_error(self._provider_name))
                 return
@@ -289,12 +303,14 @@ class Http1Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def on_message_begin(self) -> None:
+        # Data after the answer, or before a request: the framing is in doubt, or somebody injects an answer.
         if self.is_complete:
             raise HttpParserError("more than was asked for")
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
         raw = self._raw_headers
+        # An informational answer (1xx): the answer itself follows.
         if status < STATUS_OK:
             raw.clear()
             return
@@ -305,6 +321,7 @@ class Http1Connection(asyncio.Protocol):
             raise HttpParserError("a transfer coding that was not asked for")
         self._has_framed_body = coding is not None or "content-length" in headers
         self.status = status
+        # The parser would wait for a body that never comes: end the answer here, and do not use the connection again.
         if self._is_head_request:
             self.is_complete = True
             self._may_keep_alive = False
@@ -317,5 +334,5 @@ class Http1Connection(asyncio.Protocol):
 
 @functools.lru_cache(256)
 def _decode_header_name(raw: bytes) -> str:
-    """A header's name as it is known here; servers use the same few again and again."""
+    """Returns a header's name in lower case. Cached: servers send the same few names again and again."""
     return raw.decode("latin-1").lower()

@@ -1,6 +1,6 @@
-"""What carries calls to a server: the seam behind which there are a client of our own and one that knows proxies.
+"""The contract of HTTP clients for providers, with one implementation without and one with a proxy.
 
-Both say what went wrong in the same words, which name the provider and never an address.
+Both raise the same errors, which name the provider and never an address.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from app.errors import UpstreamUnavailable
 from app.upstream.provider import AnswerTimedOut, CallTimes, ConnectionDropped, UpstreamReply
 
 IDLE_CONNECTION_SECONDS: Final = 30.0
-"""How long a connection is kept that nobody needs."""
+"""How long an unused connection is kept."""
 BODY_LIMIT_BYTES: Final = 256 * 1024 * 1024
-"""Of an answer that is read whole."""
+"""The longest answer that is read whole."""
 READ_BUFFER_BYTES: Final = 256 * 1024
-"""How much of an answer may lie unread before no more of it is taken from the socket."""
+"""How much of an answer may lie unread before the socket is no longer read."""
 KEEP_ALIVE_SECONDS: Final = 60
-"""Silence after which the operating system asks whether the other end is still there: a model may be silent for
-minutes, and so may a dead connection."""
+"""Silence after which the operating system probes the other end. A model may be silent for minutes, and so is a dead
+connection."""
 KEEP_ALIVE_PROBE_SECONDS: Final = 20
 HAPPY_EYEBALLS_DELAY_SECONDS: Final = 0.25
-"""RFC 8305, 5: the recommended delay before the next address is tried beside the first."""
+"""RFC 8305, 5: the recommended delay before the next address is tried in parallel."""
 
 CERTIFICATE_NOT_YET_VALID: Final = 9
 CERTIFICATE_EXPIRED: Final = 10
 CERTIFICATE_UNTRUSTED: Final = frozenset({2, 18, 19, 20, 21})
-"""No chain of certificates leads to a root that is trusted; 18 and 19: the chain ends at one that signs itself."""
+"""No chain of certificates leads to a trusted root; 18 and 19: the chain ends in a self-signed certificate."""
 CERTIFICATE_FOR_OTHER_HOST: Final = frozenset({62, 64})
-"""OpenSSL's numbers for what is wrong with a certificate: `X509_V_ERR_…` in `x509_vfy.h`."""
+"""OpenSSL's error numbers for certificates: `X509_V_ERR_…` in `x509_vfy.h`."""
 
 _CONNECTION_HEADERS = frozenset({"connection", "keep-alive", "set-cookie", "trailer", "transfer-encoding", "upgrade"})
-"""Headers of the provider's own connection, and those that are nobody else's."""
+"""Headers about the provider's own connection, and cookies, which no client may see."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpTimeouts:
-    """How long a provider may take, in seconds; None is for ever.
+    """Time limits for a provider, in seconds; None is for ever.
 
-    `first_byte` runs from the request to the first byte of the answer's body, `between_bytes` from one piece to the
-    next, `whole` over everything.
+    `first_byte_seconds` is from the request to the first byte of the answer's body, `between_bytes_seconds` from one
+    piece to the next, `total_seconds` for the whole call.
     """
 
     connect_seconds: float | None = 5.0
@@ -56,49 +56,52 @@ class HttpTimeouts:
 
 
 class RequestHead(msgspec.Struct, frozen=True):
-    """A request without its body, checked: nothing in it can end a line."""
+    """A checked request without its body: no value in it can end a header line."""
 
     method: str
     target: str
     """Path and query, percent-encoded."""
     headers: Mapping[str, str]
-    """Lower-case names; neither `content-length` nor anything else that frames a body."""
+    """Lower-case names; without `content-length` and other headers that frame a body."""
     raw: bytes
     """Request line and headers as they are sent, each with its line end."""
 
 
 class HttpClient(Protocol):
-    """Carries calls to one server. Redirects are not followed and cookies not kept."""
+    """Sends calls to one server. It does not follow redirects or keep cookies."""
 
     async def send(
         self, head: RequestHead, body: bytes, deadline: float | None, times: CallTimes | None
     ) -> UpstreamReply:
-        """Send a request; returns when status and headers are there.
+        """Sends a request and returns when status and headers have come.
 
         Args:
+            head: method, target and headers.
+            body: may be empty.
             deadline: loop time at which the whole answer must have ended; None for never.
+            times: receives the times of first byte and end.
 
         Raises:
-            UpstreamUnavailable: no connection, or an answer that is not HTTP.
-            ConnectionDropped: closed before a byte of the answer.
+            UpstreamUnavailable: no connection, or the answer is not HTTP.
+            ConnectionDropped: the connection was closed before a byte of the answer.
             AnswerTimedOut: no answer in time.
         """
 
     async def aclose(self) -> None:
-        """Close all connections."""
+        """Closes all connections."""
 
 
 def drop_connection_headers(headers: dict[str, str]) -> None:
-    """Leave out the headers of an answer that are about the connection it came on."""
+    """Removes headers that concern only the connection to the provider."""
     for name in _CONNECTION_HEADERS & headers.keys():
         del headers[name]
 
 
 async def read_whole_body(chunks: AsyncIterator[bytes], provider_name: str, first_piece: bytes = b"") -> bytes:
-    """A body as a whole.
+    """Returns a body as a whole.
 
     Raises:
-        UpstreamUnavailable: it is larger than can be held, or as iterating raises.
+        UpstreamUnavailable: the body is too large to hold; or as iterating raises.
     """
     pieces = [first_piece]
     size = len(first_piece)
@@ -113,7 +116,7 @@ async def read_whole_body(chunks: AsyncIterator[bytes], provider_name: str, firs
 
 
 def make_keepalive_socket(address: tuple[int, int, int, str, object]) -> socket.socket:
-    """A socket that notices a peer which is gone.
+    """Makes a socket that notices when the other end is gone.
 
     Args:
         address: as `socket.getaddrinfo` gives it.
@@ -129,8 +132,9 @@ def make_keepalive_socket(address: tuple[int, int, int, str, object]) -> socket.
 
 
 def unreachable_error(provider_name: str, error: OSError, *, is_proxy: bool = False) -> UpstreamUnavailable:
-    """There is no connection to a provider, or to its proxy. Of the error only its number is told: its text may hold
-    an address."""
+    """Returns the error for a provider, or its proxy, that cannot be connected to. Of the cause only its number is
+    told: its text may hold an address.
+    """
     hint = None
     if isinstance(error, ssl.SSLCertVerificationError):
         reason, hint = _explain_certificate_error(provider_name, error)
@@ -146,7 +150,7 @@ def unreachable_error(provider_name: str, error: OSError, *, is_proxy: bool = Fa
 
 
 def _explain_certificate_error(provider_name: str, error: ssl.SSLCertVerificationError) -> tuple[str, str | None]:
-    """What is wrong with a server's certificate, and what to do about it."""
+    """Returns what is wrong with a server's certificate, and a hint."""
     code = error.verify_code
     if code in CERTIFICATE_UNTRUSTED:
         trust = (

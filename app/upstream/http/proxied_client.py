@@ -1,4 +1,4 @@
-"""The client for servers that are reached through a proxy: aiohttp, which is loaded where one is configured."""
+"""The client for servers behind a proxy. It uses aiohttp, and is loaded only if a proxy is configured."""
 
 from __future__ import annotations
 
@@ -38,12 +38,13 @@ from app.upstream.provider import CallTimes
 
 
 class ProxiedClient:
-    """Implements `upstream.http.http_client.Client`.
+    """Implements `upstream.http.http_client.HttpClient`.
 
     Args:
-        provider_name: of the provider.
-        url: where its server is.
-        tls: None: the system's roots. For a proxy that is reached over TLS, too.
+        provider_name: for error messages.
+        url: the server's address.
+        timeouts: time limits of its calls.
+        tls: None: the system's roots. Also used for a proxy that is reached over TLS.
         proxy: URL of an HTTP proxy; None for none.
     """
 
@@ -69,7 +70,7 @@ class ProxiedClient:
     async def send(
         self, head: RequestHead, body: bytes, deadline: float | None, times: CallTimes | None
     ) -> ProxiedReply:
-        """See `upstream.http.http_client.Client`."""
+        """See `upstream.http.http_client.HttpClient`."""
         name = self._provider_name
         try:
             async with asyncio.timeout_at(deadline):
@@ -83,6 +84,7 @@ class ProxiedClient:
                     proxy=self._proxy,
                     ssl=self._tls,
                 )
+        # The order matters: a ConnectionTimeoutError is also a TimeoutError, and the general classes come last.
         except aiohttp.ConnectionTimeoutError as error:
             raise connect_timeout_error(name) from error
         except TimeoutError as error:
@@ -101,7 +103,7 @@ class ProxiedClient:
         return ProxiedReply(name, response, self._timeout_timer, self._timeouts, deadline, times)
 
     async def aclose(self) -> None:
-        """Close all connections."""
+        """Closes all connections."""
         self._timeout_timer.close()
         if self._session is not None:
             await self._session.close()
@@ -122,7 +124,7 @@ class ProxiedClient:
 
 
 class ProxiedReply:
-    """An answer under way; `upstream.provider.Reply`."""
+    """An answer whose head has come. Implements `upstream.provider.UpstreamReply`."""
 
     __slots__ = (
         "_between_bytes_seconds",
@@ -162,10 +164,10 @@ class ProxiedReply:
         self.headers: Mapping[str, str] = headers
 
     async def read(self) -> bytes:
-        """The whole body.
+        """Returns the whole body.
 
         Raises:
-            UpstreamUnavailable: it broke off, took too long, or is larger than can be held.
+            UpstreamUnavailable: the body broke off, took too long, or is too large to hold.
         """
         try:
             if self._encoding:
@@ -176,10 +178,10 @@ class ProxiedReply:
             raise
 
     async def iter_bytes(self) -> AsyncIterator[bytes]:
-        """The body in pieces as they arrive. A consumer that is cancelled cuts the connection.
+        """Yields the body in pieces as they arrive. If the consumer is cancelled, the connection is closed.
 
         Raises:
-            UpstreamUnavailable: it breaks off or stays silent too long.
+            UpstreamUnavailable: the body breaks off or stays silent too long.
         """
         if not self._encoding:
             async for piece in self._iter_encoded_bytes():
@@ -193,7 +195,7 @@ class ProxiedReply:
             raise
 
     async def _iter_encoded_bytes(self) -> AsyncIterator[bytes]:
-        """The body as it is sent; see `chunks`."""
+        """Yields the body as it is sent; see `iter_bytes`."""
         read_available = self._response.content.readany
         timeout = self._timeout
         try:
@@ -202,6 +204,7 @@ class ProxiedReply:
             if self._times is not None:
                 self._times.first_byte_at = time.monotonic()
             while piece:
+                # While the consumer handles a piece, the silence is its own and not the provider's.
                 timeout.waiting_since = None
                 yield piece
                 timeout.waiting_since = timeout.clock()
@@ -220,7 +223,7 @@ class ProxiedReply:
             raise incomplete_answer_error(self._provider_name) from error
 
     async def aclose(self) -> None:
-        """Let go of the connection: back to the pool if the answer has been read, closed if not."""
+        """Releases the connection: back to the pool if the answer has been read, else closed."""
         self._close()
 
     def _close(self) -> None:
@@ -232,7 +235,7 @@ class ProxiedReply:
 
 
 def _disable_aiohttp_timeout(response: aiohttp.ClientResponse) -> None:
-    """End aiohttp's limit, which is a new timer for each piece that comes."""
+    """Ends aiohttp's read limit, which sets a new timer for each piece. `ReplyTimeout` replaces it."""
     connection = response.connection
     protocol = connection.protocol if connection is not None else None
     if isinstance(protocol, ResponseHandler):

@@ -1,5 +1,6 @@
-"""Limits on the time an answer takes, for one timer for all of them: a timer for each call, let alone for each piece
-of an answer, costs more than its parsing."""
+"""Time limits for answers, with one timer for all calls of a provider: a timer for each call, or even each piece, costs
+more than parsing the answer.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ NEVER: Final = float("inf")
 
 
 class TimeoutTimer:
-    """The timer that all watches of a provider share. It looks at them when the first of them may be due."""
+    """The timer that all time limits of a provider share. It checks them when the first one may be due."""
 
     __slots__ = ("_next_check_at", "_running_timeouts", "_timer")
 
@@ -28,7 +29,7 @@ class TimeoutTimer:
         self._running_timeouts.discard(timeout)
 
     def schedule_check(self, check_at: float) -> None:
-        """Look at a loop time, if nothing is to be looked at before."""
+        """Schedules a check at a loop time, unless an earlier one is scheduled."""
         if check_at >= self._next_check_at:
             return
         if self._timer is not None:
@@ -37,7 +38,7 @@ class TimeoutTimer:
         self._timer = asyncio.get_running_loop().call_at(check_at, self._expire_overdue)
 
     def close(self) -> None:
-        """Look no more."""
+        """Ends all checks."""
         self._running_timeouts.clear()
         self._next_check_at = NEVER
         if self._timer is not None:
@@ -55,14 +56,14 @@ class TimeoutTimer:
 
 
 class ReplyTimeout:
-    """Calls `on_expire` once an answer was silent, or has gone on, for too long. Works from `start` until `stop`, and
-    may
-    then begin again for the next answer.
+    """Calls `on_expire` if an answer is silent for too long, or takes too long as a whole. Runs from `start` until
+    `stop`, and may be started again for the next answer.
 
     Attributes:
-        waiting_since: loop time since when the next piece has been awaited; None while nobody waits for one, which is
-            the reader's time and not the upstream's.
-        clock: the loop's clock, for setting it.
+        on_expire: called once per expiry.
+        waiting_since: loop time since when the next piece is awaited; None while nobody waits for one: that time is the
+            reader's, not the provider's.
+        clock: the loop's clock, for setting `waiting_since`.
     """
 
     __slots__ = ("_deadline", "_silence_seconds", "_timer", "clock", "on_expire", "waiting_since")
@@ -75,7 +76,7 @@ class ReplyTimeout:
         self.waiting_since: float | None = None
 
     def start(self, *, silence_seconds: float | None, deadline: float | None) -> None:
-        """Watch an answer whose first piece is awaited from now on.
+        """Starts the limits of an answer whose first piece is awaited from now on.
 
         Args:
             silence_seconds: the longest wait for a piece; None is for ever.
@@ -89,12 +90,12 @@ class ReplyTimeout:
         self._timer.schedule_check(self.expires_at(now))
 
     def set_silence_limit(self, seconds: float | None) -> None:
-        """From now on another limit holds for a wait."""
+        """Sets another limit for the waits from now on."""
         self._silence_seconds = NEVER if seconds is None else seconds
         self._timer.schedule_check(self.expires_at(self.clock()))
 
     def expires_at(self, now: float) -> float:
-        """Loop time at which it would be too long, as things are now."""
+        """Returns the loop time at which the answer is too late, if nothing changes."""
         silent_since = now if self.waiting_since is None else self.waiting_since
         return min(self._deadline, silent_since + self._silence_seconds)
 
@@ -102,7 +103,7 @@ class ReplyTimeout:
         self._timer.discard(self)
 
     def close(self) -> None:
-        """Stop for good. Whoever was to be told is held no longer: it mostly holds this watch."""
+        """Stops for good and releases `on_expire`, whose owner mostly holds this object: a reference cycle."""
         self.stop()
         self.on_expire = _do_nothing
 

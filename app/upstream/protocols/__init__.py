@@ -1,1 +1,1 @@
-"""The protocol of a provider: requests, streams, deltas, overflow answers."""
+"""OpenAI's protocol as providers speak it: requests, streams, deltas, overflow errors."""

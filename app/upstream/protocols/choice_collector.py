@@ -1,4 +1,4 @@
-"""Deltas → the assistant message of one choice. Pure."""
+"""Collects the deltas of one choice into its assistant message. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from app.upstream.protocols.tool_call_collector import ToolCallCollector, merge_
 
 
 class ChoiceDelta(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """The fields of a delta that a typed decoder reads; whatever has others is read in the general way."""
+    """The fields of a delta that the typed decoder reads. A delta with other fields is read without types."""
 
     content: str | None = None
     role: str | None = None
@@ -24,7 +24,7 @@ class ChoiceDelta(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class ChoiceCollector:
-    """What a choice amounts to, gathered delta by delta."""
+    """Collects one choice, delta by delta."""
 
     __slots__ = (
         "audio_id",
@@ -43,9 +43,9 @@ class ChoiceCollector:
         self.role: str | None = None
         self.text_pieces: list[str] = []
         self.text_fields: dict[str, list[str]] = {}
-        """Other fields that come as pieces of text, known ones and unknown."""
+        """Other fields that come as pieces of text, known and unknown ones."""
         self.content_parts: list[Any] = []
-        """Content that came as a list of parts, which ends `content` as plain text."""
+        """Content that came as a list of parts; once there is one, text is added as a part, too."""
         self.tool_calls = ToolCallCollector()
         self.function_call: dict[str, str] | None = None
         self.audio_id: str | None = None
@@ -127,6 +127,7 @@ class ChoiceCollector:
                 return "".join(str(part.get("text", "")) for part in self.content_parts)
             return _join_fragments(self.content_parts)
         text = "".join(self.text_pieces)
+        # An empty answer is "" as it came; beside calls, OpenAI writes null.
         stands_alone = not (
             self.tool_calls or self.function_call or self.audio_id or any(self.text_fields.get("refusal", ()))
         )
@@ -152,8 +153,9 @@ class ChoiceCollector:
 
 
 def _join_fragments(items: list[Any]) -> list[Any]:
-    """A list whose neighbours of one type and index are made one: fragments of a text that came in pieces
-    (OpenRouter's `reasoning_details`, Mistral's `thinking` parts)."""
+    """Returns a list in which neighbours of one type and index are merged: fragments of a text that came in pieces
+    (OpenRouter's `reasoning_details`, Mistral's `thinking` parts).
+    """
     joined: list[Any] = []
     for key, group in itertools.groupby(items, _fragment_key):
         fragments = list(group)
@@ -162,7 +164,9 @@ def _join_fragments(items: list[Any]) -> list[Any]:
 
 
 def _fragment_key(item: Any) -> tuple[str, Any, Any, type] | None:
-    """What an item is a fragment of: the field that grows, its type and index; None for what stands alone."""
+    """Returns which fragments an item belongs to: the field that grows, its type and index; None for an item that is no
+    fragment.
+    """
     if isinstance(item, dict) and "type" in item:
         for field in ("text", "summary", "thinking"):
             if isinstance(item.get(field), str | list):
@@ -173,6 +177,7 @@ def _fragment_key(item: Any) -> tuple[str, Any, Any, type] | None:
 def _merge_fragments(field: str, fragments: list[dict[str, Any]]) -> dict[str, Any]:
     whole: dict[str, Any] = {}
     for fragment in fragments:
+        # A later null (a signature that comes only once) must not replace an earlier value.
         whole.update((key, value) for key, value in fragment.items() if value is not None or key not in whole)
     if isinstance(whole[field], str):
         whole[field] = "".join(fragment[field] for fragment in fragments)

@@ -1,6 +1,6 @@
-"""A provider that speaks OpenAI's protocol: one call, one answer, no retries (those are the router's).
+"""A provider that speaks OpenAI's protocol: one call, one answer. Retries are the router's.
 
-Nothing of one caller reaches another: there is no cookie jar, and keys travel per call. An error message names the
+Nothing of one caller reaches another: cookies are not kept, and keys travel with each call. Error messages name the
 provider and never an address, since a base URL may carry a secret in its query.
 """
 
@@ -29,7 +29,7 @@ __all__ = ["HttpTimeouts", "OpenAIProvider"]
 
 MODELS_TIMEOUT_SECONDS: Final = 10.0
 CACHED_HEADS: Final = 64
-"""How many heads without anything of a caller are kept, so that they are made once."""
+"""How many request heads without anything of a caller are cached."""
 
 _CLIENT_ONLY_HEADERS = frozenset(
     {"accept-encoding", "connection", "content-length", "cookie", "expect", "host", "keep-alive"}
@@ -38,30 +38,30 @@ _CLIENT_ONLY_HEADERS = frozenset(
 )
 """Headers of the client's own connection, its credentials, and headers that are set here."""
 _FRAMING_HEADERS = frozenset({"connection", "content-length", "transfer-encoding"})
-"""Headers that are not for configuration either."""
+"""Headers that the configuration cannot set either: they frame the message."""
 
 _METHOD_PATTERN = re.compile(r"[A-Z]+")
 _PLAIN_PATH_PATTERN = re.compile(r"[A-Za-z0-9/_-]*")
 _SAFE_IN_PATH = "/:@!$&'()*+,;=~%"
 _SAFE_IN_QUERY = "/?:@!$&'()*+,;=~%[]"
 _HEADER_LINE = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t\x20-\x7e\x80-\xff]*\r\n"
-"""RFC 9110, 5.1 and 5.5: a name is a token, and no value holds a control character."""
+"""RFC 9110, 5.1 and 5.5: a name is a token, and a value holds no control character."""
 _HEADER_LINES_PATTERN = re.compile(f"(?:{_HEADER_LINE})*")
 
 
 class OpenAIProvider:
-    """A model server below `base_url`.
+    """A model server at `base_url`.
 
     Args:
-        name: as configured; error messages and facts learned go by it.
-        base_url: such as ``https://api.openai.com/v1``; a query (``?api-version=…``) goes with each call.
-        api_key: empty or None: `client_key_rule` says which clients' keys are passed on.
-        timeouts: see `Timeouts`.
-        headers: sent with each call, over the client's own of the same name.
-        auth_header: where the key goes: ``authorization`` (as a bearer token), or a header such as ``api-key``.
+        name: as configured; error messages and learned facts use it.
+        base_url: such as ``https://api.openai.com/v1``; a query (``?api-version=…``) is sent with each call.
+        api_key: empty or None: `client_key_rule` decides which clients' keys are passed on.
+        timeouts: see `HttpTimeouts`.
+        headers: sent with each call; they replace the client's headers of the same name.
+        auth_header: the header for the key: ``authorization`` (as a bearer token), or another such as ``api-key``.
         proxy: URL of an HTTP proxy.
         ssl_context: for servers whose certificates need other roots than the system's.
-        client_key_rule: `never` wherever there is a key of its own.
+        client_key_rule: always `never` if the provider has a key of its own.
     """
 
     def __init__(
@@ -92,22 +92,24 @@ class OpenAIProvider:
             and self._auth_header == "authorization"
         ):
             self._authorization = basic
+        # The provider's key goes into another header: the URL's credential keeps `Authorization`.
         elif basic:
             self._configured_headers.setdefault("authorization", basic)
         self.client_key_rule: ClientKeyRule = "never" if self._authorization else client_key_rule
         self._cached_heads: dict[tuple[str, str, str, bool], RequestHead] = {}
         self._http_client = _make_http_client(name, url, self._timeouts, ssl_context, proxy)
         self._server_attributes = server_attributes(name, base_url)
-        """What spans say of where calls go."""
+        """What spans say about the server."""
 
     async def send(self, request: UpstreamRequest) -> UpstreamReply:
-        """Send a call; returns when status and headers are there, whatever the status. Redirects are not followed.
+        """Sends a call and returns when status and headers have come, whatever the status is. Redirects are not
+        followed.
 
         Raises:
-            UpstreamUnavailable: no connection, or an answer that is not HTTP.
-            ConnectionDropped: closed before a byte of the answer.
+            UpstreamUnavailable: no connection, or the answer is not HTTP.
+            ConnectionDropped: the connection was closed before a byte of the answer.
             AnswerTimedOut: no answer in time.
-            InvalidRequest: its path leads out of the base URL, or a header cannot be sent.
+            InvalidRequest: the path leads out of the base URL, or a header cannot be sent.
         """
         span = current_span()
         if span is not NO_SPAN:
@@ -117,10 +119,10 @@ class OpenAIProvider:
         return await self._http_client.send(self._find_head(request), request.body, deadline, request.times)
 
     async def list_models(self, authorization: str | None) -> list[dict[str, Any]]:
-        """Its model list; `{"data": […]}`, `{"models": […]}` and a bare list are understood.
+        """Returns its model list; `{"data": […]}`, `{"models": […]}` and a bare list are understood.
 
         Raises:
-            UpstreamUnavailable: it could not be had.
+            UpstreamUnavailable: the list could not be fetched.
         """
         request = UpstreamRequest("/models", method="GET", authorization=authorization)
         deadline = asyncio.get_running_loop().time() + MODELS_TIMEOUT_SECONDS
@@ -137,7 +139,7 @@ class OpenAIProvider:
         await self._http_client.aclose()
 
     def _find_head(self, request: UpstreamRequest) -> RequestHead:
-        """The head of a call; made once where nothing in it is its caller's."""
+        """Returns the head of a call. A head without anything of a caller is built once and cached."""
         span = current_span()
         trace_headers = {} if span is NO_SPAN else span.trace_headers()
         if request.headers or trace_headers or (self._authorization is None and request.authorization):
@@ -145,6 +147,7 @@ class OpenAIProvider:
         key = (request.method, request.path, request.query, bool(request.body))
         head = self._cached_heads.get(key)
         if head is None:
+            # Paths may come from clients: the cache must not grow with them.
             if len(self._cached_heads) >= CACHED_HEADS:
                 self._cached_heads.clear()
             head = self._cached_heads[key] = self._build_head(request, trace_headers)
@@ -156,6 +159,7 @@ class OpenAIProvider:
         target = self._build_target(request)
         headers = self._build_headers(request, trace_headers)
         lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+        # Header values may come from clients: a line end in one would smuggle in another header or request.
         if _HEADER_LINES_PATTERN.fullmatch(lines) is None or lines.count("\n") != len(headers):
             raise InvalidRequest(
                 f"The header {_find_invalid_header(headers)!r} cannot be sent on: it holds control characters.",
@@ -168,6 +172,8 @@ class OpenAIProvider:
     def _build_target(self, request: UpstreamRequest) -> str:
         path = request.path
         if _PLAIN_PATH_PATTERN.fullmatch(path) is None:
+            # A path with `..` would leave the base URL, for example to another API of the same server, with the
+            # provider's key.
             _refuse_parent_path(path)
             path = quote(path, safe=_SAFE_IN_PATH)
         query = "&".join(part for part in (self._base_query, quote(request.query, safe=_SAFE_IN_QUERY)) if part)
@@ -177,10 +183,13 @@ class OpenAIProvider:
         headers = dict(self._default_headers)
         headers.update((name, value) for name, value in request.headers.items() if name not in _CLIENT_ONLY_HEADERS)
         if trace_headers:
+            # The client's trace state belongs to the client's `traceparent`, which is replaced.
             headers.pop("tracestate", None)
             headers.update(trace_headers)
         if request.body:
             headers.setdefault("content-type", "application/json")
+        # A compressed stream would have to be decompressed piece by piece. What the client accepts is between it and
+        # the gateway.
         headers["accept-encoding"] = "identity"
         headers.update(self._configured_headers)
         key = self._authorization or request.authorization
@@ -202,13 +211,13 @@ def _make_http_client(
 
 
 def _host_header(url: SplitResult) -> str:
-    """Host and port as the `Host` header says them."""
+    """Returns host and port for the `Host` header."""
     host = f"[{url.hostname}]" if ":" in (url.hostname or "") else ascii_host(url)
     return host if url.port in (None, DEFAULT_PORTS.get(url.scheme)) else f"{host}:{url.port}"
 
 
 def _basic_authorization(url: SplitResult) -> str | None:
-    """The credential that a URL carries before its host."""
+    """Returns the credential in a URL, if it has one."""
     if url.username is None:
         return None
     pair = f"{unquote(url.username)}:{unquote(url.password or '')}"
@@ -216,7 +225,9 @@ def _basic_authorization(url: SplitResult) -> str | None:
 
 
 def _encode_configured_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Headers from configuration, their values as the characters that stand for their UTF-8 bytes."""
+    """Returns configured headers with each value as Latin-1 characters that stand for its UTF-8 bytes: heads are
+    encoded as Latin-1.
+    """
     lowered = {name.lower(): value.encode().decode("latin-1") for name, value in headers.items()}
     return {name: value for name, value in lowered.items() if name not in _FRAMING_HEADERS}
 

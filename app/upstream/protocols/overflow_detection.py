@@ -1,7 +1,7 @@
-"""Recognise the answers by which providers say that a prompt is too long, and read the limit out of them. Pure.
+"""Recognises answers by which providers say that a prompt is too long, and reads the limit from them. Pure.
 
-There is no common code: the table below holds what each server is known to say. Rate limits, quotas and limits on
-single fields use much the same words and are ruled out first.
+There is no common error code: the table below has the known words of each server. Rate limits, quotas and limits of
+single fields use similar words and are excluded first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _INSPECTED_BYTES = 32_768
 _MAX_DEPTH = 6
 
 _OVERFLOW_STATUSES = frozenset({200, 400, 413, 422, 500, 502, 503})
-"""200: inside a stream, and older llama.cpp. 5xx: gateways that wrap the error, and template failures."""
+"""200: inside a stream, and older llama.cpp. 5xx: gateways that wrap the error, and failures of templates."""
 
 _OVERFLOW_CODES = frozenset(
     {
@@ -133,7 +133,7 @@ _OVERFLOW_PATTERNS = tuple(
 )
 
 _ECHOED_REQUEST_FIELDS = frozenset({"input", "messages", "body", "request"})
-"""Where validation errors quote the request: a user's words about context windows are none of the server's."""
+"""Fields in which validation errors repeat the request: a user's words about context windows are not the server's."""
 
 _BODY_TOO_LARGE_PATTERN = re.compile(r"^\W*$|entity too large|payload too large|content too large", re.IGNORECASE)
 
@@ -145,12 +145,10 @@ _PROMPT_FIELDS = ("n_prompt_tokens", "prompt_tokens", "input_tokens")
 class ContextOverflow:
     """A prompt was refused as too long.
 
-    `limit_tokens` and `prompt_tokens` are the provider's own numbers where it states them. `is_output_too_long`: the
-    prompt
-    alone fits, so a smaller `max_tokens` mends it. `is_lower_bound`: the prompt may be longer than `prompt_tokens`
-    says.
-    `is_certain` is False for answers that say nothing (an empty 400 or 413), which mean this only if the prompt was
-    large.
+    `limit_tokens` and `prompt_tokens` are the provider's own numbers, if it states them. `is_output_too_long`: the
+    prompt alone fits, so a smaller `max_tokens` helps. `is_lower_bound`: the prompt may be longer than `prompt_tokens`.
+    `is_certain` is False for answers without a reason (an empty 400 or 413), which mean an overflow only if the prompt
+    was large.
     """
 
     limit_tokens: int | None = None
@@ -161,13 +159,17 @@ class ContextOverflow:
 
 
 def detect_overflow(status: int, body: bytes) -> ContextOverflow | None:
-    """Whether an upstream's answer (or the data of an event in its stream) says that the prompt is too long."""
+    """Returns the overflow that a provider's answer (or the data of an event in its stream) reports; None if it reports
+    none.
+    """
     if status not in _OVERFLOW_STATUSES:
         return None
     text = body[:_INSPECTED_BYTES].decode("utf-8", "replace").strip()
+    # Some proxies and servers refuse a long body without any words.
     if status in (400, 413) and (not text or (status == 413 and _BODY_TOO_LARGE_PATTERN.search(text))):
         return ContextOverflow(is_certain=False)
     decoded = _decode_or_text(text)
+    # An ordinary answer may well speak about context windows.
     if status == 200 and isinstance(decoded, dict) and not decoded.get("error") and decoded.get("object") != "error":
         return None
     fields = list(_walk_fields(decoded))
@@ -175,6 +177,7 @@ def detect_overflow(status: int, body: bytes) -> ContextOverflow | None:
         key in _CODE_FIELDS and isinstance(value, str) and value.lower() in _OVERFLOW_CODES for key, value in fields
     )
     error_text = "\n".join(value for _, value in fields if isinstance(value, str)).lower()
+    # A code is certain; words such as "too many tokens" may also be a rate limit.
     if not has_overflow_code and _OTHER_LIMIT_PATTERN.search(error_text):
         return None
     pattern_match = next((match for saying in _OVERFLOW_PATTERNS if (match := saying.search(error_text))), None)
@@ -195,8 +198,9 @@ def _decode_or_text(text: str) -> Any:
 
 
 def _walk_fields(value: Any, key: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Every text and number in an error body with its key; texts that are JSON themselves are opened (a gateway's
-    copy of the error of the server behind it)."""
+    """Yields every text and number in an error body with its key. A text that is JSON itself is decoded: gateways copy
+    the error of the server behind them.
+    """
     if depth > _MAX_DEPTH:
         return
     if isinstance(value, dict):

@@ -1,6 +1,6 @@
-"""Server-sent events: bytes → events, incremental and pure. No JSON, no network.
+"""Decodes server-sent events: bytes in, events out, incremental and pure. No JSON, no network.
 
-The raw bytes of all events, joined, are the bytes that were fed; how they were cut into pieces makes no difference.
+The raw bytes of all events, joined, are the bytes that were fed; how these were cut into pieces makes no difference.
 Line ends may be LF, CRLF or CR (WHATWG HTML, 9.2.5 "Parsing an event stream").
 """
 
@@ -19,15 +19,15 @@ MAX_EVENT_BYTES = 16 * 1024 * 1024
 
 _BOM = b"\xef\xbb\xbf"
 _BLANK_LINE = re.compile(rb"\n[\r\n]|\r\r")
-"""A line end followed by another; CR LF is one line end, and the second may be a CR that an LF is still to follow."""
+"""Matches a line end followed by another. CR LF is one line end; the second may be a CR whose LF is still to come."""
 
 
 class SseEvent(msgspec.Struct, frozen=True, gc=False):
-    """One event: the bytes exactly as they arrived, blank line included, and its data."""
+    """One event: its bytes exactly as they arrived, with the blank line, and its data."""
 
     raw: bytes
     data: bytes | None
-    """Data lines joined by LF; None where it has none (a comment, `event:` or `retry:` alone, a stray blank line)."""
+    """Data lines joined by LF; None if it has none (a comment, only `event:` or `retry:`, a stray blank line)."""
     name: bytes = b""
     """Value of the `event:` field."""
 
@@ -36,8 +36,8 @@ class SseDecoder:
     """Cuts a byte stream into events.
 
     Args:
-        source_name: whose stream it is, for error messages.
-        max_event_bytes: how much may be held back while the end of an event is awaited.
+        source_name: the provider's name, for error messages.
+        max_event_bytes: how much is buffered while the end of an event is awaited.
     """
 
     __slots__ = ("_buffered", "_buffered_bytes", "_is_at_start", "_max_event_bytes", "_source_name", "_tail")
@@ -52,7 +52,7 @@ class SseDecoder:
         self._is_at_start = True
 
     def feed(self, piece: bytes) -> list[SseEvent]:
-        """Events that end within this piece.
+        """Returns the events that end within this piece.
 
         Raises:
             UpstreamUnavailable: an event is longer than `max_event_bytes`.
@@ -61,10 +61,12 @@ class SseDecoder:
             return []
         if self._buffered:
             seam = self._tail + piece
+            # Only the seam can hold the end of the event: joining the buffer for each piece would take quadratic time.
             if b"\n\n" not in seam and (b"\r" not in seam or _BLANK_LINE.search(seam) is None):
                 self._buffer_piece(piece, seam)
                 return []
             piece = self._drain_buffer(piece)
+        # The usual case: the piece is exactly one event of one data line.
         if piece[:6] == b"data: " and piece.find(b"\n") == len(piece) - 2 and piece[-1] == 0x0A and b"\r" not in piece:
             self._is_at_start = False
             return [SseEvent(piece, piece[6:-2])]
@@ -74,14 +76,17 @@ class SseDecoder:
         return events
 
     def take_unfinished(self, max_bytes: int) -> bytes | None:
-        """What is held back, for who means to feed it again with what follows; None if it is more than this, which
-        stays."""
+        """Returns the buffered bytes and empties the buffer, for a caller that feeds them again with what follows. If
+        there are more than `max_bytes`, they stay, and None is returned.
+        """
         if not self._buffered:
             return b""
         return None if self._buffered_bytes > max_bytes else self._drain_buffer(b"")
 
     def flush(self) -> list[SseEvent]:
-        """What was held back when the stream ended: an event without its blank line, if any."""
+        """Returns the event that was buffered when the stream ended, without its blank line; empty if there
+        was none.
+        """
         events, rest = self._split_events(self._drain_buffer(b""))
         if rest:
             events.append(self._parse_event(rest))
@@ -104,8 +109,9 @@ class SseDecoder:
         return joined
 
     def _split_at_line_feeds(self, buffer: bytes) -> tuple[list[SseEvent], bytes]:
-        """Cut a buffer without CR. Nearly every stream has one `data: …` line per event: if the buffer's line ends are
-        all accounted for by blank lines, events are taken without a look at their lines."""
+        """Splits a buffer without CR. Nearly every stream has one `data: …` line per event: if all line feeds belong to
+        blank lines, events are built without looking at their lines.
+        """
         frames = buffer.split(b"\n\n")
         rest = frames.pop()
         if not self._is_at_start and buffer.count(b"\n") == 2 * len(frames):
@@ -122,6 +128,7 @@ class SseDecoder:
         while (blank := _BLANK_LINE.search(buffer, start)) is not None:
             end = blank.end()
             if buffer[end - 1] == 0x0D:
+                # The LF of this CR may come with the next piece.
                 if end == len(buffer):
                     break
                 end += buffer[end] == 0x0A

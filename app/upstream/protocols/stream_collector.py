@@ -1,7 +1,7 @@
-"""Stream chunks → assistant message, usage and how it ended. Pure; the bytes themselves are relayed by others.
+"""Collects stream chunks into the assistant message, usage and finish reason. Pure; the bytes are relayed elsewhere.
 
-Nearly every chunk carries one piece of text: it is read by a typed decoder that knows the usual fields and nothing
-else. A chunk with anything more goes through the general path, so that no field of a message is lost.
+Nearly every chunk has one piece of text and is read by a typed decoder that knows only the usual fields. A chunk with
+any other field is read without types, so that no field of a message is lost.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from app.upstream.protocols.choice_collector import ChoiceCollector, ChoiceDelta
 
 
 class _AnswerMessage(ChoiceDelta):
-    """Of an answer that comes as a whole."""
+    """The message of a whole answer."""
 
     annotations: list[Any] | None = None
 
@@ -59,18 +59,19 @@ _decode_completion = msgspec.json.Decoder(_Completion).decode
 
 
 class StreamCollector:
-    """What a completion amounts to, gathered chunk by chunk.
+    """Collects a completion, chunk by chunk.
 
     Args:
-        source_name: whose answer it is, for error messages.
+        source_name: the provider's name, for error messages.
 
     Attributes:
-        id, model: from the first chunk that names them.
-        usage: the last one reported; None if none was.
-        error: a top-level `error` (or `{"object": "error"}`) as decoded; None if there was none.
-        error_data: the event data that carried it, for `overflow.detect_overflow`.
-        chunk_count: how many were added.
-        is_complete: whether every choice that began has given a finish reason, and choice 0 has.
+        id: from the first chunk that has one.
+        model: from the first chunk that has one.
+        usage: the last one reported; None if there was none.
+        error: a top-level `error` (or `{"object": "error"}`), decoded; None if there was none.
+        error_data: the event data that carried it, for `overflow_detection.detect_overflow`.
+        chunk_count: how many chunks were added.
+        is_complete: whether choice 0 and every other choice that began have a finish reason.
     """
 
     __slots__ = (
@@ -83,7 +84,8 @@ class StreamCollector:
         self._first_choice = ChoiceCollector()
         self._further_choices: dict[int, ChoiceCollector] = {}
         self._has_split_surrogates = False
-        """Whether halves of surrogate pairs have come, which no other part of the gateway could write."""
+        """Whether halves of surrogate pairs have come. They cannot be encoded as UTF-8, so they must be joined
+        first."""
         self.id: str | None = None
         self.model: str | None = None
         self.usage: dict[str, Any] | None = None
@@ -93,14 +95,15 @@ class StreamCollector:
         self.is_complete = False
 
     def add_chunk(self, data: bytes) -> None:
-        """Take the data of one event, `[DONE]` excepted.
+        """Adds the data of one event, except `[DONE]`.
 
         Raises:
-            UpstreamUnavailable: it is not a JSON object.
+            UpstreamUnavailable: the data is not a JSON object.
         """
         self.chunk_count += 1
         try:
             chunk = _decode_chunk(data)
+        # An unknown field, another type, or split surrogates: the untyped path reads it, or raises.
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self._add_untyped(data)
             return
@@ -117,15 +120,15 @@ class StreamCollector:
                 self._finish_choice(collector, choice.finish_reason)
 
     def add_text(self, text: str, chunk_count: int) -> None:
-        """Take text of choice 0 that came in chunks which told nothing else that is new."""
+        """Adds text of choice 0 from chunks that had nothing else that is new."""
         self.chunk_count += chunk_count
         self._first_choice.add_text(text)
 
     def add_completion(self, body: bytes) -> None:
-        """Take the body of a whole answer instead of chunks.
+        """Adds the body of a whole answer in place of chunks.
 
         Raises:
-            UpstreamUnavailable: it is not a JSON object.
+            UpstreamUnavailable: the body is not a JSON object.
         """
         self.chunk_count += 1
         try:
@@ -148,28 +151,28 @@ class StreamCollector:
 
     @property
     def finish_reason(self) -> str | None:
-        """Of choice 0."""
+        """Returns the finish reason of choice 0."""
         return self._first_choice.finish_reason
 
     @property
     def has_failed(self) -> bool:
-        """Whether the upstream said that it failed: an error chunk, or finish reason `error`."""
+        """Says whether the provider reported a failure: an error chunk, or finish reason `error`."""
         return self.error is not None or self._first_choice.finish_reason == "error"
 
     @property
     def has_content(self) -> bool:
-        """Whether anything that a user or a program would see has come: text, a refusal, a tool call, audio."""
+        """Says whether anything has come that a user or program would see: text, a refusal, a tool call, audio."""
         has_content = self._first_choice.has_content
         return has_content or (
             bool(self._further_choices) and any(choice.has_content for choice in self._further_choices.values())
         )
 
     def build_message(self) -> dict[str, Any]:
-        """The assistant message of choice 0 as a client sends it back."""
+        """Returns the assistant message of choice 0 as a client sends it back."""
         return self._build_choice_message(self._first_choice)
 
     def build_messages(self) -> list[dict[str, Any]]:
-        """The assistant messages of all choices, by index."""
+        """Returns the assistant messages of all choices, by index."""
         first = self.build_message()
         if not self._further_choices:  # as nearly every answer
             return [first]
@@ -196,6 +199,7 @@ class StreamCollector:
         collector = self._further_choices.get(index)
         if collector is None:
             collector = self._further_choices[index] = ChoiceCollector()
+            # A choice that begins after another has ended reopens the answer.
             self.is_complete = False
         return collector
 
@@ -256,7 +260,9 @@ class StreamCollector:
 
 
 def _decode_split_surrogates(data: bytes, source: str) -> Any:
-    """Decode a chunk in which lone surrogates may stand, since some servers cut an emoji's two halves apart."""
+    """Decodes a chunk that may hold lone surrogates: some servers cut an emoji's two halves apart. orjson
+    refuses them.
+    """
     try:
         decoded = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -267,6 +273,7 @@ def _decode_split_surrogates(data: bytes, source: str) -> Any:
 
 
 def _require_object(chunk: Any, source: str) -> dict[str, Any]:
+    # Some servers (Gemini's) wrap an error in a list.
     if isinstance(chunk, list) and len(chunk) == 1:
         chunk = chunk[0]
     if not isinstance(chunk, dict):
@@ -275,6 +282,6 @@ def _require_object(chunk: Any, source: str) -> dict[str, Any]:
 
 
 def _join_surrogates(value: Any) -> Any:
-    """JSON in which halves of surrogate pairs have found each other; one that stayed alone becomes U+FFFD."""
+    """Returns JSON with the halves of surrogate pairs joined; a half that stays alone becomes U+FFFD."""
     text = json.dumps(value, ensure_ascii=False)
     return json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))

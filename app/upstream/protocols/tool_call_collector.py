@@ -1,8 +1,9 @@
-"""Tool calls put together from their stream fragments, whichever way a provider cuts them. Pure.
+"""Joins the stream fragments of tool calls, however a provider cuts them. Pure.
 
-OpenAI sends id and name once and then argument fragments under the call's `index`. Others repeat id and name in each
+OpenAI sends id and name once, then argument fragments under the call's `index`. Others repeat id and name in each
 fragment, leave `index` out, send each call whole, give several calls index 0, leave the id empty, or invent a new id
-for each fragment. A fragment begins a new call only if it has a name and the call it would continue cannot take it.
+for each fragment. A fragment begins a new call only if it has a name and the call that it would continue cannot take
+it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import orjson
 
 
 class ToolCallCollector:
-    """The calls of one message, in order."""
+    """Collects the calls of one message, in order."""
 
     __slots__ = ("_calls", "_latest_by_index")
 
@@ -26,7 +27,9 @@ class ToolCallCollector:
         return bool(self._calls)
 
     def add_fragment(self, fragment: Mapping[str, Any]) -> int:
-        """Merge one element of a delta's `tool_calls`; returns which call it belongs to, counted as they began."""
+        """Adds one element of a delta's `tool_calls` and returns the number of its call, in order of their
+        beginnings.
+        """
         index = _parse_index(fragment.get("index"))
         call = self._find_continued_call(index, fragment)
         if call is None:
@@ -38,22 +41,23 @@ class ToolCallCollector:
         return next(at for at in range(len(self._calls) - 1, -1, -1) if self._calls[at] is call)
 
     def function_name(self, number: int) -> str:
-        """The function's name as far as it has come; empty where the call is of another kind."""
+        """Returns the function's name as far as it has come; empty if the call is of another kind."""
         return self._calls[number].name
 
     def build_call(self, number: int) -> dict[str, Any]:
-        """One call, counted as they began, as far as it has come."""
+        """Returns one call as far as it has come, by its number in order of beginnings."""
         return self._calls[number].to_json()
 
     def build_calls(self) -> list[dict[str, Any]]:
-        """The calls as a client would send them back, by index."""
+        """Returns the calls as a client would send them back, by index."""
         calls = self._calls
+        # Without an index for each, the order of beginnings is all there is.
         if all(call.index is not None for call in calls):
             calls = sorted(calls, key=lambda call: call.index or 0)
         return [call.to_json() for call in calls]
 
     def _find_continued_call(self, index: int | None, fragment: Mapping[str, Any]) -> _PartialToolCall | None:
-        """The call that a fragment continues; None where it begins one."""
+        """Returns the call that a fragment continues; None if it begins one."""
         if index is not None:
             call = self._latest_by_index.get(index)
         else:
@@ -75,18 +79,22 @@ class _PartialToolCall:
         self.name = ""
         self.argument_pieces: list[str] = []
         self.other_fields: dict[str, Any] = {}
-        """Whatever else came with it, such as `extra_content` with a thought signature, or `custom`."""
+        """Other fields of the call, such as `extra_content` with a thought signature, or `custom`."""
 
     def can_take(self, fragment: Mapping[str, Any]) -> bool:
         function = fragment.get("function")
         if not isinstance(function, dict):
             return True
         name = function.get("name")
+        # Only a fragment with a name can begin a call.
         if not name or not self.name:
             return True
         call_id = fragment.get("id")
+        # Two ids decide, unless ids are missing.
         if call_id and self.id:
             return bool(call_id == self.id)
+        # An id is missing. It is a new call if the arguments so far are complete and the fragment has another name, or
+        # begins arguments anew.
         return not (
             self._has_complete_arguments() and (name != self.name or _starts_json_object(function.get("arguments")))
         )
@@ -123,6 +131,7 @@ class _PartialToolCall:
 
     def _merge_function(self, function: Mapping[str, Any]) -> None:
         name = function.get("name")
+        # A name may come in pieces, or be repeated with each fragment.
         if isinstance(name, str) and name != self.name:
             self.name += name
         arguments = function.get("arguments")
@@ -143,7 +152,7 @@ class _PartialToolCall:
 
 
 def merge_json(earlier: Any, later: Any) -> Any:
-    """A later value over an earlier one; objects keep what the later one leaves out."""
+    """Merges a later value over an earlier one; objects keep members that the later one lacks."""
     if not isinstance(earlier, dict) or not isinstance(later, dict):
         return later
     return {

@@ -1,7 +1,7 @@
-"""What a provider cannot take, taken out of a request that is planned. Pure.
+"""Adapts a planned request to what a provider can take. Pure.
 
-What no quirk touches stays the same bytes, and the same conversation is always told in the same way, so that prompt
-caches hold.
+What no quirk concerns keeps its bytes, and the same conversation is always rendered the same way, so the provider's
+prompt cache is used.
 """
 
 from __future__ import annotations
@@ -40,11 +40,12 @@ _DEFAULT_QUIRKS = ProviderQuirks()
 def apply_quirks(
     quirks: ProviderQuirks, messages: Sequence[bytes], fields: Mapping[str, bytes]
 ) -> tuple[Sequence[bytes], dict[str, bytes]]:
-    """The messages and top-level fields (name → JSON text) that a provider with these quirks understands.
+    """Returns the messages and top-level fields (name → JSON text) that a provider with these quirks understands.
 
-    Objects to which nothing applies are given back as they came.
+    Objects that need no change are returned as they came.
     """
     fitted_fields = fit_request_fields(quirks, fields if isinstance(fields, dict) else dict(fields))
+    # Most providers have no quirks of messages: then messages are not even parsed.
     if all(getattr(quirks, name) == getattr(_DEFAULT_QUIRKS, name) for name in _MESSAGE_QUIRKS):
         return messages, fitted_fields
     fitted_messages = [message.raw for message in _reshape_messages(quirks, [OutgoingMessage(raw) for raw in messages])]
@@ -57,7 +58,9 @@ def _is_same_object(fitted: bytes, raw: bytes) -> bool:
 
 
 def _reshape_messages(quirks: ProviderQuirks, messages: list[OutgoingMessage]) -> list[OutgoingMessage]:
-    """Single messages first, then what their order demands: only what is left of a message can be merged."""
+    """Changes single messages first, then their order: whether neighbours can be merged depends on what is left of
+    them.
+    """
     _fit_each_message(quirks, messages)
     if quirks.split_calls:
         messages = split_tool_calls(messages)
@@ -69,6 +72,7 @@ def _reshape_messages(quirks: ProviderQuirks, messages: list[OutgoingMessage]) -
         messages = alternate_roles(messages)
     elif quirks.merge_same_role:
         messages = merge_adjacent_messages(messages)
+    # Last, since splitting and merging leave messages without content.
     if quirks.empty_content != "keep":
         for message in messages:
             fit_empty_content(message, b"null" if quirks.empty_content == "none" else b'""')
@@ -76,6 +80,7 @@ def _reshape_messages(quirks: ProviderQuirks, messages: list[OutgoingMessage]) -
 
 
 def _fit_each_message(quirks: ProviderQuirks, messages: list[OutgoingMessage]) -> None:
+    # Roles come first: the other changes look at them.
     if quirks.developer_to_system:
         rename_developer_to_system(messages)
     if quirks.reasoning != "keep":

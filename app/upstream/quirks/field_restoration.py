@@ -1,9 +1,9 @@
-"""What clients leave out of our answers when they send them back, and providers insist on. Pure.
+"""Restores fields that clients leave out when they send an answer back, and that providers insist on. Pure.
 
 DeepSeek wants `reasoning_content` back wherever tools were called (https://api-docs.deepseek.com/guides/thinking_mode),
-Gemini `extra_content.google.thought_signature` of each step of the tool loop under way
+Gemini `extra_content.google.thought_signature` of each step of the current tool loop
 (https://ai.google.dev/gemini-api/docs/thought-signatures), OpenRouter takes `reasoning_details`. Most clients drop
-them. Here they are put back from the answers that are stored, byte for byte.
+them. They are restored from the stored answers, byte for byte.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from app.upstream.quirks.outgoing_message import (
 def find_messages_missing_fields(
     messages: Sequence[bytes], fields: Collection[str], scope: RestoreScope
 ) -> tuple[int, ...]:
-    """Indexes of the assistant messages within the scope that lack at least one of the fields, ascending."""
+    """Returns the indexes of the assistant messages within the scope that lack at least one of the fields,
+    ascending.
+    """
     outgoing = [OutgoingMessage(raw) for raw in messages]
     return tuple(
         index
@@ -39,13 +41,17 @@ def find_messages_missing_fields(
 def restore_missing_fields(
     messages: Sequence[bytes], stored_messages: Sequence[bytes], fields: Collection[str], scope: RestoreScope
 ) -> list[bytes]:
-    """The messages with what they lack, taken from stored answers that say the same.
+    """Returns the messages with missing fields taken from stored answers that say the same.
 
-    The same is what has the same canonical form: a call whose arguments were shortened gets no signature, which would
-    not be valid for it. Equal answers are paired from the newest back. Where none is found, a message stays as it is.
+    Two messages say the same if their canonical forms are equal: a call whose arguments were shortened gets no
+    signature, which would not be valid for it. Equal answers are paired from the newest back. A message without a
+    stored answer stays as it is.
 
     Args:
+        messages: the messages of a request.
         stored_messages: the newest messages of the log, oldest first.
+        fields: names of the fields to restore.
+        scope: which messages need them.
     """
     restored_messages = list(messages)
     keys = [_canonical_answer(raw) for raw in stored_messages]
@@ -53,6 +59,7 @@ def restore_missing_fields(
         canonical_answer = _canonical_answer(messages[index])
         if canonical_answer is None or canonical_answer not in keys:
             continue
+        # Stored answers after the match are used up, too: the pairs must keep the order of the log.
         while keys.pop() != canonical_answer:
             pass
         restored_messages[index] = _restore_message(messages[index], stored_messages[len(keys)], fields)
@@ -84,7 +91,9 @@ def _restore_message(raw: bytes, stored_answer: bytes, fields: Collection[str]) 
 
 
 def _restore_call_property(message: OutgoingMessage, answer: OutgoingMessage, name: str) -> bytes:
-    """The calls with a property of the answer's calls at the same places: the canonical form says they are the same."""
+    """Returns the calls with a property of the stored answer's calls at the same places: equal canonical forms have
+    equal calls.
+    """
     elements = parse_elements(message["tool_calls"])
     for index, call in enumerate(answer.tool_calls):
         members = parse_members(elements[index]) if index < len(elements) else None
@@ -97,8 +106,9 @@ RestoreScope = Literal["tool_loop", "tool_turns"]
 
 
 def find_scope_indexes(scope: RestoreScope, messages: Sequence[OutgoingMessage]) -> set[int]:
-    """Indexes of the assistant messages from the newest user message on, and with `tool_turns` also of those in each
-    earlier turn that called a tool."""
+    """Returns the indexes of the assistant messages from the newest user message on; with `tool_turns` also those of
+    each earlier turn that called a tool.
+    """
     indexes: set[int] = set()
     answer_indexes: list[int] = []
     has_called_tool = False

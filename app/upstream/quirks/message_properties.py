@@ -1,4 +1,4 @@
-"""What a message may consist of: known properties, no nulls, text as text. Pure."""
+"""Fits the properties of messages to a provider: known properties only, no nulls, text as one string. Pure."""
 
 from __future__ import annotations
 
@@ -27,13 +27,15 @@ _REQUIRED_PROPERTIES: Final = {
     "tool": {"tool_call_id"},
     "function": {"name"},
 }
-"""Properties that no list has to name, by role, besides `role` and `content`."""
+"""Properties by role that `message_fields` need not list, besides `role` and `content`."""
 _NEVER_DROPPED_PROPERTIES: Final = frozenset({"content", "tool_call_id"})
 _REQUIRED_CALL_PROPERTIES: Final = frozenset({"id", "type", "function", "custom"})
 
 
 def fit_properties(quirks: ProviderQuirks, message: OutgoingMessage) -> None:
-    """Leave out what the provider does not know or refuses; a refusal that has to go is said as content."""
+    """Removes properties that the provider does not know or refuses. A refusal that must go becomes content, so that
+    its words are kept.
+    """
     refused, known_properties = frozenset(quirks.strip_message_fields), quirks.message_fields
     if not message.role or not (refused or known_properties is not None or quirks.drop_nulls):
         return
@@ -86,13 +88,13 @@ def _fit_call(element: bytes, refused: Collection[str], known_properties: Collec
 
 
 def flatten_text(message: OutgoingMessage) -> None:
-    """A list of text parts as one string: templates that read lists often read no more than the first part."""
+    """Writes a list of text parts as one string: templates that read lists often read only the first part."""
     if (text := join_text_parts(message.content)) is not None:
         message["content"] = text
 
 
 def fit_empty_content(message: OutgoingMessage, empty: bytes) -> None:
-    """Write an assistant's missing content in the one way that the provider takes."""
+    """Writes an assistant's missing content in the form that the provider takes."""
     if message.role == "assistant" and is_empty_value(message.content):
         message["content"] = empty
 
@@ -101,13 +103,16 @@ _MAX_TOKENS_FIELDS = ("max_tokens", "max_completion_tokens")
 
 
 def fit_request_fields(quirks: ProviderQuirks, fields: dict[str, bytes]) -> dict[str, bytes]:
-    """Name → JSON text without what the provider refuses; the same object where nothing has to change."""
+    """Returns the fields (name → JSON text) without those that the provider refuses; the same object if nothing
+    changes.
+    """
     unwanted = {name for name in quirks.strip_fields if name in fields}
     if not quirks.stream_usage and "stream_options" in fields:
         unwanted.add("stream_options")
     renamed: dict[str, str] = {}
     if (known_max_tokens_field := quirks.max_tokens_field) is not None:
         for other in (name for name in _MAX_TOKENS_FIELDS if name != known_max_tokens_field and name in fields):
+            # The client sent both names: the one that the provider knows counts.
             if known_max_tokens_field in fields:
                 unwanted.add(other)
             else:
@@ -121,7 +126,7 @@ REASONING_FIELDS: Final = ("reasoning_content", "reasoning", "reasoning_details"
 
 
 def strip_reasoning(messages: Sequence[OutgoingMessage], kept_indexes: Collection[int]) -> None:
-    """Take the reasoning out of all assistant messages but those at the indexes in `kept_indexes`."""
+    """Removes the reasoning from all assistant messages except those at `kept_indexes`."""
     for index, message in enumerate(messages):
         if message.role == "assistant" and index not in kept_indexes:
             message.replace_members(

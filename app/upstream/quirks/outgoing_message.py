@@ -1,7 +1,7 @@
-"""A message on its way to a provider: members that can be changed one by one, each kept as the JSON text it came as.
+"""A message on its way to a provider. Its members can be changed one by one; each is kept as the JSON text that came.
 
-Nothing is decoded and encoded again, so that what a change does not concern (signed reasoning, odd numbers, escapes)
-leaves as the bytes it came as.
+Nothing is decoded and encoded again, so what a change does not concern (signed reasoning, unusual numbers, escapes)
+keeps its bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def parse_members(raw: bytes) -> dict[str, bytes] | None:
-    """An object's members as JSON text; None for anything that is not a readable object."""
+    """Returns an object's members as JSON text; None for anything that is not a readable object."""
     try:
         return {name: bytes(value).strip() for name, value in _decode_object(raw).items()}
     except msgspec.MsgspecError:
@@ -31,7 +31,7 @@ def parse_members(raw: bytes) -> dict[str, bytes] | None:
 
 
 def parse_elements(raw: bytes) -> list[bytes]:
-    """An array's elements as JSON text; none of what is not a readable array."""
+    """Returns an array's elements as JSON text; empty for anything that is not a readable array."""
     try:
         return [bytes(value).strip() for value in _decode_array(raw)] if raw.startswith(b"[") else []
     except msgspec.MsgspecError:
@@ -47,7 +47,7 @@ def render_array(elements: Sequence[bytes]) -> bytes:
 
 
 def is_empty_value(raw: bytes) -> bool:
-    """Whether a value says nothing: missing, null, ``""`` or ``[]``."""
+    """Says whether a value is empty: missing, null, ``""`` or ``[]``."""
     return raw in _EMPTY_VALUES or (raw.startswith(b"[") and not raw[1:-1].strip())
 
 
@@ -56,13 +56,13 @@ def is_json_string(raw: bytes) -> bool:
 
 
 def join_strings(texts: Sequence[bytes], separator: str) -> bytes:
-    """JSON strings as one."""
+    """Joins JSON strings into one JSON string."""
     between = orjson.dumps(separator)[1:-1]
     return b'"' + between.join([text[1:-1] for text in texts]) + b'"'
 
 
 def join_contents(contents: Sequence[bytes]) -> bytes:
-    """Texts joined by a blank line; once one of them is a list of parts, a list of all parts."""
+    """Joins texts by a blank line; if one of them is a list of parts, returns a list of all parts."""
     nonempty = [content for content in contents if not is_empty_value(content)]
     if len(nonempty) <= 1:
         return next(iter(nonempty or contents), NULL)
@@ -76,7 +76,7 @@ def _content_parts(content: bytes) -> list[bytes]:
 
 
 def join_text_parts(content: bytes) -> bytes | None:
-    """A list that holds only text as one string, its parts on lines of their own; None for any other content."""
+    """Joins a list of text parts into one string, each part on its own line; None for any other content."""
     texts: list[bytes] = []
     for element in parse_elements(content):
         part = parse_members(element) or {}
@@ -88,7 +88,7 @@ def join_text_parts(content: bytes) -> bytes | None:
 
 
 def decode_or_none(raw: bytes) -> Any:
-    """A small value; None for what cannot be read."""
+    """Decodes a small value; None if it cannot be read."""
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError:
@@ -96,7 +96,7 @@ def decode_or_none(raw: bytes) -> Any:
 
 
 class OutgoingMessage:
-    """One message. Unreadable ones have no role and no members, and leave as they came."""
+    """One message. An unreadable one has no role and no members, and is sent as it came."""
 
     __slots__ = ("_members", "_raw", "role")
 
@@ -111,7 +111,7 @@ class OutgoingMessage:
 
     @property
     def raw(self) -> bytes:
-        """Its JSON text: as it came, where nothing was changed."""
+        """Returns its JSON text: the bytes that came, if nothing was changed."""
         if self._raw is None:
             self._raw = render_object(self._members)
         return self._raw
@@ -130,7 +130,7 @@ class OutgoingMessage:
 
     @property
     def tool_calls(self) -> list[dict[str, bytes]]:
-        """The members of each tool call."""
+        """Returns the members of each tool call."""
         return [parse_members(call) or {} for call in parse_elements(self["tool_calls"])]
 
     def __getitem__(self, name: str) -> bytes:
@@ -144,7 +144,7 @@ class OutgoingMessage:
                 self.role = self._read_role()
 
     def replace_members(self, members: dict[str, bytes]) -> None:
-        """Take these members for all that there were."""
+        """Replaces all members."""
         if members != self._members:
             self._members, self._raw = members, None
             self.role = self._read_role()
@@ -156,6 +156,6 @@ class OutgoingMessage:
 
 
 def find_call_name(call: Mapping[str, bytes]) -> bytes:
-    """The JSON text of the name that a tool call calls; null where it has none."""
+    """Returns the JSON text of the name of a call's function or custom tool; null if it has none."""
     called = parse_members(call.get("function", call.get("custom", NULL))) or {}
     return called.get("name", NULL)

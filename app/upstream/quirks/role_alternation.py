@@ -1,5 +1,5 @@
-"""Strict alternation, as templates check it: results and messages with calls aside, user and assistant take turns and a
-user begins. Pure.
+"""Makes roles alternate as chat templates check it: user and assistant take turns, a user begins; results and messages
+with calls do not count. Pure.
 
 Sources: the templates `mistralai-Mistral-Small-3.1-24B-Instruct-2503.jinja` in llama.cpp and
 `tool_chat_template_gemma3_pythonic.jinja` in vLLM ("Conversation roles must alternate user/assistant/…");
@@ -23,17 +23,17 @@ from app.upstream.quirks.outgoing_message import (
 )
 
 OPENING_USER_TEXT: Final = "Begin."
-"""What a user says before a conversation that the assistant opened."""
+"""Text of the user message that is put before a conversation which the assistant began."""
 BRIDGING_ASSISTANT_TEXT: Final = "Noted."
-"""What the assistant says to results which the user did not let it answer."""
+"""Text of the assistant message that is put between results and a user message which interrupted them."""
 _FIELDS_WITHOUT_MEANING: Final = frozenset({"role", "content", "name"})
 
 
 def alternate_roles(messages: list[OutgoingMessage]) -> list[OutgoingMessage]:
-    """Neighbours merged, assistant messages without any content left out, and missing turns filled in.
+    """Merges neighbours, leaves out assistant messages without any content, and inserts missing turns.
 
-    No word is dropped or moved: a user who interrupts a tool call stands behind its results, with a word of the
-    assistant between them, rather than inside a result.
+    No word is dropped or moved. A user who interrupts a tool call stays after its results, with a word of the assistant
+    between, rather than inside a result.
     """
     return _insert_missing_turns(
         merge_adjacent_messages([message for message in messages if not _is_blank_answer(message)])
@@ -59,6 +59,7 @@ def _insert_missing_turns(messages: Sequence[OutgoingMessage]) -> list[OutgoingM
                 alternated.append(OutgoingMessage.from_text("assistant", BRIDGING_ASSISTANT_TEXT))
             awaits_assistant = True
         elif role not in SYSTEM_ROLES:
+            # The assistant, or a result, would begin: templates want a user first.
             if not has_begun:
                 alternated.append(OutgoingMessage.from_text("user", OPENING_USER_TEXT))
                 awaits_assistant = True
@@ -80,9 +81,9 @@ def rename_developer_to_system(messages: Sequence[OutgoingMessage]) -> None:
 
 
 def merge_system_messages_first(messages: list[OutgoingMessage]) -> list[OutgoingMessage]:
-    """All system and developer messages as one, in front.
+    """Merges all system and developer messages into one, in front.
 
-    A text instead of a list wherever it is only text: several templates read no more than a list's first part.
+    Its content is a text if all parts are text: several templates read only a list's first part.
     """
     systems = [message for message in messages if message.role in SYSTEM_ROLES]
     if not systems or (len(systems) == 1 and messages[0].role == "system"):
@@ -95,7 +96,9 @@ def merge_system_messages_first(messages: list[OutgoingMessage]) -> list[Outgoin
 
 
 def move_system_into_user_message(messages: list[OutgoingMessage]) -> list[OutgoingMessage]:
-    """All system and developer messages at the head of the first message, which is a user's, if need be a new one."""
+    """Puts all system and developer messages at the head of the first message if that is a user's, else into a new user
+    message in front.
+    """
     messages = merge_system_messages_first(messages)
     if not messages or messages[0].role != "system":
         return messages
@@ -112,11 +115,13 @@ _MERGEABLE_ROLES: Final = frozenset({"system", "user", "assistant"})
 _TEXT_FIELDS: Final = ("reasoning_content", "reasoning", "refusal")
 _LIST_FIELDS: Final = ("tool_calls", "reasoning_details", "annotations")
 _UNMERGEABLE_FIELDS: Final = ("function_call", "audio")
-"""What one message has once: two messages that both have it stay two."""
+"""Fields that a message can have only once. Two messages that both have one are not merged."""
 
 
 def merge_adjacent_messages(messages: list[OutgoingMessage]) -> list[OutgoingMessage]:
-    """Calls go along with what was said before them; results, and messages of unknown roles, stand alone."""
+    """Merges neighbours of one role. Calls are merged with the text before them; results and messages of unknown roles
+    stay alone.
+    """
     return [group[0] if len(group) == 1 else merge_messages(group) for group in _group_mergeable(messages)]
 
 
@@ -134,7 +139,7 @@ def _group_mergeable(messages: Sequence[OutgoingMessage]) -> Iterator[list[Outgo
 
 
 def _can_merge(group: Sequence[OutgoingMessage], message: OutgoingMessage) -> bool:
-    """Whether a message can be joined to a group without losing anything of either."""
+    """Says whether a message can be merged into a group without losing anything of either."""
     single_fields = (name for name in _UNMERGEABLE_FIELDS if not is_empty_value(message[name]))
     return all(map(_has_parsable_lists, (*group, message))) and all(
         is_empty_value(other[name]) for name in single_fields for other in group
@@ -146,8 +151,9 @@ def _has_parsable_lists(message: OutgoingMessage) -> bool:
 
 
 def merge_messages(group: Sequence[OutgoingMessage]) -> OutgoingMessage:
-    """Messages of one role as one: the members of all, the first one's where they differ, except for a `name` that not
-    all bear. Text is joined by blank lines, lists of blocks are put one after the other, each block as it is."""
+    """Merges messages of one role. Where their members differ, the first message's win; a `name` that not all share is
+    left out. Texts are joined by blank lines, lists are concatenated, each block as it is.
+    """
     members: dict[str, bytes] = {}
     for message in reversed(group):
         members.update(

@@ -1,6 +1,7 @@
-"""Ids of tool calls, in calls and results alike, and the names of results. Pure.
+"""Changes the ids of tool calls, in calls and results alike, and names results. Pure.
 
-What stands before a call decides its id, so that a conversation that grows keeps the ids it has and prompt caches hold.
+The id of a call depends only on what stands before it. So a growing conversation keeps its ids, and prompt caches are
+used.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from app.upstream.quirks.outgoing_message import (
 CallIdForm = Literal["unique", "alnum9"]
 
 MISTRAL_CALL_ID: Final = re.compile(r"[a-zA-Z0-9]{9}\Z")
-"""What Mistral takes: `MistralRequestValidatorV3` in mistral-common."""
+"""The form that Mistral accepts: `MistralRequestValidatorV3` in mistral-common."""
 _ALPHABET: Final = string.digits + string.ascii_letters
 
 
 class _ToolCallId:
-    """A tool call that its result is paired with."""
+    """A tool call and its ids, for pairing it with its result."""
 
     __slots__ = ("is_answered", "name", "new_id", "old_id")
 
@@ -79,10 +80,11 @@ def _short_hash(text: str) -> str:
 
 
 def assign_call_ids(messages: Sequence[OutgoingMessage], form: CallIdForm | None, *, name_results: bool) -> None:
-    """Give calls ids of a form (None: leave them), their results the same ones, and results the names of their calls.
+    """Gives calls ids of a form (None: unchanged), results the ids of their calls, and, with `name_results`, their
+    names.
 
     A result belongs to the first unanswered call of its id in the newest message that has one; without an id, to the
-    first unanswered call at all. A result without any call has an id made from its own.
+    first unanswered call there is. A result without a call gets an id made from its own.
     """
     ids = _CallIdAllocator(form)
     calls_by_message: list[list[_ToolCallId]] = []
@@ -115,7 +117,7 @@ def _assign_ids_of_message(message: OutgoingMessage, ids: _CallIdAllocator) -> l
 
 
 def _find_call(old_id: str, calls_by_message: Sequence[list[_ToolCallId]]) -> _ToolCallId | None:
-    """The call that a result answers; an answered one, where the same result comes twice."""
+    """Returns the call that a result answers; an answered call if the same result comes twice."""
     answered_call = None
     for calls in reversed(calls_by_message):
         for call in calls:
@@ -148,7 +150,7 @@ _EMPTY_ASSISTANT_MESSAGE: Final = b'{"role":"assistant","content":null}'
 
 
 def split_tool_calls(messages: Sequence[OutgoingMessage]) -> list[OutgoingMessage]:
-    """What was said, then each call in a message of its own, with its result behind it.
+    """Splits messages: first the text, then each call in a message of its own, followed by its result.
 
     Calls that are not all answered stay together.
     """
@@ -166,7 +168,7 @@ def split_tool_calls(messages: Sequence[OutgoingMessage]) -> list[OutgoingMessag
 
 
 def _split_text_from_calls(message: OutgoingMessage) -> list[OutgoingMessage]:
-    """A message that speaks and calls as two; its other properties stay with the words."""
+    """Splits a message with text and calls into two. Its other properties stay with the text."""
     if message.role != "assistant" or is_empty_value(message["tool_calls"]) or is_empty_value(message.content):
         return [message]
     call_message = OutgoingMessage(_EMPTY_ASSISTANT_MESSAGE)

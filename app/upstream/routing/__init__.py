@@ -1,1 +1,1 @@
-"""Deployments of a model: routes, retries, fallbacks, circuit breaker, windows and prices."""
+"""Finds deployments for model names and calls them: retries, fallbacks, circuit breakers, context windows, prices."""

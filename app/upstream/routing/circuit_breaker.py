@@ -1,4 +1,4 @@
-"""A circuit breaker per deployment: after several failures in a row a place is left alone for a growing while."""
+"""A circuit breaker for each deployment: after several failures in a row, calls pause for a growing time."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ _PAUSE_GROWTH = 2.0
 
 
 class CircuitBreaker:
-    """Closed: every call goes through. Open: none does until the pause is over; then one call at a time tries.
+    """Closed: every call goes through. Open: no call does until the pause is over; then one call at a time is a trial.
 
-    Only failures of the place itself count (no connection, no answer, 5xx), never what it says of a request.
+    Only failures of the deployment itself count (no connection, no answer, 5xx), never a refusal of a request.
 
     Args:
-        failure_threshold: how many in a row open it.
+        failure_threshold: how many failures in a row open it; 0: it is always open, so one call at a time goes through.
         pause_seconds: the first pause; each further one is twice as long, up to `max_pause_seconds`.
+        max_pause_seconds: the longest pause.
         clock: monotonic seconds.
 
     Attributes:
-        is_open: it has failed too often.
+        is_open: whether it has failed too often.
     """
 
     __slots__ = (
@@ -49,13 +50,16 @@ class CircuitBreaker:
 
     @property
     def seconds_until_trial(self) -> float:
-        """Until a call may try again; 0 where it may now, or one is trying."""
+        """Returns the seconds until a trial is allowed; 0 if it is allowed now, or under way."""
         return max(0.0, self._trial_allowed_at - self._clock()) if self.is_open else 0.0
 
     def try_enter(self) -> bool:
-        """Whether a call may be made; one that may must end in `record_success` or `failed`, or in `cancel_trial`."""
+        """Says whether a call may be made. A permitted call must end in `record_success`, `record_failure` or
+        `cancel_trial`.
+        """
         if not self.is_open:
             return True
+        # One trial at a time: a server that recovers must not get all waiting calls at once.
         if self._has_trial or self.seconds_until_trial > 0:
             return False
         self._has_trial = True
@@ -79,5 +83,5 @@ class CircuitBreaker:
         self._trial_allowed_at = self._clock() + self._pause
 
     def cancel_trial(self) -> None:
-        """The call that was on trial showed nothing: it was cancelled, or never made."""
+        """Ends a trial without a result: its call was cancelled, or never made."""
         self._has_trial = False

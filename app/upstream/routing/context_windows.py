@@ -1,9 +1,9 @@
-"""How many tokens a deployment takes: what is known of its context window, from the best source there is.
+"""Finds how many tokens a deployment takes: its context window, from the best source.
 
-First found: configuration, the provider's own model list, what an overflow taught, the registry of known models, and
-at last a default that is deliberately small: a window that is thought too small costs an early summary, one that is
-thought too large costs a refused call. What an overflow taught is the provider's own word, so where it is smaller than
-configuration or the list it wins over both.
+The sources in order: configuration, the provider's own model list, a limit learned from an overflow, the registry of
+known models, and a default. The default is small on purpose: a window that is thought too small costs an early summary,
+one that is thought too large a refused call. A learned limit is the provider's own word, so if it is smaller than
+configuration or list, it wins.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DEFAULT_WINDOW_TOKENS = 8192
 _MIN_PLAUSIBLE_TOKENS = 256
 _MAX_PLAUSIBLE_TOKENS = 100_000_000
 _CACHED_WINDOWS = 1_000
-"""Of so many models of one list it is remembered what it says: clients may ask for any name."""
+"""How many models of one list are cached: clients may ask for any name."""
 
 _SERVED_WINDOW_FIELDS = ("max_model_len", "n_ctx", "loaded_context_length")
 """The window as it is served now: vLLM and SGLang, llama.cpp, LM Studio."""
@@ -41,17 +41,17 @@ _ADVERTISED_WINDOW_FIELDS = (
 )
 """The window as it is advertised: Groq, OpenRouter and Together, Mistral, Novita, Copilot, Anthropic, Gemini."""
 _TRAINED_WINDOW_FIELDS = ("n_ctx_train",)
-"""llama.cpp says it of the model file; what is served may be less."""
+"""llama.cpp's number for the model file; the served window may be smaller."""
 _MAX_OUTPUT_FIELDS = ("max_completion_tokens", "max_output_tokens", "max_output_length", "outputTokenLimit")
 _NESTED_OBJECTS = ("top_provider", "meta", "limits", "capabilities", "model_spec")
-"""Objects inside an entry that hold the same fields."""
+"""Objects inside an entry that have the same fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelListPolicy:
-    """How model lists are fetched: `max_wait_seconds` is the most that a request ever waits for one, `cache_seconds`
-    how
-    long one is believed, `retry_after_failure_seconds` how long after a failure none is asked for."""
+    """How model lists are fetched: a request never waits longer than `max_wait_seconds` for one, a list is valid for
+    `cache_seconds`, and after a failure none is fetched for `retry_after_failure_seconds`.
+    """
 
     max_wait_seconds: float = 2.0
     cache_seconds: float = 600.0
@@ -62,8 +62,9 @@ class ContextWindows:
     """Context windows of deployments.
 
     Args:
-        learned_limits: limits that overflows have taught, by `Deployment.key`.
-        default_tokens: for a model of which nothing is known.
+        learned_limits: limits learned from overflows, by `ModelDeployment.key`.
+        default_tokens: for an unknown model.
+        list_policy: how model lists are fetched.
         find_known: the registry of known models: context window, longest prompt, longest answer.
         clock: monotonic seconds.
     """
@@ -85,10 +86,11 @@ class ContextWindows:
         self._model_lists: dict[str, _ProviderModelList] = {}
 
     async def find_window(self, deployment: ModelDeployment, client_key: ClientKey | None = None) -> ContextWindow:
-        """The window of a deployment.
+        """Returns the window of a deployment.
 
         Args:
-            client_key: for the model list of a provider without a key of ours, if that may see it.
+            deployment: the model at its provider.
+            client_key: for the model list of a provider without its own key, if that provider may see it.
         """
         if deployment.context_window is not None:
             return self._apply_learned_limit(
@@ -110,7 +112,7 @@ class ContextWindows:
         return ContextWindow(context, source, deployment.max_output_tokens or max_output, max_input)
 
     def learn_limit(self, key: str, tokens: int) -> bool:
-        """Take note of a limit that an overflow stated; whether it is news."""
+        """Stores a limit that an overflow stated; returns whether it is new."""
         if not _is_plausible(tokens) or self._learned_limits.get(key) == tokens:
             return False
         self._learned_limits[key] = tokens
@@ -118,13 +120,14 @@ class ContextWindows:
         return True
 
     def prefetch_model_lists(self, providers: Iterable[UpstreamProvider]) -> None:
-        """Begin to fetch the model lists of providers, so that no request waits for them. One that wants the client's
-        key is asked again when a request brings it."""
+        """Starts to fetch the model lists of providers, so that no request waits for them. A provider that needs the
+        client's key is asked again when a request brings one.
+        """
         for provider in providers:
             self._find_model_list(provider).start_fetch_if_stale(None)
 
     async def aclose(self) -> None:
-        """Stop fetching."""
+        """Stops fetching."""
         for model_list in self._model_lists.values():
             await model_list.aclose()
 
@@ -142,7 +145,7 @@ class ContextWindows:
 
 
 class _ProviderModelList:
-    """One provider's model list: fetched in the background, believed for a while, awaited once at most."""
+    """One provider's model list: fetched in the background, valid for a while, awaited at most once."""
 
     def __init__(self, provider: UpstreamProvider, policy: ModelListPolicy, clock: Callable[[], float]) -> None:
         self._provider = provider
@@ -150,15 +153,16 @@ class _ProviderModelList:
         self._clock = clock
         self._entries: dict[str, dict[str, Any]] = {}
         self._windows: dict[tuple[str, int | None], ContextWindow | None] = {}
-        """By model and the longest answer that is configured, what these entries come to."""
+        """By model and configured longest answer: the window according to the list."""
         self._next_fetch_at = float("-inf")
         self._failed_without_key = False
         self._wait_deadline: float | None = None
         self._fetch_task: asyncio.Task[None] | None = None
 
     def start_fetch_if_stale(self, authorization: str | None) -> None:
-        """Begin to fetch, unless that is under way or the last result still counts. A failure without a client's key
-        does not count against the first client that brings one."""
+        """Starts a fetch, unless one is running or the last result is still valid. A failure without a client's key
+        does not bar the first client that brings one.
+        """
         if self.is_fetching:
             return
         worth_another_try = self._failed_without_key and authorization is not None
@@ -168,11 +172,11 @@ class _ProviderModelList:
 
     @property
     def is_fetching(self) -> bool:
-        """Whether a fetch is under way."""
+        """Says whether a fetch is running."""
         return self._fetch_task is not None and not self._fetch_task.done()
 
     async def wait_for_first_fetch(self) -> None:
-        """Wait for the first fetch; all requests together wait no longer than `wait_seconds` from its beginning."""
+        """Waits for the first fetch. All requests together wait at most `max_wait_seconds` from its beginning."""
         if self._fetch_task is None:
             return
         if self._wait_deadline is None:
@@ -182,7 +186,7 @@ class _ProviderModelList:
             await asyncio.wait({self._fetch_task}, timeout=remaining)
 
     def find_window(self, deployment: ModelDeployment) -> ContextWindow | None:
-        """What the list says of a deployment; worked out once for each list."""
+        """Returns what the list says of a deployment; cached for each list."""
         key = deployment.upstream_model, deployment.max_output_tokens
         if key in self._windows:
             return self._windows[key]
@@ -193,7 +197,7 @@ class _ProviderModelList:
         return window
 
     def _find_entry(self, model: str) -> dict[str, Any] | None:
-        """What the list says of a model. A server of a single model is taken to serve it under any name."""
+        """Returns the list's entry for a model. A server with a single model is taken to serve it under any name."""
         found = self._entries.get(model) or self._entries.get(model.lower())
         if found is None and len(self._entries) == 1:
             (found,) = self._entries.values()
@@ -237,8 +241,9 @@ def _index_by_name(entries: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, 
 
 
 def _parse_window_tokens(entry: Mapping[str, Any]) -> int | None:
-    """The window of a list's entry: as it is served, else as it is advertised, else as the model was trained; of
-    several numbers of a kind the smallest (a router's best host may take less than the model could)."""
+    """Returns the window of a list's entry: as served, else as advertised, else as trained. Of several numbers of one
+    kind the smallest counts: a router's best host may take less than the model could.
+    """
     for names in (_SERVED_WINDOW_FIELDS, _ADVERTISED_WINDOW_FIELDS, _TRAINED_WINDOW_FIELDS):
         tokens = _find_smallest(_collect_numbers(entry, names))
         if tokens is not None:

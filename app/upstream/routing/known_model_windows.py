@@ -11,17 +11,18 @@ import orjson
 WINDOW_TABLE_PATH = Path(__file__).with_name("model_windows.json")
 
 _PROVIDER_PREFIX = re.compile(r"^.*/|^(?:(?:us|eu|apac|au|jp|ca|global)\.)?(?:[a-z0-9]+)\.(?=[a-z])")
-"""`openai/`, `accounts/x/models/`, and the region and maker of a Bedrock id (`us.anthropic.claude-…`)."""
+"""Matches `openai/`, `accounts/x/models/`, and the region and maker of a Bedrock id (`us.anthropic.claude-…`)."""
 _VERSION_SUFFIX = re.compile(
     r"(?:[-@:]20\d\d-?[01]\d-?[0-3]\d|-[01]\d-?[0-3]\d|-\d{2}-20\d\d|-\d{3,4}|@\d+|-v\d+(?::\d+)?|:\w[\w.-]*|-latest|-preview|-exp|-beta)$"
 )
-"""A date, a version, a tag or a stage at the end of a name."""
+"""Matches a date, version, tag or stage at the end of a name."""
 
 
 def find_known_window(model: str) -> tuple[int, int | None, int | None] | None:
-    """(context window, longest prompt, longest answer) of a model in tokens; None where it is not known.
+    """Returns (context window, longest prompt, longest answer) of a model in tokens; None if it is not known.
 
-    Looked up as it is, without provider prefix, then without date, version or tag; upper and lower case are the same.
+    The name is looked up as it is, then without provider prefix, then without date, version or tag; case does not
+    matter.
     """
     windows = _load_window_table()
     for name in list_lookup_names(model):
@@ -32,18 +33,19 @@ def find_known_window(model: str) -> tuple[int, int | None, int | None] | None:
 
 
 def strip_provider_prefix(model: str) -> str:
-    """A model's name in lower case without the prefix of its provider: `openai/GPT-4o` is `gpt-4o`."""
+    """Returns a model's name in lower case without the prefix of its provider: `openai/GPT-4o` is `gpt-4o`."""
     return _PROVIDER_PREFIX.sub("", model.lower())
 
 
 def strip_version_suffix(name: str) -> str:
-    """A name without one date, version, tag or stage at its end."""
+    """Returns a name without one date, version, tag or stage at its end."""
     return _VERSION_SUFFIX.sub("", name) or name
 
 
 @functools.lru_cache(maxsize=512)
 def list_lookup_names(model: str) -> tuple[str, ...]:
-    """Under which names a model may be listed, the nearest first."""
+    """Returns the names under which a model may be listed, nearest first."""
+    # Names come from clients: only a part of a huge one is matched and cached.
     names = [model.lower()[:256], strip_provider_prefix(model[:256])]
     while (shorter := strip_version_suffix(names[-1])) != names[-1]:
         names.append(shorter)

@@ -1,4 +1,4 @@
-"""Calls of providers: counted, timed, and traced where their request is."""
+"""Counts, times and traces calls to providers."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ class MeasuredCalls:
     """Sends calls for one purpose, `answer` or `summary`.
 
     Args:
+        metrics: receives counts and durations.
+        purpose: a label of the metrics.
         clock: monotonic seconds.
     """
 
@@ -40,14 +42,16 @@ class MeasuredCalls:
     async def send(
         self, deployment: ModelDeployment, request: UpstreamRequest, body: bytes, *, retries: int = 0
     ) -> UpstreamReply:
-        """Send a call.
+        """Sends a call.
 
         Args:
-            request: but for its body.
-            retries: how many tries of the same request there were before.
+            deployment: where to.
+            request: all but its body.
+            body: the body.
+            retries: how many attempts at the same request there were before.
 
         Raises:
-            UpstreamUnavailable: as `Provider.send`.
+            UpstreamUnavailable: as `UpstreamProvider.send`.
         """
         provider, span, times = deployment.provider, start_chat_span(deployment, retries), None
         if self._metrics.is_on:
@@ -58,6 +62,7 @@ class MeasuredCalls:
         try:
             reply = await (provider.send(request) if span is None else span.send(provider, request))
         except UpstreamUnavailable as error:
+            # A failed call is counted but not timed: durations are those of answers.
             self._count_outcome(deployment, _failure_outcome(error))
             raise
         if reply.status >= 400:
@@ -74,13 +79,13 @@ class MeasuredCalls:
         ).add()
 
     def count_fallback(self, deployment: ModelDeployment) -> None:
-        """It has answered in another's place."""
+        """Counts an answer of a deployment in place of the first one."""
         self._metrics.counter_series(
             metric_families.UPSTREAM_FALLBACKS, *self._deployment_labels(deployment, is_served=False)
         ).add()
 
     def record_breaker_state(self, deployment: ModelDeployment, *, is_open: bool) -> None:
-        """Note whether a deployment's breaker is open."""
+        """Records whether a deployment's breaker is open."""
         if is_open == (deployment.key in self._open_breakers):
             return
         (self._open_breakers.add if is_open else self._open_breakers.discard)(deployment.key)
@@ -88,7 +93,7 @@ class MeasuredCalls:
         self._metrics.counter_series(metric_families.BREAKER_OPEN, *labels, self._purpose).set(float(is_open))
 
     def _observe_durations(self, series: _SuccessSeries, times: CallTimes) -> None:
-        """An answer has come to its end, or is let go."""
+        """Records the durations of an answer that has ended, or is released."""
         ended_at = self._clock() if times.ended_at is None else times.ended_at
         series.call_seconds.observe(ended_at - times.started_at)
         series.first_byte_seconds.observe(
@@ -100,6 +105,7 @@ class MeasuredCalls:
         series = self._success_series.get(key)
         if series is None:
             series = _SuccessSeries(self._metrics, self._deployment_labels(deployment, is_served=True), self._purpose)
+            # Clients may make up names of models: the cache must not grow with them.
             if len(self._success_series) < MAX_MODEL_LABELS:
                 self._success_series[key] = series
         return series
@@ -114,7 +120,7 @@ class MeasuredCalls:
 
 
 class _SuccessSeries:
-    """The series that each good answer of one deployment adds to."""
+    """The metric series to which each successful answer of one deployment adds."""
 
     __slots__ = ("call_seconds", "first_byte_seconds", "request_count")
 
@@ -129,21 +135,22 @@ class _SuccessSeries:
 
 
 async def send_passthrough(provider: UpstreamProvider, request: UpstreamRequest) -> UpstreamReply:
-    """Send a call that nothing is known of; it is traced where its request is, and not counted.
+    """Sends a call of unknown content. It is traced if its request is, and not counted.
 
     Raises:
-        UpstreamUnavailable: as `Provider.send`.
+        UpstreamUnavailable: as `UpstreamProvider.send`.
     """
     span = start_passthrough_span(provider, request)
     return await provider.send(request) if span is None else MeasuredReply(await span.send(provider, request), span)
 
 
 class MeasuredReply:
-    """An answer whose course and end are noted, the end once; `upstream.provider.Reply`.
+    """An answer whose end is recorded once. Implements `upstream.provider.UpstreamReply`.
 
     Args:
-        span: None while nothing is traced.
-        on_end: called when the body has been read, or is let go.
+        reply: the answer.
+        span: None if the request is not traced.
+        on_end: called when the body has been read, or the answer is released.
     """
 
     __slots__ = ("_on_end", "_reply", "_span", "headers", "status")
@@ -156,6 +163,7 @@ class MeasuredReply:
         self.headers: Mapping[str, str] = reply.headers
 
     async def read(self) -> bytes:
+        # The end is not recorded if reading fails: `aclose`, which must follow, does that.
         body = await (self._reply.read() if self._span is None else self._span.read(self._reply))
         self._call_on_end()
         return body
@@ -176,7 +184,7 @@ class MeasuredReply:
 
 
 def _failure_outcome(error: UpstreamUnavailable) -> str:
-    """How a call failed that nothing answered."""
+    """Returns the metric label for a call without an answer."""
     if isinstance(error, AnswerTimedOut):
         return "timeout"
     return "dropped" if isinstance(error, ConnectionDropped) else "unreachable"

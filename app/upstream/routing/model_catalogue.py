@@ -1,4 +1,4 @@
-"""The merged list of models: names from configuration, then what each provider lists, with context windows."""
+"""Merges the list of models: names from configuration, then what each provider lists, with context windows."""
 
 from __future__ import annotations
 
@@ -18,11 +18,14 @@ DEFAULT_OWNER = "concertina"
 
 
 class ModelCatalogue:
-    """What clients may ask for.
+    """The models that clients may ask for.
 
     Args:
-        names: model names from configuration, wildcards left out.
-        created: Unix seconds given for names that no provider lists.
+        router: decides which names can be routed.
+        windows: context windows.
+        providers: whose lists are merged.
+        names: model names from configuration, without wildcards.
+        created: Unix seconds for names that no provider lists.
     """
 
     def __init__(
@@ -41,18 +44,19 @@ class ModelCatalogue:
         self._created = created
 
     async def list_models(self, authorization: str | None) -> list[dict[str, Any]]:
-        """All models, configured names first; a provider that does not answer is left out.
+        """Returns all models, configured names first. A provider that does not answer is left out.
 
         Args:
-            authorization: the client's own credential. It goes to the only provider without a key; where there are
-                several, to those alone that say `pass_client_key`.
+            authorization: the client's own credential. It goes to the only provider without a key; if there are
+                several, only to those with `pass_client_key` (decision 31).
         """
         return await self._merge_models(bind_client_key(authorization, find_only_keyless_provider(self._providers)))
 
     async def find_model(self, name: str, authorization: str | None) -> dict[str, Any] | None:
-        """One model by name; None where it cannot be asked for.
+        """Returns one model by name; None if it cannot be asked for.
 
         Args:
+            name: as a client would request it.
             authorization: the client's own credential. It is meant for the model's first provider.
         """
         try:
@@ -86,6 +90,7 @@ class ModelCatalogue:
         try:
             return await provider.list_models(None if client_key is None else client_key.show_to(provider))
         except UpstreamUnavailable as error:
+            # One provider that is down must not hide the models of the others.
             log.warning("no model list from provider %r: %s", provider.name, error.message)
             return []
 

@@ -1,6 +1,6 @@
-"""What models cost: list prices of well-known ones, from a table that `tools/refresh_model_prices.py` generates.
+"""Prices of models: list prices of well-known models, from a table that `tools/refresh_model_prices.py` generates.
 
-What is not known is None and never zero: an unknown cost must not look like a free one.
+An unknown price is None and never zero: an unknown cost must not look like no cost.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ MILLION: Final = 1_000_000
 
 
 def find_price(deployment: ModelDeployment) -> TokenPrice:
-    """What a deployment costs: as configured, else by list."""
+    """Returns the price of a deployment: as configured, else the list price."""
     return find_list_price(deployment.upstream_model) if deployment.price == UNKNOWN_PRICE else deployment.price
 
 
 @functools.lru_cache(maxsize=512)
 def find_list_price(model: str) -> TokenPrice:
-    """What a model costs at its maker, found by its name as windows are (`registry.find`)."""
+    """Returns the maker's price of a model, found by its name as windows are
+    (`known_model_windows.find_known_window`).
+    """
     prices = _load_price_table()
     return next((prices[name] for name in list_lookup_names(model) if name in prices), UNKNOWN_PRICE)
 
@@ -33,10 +35,13 @@ def find_list_price(model: str) -> TokenPrice:
 def compute_cost_usd(
     price: TokenPrice, *, prompt_tokens: int, cached_tokens: int, completion_tokens: int
 ) -> float | None:
-    """What a call has cost; None where its price is not known.
+    """Returns the cost of a call; None if its price is not known.
 
     Args:
-        prompt_tokens: cached ones included.
+        price: for a million tokens.
+        prompt_tokens: cached tokens included.
+        cached_tokens: prompt tokens from the provider's cache.
+        completion_tokens: tokens of the answer.
     """
     if price.input is None or price.output is None:
         return None
@@ -46,7 +51,7 @@ def compute_cost_usd(
 
 
 def compute_prompt_cost_usd(price: TokenPrice, tokens: int) -> float | None:
-    """What so many tokens of a prompt would cost, none of them cached."""
+    """Returns the cost of prompt tokens of which none are cached."""
     return None if price.input is None else tokens * price.input / MILLION
 
 

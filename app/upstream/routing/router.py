@@ -1,6 +1,6 @@
-"""Open a call at the first deployment that answers: retries, then the next deployment, then the fallbacks.
+"""Calls the first deployment that answers: retries, then the next deployment, then the fallbacks.
 
-All of it happens before the first byte of an answer is passed on; after that nothing is retried.
+All of this happens before the first byte of an answer is passed on. After that nothing is retried.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ BuildBody = Callable[[ModelDeployment], Awaitable[bytes]]
 STATUS_OK = 200
 STATUS_UNAUTHORIZED = 401
 MOST_BREAKERS = 1_000
-"""Clients may make up names of models; the oldest is forgotten then."""
+"""Clients may make up names of models. Above this number the oldest breaker is removed."""
 _QUOTA_WORDS = (b"insufficient_quota", b"current quota", b"billing", b"credit balance", b"quota_exceeded")
-"""In a 429 that waiting does not mend."""
+"""Words in a 429 that waiting does not help."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """How often and how long one call is tried.
 
-    `attempts` at each deployment, the first included. Before each further one: `base_seconds`, doubled each time up to
-    `max_seconds`, less up to half at random; or what ``Retry-After`` says, unless that is more than
-    `retry_after_max_seconds`, which sends the call to the next deployment, or the answer to the client. Waiting adds
-    up to at most `total_wait_seconds`. A deployment with `breaker_failures` in a row rests for `breaker_seconds`,
-    then twice as long each time up to `breaker_max_seconds`.
+    `attempts` is the number at each deployment, the first one included. Before each retry there is a pause:
+    `base_seconds`, doubled each time up to `max_seconds`, less up to half at random; or what ``Retry-After`` says. If
+    that is more than `retry_after_max_seconds`, the next deployment is called, or the client gets the answer. All
+    pauses together take at most `total_wait_seconds`. A deployment with `breaker_failures` in a row is not called for
+    `breaker_seconds`, then twice as long each time up to `breaker_max_seconds`.
     """
 
     attempts: int = 3
@@ -68,15 +68,17 @@ class RetryPolicy:
 
 
 class Router:
-    """Model names, deployments and their breakers.
+    """Routes calls to deployments, with a circuit breaker for each.
 
     Args:
-        models, providers: see `Routes`, whose `ValueError`s it passes on.
+        models: see `Routes`; its `ValueError`s are passed on.
+        providers: see `Routes`.
         policy: see `RetryPolicy`.
         sleep: such as `asyncio.sleep`.
         clock: monotonic seconds.
         random: uniform in [0, 1).
-        purpose: what calls are counted as.
+        metrics: receives counts and durations.
+        purpose: a label of the metrics.
     """
 
     def __init__(
@@ -100,21 +102,21 @@ class Router:
         self._calls = MeasuredCalls(metrics, purpose, clock)
 
     def resolve(self, model: str) -> RouteTarget:
-        """What a requested model name stands for.
+        """Returns the deployments for a requested model name.
 
         Raises:
-            ModelNotFound: nothing.
+            ModelNotFound: the name is unknown.
         """
         return self.routes.resolve(model)
 
     def is_available(self, deployment: ModelDeployment) -> bool:
-        """Whether its breaker lets calls through."""
+        """Says whether the breaker of a deployment lets calls through."""
         breaker = self._breakers.get(deployment.key)
         return breaker is None or breaker.seconds_until_trial == 0
 
     @property
     def has_available_deployment(self) -> bool:
-        """Whether some deployment that is configured by name, or was ever asked, may be called now."""
+        """Says whether a deployment that is configured by name, or was called before, may be called now."""
         configured = (deployment for name in self.routes.names for deployment in self.resolve(name).deployments)
         if any(self.is_available(place) for place in configured) or not self._breakers:
             return True
@@ -129,11 +131,15 @@ class Router:
         client_key: ClientKey | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> RoutedReply:
-        """Make a call. The answer may be an error that retrying does not mend, or, when every deployment failed, the
-        last error answered, status and body as they were: the caller judges it.
+        """Makes a call. The answer may be an error that a retry does not help, or, if every deployment failed, the last
+        error answer with its status and body: the caller judges it.
 
         Args:
-            build_body: makes the request body for a deployment; asked once for each that is tried.
+            target: the deployments to try.
+            build_body: builds the request body for a deployment; called once for each that is tried.
+            path: below the provider's base URL.
+            client_key: the client's own credential.
+            headers: further headers to send.
 
         Raises:
             UpstreamUnavailable: no deployment answered at all.
@@ -150,6 +156,8 @@ class Router:
             try:
                 reply = await self._try_deployment(call, deployment, build_body, breaker)
             finally:
+                # Also on cancellation: otherwise the breaker would wait for this trial for ever. After a result this
+                # changes nothing.
                 if is_trial:
                     breaker.cancel_trial()
                 self._calls.record_breaker_state(deployment, is_open=breaker.is_open)
@@ -163,10 +171,12 @@ class Router:
     async def _try_deployment(
         self, call: _RoutedCall, deployment: ModelDeployment, build_body: BuildBody, breaker: CircuitBreaker
     ) -> RoutedReply | None:
-        """Ask one deployment until it answers or is not to be asked again."""
+        """Calls one deployment until it answers or must not be called again; returns None in the latter case."""
         try:
             body = await build_body(deployment)
         except ContextLengthExceeded:
+            # Nothing was sent yet, so the client must hear of it. A later deployment with a smaller window is merely
+            # skipped.
             if call.attempt_count == 0:
                 raise
             call.failure_text = "The prompt does not fit into its window."
@@ -177,9 +187,11 @@ class Router:
             if isinstance(failure, RoutedReply):
                 return failure
             is_last = retry + 1 == self._policy.attempts
+            # An open breaker asks for a longer pause than a retry makes.
             if is_last or not failure.may_retry or breaker.is_open:
                 return None
             pause = self._choose_retry_pause(retry, failure)
+            # The next deployment may answer at once: waiting longer here helps nobody.
             if pause is None or call.waited_seconds + pause > self._policy.total_wait_seconds:
                 return None
             call.waited_seconds += pause
@@ -200,6 +212,8 @@ class Router:
         except UpstreamUnavailable as error:
             breaker.record_failure()
             call.record_error(error)
+            # A kept connection that the server has closed meanwhile says nothing about the server: retry at once, but
+            # only once.
             is_first_drop = isinstance(error, ConnectionDropped) and not call.record_drop(deployment)
             return _FailedAttempt(may_retry=not isinstance(error, AnswerTimedOut), retry_at_once=is_first_drop)
         if reply.status == STATUS_OK or not _is_retryable(reply.status):
@@ -215,7 +229,9 @@ class Router:
     async def _judge_error_reply(
         self, call: _RoutedCall, deployment: ModelDeployment, reply: UpstreamReply, breaker: CircuitBreaker
     ) -> RoutedReply | _FailedAttempt:
-        """Judge an answer that may pass by itself; it is kept, in case that it is the last."""
+        """Judges an error answer that may pass by itself. The answer is kept: it is returned if no later attempt does
+        better.
+        """
         try:
             body = await reply.read()
         except UpstreamUnavailable as error:
@@ -226,6 +242,7 @@ class Router:
             await reply.aclose()
         answer = RoutedReply(BufferedReply(reply.status, reply.headers, body), deployment, call.attempt_count)
         overflow = detect_overflow(reply.status, body)
+        # Some servers answer an overflow with 5xx. It is no failure of the server, and a retry would not help.
         if overflow is not None and overflow.is_certain:
             breaker.record_success()
             return answer
@@ -235,6 +252,7 @@ class Router:
             breaker.record_success()
         call.last_reply = answer
         call.failure_text = f"It answered {reply.status}."
+        # OpenAI's and Anthropic's servers send `x-should-retry: false` if a retry cannot succeed.
         retry_forbidden = reply.headers.get("x-should-retry") == "false"
         quota_exhausted = reply.status == 429 and any(word in body for word in _QUOTA_WORDS)
         return _FailedAttempt(
@@ -252,12 +270,15 @@ class Router:
         )
 
     def _choose_retry_pause(self, retry: int, failure: _FailedAttempt) -> float | None:
-        """Seconds before the next try of the same deployment; None where it asks for more patience than there is."""
+        """Returns seconds before the next attempt at the same deployment; None if the provider asks for a longer pause
+        than the policy allows.
+        """
         if failure.retry_at_once:
             return 0.0
         jitter = self._random()
         retry_after = failure.retry_after_seconds
         if retry_after is not None:
+            # Never less than asked; up to 10 % more, so that clients do not all return at the same moment.
             return retry_after * (1 + 0.1 * jitter) if retry_after <= self._policy.retry_after_max_seconds else None
         pause: float = min(self._policy.base_seconds * 2**retry, self._policy.max_seconds)
         return pause * (1 - 0.5 * jitter)
@@ -274,7 +295,7 @@ class Router:
 
 @dataclass(slots=True)
 class BufferedReply:
-    """An answer whose body has been read already; `upstream.provider.Reply`."""
+    """An answer whose body has been read already. Implements `upstream.provider.UpstreamReply`."""
 
     status: int
     headers: Mapping[str, str]
@@ -300,7 +321,7 @@ class _FailedAttempt:
 
 
 class _RoutedCall(msgspec.Struct):
-    """What has happened so far to one call."""
+    """The state of one call."""
 
     target: RouteTarget
     request: UpstreamRequest
@@ -308,26 +329,30 @@ class _RoutedCall(msgspec.Struct):
     attempt_count: int = 0
     waited_seconds: float = 0.0
     last_reply: RoutedReply | None = None
-    """The last error that an upstream answered."""
+    """The last error answer."""
     last_error: UpstreamUnavailable | None = None
     failure_text: str = ""
-    """How the last try failed, in a sentence without anything that was said."""
+    """How the last attempt failed, without any content."""
     _dropped_deployments: set[str] = msgspec.field(default_factory=set)
     _breaker_pauses: list[float] = msgspec.field(default_factory=list)
 
     def record_error(self, error: UpstreamUnavailable) -> None:
-        """Take note of an error, in case that it is the last."""
+        """Keeps an error, to be raised if no later attempt does better. Its tracebacks are dropped, since they would
+        keep the request in memory (decision 29).
+        """
         drop_tracebacks(error)
         self.last_error = error
         self.failure_text = error.message
 
     def build_request(self, deployment: ModelDeployment) -> UpstreamRequest:
-        """The call, with the client's key if the deployment's provider may see it."""
+        """Returns the call, with the client's key if the deployment's provider may see it."""
         authorization = None if self.client_key is None else self.client_key.show_to(deployment.provider)
         return self.request if authorization is None else replace(self.request, authorization=authorization)
 
     def record_drop(self, deployment: ModelDeployment) -> bool:
-        """Whether a connection to it was dropped before; the first time costs no pause."""
+        """Records a dropped connection; returns whether one was dropped before. Only the first one is retried without a
+        pause.
+        """
         was_dropped = deployment.key in self._dropped_deployments
         self._dropped_deployments.add(deployment.key)
         return was_dropped
@@ -336,6 +361,7 @@ class _RoutedCall(msgspec.Struct):
         self._breaker_pauses.append(seconds)
 
     def return_or_raise_last(self) -> RoutedReply:
+        # An error that a provider answered tells the client more than a failed connection.
         if self.last_reply is not None:
             return RoutedReply(self.last_reply.reply, self.last_reply.deployment, self.attempt_count)
         if self.last_error is not None:
@@ -348,7 +374,9 @@ class _RoutedCall(msgspec.Struct):
 
 
 def parse_retry_after(headers: Mapping[str, str]) -> float | None:
-    """What ``retry-after-ms`` or ``retry-after`` asks for; a date is taken against the answer's own ``date``."""
+    """Returns the seconds that ``retry-after-ms`` or ``retry-after`` asks for; None without either. A date is compared
+    with the answer's own ``date``, so that clocks may differ.
+    """
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         try:
             seconds = float(headers[name]) * unit
@@ -364,7 +392,8 @@ def parse_retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def check_client_key(status: int, provider: UpstreamProvider, client_key: ClientKey | None) -> None:
-    """
+    """Raises an error that explains a 401 if the client's key was withheld from the provider.
+
     Raises:
         ClientKeyWithheld: the provider wants a key, and the client's is not meant for it.
     """
@@ -377,5 +406,5 @@ def check_client_key(status: int, provider: UpstreamProvider, client_key: Client
 
 
 def _is_retryable(status: int) -> bool:
-    """Whether an error may pass by itself: request time-out, rate limit, server error."""
+    """Says whether an error may pass by itself: request timeout, rate limit, server error."""
     return status in (408, 429) or status >= 500

@@ -1,4 +1,4 @@
-"""Requested model names → deployments: exact name, alias, wildcard, then the fallbacks. Pure."""
+"""Maps requested model names to deployments: exact name, alias, wildcard, then the fallbacks. Pure."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from app.upstream.provider import (
 
 WILDCARD = "*"
 WILDCARD_CACHE_SIZE = 1024
-"""How many names that only the wildcard knows are remembered with what they stand for."""
+"""How many names that only the wildcard matches are cached with their deployments."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredDeployment:
-    """One deployment of a model as configured. `model` None: the provider is asked for the requested name."""
+    """One deployment of a model as configured. If `model` is None, the provider gets the requested name."""
 
     provider: str
     model: str | None = None
@@ -37,7 +37,7 @@ class ConfiguredDeployment:
 
 @dataclass(frozen=True, slots=True)
 class ModelRoute:
-    """What a model name stands for: places in the order in which they are tried, then other models."""
+    """The deployments for a model name, in the order in which they are tried, then other models."""
 
     deployments: tuple[ConfiguredDeployment, ...]
     fallbacks: tuple[str, ...] = ()
@@ -48,8 +48,8 @@ class Routes:
     """The table of model names.
 
     Raises:
-        ValueError: a provider or a fallback is unknown, fallbacks go in a circle, or an alias is taken twice; the
-            message names the path in the configuration.
+        ValueError: a provider or a fallback is unknown, fallbacks form a cycle, or an alias is used twice; the message
+            names the path in the configuration.
     """
 
     def __init__(self, models: Mapping[str, ModelRoute], providers: Mapping[str, UpstreamProvider]) -> None:
@@ -68,14 +68,14 @@ class Routes:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every name that can be asked for, wildcard left out."""
+        """Returns every name that can be requested, without the wildcard."""
         return tuple(self._targets)
 
     def resolve(self, model: str) -> RouteTarget:
-        """What a requested name stands for.
+        """Returns the deployments for a requested name.
 
         Raises:
-            ModelNotFound: nothing; the message names the nearest name.
+            ModelNotFound: the name is unknown; the message suggests the most similar name.
         """
         target = self._targets.get(model)
         if target is not None:
@@ -92,6 +92,7 @@ class Routes:
     def _build_target(self, model: str) -> RouteTarget:
         deployments: dict[str, ModelDeployment] = {}
         for deployment in self._list_deployments(model):
+            # A fallback may lead to a deployment that was listed before: it is tried once.
             deployments.setdefault(deployment.key, deployment)
         return RouteTarget(model, tuple(deployments.values()))
 
@@ -115,8 +116,9 @@ class Routes:
             yield from self._list_deployments(fallback)
 
     def _find_own_configuration(self, configured: ConfiguredDeployment, upstream_model: str) -> ConfiguredDeployment:
-        """The place of the same provider that is configured under the upstream's own name: what it says of the model
-        holds for other names of it too."""
+        """Returns the deployment of the same provider that is configured under the upstream's own name: its window and
+        price hold for other names of the model, too.
+        """
         route = self._models.get(upstream_model)
         candidates = route.deployments if route else ()
         matching = (p for p in candidates if p.provider == configured.provider and p.model in (None, upstream_model))

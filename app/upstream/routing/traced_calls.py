@@ -1,7 +1,8 @@
-"""A model call as a span, from its request to the last byte of its answer. Nothing is looked at while nobody traces.
+"""Traces a model call as a span, from its request to the last byte of its answer. Nothing is inspected if tracing is
+off.
 
 The names are OpenTelemetry's for generative AI (github.com/open-telemetry/semantic-conventions-genai). That document
-would have one span for a call with all its retries; here each try has its own, since each may go to another provider.
+has one span for a call with all its retries. Here each attempt has its own span, since each may go to another provider.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from app.upstream.protocols.stream_collector import StreamCollector
 from app.upstream.provider import ModelDeployment, UpstreamProvider, UpstreamReply, UpstreamRequest
 
 SPAN_MODEL_CHARS: Final = 100
-"""Of a model's name in a span's: it may be a client's."""
+"""The most characters of a model's name in a span's name: a client may choose it."""
 KEPT_LAST_PIECES: Final = 16
-"""Of a stream: usage and the reason for its end stand there; the first piece has its id and model."""
+"""How many last pieces of a stream are kept: they hold usage and finish reason; the first piece has id and model."""
 ERROR_IN_ANSWER: Final = "error_in_answer"
-"""`error.type` of an answer that began well and says that it failed."""
+"""`error.type` of an answer with status 200 that reports a failure."""
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _WELL_KNOWN_PROVIDERS: Final = {
     "api.openai.com": "openai",
@@ -45,10 +46,13 @@ _WELL_KNOWN_PROVIDERS: Final = {
 
 
 def server_attributes(name: str, base_url: str) -> dict[str, str | int]:
-    """Where a provider's calls go: its well-known name, or else the configured one, and host and port."""
+    """Returns attributes for the server of a provider: its well-known name, or else the configured one, and host and
+    port.
+    """
     try:
         parts = urlsplit(base_url)
         host, port = parts.hostname or "", parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)
+    # An unreadable port: a span without an address is better than none.
     except ValueError:
         host, port = "", 0
     known = next(
@@ -59,10 +63,11 @@ def server_attributes(name: str, base_url: str) -> dict[str, str | int]:
 
 
 def start_chat_span(deployment: ModelDeployment, retries: int) -> CallSpan | None:
-    """A span for a chat completion of a deployment; None where its request is not traced.
+    """Starts a span for a chat completion of a deployment; returns None if the request is not traced.
 
     Args:
-        retries: how many tries of the same request there were before.
+        deployment: where the call goes.
+        retries: how many attempts at the same request there were before.
     """
     parent = current_span()
     if not parent.is_recording:
@@ -79,7 +84,7 @@ def start_chat_span(deployment: ModelDeployment, retries: int) -> CallSpan | Non
 
 
 def start_passthrough_span(provider: UpstreamProvider, request: UpstreamRequest) -> CallSpan | None:
-    """A span for a call of which nothing is known but where it goes; None where its request is not traced."""
+    """Starts a span for a call of unknown content; returns None if the request is not traced."""
     parent = current_span()
     if not parent.is_recording:
         return None
@@ -88,10 +93,11 @@ def start_passthrough_span(provider: UpstreamProvider, request: UpstreamRequest)
 
 
 class CallSpan:
-    """The span of one call: is told what the answer amounts to, and ends with it.
+    """The span of one call. It reads what it needs from the answer, and ends with it.
 
     Args:
-        parses_answer: the answer is a chat completion, or an error, and can be read.
+        span: the span.
+        parses_answer: whether the answer is a chat completion, or an error, and can be parsed.
     """
 
     __slots__ = ("_first_piece", "_has_ended", "_last_pieces", "_parses_answer", "_piece_count", "_span", "_started_at")
@@ -106,10 +112,11 @@ class CallSpan:
         self._has_ended = False
 
     async def send(self, provider: UpstreamProvider, request: UpstreamRequest) -> UpstreamReply:
-        """Send a call within the span, so that what it carries upstream is this span's context."""
+        """Sends a call within the span, so that the headers sent upstream carry this span's context."""
         token = make_current(self._span)
         try:
             reply = await provider.send(request)
+        # Also on cancellation: a span that never ends is never exported.
         except BaseException as error:
             self._end_with_error(error)
             raise
@@ -121,7 +128,7 @@ class CallSpan:
         return reply
 
     async def read(self, reply: UpstreamReply) -> bytes:
-        """The whole body."""
+        """Returns the whole body."""
         try:
             body = await reply.read()
         except BaseException as error:
@@ -131,7 +138,7 @@ class CallSpan:
         return body
 
     async def iter_bytes(self, reply: UpstreamReply) -> AsyncIterator[bytes]:
-        """The body in pieces."""
+        """Yields the body in pieces."""
         last = self._last_pieces
         try:
             async for piece in reply.iter_bytes():
@@ -149,14 +156,14 @@ class CallSpan:
         self._end(self._collect_stream())
 
     def close(self) -> None:
-        """Nobody reads on. A stream that had not come to its end was cut."""
+        """Ends the span. A stream that had not come to its end was cut."""
         if not self._has_ended:
             if not self._has_done_event():
                 self._span.fail(CANCELLED)
             self._end(self._collect_stream())
 
     def _has_done_event(self) -> bool:
-        """Whether the stream's last event has come."""
+        """Says whether the stream's last event has come."""
         newest = self._last_pieces[-1] if self._last_pieces else self._first_piece or b""
         return newest.rstrip().endswith(DONE_DATA)
 
@@ -173,7 +180,7 @@ class CallSpan:
             self._span.end()
 
     def _collect_stream(self) -> StreamCollector:
-        """What the first piece and the last ones say."""
+        """Collects what the first and the last pieces say."""
         collector = StreamCollector()
         if self._first_piece is None or not self._parses_answer:
             return collector
@@ -182,6 +189,7 @@ class CallSpan:
             _collect_events(collector, self._first_piece + rest)
         else:
             _collect_events(collector, self._first_piece)
+            # Pieces between are missing: the first kept event may lack its beginning.
             _collect_events(collector, rest.partition(b"\n\n")[2])
         return collector
 
@@ -207,7 +215,7 @@ def _collect_events(collector: StreamCollector, data: bytes) -> None:
 
 
 def answer_attributes(collector: StreamCollector) -> dict[str, Any]:
-    """What an answer amounted to: names and numbers."""
+    """Returns what an answer amounts to: names and numbers, no content."""
     attributes: dict[str, Any] = {
         "gen_ai.response.id": collector.id,
         "gen_ai.response.model": collector.model,

@@ -1,6 +1,8 @@
-"""The token tables of OpenAI's encodings, shipped along so that nothing is fetched at run time, and which model uses
-which. Tables and patterns are those of tiktoken (MIT, see LICENSE here); `tools/update_vocabulary.py` renews them, and
-the `.lookup` files, which hold the same as `lookup` reads it.
+"""The token tables of OpenAI's encodings, shipped so that nothing is fetched at run time, and the encoding of each
+model.
+
+Tables and patterns are those of tiktoken (MIT, see LICENSE here). `tools/update_vocabulary.py` updates them and the
+`.lookup` files, which hold the same tables for `rank_lookup`.
 """
 
 from __future__ import annotations
@@ -21,20 +23,21 @@ from app.context.count.vocabulary.rank_lookup import RankLookup
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """A byte-pair encoding: how text is cut into words, and the table that words are merged by."""
+    """A byte-pair encoding: the pattern that cuts text into words, and the table by which words are merged."""
 
     name: str
     sha256: str
-    """Of the unpacked table, as `tiktoken_ext.openai_public` pins it."""
+    """Digest of the unpacked table, as `tiktoken_ext.openai_public` pins it."""
     pattern: str
     class_pattern: str
-    """The same for `re`, and text that is put as `classes.classify_characters` does."""
+    """The same pattern for `re`, for text from `character_classes.classify_characters`."""
 
     def read_ranks(self) -> dict[bytes, int]:
-        """Token bytes to rank, from the table beside this file: some 200,000 entries, a few hundred milliseconds.
+        """Returns ranks by token bytes, from the table beside this file: some 200,000 entries, a few hundred
+        milliseconds.
 
         Raises:
-            ValueError: the table is not the one that was pinned.
+            ValueError: the table's digest is not the pinned one.
         """
         table = gzip.decompress(files(__name__).joinpath(f"{self.name}.tiktoken.gz").read_bytes())
         if hashlib.sha256(table).hexdigest() != self.sha256:
@@ -43,7 +46,7 @@ class Vocabulary:
         return {binascii.a2b_base64(token): int(rank) for token, rank in lines}
 
     def read_rank_lookup(self) -> RankLookup:
-        """The same entries in the form that needs no unpacking: read in a millisecond."""
+        """Returns the same entries in a form that needs no unpacking: a millisecond."""
         return RankLookup(files(__name__).joinpath(f"{self.name}.lookup").read_bytes())
 
 
@@ -120,10 +123,10 @@ def _load_models() -> dict[str, Any]:
 
 @cache
 def find_encoding_name(model: str) -> str:
-    """The name of a model's encoding; o200k_base for a model that is not known.
+    """Returns the name of a model's encoding; `o200k_base` for an unknown model.
 
-    `provider/model`, fine-tunes (`ft:gpt-4o-mini:acme::id`) and dated versions (`gpt-4o-2024-08-06`) are the model
-    they name: the longest prefix in models.json that ends at a word's end decides.
+    `provider/model`, fine-tunes (`ft:gpt-4o-mini:acme::id`) and dated versions (`gpt-4o-2024-08-06`) have the encoding
+    of the model that they name: the longest prefix in models.json that ends at a word's end decides.
     """
     name = model.lower().rsplit("/", 1)[-1].removeprefix("ft:")
     known: dict[str, str] = _load_models()["prefixes"]

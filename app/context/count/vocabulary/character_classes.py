@@ -1,5 +1,6 @@
-"""Characters as the encodings' patterns tell them apart, for `re`, which knows no `\\p{L}`: each character beyond ASCII
-is put as the one that stands for its class, and the patterns name those."""
+r"""Maps characters to the classes that the encodings' patterns distinguish. `re` knows no `\p{L}`: each character
+beyond ASCII is replaced by one that stands for its class, and the patterns use those.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +9,14 @@ from typing import Final
 
 _UPPER, _LOWER, _LETTER, _MARK, _NUMBER, _SPACE, _OTHER, _UNSURE = "\ue000\ue001\ue002\ue003\ue004\ue005\ue006\ue007"
 _LONG_S: Final = "\u017f"
-"""A small letter that is an `s` where case does not matter, so it stands for itself."""
+"""A small letter that equals `s` where case is ignored, so it is not replaced."""
 
 UPPER: Final = f"A-Z{_UPPER}{_LETTER}{_MARK}"
 LOWER: Final = f"a-z{_LONG_S}{_LOWER}{_LETTER}{_MARK}"
 LETTER: Final = f"A-Za-z{_LONG_S}{_UPPER}{_LOWER}{_LETTER}"
 NUMBER: Final = f"0-9{_NUMBER}"
 SPACE: Final = f"\\t-\\r {_SPACE}"
-"""What stands between brackets for a class. `UPPER` and `LOWER` share the letters without case, and marks."""
+"""The content of a bracketed class. `UPPER` and `LOWER` share marks and the letters without case."""
 
 _CLASS_BY_CATEGORY: Final = {"Lu": _UPPER, "Lt": _UPPER, "Ll": _LOWER, "Lm": _LETTER, "Lo": _LETTER}
 _WHITE_SPACE: Final = frozenset("\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000").union(map(chr, range(0x2000, 0x200B)))
@@ -24,8 +25,9 @@ _LAST_OF_PLANE: Final = 0xFFFF
 
 
 def classify_characters(text: str) -> str | None:
-    """A text of the same length in which `re` finds what the patterns mean; None: it has characters that one version of
-    Unicode may class otherwise than another."""
+    """Returns a text of the same length in which the patterns for `re` find the same words; None if the text has
+    characters that versions of Unicode classify differently.
+    """
     if text.isascii():
         return text
     put = text.translate(_CHARACTER_CLASSES)
@@ -33,7 +35,7 @@ def classify_characters(text: str) -> str | None:
 
 
 class _CharacterClasses(dict[int, str]):
-    """From a character to the one that stands for it, settled when it is first met."""
+    """Maps a character to its class; computed when the character first occurs."""
 
     def __missing__(self, code: int) -> str:
         found = self[code] = _find_character_class(chr(code))

@@ -1,7 +1,7 @@
-"""A token table that is searched where it lies: bytes to rank without a dictionary of 200,000 entries.
+"""A token table that is searched in place: rank by token bytes without a dictionary of 200,000 entries.
 
-The form: `BUCKETS + 1` offsets of four bytes, then the buckets, each a row of records. A record is the token's length
-(one byte), the token, and its rank (three bytes). A token lies in the bucket that the lowest bits of its CRC-32 name.
+The format: `BUCKET_COUNT + 1` offsets of four bytes, then the buckets, each a sequence of records. A record is the
+token's length (one byte), the token, and its rank (three bytes). The lowest bits of a token's CRC-32 choose its bucket.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ HEADER_BYTES: Final = (BUCKET_COUNT + 1) * OFFSET_BYTES
 
 
 class RankLookup:
-    """Token bytes to rank, in a microsecond and in as much memory as the file has bytes."""
+    """Finds the rank of a token, in a microsecond and with no more memory than the file's size."""
 
     def __init__(self, table: bytes) -> None:
         self._table = table
 
     def find_rank(self, token: bytes) -> int | None:
-        """The rank of a token; None: it is none."""
+        """Returns the rank of a token; None if the bytes are no token."""
         table = self._table
         slot = (zlib.crc32(token) & (BUCKET_COUNT - 1)) * OFFSET_BYTES
         at = int.from_bytes(table[slot : slot + OFFSET_BYTES], "little")
@@ -38,7 +38,7 @@ class RankLookup:
 
 
 def pack_ranks(ranks: Mapping[bytes, int]) -> bytes:
-    """A table in the form that `RankLookup` reads; the same bytes for the same table."""
+    """Returns a table in the form that `RankLookup` reads. The same ranks give the same bytes."""
     buckets: list[list[bytes]] = [[] for _ in range(BUCKET_COUNT)]
     for token, rank in sorted(ranks.items(), key=lambda entry: entry[1]):
         record = bytes([len(token)]) + token + rank.to_bytes(RANK_BYTES, "little")
