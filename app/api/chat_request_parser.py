@@ -107,8 +107,8 @@ def parse_chat_request(body: bytes, headers: Mapping[str, str], caller: Caller, 
 
 def _decode_fields(body: bytes) -> dict[str, bytes]:
     try:
-        fields: dict[str, bytes] = _decode_object(body)  # type: ignore[assignment]  # msgspec.Raw is a view of the
-        bytes if not body.isascii():
+        fields: dict[str, bytes] = _decode_object(body)  # type: ignore[assignment]  # msgspec.Raw is a view of the bytes
+        if not body.isascii():
             _check_encoding(fields)
         return fields
     except msgspec.ValidationError as error:
