@@ -1,4 +1,5 @@
-"""`POST /v1/chat/completions`: bytes in, the exchange's answer out. A bare ASGI endpoint, since it is the hot path."""
+"""`POST /v1/chat/completions`: reads a request and sends the pipeline's answer. The endpoint is plain ASGI, because it
+is the hot path."""
 
 from __future__ import annotations
 
@@ -34,13 +35,14 @@ from app.pipeline.respond.answer import StreamedAnswer, WholeAnswer
 from app.pipeline.respond.stream_frames import render_error_frames
 
 MIN_TOOL_BYTES: Final = 40
-"""Of a tool with a name. What stands for less is not counted: so many cannot do harm."""
+"""The least bytes of JSON that a tool with a name takes. A shorter `tools` field cannot hold too many real tools, so
+its elements are not counted."""
 _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 @dataclass(frozen=True, slots=True)
 class RequestSizeLimits:
-    """The part of the settings that concerns lists in a request."""
+    """The settings' limits for lists in a request."""
 
     max_messages: int = 20_000
     max_tools: int = 1000
@@ -48,7 +50,7 @@ class RequestSizeLimits:
     def check_request(self, request: ChatRequest) -> None:
         """
         Raises:
-            InvalidRequest: there is more in a list than may be.
+            InvalidRequest: a list has more elements than its limit.
         """
         if len(request.raw_messages) > self.max_messages:
             raise _too_many_error("messages", len(request.raw_messages), self.max_messages)
@@ -60,7 +62,7 @@ class RequestSizeLimits:
         try:
             count = len(_decode_array(tools))
         except msgspec.ValidationError:
-            return  # no array: the provider's business
+            return  # not an array: the provider refuses it in its own words
         if count > self.max_tools:
             raise _too_many_error("tools", count, self.max_tools)
 
@@ -90,20 +92,22 @@ STREAM_HEADERS: Final = {
     "x-content-type-options": "nosniff",
     "x-accel-buffering": "no",
 }
-"""The last keeps nginx from holding a stream back."""
+"""`x-accel-buffering: no` keeps nginx from buffering the stream."""
 (REPLAY_HEADER,) = REPLAY_HEADERS
 
 
 READ_PAUSE_BYTES = 65_536
-"""Behind a longer body uvicorn may have stopped reading, and does not see its client leave."""
+"""After a longer body uvicorn may have paused reading; it then does not notice that its client disconnects. The number
+is uvicorn's `HIGH_WATER_LIMIT`."""
 
 
 class ChatCompletionsEndpoint:
-    """Parses, authenticates, and maps errors; decides nothing.
+    """Authenticates a request, parses it, hands it to the pipeline, and turns errors into answers.
 
     Args:
-        new_request_id: makes the id of a request; visible ASCII.
-        extra_headers: sent with every answer (the simulated model announces itself).
+        body_limit_bytes: the largest accepted request body.
+        new_request_id: makes the id of a request, in visible ASCII.
+        extra_headers: sent with every answer; the simulated model announces itself by them.
     """
 
     def __init__(
@@ -134,6 +138,7 @@ class ChatCompletionsEndpoint:
         headers = read_selected_headers(scope, self._read_headers)
         request_id = self._new_request_id()
         try:
+            # Before the body is read: a caller without a valid key must not make the gateway read and hold it.
             caller = await self._authenticator.authenticate(headers, "chat")
             body = await read_body(receive, headers, self._body_limit_bytes)
             request = parse_chat_request(body, headers, caller, request_id)
@@ -142,7 +147,7 @@ class ChatCompletionsEndpoint:
             request = self._authenticator.authorize_request(request, headers)
             waiter = await self._request_coalescing.join_attempt(request, functools.partial(has_disconnected, receive))
         except ClientDisconnected:
-            return
+            return  # nobody is there to receive an answer
         except GatewayError as error:
             await self._send_json(self._build_error_answer(error, request_id), client)
             return
@@ -155,11 +160,14 @@ class ChatCompletionsEndpoint:
                     with _DisconnectWatcher(scope, receive, waiter):
                         await self._send_answer(waiter, request_id, client)
                 else:
-                    # Nobody is watched for here: an answer that its client did not wait for is stored for its retry.
+                    # A disconnect does not cancel a whole answer: it is finished and stored for the client's retry.
                     if len(body) > READ_PAUSE_BYTES:
+                        # Called for its side effect: uvicorn reads again, and so notices a later disconnect.
                         has_disconnected(receive)
                     await self._send_answer(waiter, request_id, client)
             except asyncio.CancelledError:
+                # A client's own cancellation ends in `_DisconnectWatcher`; this one comes from the server's shutdown.
+                # It is not raised again, so that the client still gets an error in place of a broken connection.
                 log.warning("a request was still running when the server had to stop")
                 await self._send_shutdown_error(request_id, client)
 
@@ -180,7 +188,8 @@ class ChatCompletionsEndpoint:
             await self._send_stream(answer, request_id, client)
 
     async def _send_shutdown_error(self, request_id: str, client: _ResponseSender) -> None:
-        """The server stops and has waited long enough: say so in the form that the answer has by now."""
+        """Tells the client that the server stops before its answer is complete: as an error response if nothing is sent
+        yet, else as an error event at the end of the stream."""
         error = UpstreamUnavailable("The gateway is stopping and the answer was not complete.", status=503)
         if not client.has_sent_head:
             await self._send_json(self._build_error_answer(error, request_id), client)
@@ -195,9 +204,12 @@ class ChatCompletionsEndpoint:
         await client.send_last(answer.body)
 
     async def _send_stream(self, answer: StreamedAnswer, request_id: str, client: _ResponseSender) -> None:
-        """Send frames as they come, and where they fail unexpectedly an error: what began as a stream ends as one. The
-        head goes out with the first of them, so that their generator has begun, and will clean up, whatever happens to
-        the client."""
+        """Sends the frames of a stream as they come. An unexpected failure is sent as an error frame, because the
+        status is already sent.
+
+        The head is sent with the first frame and not before: by then the frames' generator has started, so its cleanup
+        runs even if the client disconnects at once.
+        """
         send = client.send
         async with aclosing(answer.frames) as frames:
             try:
@@ -230,10 +242,10 @@ class ChatCompletionsEndpoint:
 
 
 class _ResponseSender:
-    """Where an answer goes, and how far it has come.
+    """Sends one response and remembers how much of it is sent.
 
     Attributes:
-        has_head, has_all: the first and the last of it are sent, or just about to be.
+        has_sent_head, has_sent_all: the head, or the last piece, is sent or is being sent.
     """
 
     __slots__ = ("has_sent_all", "has_sent_head", "send")
@@ -253,8 +265,8 @@ class _ResponseSender:
 
 
 class _DisconnectWatcher:
-    """Says when the client hangs up, and ends quietly what runs inside if that gets it cancelled; servers swallow what
-    is sent after that without a word."""
+    """Watches for the client's disconnect while a stream is sent. Tells the attempt about a disconnect, and suppresses
+    the cancellation that follows from it. (Servers silently discard what is sent after a disconnect.)"""
 
     __slots__ = ("_has_disconnected", "_receive", "_request_task", "_scope", "_waiter", "_watcher")
 
@@ -274,18 +286,20 @@ class _DisconnectWatcher:
         while (await self._receive())["type"] != "http.disconnect":
             pass
         if SLOW_CLIENT in self._scope:
+            # The gateway cut this connection, the client did not hang up: its answer is paid for, so it is finished.
             self._waiter.cut_off_slow_client()
             return
         self._has_disconnected = True
         self._waiter.disconnect()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
-        # A cancelled task keeps where it stood, and so this object: without letting go of it here the request would be
-        # held in a circle until the garbage collector comes by.
+        # A cancelled task keeps its frame, and the frame keeps this object. Without the `del` that is a reference
+        # cycle, which holds the request in memory until the garbage collector runs.
         watcher = self._watcher
         del self._watcher
         watcher.cancel()
         if self._has_disconnected and isinstance(error, asyncio.CancelledError):
+            # The task goes on after this block, so its count of cancellations must not stay above zero.
             self._request_task.uncancel()
             return True
         return False

@@ -1,4 +1,5 @@
-"""OpenAI bodies: bytes → `ChatRequest`, with errors that name the field. Messages are not decoded here."""
+"""Parses the body and headers of a chat completion request into a `ChatRequest`. Errors name the field. Messages stay
+undecoded, because most of them are already in the log."""
 
 from __future__ import annotations
 
@@ -23,9 +24,9 @@ SUMMARIZE_MODES: Final = ("auto", "never", "now")
 RECALL_MODES: Final = get_args(RecallMode)
 CONTEXT_FIELDS: Final = ("policy", "instructions", "summarize", "pin", "recall")
 CHAT_UI_HEADERS: Final = ("X-Chat-Id", "X-OpenWebUI-Chat-Id")
-"""Where chat UIs name a chat; they do so in unrelated requests too."""
+"""Headers in which chat UIs send a chat's id; they send it with side tasks (a title, tags), too."""
 CHAT_TASK_HEADER: Final = "x-chat-task"
-"""Where chat UIs name what an unrelated request is for."""
+"""Header in which chat UIs name the side task of a request, such as a title to make."""
 FORWARDED_HEADERS: Final = (
     "openai-organization",
     "openai-project",
@@ -35,7 +36,8 @@ FORWARDED_HEADERS: Final = (
     "baggage",
 )
 HINT_HEADERS: Final = ("session-id", "thread-id", "x-session-id", "x-session-affinity", "x-claude-code-session-id")
-"""Where agents send ids of their sessions. An id names a few conversations: sub-agents share their parent's."""
+"""Headers in which agents send the id of a session. One id may stand for several conversations, since sub-agents send
+their parent's, so it is a hint and no conversation id."""
 HINT_FIELDS: Final = ("prompt_cache_key",)
 MAX_HINT_CHARS: Final = 256
 OPTION_HEADERS: Final = frozenset(
@@ -44,7 +46,8 @@ OPTION_HEADERS: Final = frozenset(
         *(CHAT_TASK_HEADER, *map(str.lower, CHAT_UI_HEADERS), *HINT_HEADERS, *FORWARDED_HEADERS),
     }
 )
-"""Those with something to read, the count of retries aside: most requests have none."""
+"""Headers that carry an option. Most requests have none of them, so their parsing is skipped together; `RETRY_HEADER`
+is left out since SDKs send it with every request."""
 RETRY_HEADER: Final = "x-stainless-retry-count"
 READ_HEADERS: Final = OPTION_HEADERS | {RETRY_HEADER}
 CONVERSATION_ID_FIELDS: Final = frozenset({"conversation_id", "conversation", "metadata"})
@@ -55,14 +58,14 @@ _HEADER_SAFE = re.compile(r"^[\x20-\x7e]*$")
 
 
 def parse_chat_request(body: bytes, headers: Mapping[str, str], caller: Caller, request_id: str) -> ChatRequest:
-    """Read a chat completion request.
+    """Parses a chat completion request.
 
     Args:
         body: the raw request body.
-        headers: lower-case names.
+        headers: values by lower-case name.
 
     Raises:
-        InvalidRequest: the body or a header is not what it must be; `param` names the place.
+        InvalidRequest: the body or a header is invalid; `param` names the place.
     """
     fields = _decode_fields(body)
     option_headers = _EMPTY if OPTION_HEADERS.isdisjoint(headers) else headers
@@ -119,7 +122,8 @@ def _decode_fields(body: bytes) -> dict[str, bytes]:
 
 
 def _check_encoding(fields: Mapping[str, bytes]) -> None:
-    """Refuse what is not UTF-8; the messages are checked one by one, where they are new."""
+    """Raises UnicodeDecodeError for a field that is not UTF-8. `messages` is left out: each message is checked where it
+    turns out to be new."""
     for name, raw in fields.items():
         if name != "messages":
             str(raw, "utf-8")
@@ -148,7 +152,10 @@ def _parse_messages(fields: Mapping[str, bytes]) -> list[bytes]:
 
 
 def _parse_conversation_id(fields: Mapping[str, bytes], headers: Mapping[str, str]) -> tuple[str | None, bool]:
-    """The conversation id, first found wins, and whether it is a chat UI's."""
+    """Returns the conversation id and whether a chat UI's header names it.
+
+    The order of precedence is that of the wire contract: the gateway's header, the body's fields, a chat UI's header.
+    """
     if not headers and CONVERSATION_ID_FIELDS.isdisjoint(fields):
         return None, False
     found = headers.get("x-conversation-id")
@@ -159,20 +166,20 @@ def _parse_conversation_id(fields: Mapping[str, bytes], headers: Mapping[str, st
         return _check_conversation_id(found, "conversation_id"), False
     found = decode_field(fields, "conversation")
     if found is not None:
-        if isinstance(found, dict):
+        if isinstance(found, dict):  # OpenAI's Responses API takes an id or an object with one
             return _check_conversation_id(found.get("id"), "conversation.id"), False
         return _check_conversation_id(found, "conversation"), False
     metadata = decode_field(fields, "metadata")
     if isinstance(metadata, dict) and metadata.get("conversation_id") is not None:
         return _check_conversation_id(metadata["conversation_id"], "metadata.conversation_id"), False
     for name in CHAT_UI_HEADERS:
-        if found := headers.get(name.lower()):  # a UI fills a template, which is empty before a chat has an id
+        if found := headers.get(name.lower()):  # a UI sends an empty value before a new chat has an id
             return _check_conversation_id(found, name), True
     return None, False
 
 
 def _parse_session_hints(fields: Mapping[str, bytes], headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Ids that a client sends for purposes of its own, by the name of the header or field."""
+    """Returns the session ids that a client sends for its own purposes, by the name of the header or field."""
     found: dict[str, Any] = {name: headers.get(name) for name in HINT_HEADERS} if headers else {}
     for name in HINT_FIELDS:
         if name in fields:
@@ -183,7 +190,7 @@ def _parse_session_hints(fields: Mapping[str, bytes], headers: Mapping[str, str]
 
 
 def _parse_session(user_id: object) -> object:
-    """The session that Anthropic's clients put into `metadata.user_id`: JSON text with a `session_id`."""
+    """Returns the `session_id` that Anthropic's clients send inside `metadata.user_id`, which is JSON text."""
     if not isinstance(user_id, str) or not user_id.startswith("{"):
         return None
     try:
@@ -194,7 +201,8 @@ def _parse_session(user_id: object) -> object:
 
 
 def _parse_context_mode(headers: Mapping[str, str]) -> ContextMode:
-    """What a chat UI's header says, a title to be made for instance, is no part of a conversation."""
+    """Returns the context mode. A chat UI's side task, such as a title to make, is stateless: it has the chat's id but
+    is no part of its conversation."""
     mode: ContextMode = _parse_header_choice(headers, "x-context-mode", CONTEXT_MODES, "auto")
     return "stateless" if mode == "auto" and headers.get(CHAT_TASK_HEADER) else mode
 
@@ -248,7 +256,7 @@ def _parse_context_options(fields: Mapping[str, bytes]) -> dict[str, Any]:
 
 
 def _parse_recall(value: object) -> str | None:
-    """`context.recall`: a word, or whether old messages are to be quoted at all."""
+    """Parses `context.recall`: the name of a mode, or a boolean for quotations on or off."""
     if isinstance(value, bool):
         return "quote" if value else "off"
     if value is None or (isinstance(value, str) and value in RECALL_MODES):
@@ -261,7 +269,7 @@ def _parse_recall(value: object) -> str | None:
 
 
 def _parse_pin(value: object) -> tuple[int, ...]:
-    """`context.pin`: indexes into `messages`."""
+    """Parses `context.pin`: indexes into `messages`, without duplicates."""
     indexes = [] if value is None else value
     if not isinstance(indexes, list) or not all(isinstance(one, int) and not isinstance(one, bool) for one in indexes):
         raise InvalidRequest(
@@ -282,6 +290,7 @@ def _parse_include_usage(fields: Mapping[str, bytes]) -> bool:
 
 
 def _parse_boolean(fields: Mapping[str, bytes], name: str) -> bool | None:
+    # The two usual values are recognized by their bytes, which is faster than to decode them.
     word = _JSON_BOOLEANS.get(bytes(fields.get(name, b"")))
     if word is not None:
         return word
@@ -292,13 +301,13 @@ def _parse_boolean(fields: Mapping[str, bytes], name: str) -> bool | None:
 
 
 def _parse_max_output_tokens(fields: Mapping[str, bytes]) -> int | None:
-    """How long the answer may be, by the newer of the two names first."""
+    """Returns the longest allowed answer, in tokens: OpenAI's newer field wins over the older one."""
     newer = _parse_positive_integer(fields, "max_completion_tokens") if "max_completion_tokens" in fields else None
     return newer or (_parse_positive_integer(fields, "max_tokens") if "max_tokens" in fields else None)
 
 
 def _parse_positive_integer(fields: Mapping[str, bytes], name: str) -> int | None:
-    """The field's value; None where absent or not positive (some local servers read -1 as "no limit")."""
+    """Returns the field's value; None if it is absent or not positive (some local servers take -1 for "no limit")."""
     value = decode_field(fields, name)
     if value is None:
         return None

@@ -1,6 +1,6 @@
-"""`/console`: the files of the console as they stand in `app/console`, and what a page must know before it can ask.
+"""`/console`: serves the files of `app/console`, and `/console/session`, which tells a page what its caller may do.
 
-Anybody may load the files: they hold nothing of anybody's. Data needs the caller's credential, as everywhere.
+The files need no credential, because they contain no data. The pages read data through the API, with a credential.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ CONTENT_TYPES: Final = {
     ".txt": "text/plain; charset=utf-8",
     ".woff2": "font/woff2",
 }
-"""What is served; files with other endings are not."""
+"""The content type by suffix. Files with other suffixes are not served."""
 CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
-"""Content-Security-Policy: nothing but our own files, and no text is ever made into markup or a script."""
+"""Allows the gateway's own files only. Trusted types forbid to turn text into markup or a script, so that stored
+messages cannot run in the page."""
 CONSOLE_HEADERS: Final = {
     "content-security-policy": CONTENT_SECURITY_POLICY,
     "x-content-type-options": "nosniff",
@@ -48,12 +49,13 @@ CONSOLE_HEADERS: Final = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-"""With every file, where there is none, and with the session. Refusals of a method or a key are the edge's."""
+"""Headers of every file, of the 404 for an unknown file, and of the session. Errors for a method or a key are built by
+`app/api/edge` without them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsoleFile:
-    """A file as it is sent."""
+    """One file of the console, ready to send."""
 
     body: bytes
     content_type: str
@@ -61,7 +63,8 @@ class ConsoleFile:
 
 
 def read_console_files(folder: Path = CONSOLE_FOLDER) -> dict[str, ConsoleFile]:
-    """All files of the console by their path below it. They are read once: what is not here is not served."""
+    """Reads all files of the console, by their path below `folder`. They are read once, at the start: no request can
+    name another file."""
     found = {}
     for path in sorted(folder.rglob("*")):
         content_type = CONTENT_TYPES.get(path.suffix)
@@ -74,10 +77,11 @@ def read_console_files(folder: Path = CONSOLE_FOLDER) -> dict[str, ConsoleFile]:
 
 
 def build_console_routes(files: Mapping[str, ConsoleFile], facts: Mapping[str, Any], auth: Authenticator) -> APIRouter:
-    """The page, its files, and `/console/session`.
+    """Builds the routes of the page, its files and `/console/session`.
 
     Args:
-        facts: what the session says of the gateway besides its caller.
+        files: the console's files by path.
+        facts: the fields of the session that describe the gateway; the caller's scopes are added.
     """
     routes = APIRouter(include_in_schema=False)
 
@@ -89,7 +93,7 @@ def build_console_routes(files: Mapping[str, ConsoleFile], facts: Mapping[str, A
 
     @routes.api_route("/console", methods=["GET", "HEAD"])
     async def without_slash(request: Request) -> Response:
-        """Relative, so that it holds behind a path prefix as well."""
+        """Redirects to `/console/`. The target is relative, so that it also works behind a proxy's path prefix."""
         query = f"?{request.url.query}" if request.url.query else ""
         return RedirectResponse(f"console/{query}", status_code=307, headers=CONSOLE_HEADERS)
 

@@ -1,4 +1,5 @@
-"""`/docs`: every endpoint as the OpenAPI document has it, in one page of HTML that loads nothing and runs no script."""
+"""`/docs`: renders the OpenAPI document as one HTML page that loads nothing and runs no script. (Swagger UI would load
+its script from a CDN, with the rights of the console's origin.)"""
 
 from __future__ import annotations
 
@@ -27,10 +28,10 @@ OTHER_TAG: Final = "other"
 
 
 def build_reference_routes(document: Callable[[], Mapping[str, Any]]) -> APIRouter:
-    """`GET /docs`.
+    """Builds the route `GET /docs`. The page is rendered with the first request and then kept.
 
     Args:
-        document: the OpenAPI document.
+        document: returns the OpenAPI document.
     """
     routes = APIRouter(include_in_schema=False)
     made: list[str] = []
@@ -45,7 +46,7 @@ def build_reference_routes(document: Callable[[], Mapping[str, Any]]) -> APIRout
 
 
 def render_page(document: Mapping[str, Any]) -> str:
-    """The page of a document."""
+    """Renders an OpenAPI document as HTML, with its operations grouped by their first tag."""
     info = document["info"]
     by_tag: dict[str, list[str]] = {}
     for path, operations in document["paths"].items():

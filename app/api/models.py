@@ -1,4 +1,4 @@
-"""`GET /v1/models`: what can be asked for, over all providers, with context windows."""
+"""`GET /v1/models`: lists the models of all providers, with their context windows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.upstream.routing.model_catalogue import ModelCatalogue
 
 
 class ModelObject(Described):
-    """OpenAI's object; `context_window` where it is known."""
+    """OpenAI's model object, with `context_window` if it is known."""
 
     id: str
     object: str
@@ -27,7 +27,7 @@ class ModelList(Described):
 
 
 def build_model_routes(model_catalogue: ModelCatalogue, auth: Authenticator) -> APIRouter:
-    """OpenAI's two model endpoints; `context_window` is ours."""
+    """Builds OpenAI's two model endpoints. Models that the caller's key does not allow are left out."""
     routes = APIRouter(prefix="/v1", tags=["models"], responses=ERROR_RESPONSES)
     asks = Depends(auth.require_scope("chat"))
 
@@ -42,6 +42,7 @@ def build_model_routes(model_catalogue: ModelCatalogue, auth: Authenticator) -> 
     async def get_model(model: str, caller: Caller = asks) -> Response:
         found = await model_catalogue.find_model(model, caller.authorization)
         if found is None or not may_use_model(caller, model):
+            # 404 and not 403 for a model that the key does not allow: the list does not show it either.
             raise ModelNotFound(f"The model {model!r} does not exist.", param="model")
         return build_json_response(found)
 

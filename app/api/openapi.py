@@ -1,4 +1,5 @@
-"""/openapi.json: what the framework knows of the routes, and the chat endpoint, which stands before the framework."""
+"""Builds /openapi.json: FastAPI's description of the routes, and the chat endpoint, which does not pass through FastAPI
+and is described here."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ class ContentPart(Described):
 
 
 class ChatMessage(Described):
-    """A message as OpenAI has it; unknown fields are kept."""
+    """A chat message in OpenAI's form; unknown fields are kept."""
 
     role: Literal["system", "developer", "user", "assistant", "function"]
     content: str | list[ContentPart] | None = None
@@ -33,7 +34,7 @@ class ChatMessage(Described):
 
 
 class ToolMessage(Described):
-    """The result of a tool call; it follows the message that called."""
+    """The result of a tool call; it follows the assistant message with the call."""
 
     role: Literal["tool"]
     tool_call_id: str
@@ -41,7 +42,7 @@ class ToolMessage(Described):
 
 
 class ContextOptions(BaseModel):
-    """What becomes of the conversation's context with this request."""
+    """Options for the context of this request."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -53,7 +54,7 @@ class ContextOptions(BaseModel):
 
 
 class ChatCompletionRequest(Described):
-    """Everything OpenAI's request allows is accepted; what is not known here is passed on."""
+    """OpenAI's request. Fields that are not listed here are accepted and passed on to the provider."""
 
     model: str = Field(min_length=1)
     messages: list[ChatMessage | ToolMessage] = Field(min_length=1)
@@ -70,7 +71,7 @@ class ChatChoice(Described):
 
 
 class ChatCompletion(Described):
-    """OpenAI's object with what the model saw beside it."""
+    """OpenAI's object, with a report on the context that the model got."""
 
     id: str
     object: str
@@ -96,7 +97,7 @@ CHAT_REQUEST_HEADERS: Final[tuple[tuple[str, dict[str, Any], str], ...]] = (
 
 
 def build_openapi(application: FastAPI) -> Callable[[], dict[str, Any]]:
-    """The function that makes the application's document, once."""
+    """Returns a function that builds the application's OpenAPI document with its first call, and keeps it."""
 
     def document() -> dict[str, Any]:
         if application.openapi_schema is None:
@@ -150,7 +151,7 @@ def _add_chat_completions(document: dict[str, Any]) -> None:
 
 
 def _replace_422_responses(document: dict[str, Any]) -> None:
-    """The framework's own answer to bad parameters, 422, is a 400 here (`api.edge.error_responses`)."""
+    """Replaces FastAPI's 422 for invalid parameters by 400, which `api.edge.error_handlers` sends."""
     for operations in document["paths"].values():
         for operation in operations.values():
             if operation.get("responses", {}).pop("422", None) is not None:
@@ -160,7 +161,7 @@ def _replace_422_responses(document: dict[str, Any]) -> None:
 
 
 def _add_security_schemes(document: dict[str, Any]) -> None:
-    """A key is never required in mode `open`, where it tells tenants apart."""
+    """Describes both key headers. The last entry, `{}`, allows requests without a key: mode `open` needs none."""
     document["components"]["securitySchemes"] = {
         "key": {"type": "http", "scheme": "bearer"},
         "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},

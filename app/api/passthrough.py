@@ -1,4 +1,4 @@
-"""Every other `/v1/*` path of a configured provider, passed through untouched in both directions."""
+"""Passes every other `/v1/*` path through to a configured provider, and its answer back, unchanged."""
 
 from __future__ import annotations
 
@@ -36,14 +36,16 @@ OWN_PATHS: Final = (
     *("admin", "chat/completions", "context", "conversations", "models", "search"),
     "v1/chat/completions",  # of clients whose base URL has `/v1` twice
 )
-"""Below `/v1`: what the gateway answers itself never goes round it."""
+"""Paths below `/v1` that the gateway answers itself. They are never passed through: a request could otherwise avoid the
+gateway's own handling, for instance by another method."""
 SIMULATED_PATHS: Final = ("embeddings",)
-"""Below `/v1`: what the simulated model answers beside the gateway's own paths."""
+"""Paths below `/v1` that the simulated model answers."""
 BYPASSED_HEADERS: Final = {"x-context-status": "bypassed"}
-"""With an answer of a model to a conversation, of which the gateway shortens nothing and keeps nothing."""
+"""Headers of a passed-through model answer: the gateway shortens and stores nothing of its conversation."""
 _CONVERSATION_PATH = re.compile(r"/(?:complete|messages|responses|(?:.*/)?completions|threads/(?:[^/]+/)?runs)/?")
 FOREIGN_FETCH_MODES: Final = ("navigate", "no-cors")
-"""How a page of another site asks without the gateway's consent."""
+"""Values of `Sec-Fetch-Mode` with which a page of another site needs no CORS consent: a link, or an embedded
+resource."""
 FIRST_STATUS, LAST_STATUS = 200, 599
 NO_CONTENT: Final = 204
 NOT_MODIFIED: Final = 304
@@ -58,7 +60,7 @@ def build_passthrough_routes(
     body_limit_bytes: int,
     is_simulated: bool,
 ) -> APIRouter:
-    """A catch-all below `/v1`; to be included last.
+    """Builds the catch-all route below `/v1`. It must be included last: routes are tried in order.
 
     Args:
         is_simulated: the only provider is the simulated model.
@@ -89,6 +91,8 @@ def build_passthrough_routes(
         }
         if sent.content_type:
             passed["content-type"] = sent.content_type
+        # Without a model nothing says for which provider the client's key is, so only a single one without a key of its
+        # own gets it (decision 31).
         meant_for = find_only_keyless_provider(providers) if model is None else provider
         client_key = bind_client_key(caller.authorization, meant_for)
         call = UpstreamRequest(
@@ -108,6 +112,8 @@ def build_passthrough_routes(
 
 
 def _check_own_paths(path: str, request: Request, *, passes_on: bool) -> None:
+    # Compared without empty and `.` segments: a provider may normalize `/v1/./conversations`, so that the request would
+    # reach the provider's endpoint in place of the gateway's.
     below = "/".join(part for part in path.split("/") if part not in ("", "."))
     own = next((own for own in OWN_PATHS if below == own or below.startswith(f"{own}/")), None)
     if own is None:
@@ -118,7 +124,7 @@ def _check_own_paths(path: str, request: Request, *, passes_on: bool) -> None:
 
 
 def _read_raw_path(request: Request, path: str) -> str:
-    """The path below `/v1` with its escapes as the client wrote them: `%2F` within a name is not a slash."""
+    """Returns the path below `/v1` with the client's escapes, because `%2F` within a name is not a slash."""
     raw = request.scope.get("raw_path")
     prefix, slash, below = raw.decode("latin-1").partition("/v1/") if raw else ("", "", "")
     return f"/{below}" if slash and not prefix else f"/{path}"
@@ -127,7 +133,8 @@ def _read_raw_path(request: Request, path: str) -> str:
 def _check_cross_site(headers: Mapping[str, str]) -> None:
     """
     Raises:
-        InsufficientPermissions: a browser asks because a page of another site links to the gateway or embeds it.
+        InsufficientPermissions: a browser sent the request for a page of another site that links to the gateway or
+            embeds one of its paths.
     """
     if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") in FOREIGN_FETCH_MODES:
         raise InsufficientPermissions(
@@ -138,13 +145,13 @@ def _check_cross_site(headers: Mapping[str, str]) -> None:
 def _resolve_provider(
     router: Router, providers: Sequence[UpstreamProvider], caller: Caller, request: PassthroughRequest
 ) -> tuple[UpstreamProvider | None, str | None, PassthroughRequest]:
-    """The provider of the model that a request names, that model, and the request with that provider's own name for it;
-    the first provider where the request names none.
+    """Returns the provider of the model that a request names, the model, and the request with the provider's own name
+    for the model. A request without a model goes to the first provider.
 
     Raises:
-        InsufficientPermissions: the caller may ask for certain models only, and the body names none, or another.
-        InvalidRequest: it names several models, or is a form of too many fields.
-        ModelNotFound: there is no such model.
+        InsufficientPermissions: the caller's key allows certain models only, and the body names none or another one.
+        InvalidRequest: the request names several models, or is a form with too many fields.
+        ModelNotFound: no provider has the model.
     """
     fields = read_fields(request)
     model = read_model(request, fields)
@@ -157,20 +164,22 @@ def _resolve_provider(
     check_model_allowed(caller, model)
     check_fallback_models_allowed(caller, fields)
     deployment = router.resolve(model).deployments[0]
+    # A caller with limited models gets a rewritten body even for the same name: the provider's parser might otherwise
+    # take another of two `model` fields than the one that was checked.
     if deployment.upstream_model == model and not caller.allowed_models:
         return deployment.provider, model, request
     return deployment.provider, model, write_model(request, deployment.upstream_model)
 
 
 class _PassthroughResponse(Response):
-    """A provider's answer on its way to the client. When the client hangs up, the call is cancelled; however it ends,
-    its place is given back.
+    """Calls the provider and relays its answer to the client. A disconnect of the client cancels the call. The
+    admission slot is released however the call ends.
 
     Args:
-        admission_slot: of the request among those that ask a model.
-        gateway_headers: the gateway's headers.
-        client_key: the client's, whether the call shows it or not.
-        asks_model: an answer without content is none.
+        admission_slot: acquires the request's admission slot on entry, releases it on exit.
+        gateway_headers: headers that the gateway adds to the answer.
+        client_key: the client's key, even if the call does not send it.
+        asks_model: the request names a model, so 204 (no content) is an error.
     """
 
     def __init__(
@@ -198,7 +207,7 @@ class _PassthroughResponse(Response):
                 await self._relay_response(send)
         except GatewayError as error:
             if self._has_response_started:
-                raise
+                raise  # the status is sent: `BrokenResponseMiddleware` ends the connection
             await build_error_response(error, self._gateway_headers)(scope, receive, send)
 
     async def _relay_response(self, send: Send) -> None:
@@ -208,7 +217,7 @@ class _PassthroughResponse(Response):
             self._check_status(reply.status)
             kept = select_client_headers(reply.headers)
             if reply.status == NO_CONTENT:
-                kept.pop("content-length", None)  # of a body that HTTP has no place for
+                kept.pop("content-length", None)  # RFC 9110, 8.6: a 204 must not have one
             headers = ResponseHeaders({}).merge_headers({**kept, **self._gateway_headers})
             self._has_response_started = True
             await send({"type": "http.response.start", "status": reply.status, "headers": headers})
@@ -221,7 +230,7 @@ class _PassthroughResponse(Response):
     def _check_status(self, status: int) -> None:
         """
         Raises:
-            UpstreamUnavailable: no client could do anything with an answer of this status.
+            UpstreamUnavailable: no client can use an answer with this status.
         """
         what = f"Provider {self._provider.name!r} answered with status {status}"
         if not FIRST_STATUS <= status <= LAST_STATUS:

@@ -1,5 +1,5 @@
-"""The model that a passed-through request names: in its JSON body, its form, its query or its path. Read it, or write
-another name in its place. Pure."""
+"""Reads the model that a passed-through request names, or replaces it: in a JSON body, a form, the query or the path.
+Pure."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ from app.errors import InvalidRequest
 from app.pipeline.call.upstream_body import encode_fields
 
 MAX_FORM_FIELDS: Final = 1000
-"""Of a form: each costs some microseconds, and a body may hold a million."""
+"""The most fields of a form: each takes some microseconds to read, and a body has room for a million."""
 FORM: Final = b"application/x-www-form-urlencoded"
 MULTIPART: Final = b"multipart/form-data"
 MAX_FIELD_NAME_BYTES: Final = 64
-"""Of a field that may name a model: `fallbacks[]` with all characters escaped has half of it."""
+"""The longest escaped name of a field that may name a model: `fallbacks[]` with all characters escaped has 33 bytes."""
 MAX_MODEL_BYTES: Final = 4096
 MODEL_FIELD: Final = "model"
 _MODEL: Final = MODEL_FIELD.encode()
 _MODEL_FIELDS: Final = (_MODEL, *(name.encode() for name in FALLBACK_MODEL_FIELDS))
 _BYTES_ENCODING: Final = "latin-1"
-"""Decodes any bytes, and gives the same back."""
+"""An encoding that decodes any bytes, and encodes them to the same bytes again."""
 _BOUNDARY = re.compile(r"[0-9A-Za-z'()+_,./:=? -]{0,69}[0-9A-Za-z'()+_,./:=?-]")
-"""RFC 2046, 5.1.1."""
+"""A multipart boundary (RFC 2046, 5.1.1)."""
 _MODEL_IN_PATH = re.compile(r"^/(engines|deployments)/([^/]+)(?=/)")
 """`/engines/{model}/completions` is OpenAI's older form, `/deployments/{model}/…` is Azure's."""
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
-# The parser's own log quotes what it stumbles over, which may be anybody's text.
+# The parser's log quotes the bytes that it cannot parse; they may be a message's content.
 logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
 
 
 class PassthroughRequest(msgspec.Struct, frozen=True):
-    """What of a request may name a model.
+    """The parts of a request that may name a model.
 
     Args:
-        path: below `/v1`, begins with a slash; escapes as they were sent.
-        query: without the question mark.
-        content_type: the header's value; empty where there is none.
+        path: the path below `/v1`, with a leading slash and the client's escapes.
+        query: the query without the question mark.
+        content_type: the header's value; empty if the request has none.
     """
 
     path: str
@@ -60,9 +60,9 @@ class _Pair(msgspec.Struct, frozen=True):
     """One field of a query or a form."""
 
     raw: bytes
-    """As it was sent."""
+    """The field as it was sent."""
     name: bytes = b""
-    """Decoded; empty where the field cannot name a model."""
+    """The decoded name; empty if the field cannot name a model."""
     value: bytes = b""
 
 
@@ -76,8 +76,8 @@ class _Part(msgspec.Struct, frozen=True):
 
 
 def read_fields(request: PassthroughRequest) -> Mapping[str, Any]:
-    """The fields of a body: of a JSON object whatever the content type says, or of a form. A field that a form has
-    several times, or under a name such as `models[]`, is a tuple. Empty where the body cannot be read.
+    """Returns the fields of a body: a JSON object, whatever its content type is, or a form. A form's field that occurs
+    several times, or has a name such as `models[]`, becomes a tuple. A body that cannot be parsed has no fields.
 
     Raises:
         InvalidRequest: a form has too many fields.
@@ -93,13 +93,13 @@ def read_fields(request: PassthroughRequest) -> Mapping[str, Any]:
 
 
 def read_model(request: PassthroughRequest, fields: Mapping[str, Any]) -> str | None:
-    """The model that a request names; None where it names none.
+    """Returns the model that a request names; None if it names none.
 
     Args:
-        fields: as `read_fields` reads them.
+        fields: the result of `read_fields`.
 
     Raises:
-        InvalidRequest: it names several.
+        InvalidRequest: the request names several models.
     """
     pairs = _read_form(request.query.encode())
     in_query = _group_values([(pair.name, pair.value) for pair in pairs if pair.name])
@@ -116,8 +116,8 @@ def read_model(request: PassthroughRequest, fields: Mapping[str, Any]) -> str | 
 
 
 def write_model(request: PassthroughRequest, model: str) -> PassthroughRequest:
-    """The request with another name in each place where it names a model. A body that names one is written anew: each
-    JSON field once, and each part of a form as it was read, so that no other reader finds another name in it."""
+    """Returns the request with `model` in each place where it names a model. A body that names a model is encoded anew,
+    each JSON field once and each part of a form as it was parsed, so that no other parser finds another name in it."""
     path = _MODEL_IN_PATH.sub(lambda found: f"/{found[1]}/{quote(model, safe='')}", request.path)
     query = request.query
     pairs = _read_form(query.encode())
@@ -153,8 +153,8 @@ def _read_model_from_path(path: str) -> str | None:
 
 
 def _read_form(form: bytes) -> list[_Pair]:
-    """The fields of a query or a form. Only what may name a model is decoded: to decode all takes half a second for
-    each MB."""
+    """Splits a query or a form into fields. Only fields that may name a model are decoded: to decode all takes half a
+    second for each MB."""
     if form.count(b"&") >= MAX_FORM_FIELDS:
         raise _too_many_fields_error()
     pairs = []
@@ -179,17 +179,18 @@ def _decode_form_value(value: bytes) -> bytes:
 
 
 def _write_form(pairs: Sequence[_Pair], model: str) -> bytes:
-    """The fields as they were sent but for the model. A semicolon is escaped: some readers end a field there."""
+    """Joins the fields, with another model. A semicolon is escaped, because some parsers end a field there."""
     named = b"model=" + quote(model, safe="").encode()
     return b"&".join(named if pair.name == _MODEL else pair.raw.replace(b";", b"%3B") for pair in pairs)
 
 
 def _read_multipart(body: bytes, options: Mapping[bytes, bytes]) -> list[_Part]:
-    """The parts of a form; none where it is not well-formed to its end."""
+    """Returns the parts of a multipart form; none if it is not well-formed to its end."""
     boundary = options.get(b"boundary", b"")
     if _BOUNDARY.fullmatch(boundary.decode(_BYTES_ENCODING)) is None:
         return []
-    # The parser takes half a microsecond for each space behind a boundary, and ten for each line that begins like one.
+    # Guards against slow bodies: the parser takes half a microsecond for each blank after a boundary, and ten for each
+    # line that begins like a boundary.
     if any(b"--" + boundary + blank in body for blank in (b" ", b"\t")):
         return []
     if body.count(b"--" + boundary) > MAX_FORM_FIELDS + 1:
@@ -203,7 +204,7 @@ def _read_multipart(body: bytes, options: Mapping[bytes, bytes]) -> list[_Part]:
 
 
 class _MultipartReader:
-    """Collects the parts of a form while it is parsed."""
+    """Collects the parts of a form from the parser's callbacks."""
 
     def __init__(self) -> None:
         self.parts: list[_Part] = []
@@ -215,7 +216,7 @@ class _MultipartReader:
     def parse_body(self, body: bytes, boundary: bytes) -> None:
         """
         Raises:
-            FormParserError: it is not well-formed.
+            FormParserError: the body is not well-formed.
         """
         parser = MultipartParser(
             boundary,
@@ -263,8 +264,8 @@ def _write_multipart(parts: Sequence[_Part], boundary: bytes, model: str) -> byt
 
 
 def _escape_quoted(value: bytes) -> bytes:
-    """A name between quotation marks as browsers write it (WHATWG, multipart/form-data encoding algorithm). A backslash
-    is escaped too: some readers take it for the beginning of an escape."""
+    """Escapes a quoted name as browsers do (WHATWG, multipart/form-data encoding algorithm). A backslash is escaped,
+    too, because some parsers take it for the beginning of an escape."""
     for character in (b'"', b"\\", b"\r", b"\n"):
         value = value.replace(character, b"%%%02X" % ord(character))
     return value

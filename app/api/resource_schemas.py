@@ -1,4 +1,5 @@
-"""What the endpoints of stored things share: list objects, pages, metadata, JSON answers, and their descriptions."""
+"""What the endpoints for stored objects share: schemas of pages, metadata and errors, and builders of JSON
+responses."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ Limit = Annotated[int, Query(ge=1, le=MAX_PAGE_SIZE, description="How many there
 After = Annotated[str | None, Query(description="Id of the last one of the page before.")]
 Order = Literal["asc", "desc"]
 _WITHOUT_NUL: Final = "^[^\\x00]*$"
-"""What databases can compare."""
+"""A pattern for text without NUL, which Postgres cannot store."""
 Metadata = Annotated[
     dict[
         Annotated[str, Field(max_length=64, pattern=_WITHOUT_NUL)],
@@ -26,9 +27,9 @@ Metadata = Annotated[
     ],
     Field(max_length=16, json_schema_extra={"additionalProperties": False}),
 ]
-"""OpenAI's: at most 16 pairs, names of 64 and values of 512 characters."""
+"""OpenAI's limits: at most 16 pairs, names of 64 and values of 512 characters."""
 MAX_UNIX_SECONDS: Final = 253_402_300_799
-"""Unix seconds; the last ones that there is a date for."""
+"""The end of the year 9999, after which Python's `datetime` has no date."""
 _METADATA_QUERY: Final = re.compile(r"metadata\[(.{1,64})\]", re.DOTALL)
 METADATA_FILTER_SCHEMA: Final[dict[str, Any]] = {
     "parameters": [
@@ -42,11 +43,11 @@ METADATA_FILTER_SCHEMA: Final[dict[str, Any]] = {
         }
     ]
 }
-"""`openapi_extra` of a route that reads `parse_metadata_filter`."""
+"""`openapi_extra` of a route that calls `parse_metadata_filter`."""
 
 
 class Described(BaseModel):
-    """A JSON object as /openapi.json describes it; there may be more in it."""
+    """A JSON object in /openapi.json; it may have more fields than are described."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -54,7 +55,7 @@ class Described(BaseModel):
 EVENT_STREAM_CONTENT: Final[dict[str, Any]] = {
     "text/event-stream": {"schema": {"description": "Events whose data is JSON, and `[DONE]` as the last one's."}}
 }
-"""`content` of an answer that may be a stream."""
+"""`content` of a response that may be a stream."""
 
 
 class ErrorDetails(Described):
@@ -65,13 +66,13 @@ class ErrorDetails(Described):
 
 
 class ErrorBody(Described):
-    """Every error, whatever its status."""
+    """OpenAI's error body, used with every error status."""
 
     error: ErrorDetails
 
 
 class Page(Described):
-    """OpenAI's list object; each kind of page says what is in its `data`."""
+    """OpenAI's list object; each subclass gives the type of `data`."""
 
     object: str
     data: list[Any]
@@ -81,13 +82,13 @@ class Page(Described):
 
 
 class Strict(BaseModel):
-    """A body of our own making: fields that nobody knows are refused."""
+    """A request body that the gateway defines (not OpenAI): unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class Deleted(Described):
-    """What deletions answer."""
+    """The answer to a deletion."""
 
     id: str
     object: str
@@ -105,11 +106,12 @@ ERROR_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
         (503, "The store is away; try again."),
     )
 }
-"""`responses` of every route that reads or writes stored things."""
+"""`responses` of every route that reads or writes stored objects."""
 
 
 class StrictJsonRoute(APIRoute):
-    """A route whose JSON body is read by the rules of JSON: half surrogate pairs and NaN could not be stored."""
+    """A route that parses its JSON body strictly: Python's parser accepts lone surrogates and NaN, which cannot be
+    stored."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -126,24 +128,28 @@ class _StrictRequest(Request):
 
 
 def parse_metadata_filter(request: Request) -> dict[str, str]:
-    """The pairs of `metadata[name]=value` in the query."""
+    """Returns the pairs of `metadata[name]=value` in the query."""
     named = ((_METADATA_QUERY.fullmatch(name), value) for name, value in request.query_params.multi_items())
     return {name[1]: value for name, value in named if name is not None}
 
 
 def to_unix_seconds(moment: datetime | None) -> int:
-    """A time as OpenAI writes it."""
+    """Returns a time as OpenAI writes it; 0 for None."""
     return 0 if moment is None else int(moment.timestamp())
 
 
 def build_json_response(body: Any, *, conversation_id: str | None = None) -> Response:
-    """A whole answer. `conversation_id` is told beside it where the body need not name it."""
+    """Builds a JSON response.
+
+    Args:
+        conversation_id: sent as `X-Conversation-Id`, for bodies that do not name their conversation.
+    """
     headers = None if conversation_id is None else {"x-conversation-id": conversation_id}
     return Response(orjson.dumps(body), media_type="application/json", headers=headers)
 
 
 def build_page(objects: Sequence[Mapping[str, Any]], *, has_more: bool) -> dict[str, Any]:
-    """OpenAI's list object."""
+    """Builds OpenAI's list object."""
     return {
         "object": "list",
         "data": list(objects),

@@ -1,4 +1,4 @@
-"""`POST /v1/context/count`: what a request would weigh, before it is sent."""
+"""`POST /v1/context/count`: counts the tokens of a request without sending it to a model."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from app.api.resource_schemas import ERROR_RESPONSES, Described
 from app.pipeline.pipeline import Pipeline
 
 CHAT_REQUEST_SCHEMA: Final = {"$ref": "#/components/schemas/ChatCompletionRequest"}
-"""Described with the chat endpoint (`api.openapi`)."""
+"""Refers to the schema that `api.openapi` adds with the chat endpoint."""
 
 
 class Count(Described):
-    """What a request weighs."""
+    """The tokens of a request, and how they compare to the model's window."""
 
     object: str
     model: str
@@ -31,7 +31,7 @@ class Count(Described):
 
 
 def build_token_count_routes(pipeline: Pipeline, auth: Authenticator, *, body_limit_bytes: int) -> APIRouter:
-    """Endpoints on the context of a request."""
+    """Builds the route `POST /v1/context/count`."""
     routes = APIRouter(prefix="/v1/context", tags=["context"])
 
     @routes.post(

@@ -1,1 +1,1 @@
-"""Stored conversations looked at, corrected, erased and moved: what is done with them beside answering."""
+"""Operations on stored conversations other than answering: read, search, edit, erase, export, import, verify."""

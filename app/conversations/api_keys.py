@@ -1,4 +1,4 @@
-"""API keys issued, listed and revoked: by the command line and by holders of an `admin` key alike."""
+"""Creates, lists and revokes API keys, for the command line and for the endpoints below `/v1/admin/keys`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_NAME_CHARS: Final = 100
 
 
 class NewApiKey(msgspec.Struct, frozen=True):
-    """What a key is to be. Without a tenant it gets a new one of its own."""
+    """The properties of a new key. Without `tenant` the key gets a new tenant."""
 
     name: str
     tenant: str | None = None
@@ -35,11 +35,11 @@ class NewApiKey(msgspec.Struct, frozen=True):
 
 
 class ApiKeys:
-    """The gateway's own keys.
+    """Manages the gateway's API keys.
 
     Args:
-        policies: names that a key may name.
-        random_bytes: must not be foreseeable.
+        policies: the names of all policies.
+        random_bytes: a cryptographically secure source.
     """
 
     def __init__(
@@ -56,13 +56,13 @@ class ApiKeys:
         self._random_bytes = random_bytes
 
     async def create_key(self, new_key: NewApiKey) -> tuple[str, ApiKey]:
-        """Make a key and keep its digest.
+        """Creates a key and stores its digest.
 
         Returns:
-            The key itself, which nobody can tell again, and what is kept of it.
+            The secret, which is not stored and cannot be shown again, and the stored key.
 
         Raises:
-            InvalidRequest: it could never be used, or not as is wished.
+            InvalidRequest: a property is invalid.
         """
         now = self._now()
         self._check_new_key(new_key, now)
@@ -84,11 +84,11 @@ class ApiKeys:
         return secret, key
 
     async def list_keys(self, tenant: str | None = None) -> list[ApiKey]:
-        """What is kept of a tenant's keys, or of everybody's, oldest first; those that are no longer valid too."""
+        """Returns the keys of a tenant, or of all tenants, oldest first, with expired and revoked ones."""
         return await self._store.list_api_keys(tenant=tenant)
 
     async def revoke_key(self, key_id: str) -> ApiKey:
-        """End a key's validity.
+        """Revokes a key.
 
         Raises:
             NotFound: there is no such key.

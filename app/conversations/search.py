@@ -1,7 +1,7 @@
-"""Finding what was said: in one conversation, or in all of a tenant's.
+"""Searches messages in one conversation, or in all conversations of a tenant.
 
-Messages are made findable when somebody searches, newest conversations first and for a bounded time; what is left is
-done in the background, and the answer says that it may be incomplete.
+Messages are indexed when somebody searches, newest conversations first and for a bounded time. The rest is indexed in
+the background, and the answer says that it may be incomplete.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from app.pipeline.view.quotations import MessageSearch
 from app.store.contract import ConversationQuery, Store
 
 INDEXING_SECONDS: Final = 1.0
-"""How long a search may spend on making messages findable first."""
+"""How long a search may spend on indexing before it searches."""
 CONVERSATION_PAGE_SIZE: Final = 100
 CLOCK_SKEW: Final = timedelta(seconds=60)
-"""A conversation may bear a time that is a little older than when it became visible."""
+"""How much older a conversation's time of change may be than the moment at which it became visible to others."""
 MAX_CACHED_TENANTS: Final = 10_000
 EXCERPT_CHARS: Final = 240
 EXCERPT_LEAD_CHARS: Final = 60
 
 
 class MessageHit(msgspec.Struct, frozen=True):
-    """A message that a search found."""
+    """A message that matches a search."""
 
     conversation: Conversation
     message: LogMessage
@@ -43,19 +43,20 @@ class MessageHit(msgspec.Struct, frozen=True):
 
 
 class SearchResult(msgspec.Struct, frozen=True):
-    """What a search found, best first."""
+    """The result of a search."""
 
     terms: Sequence[str]
-    """What was looked for: the words of the question that tell something, as they are indexed."""
+    """The words that were searched, in the form in which they are indexed."""
     hits: Sequence[MessageHit]
+    """Matching messages, best first."""
     is_complete: bool
-    """Whether every message was looked at; otherwise some are still being made findable."""
+    """Whether all messages were searched; otherwise some are not indexed yet."""
     is_limited: bool
     """Whether only the newest messages are ever searched, because what is stored is encrypted."""
 
 
 class ConversationSearch:
-    """Searches by words: lightly stemmed, identifiers whole and in parts, rarest words first."""
+    """Searches messages by words: lightly stemmed, identifiers as a whole and in parts, rare words first."""
 
     def __init__(
         self, *, store: Store, message_search: MessageSearch, tasks: BackgroundTasks, clock: Callable[[], datetime]
@@ -68,7 +69,7 @@ class ConversationSearch:
         self._running_index_jobs: set[str] = set()
 
     async def search_conversation(self, conversation: Conversation, query: str, *, limit: int) -> SearchResult:
-        """The messages of a conversation that hold the words of `query`."""
+        """Returns the messages of a conversation that contain words of `query`."""
         terms = extract_query_terms(query)
         is_complete = await self._index_conversation(conversation, time.monotonic() + INDEXING_SECONDS)
         if not is_complete:
@@ -79,7 +80,7 @@ class ConversationSearch:
         return SearchResult(terms, hits, is_complete, not self._store.is_fully_searchable)
 
     async def search_tenant(self, caller: Caller, query: str, *, limit: int) -> SearchResult:
-        """The caller's conversations that hold the words of `query`, each with its best message."""
+        """Returns the caller's conversations that contain words of `query`, each with its best message."""
         terms = extract_query_terms(query)
         is_complete = await self._index_tenant(caller.tenant, time.monotonic() + INDEXING_SECONDS)
         if not is_complete:
@@ -89,7 +90,7 @@ class ConversationSearch:
         return SearchResult(terms, hits, is_complete, not self._store.is_fully_searchable)
 
     def _index_in_background(self, name: str, work: AsyncIterator[None]) -> None:
-        """Go on in the background, once for each name at a time."""
+        """Indexes in the background, with at most one job for each name at a time."""
         if name in self._running_index_jobs:
             return
         self._running_index_jobs.add(name)
@@ -100,7 +101,7 @@ class ConversationSearch:
             async for _ in work:
                 pass
         except StoreUnavailable:
-            return
+            return  # the next search indexes the rest
         finally:
             self._running_index_jobs.discard(name)
 
@@ -113,13 +114,14 @@ class ConversationSearch:
             yield
 
     async def _index_conversation(self, conversation: Conversation, deadline: float) -> bool:
-        """Make a conversation findable, as far as there is time. Whether all of it is."""
+        """Indexes a conversation until `deadline` (monotonic seconds). Returns whether all of it is indexed."""
         if not self._store.is_fully_searchable:
             return True
         return await self._message_search.index_messages_until(conversation, conversation.head_seq + 1, deadline)
 
     async def _index_tenant(self, tenant: str, deadline: float) -> bool:
-        """Make a tenant's conversations findable that changed since all of them were, as far as there is time."""
+        """Indexes the conversations of a tenant that changed since all were last indexed, until `deadline`. Returns
+        whether all are indexed."""
         if not self._store.is_fully_searchable:
             return True
         started_at = self._clock()
@@ -147,8 +149,7 @@ class ConversationSearch:
 
 
 def build_search_excerpt(message: LogMessage, query: str) -> str:
-    """The part of a message's text that a person who searched wants to see: around the first of the words, on one
-    line."""
+    """Returns the part of a message's text around the first word of the query, on one line."""
     text = " ".join(extract_quotable_text(message.message).split())
     words = [re.escape(word) for word in re.findall(r"\w+", query) if len(word) > 1]
     match = re.search("|".join(sorted(words, key=len, reverse=True)), text, re.IGNORECASE) if words else None

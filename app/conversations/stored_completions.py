@@ -1,7 +1,7 @@
-"""Stored completions: found again by their ids, shown as they stand in the log.
+"""Finds stored completions by id and builds them from the log.
 
-What was deleted or erased there is gone here too: a completion has nothing of the conversation's words itself, except
-for the instructions that came with its request.
+A stored completion has no copy of the conversation's text, except for the instructions of its request. So whatever is
+deleted or erased in the log is gone from the completion, too.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from app.pipeline.chat_request import Caller
 from app.store.contract import CompletionQuery, Store
 
 MAX_CONCURRENT_READS: Final = 8
-"""How many answers of a page are read at the same time."""
+"""How many answers of a page are read concurrently."""
 NUL: Final = "\0"
-"""No id or name that is stored holds it: PostgreSQL could not keep it."""
+"""No stored id or name contains it, because PostgreSQL cannot store it. A query with it would fail."""
 PARAMETERS: Final = (
     "request_id",
     "tool_choice",
@@ -36,10 +36,10 @@ PARAMETERS: Final = (
     "tools",
     "response_format",
 )
-"""What OpenAI's object repeats of the request, null where it was not said."""
+"""Fields of the request that OpenAI's object repeats; null if the request did not have them."""
 
 CompletionPageResult = tuple[list[dict[str, Any]], bool]
-"""Objects, and whether there are more."""
+"""Objects, and whether more follow."""
 
 
 class StoredCompletions:
@@ -49,10 +49,10 @@ class StoredCompletions:
         self._store = store
 
     async def list_completions(self, caller: Caller, query: CompletionQuery, after: str | None) -> CompletionPageResult:
-        """Stored completions, as objects.
+        """Returns a page of stored completions, and whether more follow.
 
         Args:
-            after: id of the last one seen.
+            after: the id of the last completion of the page before.
 
         Raises:
             CompletionNotFound: there is no completion `after`.
@@ -73,7 +73,7 @@ class StoredCompletions:
         return [one for one in objects if one is not None], len(found) > query.limit
 
     async def read_completion(self, caller: Caller, completion_id: str) -> dict[str, Any]:
-        """A stored completion as an object.
+        """Returns a stored completion as an object.
 
         Raises:
             CompletionNotFound: there is none.
@@ -84,7 +84,7 @@ class StoredCompletions:
         return shown
 
     async def replace_metadata(self, caller: Caller, completion_id: str, metadata: Mapping[str, str]) -> dict[str, Any]:
-        """Replace a completion's metadata; the object as it then is.
+        """Replaces a completion's metadata; returns the changed object.
 
         Raises:
             CompletionNotFound: there is none.
@@ -96,7 +96,7 @@ class StoredCompletions:
         return await self.read_completion(caller, completion.id)
 
     async def delete_completion(self, caller: Caller, completion_id: str) -> None:
-        """Forget a completion; its conversation stays.
+        """Deletes a stored completion; its conversation stays.
 
         Raises:
             CompletionNotFound: there is none.
@@ -108,7 +108,8 @@ class StoredCompletions:
     async def list_messages(
         self, caller: Caller, completion_id: str, *, after: str | None, limit: int, descending: bool
     ) -> CompletionPageResult:
-        """What was asked: instructions, then the log before the answer. One read of the log, of a page's length.
+        """Returns the messages of a completion's request: instructions, then the log before the answer. A page takes
+        one read of the log.
 
         Raises:
             CompletionNotFound, NotFound: there is no such completion, or it has no message `after`.
@@ -153,7 +154,7 @@ class StoredCompletions:
         return await self._store.find_conversation(tenant=completion.tenant, conversation_id=completion.conversation_id)
 
     async def _build_object(self, completion: StoredCompletion) -> dict[str, Any] | None:
-        """A completion as OpenAI's object; None if its conversation was deleted meanwhile."""
+        """Builds OpenAI's completion object; None if the conversation was deleted meanwhile."""
         conversation = await self._find_conversation(completion)
         if conversation is None:
             return None
@@ -163,6 +164,7 @@ class StoredCompletions:
 
 def _build_completion_object(completion: StoredCompletion, answer: LogMessage) -> dict[str, Any]:
     told = build_stored_completion(answer, completion.model)
+    # A redaction covers the first choice; the alternatives repeat its content and must not be shown either.
     choices = told["choices"][:1] if DELETED in (answer.meta or {}) else told["choices"]
     return {
         **told,
@@ -180,7 +182,7 @@ def _build_completion_object(completion: StoredCompletion, answer: LogMessage) -
 
 
 def _build_message_object(completion: StoredCompletion, number: int, message: str | Message) -> dict[str, Any]:
-    """A message as OpenAI lists it: content that came in parts is told as text, and the parts beside it."""
+    """Builds a message as OpenAI lists it: `content` is text, and content in parts is also in `content_parts`."""
     body = Message(message.encode()).body if isinstance(message, str) else message.body
     content = body.get("content")
     parts = content if isinstance(content, list) else None
@@ -194,7 +196,7 @@ def _build_message_object(completion: StoredCompletion, number: int, message: st
 
 
 def _parse_message_index(completion_id: str, message_id: str, count: int) -> int:
-    """The number in the id of a message."""
+    """Returns the number in the id of a message of a completion."""
     prefix, _, number = message_id.rpartition("-")
     if prefix != completion_id or not number.isdecimal() or len(number) > len(str(count)) or int(number) >= count:
         raise NotFound(f"Message with id {message_id!r} not found in chat completion {completion_id!r}.", param="after")

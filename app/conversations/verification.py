@@ -1,7 +1,7 @@
-"""Check what a database holds against itself: chains recomputed, totals added up, references followed. Writes nothing.
+"""Verifies a database: recomputes links, adds up token totals, follows references. It writes nothing.
 
-What is found is a fault of the gateway, of a disk, or of somebody's hands; a notice is worth knowing and no fault.
-A conversation's root is not recomputed: one that was begun empty has a random one.
+A fault comes from a bug, a damaged disk or a manual change; a notice is worth knowing, but no fault. A conversation's
+root is not recomputed, because a conversation that was created empty has a random one.
 """
 
 from __future__ import annotations
@@ -27,58 +27,61 @@ from app.store.encryption.sealed_fields import FieldSealer
 from app.store.lineage import find_segments, first_own_seq
 
 MAX_LISTED_PER_KIND: Final = 100
-"""So many of each kind are listed; the others are counted."""
+"""The most findings of one kind that are listed; further ones are only counted."""
 MAX_DRIFT_SHARE: Final = 0.05
-"""How far, on average, our count of prompts may be from what providers report before it is told."""
+"""The mean difference between our counts of prompts and the providers' from which on a notice is reported."""
 MIN_DRIFT_REPORTS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class VerificationFinding:
-    """Something that is not as it must be, or a notice."""
+    """A fault or a notice."""
 
     kind: str
     subject_id: str
-    """A conversation's id or that of what refers to one."""
+    """The id of a conversation, or of a row that refers to one."""
     description: str
 
 
 @dataclass(slots=True)
 class VerificationReport:
-    """What a verification came to, so far."""
+    """The results of a verification, complete or so far."""
 
     conversations: int = 0
     messages: int = 0
     chunks: int = 0
     unreadable_messages: int = 0
-    """Messages under a key that is not configured: their links and tokens could not be recomputed."""
+    """Messages encrypted with a key that is not configured: their links and tokens cannot be recomputed."""
     redacted_messages: int = 0
-    """Messages that were erased: their links stand for what is gone."""
+    """Deleted or erased messages. The link of an erased one cannot be recomputed, since its text is gone."""
     recounted_tokens: int = 0
     miscounted_messages: int = 0
-    """Messages whose stored token count is not what is counted now."""
+    """Messages whose stored token count differs from a new count."""
     usage_reports: int = 0
-    """Answers for whose prompt the provider reported a number of tokens."""
+    """Answers with a provider's report of the prompt's tokens."""
     reported_tokens: int = 0
     drift_tokens: int = 0
-    """How far our calibrated counts of those prompts were off, summed up regardless of the sign."""
+    """The sum of absolute differences between our calibrated counts of those prompts and the reports."""
     faults: list[VerificationFinding] = field(default_factory=list)
     notices: list[VerificationFinding] = field(default_factory=list)
     counts_by_kind: dict[str, int] = field(default_factory=dict)
-    """How often each kind was found, those that are not listed included."""
+    """The number of findings by kind, with those that are not listed."""
 
     @property
     def drift_share(self) -> float:
-        """Of what was reported, the share that our counts were off by."""
+        """The mean difference of our counts, as a share of the reported tokens."""
         return self.drift_tokens / self.reported_tokens if self.reported_tokens else 0.0
 
 
 class DatabaseVerifier:
-    """Goes over a whole database once.
+    """Verifies a whole database once.
 
     Args:
-        counter_for: the token counter of an encoding.
-        on_progress: is called after each message and each summary that was looked at.
+        audit: reads the database's rows.
+        sealing: decrypts messages.
+        counter_for: returns the token counter of an encoding.
+        now: the time by which expired rows are recognized.
+        on_progress: called after each message and each summary.
     """
 
     def __init__(
@@ -100,7 +103,7 @@ class DatabaseVerifier:
     async def run(self) -> VerificationReport:
         """
         Raises:
-            StoreUnavailable: the database went away.
+            StoreUnavailable: the database became unavailable.
         """
         async for conversation in self._audit.stream_conversations():
             await self._verify_conversation(conversation)
@@ -135,7 +138,7 @@ class DatabaseVerifier:
             self._record_fault("head", conversation.id, told)
 
     async def _find_shared_message(self, conversation: Conversation) -> LogMessage | None:
-        """The last message that a branch shares; None where its lineage is at fault."""
+        """Returns the last message that a branch shares with its ancestors; None if its lineage is faulty."""
         before, shared = -1, None
         for ancestor_id, upto_seq in conversation.lineage:
             ancestor = await self._audit.find_conversation(conversation.root, ancestor_id)
@@ -151,7 +154,7 @@ class DatabaseVerifier:
         return shared
 
     def _decrypt_message(self, conversation: Conversation, stored: LogMessage) -> LogMessage | None:
-        """A message with its body readable; None where it cannot be read."""
+        """Returns a message decrypted; None if its key is missing."""
         try:
             return self._sealing.unseal_message(conversation.tenant, stored)
         except StoreUnreadable:
@@ -193,7 +196,7 @@ class DatabaseVerifier:
 
 
 class _LogWalk:
-    """One conversation's own messages, walked from the first to the last."""
+    """Checks one conversation's own messages, from the first to the last."""
 
     def __init__(self, conversation: Conversation, counter: TokenCounter) -> None:
         self._conversation = conversation
@@ -208,15 +211,16 @@ class _LogWalk:
         self.recounted_tokens = 0
 
     def start_after(self, shared_message: LogMessage) -> None:
-        """Its own messages follow this one of an ancestor."""
+        """Starts a branch after the last message that it shares with an ancestor."""
         self._position = LinkPosition(shared_message.link, shared_message.skeleton, False)
         self._tokens_total, self._is_answered = shared_message.tokens_total, shared_message.answered
 
     def check_message(self, stored: LogMessage, decrypted: LogMessage | None) -> list[tuple[str, str]]:
-        """What is wrong with the next message, as (kind, what).
+        """Returns the faults of the next message, as pairs of kind and description.
 
         Args:
-            decrypted: the same, decrypted; None where that is not possible.
+            stored: the message as it is stored.
+            decrypted: the same message, decrypted; None if that is not possible.
         """
         self.decrypted_message = decrypted
         seq, found = stored.seq, []
@@ -269,14 +273,14 @@ class _LogWalk:
         return f"the {which} of message {stored.seq} is not that of its body and what comes before"
 
     def _find_linked_message(self, decrypted: LogMessage) -> Message | None:
-        """The message that its link was made of; None where that is gone for good."""
+        """Returns the message from which the link was computed; None if it was erased."""
         if not self.was_redacted:
             return decrypted.message
         deleted: dict[str, Any] = (decrypted.meta or {}).get(DELETED) or {}
         return Message(deleted["body"].encode()) if deleted.get("body") and not deleted.get("erased") else None
 
     def check_head(self) -> list[str]:
-        """What the conversation's row says otherwise than its last message."""
+        """Returns where the conversation's row differs from its last message."""
         one, last = self._conversation, self._position
         pairs = (
             ("ends with message", one.head_seq, self._next_seq - 1),
@@ -302,7 +306,7 @@ def _format_value(value: object) -> object:
 
 
 def _read_calibration(answer: LogMessage | None) -> tuple[int, int] | None:
-    """Of an answer: our count of its prompt, and the provider's."""
+    """Returns our count of an answer's prompt and the provider's; None without a report."""
     told = ((answer.meta if answer is not None else None) or {}).get("context") or {}
     calibration = told.get("calibration") or {}
     estimated, reported = calibration.get("estimated_tokens"), calibration.get("reported_tokens")
@@ -312,8 +316,8 @@ def _read_calibration(answer: LogMessage | None) -> tuple[int, int] | None:
 
 
 async def check_summary(audit: DatabaseScan, stored_summary: SummaryRow) -> list[str]:
-    """What is wrong with a chunk. A log that ends with its `to_link` is one that it may stand for: whatever leads there
-    begins with the same messages. There may be none: then `is_ahead`."""
+    """Returns the faults of a stored summary. It stands for every log with its `to_link`: a link names all messages
+    before it, so those logs begin with the same messages. Without such a log, see `is_ahead_of_log`."""
     chunk = stored_summary.summary
     found = []
     if not 0 <= chunk.from_seq < chunk.to_seq:
@@ -342,8 +346,8 @@ async def check_summary(audit: DatabaseScan, stored_summary: SummaryRow) -> list
 
 
 async def is_ahead_of_log(audit: DatabaseScan, stored_summary: SummaryRow) -> bool:
-    """Whether no log has its end: the request that brought these messages failed after they were summarized. It is used
-    when they come again."""
+    """Whether no log has a summary's end. Then the request with these messages failed after they were summarized; the
+    summary is used when the messages come again."""
     return not await audit.find_link_locations(stored_summary.root, stored_summary.summary.to_link)
 
 

@@ -1,4 +1,4 @@
-"""`/v1/admin/keys`: API keys of the gateway's own, for holders of one with scope `admin`."""
+"""`/v1/admin/keys`: lists, makes and revokes the gateway's API keys. The caller needs a key with scope `admin`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DEFAULT_PAGE_SIZE: Final = 20
 
 
 class KeyWish(BaseModel):
-    """What a key is to be."""
+    """The properties of a new key."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -51,7 +51,7 @@ class KeyWish(BaseModel):
 
 
 class KeyObject(Described):
-    """What is kept of a key."""
+    """A key without its secret."""
 
     id: str
     object: str
@@ -68,7 +68,7 @@ class KeyObject(Described):
 
 
 class NewKeyObject(KeyObject):
-    """A key that was just made. `key` is told here only."""
+    """A new key. No other answer has the secret, `key`."""
 
     key: str
 
@@ -78,7 +78,7 @@ class KeyList(Page):
 
 
 def build_api_key_routes(api_keys: ApiKeys, auth: Authenticator) -> APIRouter:
-    """The endpoints of keys."""
+    """Builds the endpoints for API keys."""
     routes = APIRouter(prefix="/v1/admin", tags=["keys"], responses=ERROR_RESPONSES)
     admin = Depends(auth.require_scope("admin"))
 
@@ -109,6 +109,7 @@ def build_api_key_routes(api_keys: ApiKeys, auth: Authenticator) -> APIRouter:
                 retention_days=wish.retention_days,
             )
         )
+        # The digest may be cached as unknown, and the new key must work at once.
         auth.evict_key(key)
         return build_json_response({**build_key_object(key), "key": secret})
 
@@ -122,7 +123,7 @@ def build_api_key_routes(api_keys: ApiKeys, auth: Authenticator) -> APIRouter:
 
 
 def build_key_object(key: ApiKey) -> dict[str, Any]:
-    """A key as it is told: never the key itself, nor its digest."""
+    """Builds the JSON object of a key; it has neither the secret nor its digest."""
     return {
         "id": key.id,
         "object": "api_key",

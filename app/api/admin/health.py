@@ -1,4 +1,5 @@
-"""The probes (`api.admin.probes`) as the framework describes them."""
+"""FastAPI routes of the health probes, for /openapi.json and `/docs`. `app/api/edge/asgi_front.py` answers `GET` before
+FastAPI does."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ NOT_READY_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
 
 
 def build_health_routes(store: Store, *, version: str, has_upstream: Callable[[], bool]) -> APIRouter:
-    """The two probes."""
+    """Builds the routes of both probes."""
     routes, probes = APIRouter(tags=["health"]), HealthProbes(store, version=version, has_upstream=has_upstream)
 
     @routes.get("/healthz", summary="The process is alive")

@@ -1,4 +1,5 @@
-"""`/metrics` for Prometheus, `/v1/admin/overview` for people: the process group's numbers, never a word of content."""
+"""`/metrics` for Prometheus and `/v1/admin/overview` for people: numbers of all processes that serve together, without
+any message's content."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ METRICS_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
 
 
 class Quantiles(Described):
-    """Seconds; null where nothing was seen."""
+    """Quantiles of a duration in seconds; null if nothing was measured."""
 
     p50: float | None
     p95: float | None
@@ -44,7 +45,7 @@ class OverviewNow(Described):
 
 
 class OverviewTotals(Described):
-    """Since the start. Costs are by list price, and null where no price is known."""
+    """Totals since the start. Costs are calculated from list prices, and null if no price is known."""
 
     requests: int
     errors: int
@@ -117,11 +118,11 @@ class OverviewObject(Described):
 
 
 def build_metrics_routes(exposition: PrometheusExposition | None, *, token: str | None) -> APIRouter:
-    """`GET /metrics`.
+    """Builds the route `GET /metrics`.
 
     Args:
-        exposition: None: nothing is counted.
-        token: what a caller must know.
+        exposition: renders the metrics; None: metrics are switched off.
+        token: the token that a caller must send; None: everybody may read.
     """
     routes = APIRouter(tags=["telemetry"])
 
@@ -138,10 +139,10 @@ def build_metrics_routes(exposition: PrometheusExposition | None, *, token: str 
 
 
 def build_overview_routes(overview: Callable[[], dict[str, Any]] | None, auth: Authenticator) -> APIRouter:
-    """`GET /v1/admin/overview`.
+    """Builds the route `GET /v1/admin/overview`.
 
     Args:
-        overview: None: there is none.
+        overview: returns the overview; None: it is switched off.
     """
     routes = APIRouter(prefix="/v1/admin", tags=["telemetry"], responses=ERROR_RESPONSES)
     overseer = Depends(auth.require_operator())

@@ -1,4 +1,5 @@
-"""`/healthz` says that the process lives, `/readyz` that it can answer. Both need no framework."""
+"""The health probes: `/healthz` says that the process lives, `/readyz` that it can answer requests. They work without
+FastAPI, so that they answer before it is loaded."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from app.store.contract import Store
 
 
 class HealthProbes:
-    """What machines ask every few seconds."""
+    """Answers the probes of load balancers and orchestrators."""
 
     def __init__(
         self,
@@ -30,6 +31,8 @@ class HealthProbes:
     ) -> None:
         """
         Args:
+            version: the gateway's version, shown by `/healthz`.
+            has_upstream: whether some provider is not known to fail.
             is_leaving: whether the process is about to stop.
         """
         self._is_leaving = is_leaving
@@ -41,8 +44,8 @@ class HealthProbes:
         return _json_response(self._liveness_body)
 
     async def check_readiness(self) -> Response:
-        """Ready are a store that answers and, unless each has failed repeatedly, an upstream. Whoever is about to stop
-        is not."""
+        """Answers 200 if the store answers and not every upstream has failed repeatedly; 503 otherwise, and while the
+        process is about to stop."""
         if self._is_leaving():
             return _json_response({"status": "stopping"}, status=503)
         try:
@@ -54,7 +57,7 @@ class HealthProbes:
         return _json_response({"status": "ready", "store": info.backend, "schema_version": info.schema_version})
 
     def build_routes(self, new_request_id: Callable[[], str]) -> dict[str, Route]:
-        """Both by path, for `GET`."""
+        """Returns both routes by path, for `GET`."""
         named = [Middleware(RequestIdMiddleware, new_request_id=new_request_id)]
 
         async def healthz(request: Request) -> Response:

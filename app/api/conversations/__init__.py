@@ -1,1 +1,1 @@
-"""The endpoints below `/v1/conversations`, and stored completions."""
+"""The endpoints below `/v1/conversations`, and those for stored completions."""

@@ -1,4 +1,5 @@
-"""`POST /v1/conversations/{id}/compact`: summarize now; as one object, or as a stream that tells how far it is."""
+"""`POST /v1/conversations/{id}/compact`: compacts a conversation now, and answers with one object or with a stream of
+progress events."""
 
 from __future__ import annotations
 
@@ -36,11 +37,11 @@ from app.pipeline.respond.stream_frames import DONE_FRAME, render_error_frames
 
 EVENT_STREAM_TYPE: Final = "text/event-stream"
 STREAM_HEADERS: Final[Mapping[str, str]] = {"cache-control": "no-cache, no-store", "x-accel-buffering": "no"}
-"""The last keeps nginx from holding a stream back."""
+"""`x-accel-buffering: no` keeps nginx from buffering the stream."""
 
 
 class CompactionRequest(Strict):
-    """What is to be summarized, and how."""
+    """Options of a compaction."""
 
     instructions: Annotated[Instructions | None, Field(description="What the summaries should focus on.")] = None
     through_item: Annotated[
@@ -54,7 +55,7 @@ class CompactionRequest(Strict):
 
 
 class CompactionObject(Described):
-    """What came of a compaction, or would."""
+    """The result of a compaction, or of a dry run."""
 
     object: str
     conversation_id: str
@@ -75,7 +76,7 @@ class CompactionObject(Described):
 
 
 def build_compaction_routes(compactions: RequestedCompactions, auth: Authenticator, admission: Admission) -> APIRouter:
-    """The endpoint."""
+    """Builds the endpoint for compaction on request."""
     routes = APIRouter(
         prefix="/v1/conversations", tags=["context"], responses=ERROR_RESPONSES, route_class=StrictJsonRoute
     )
@@ -109,9 +110,11 @@ def build_compaction_routes(compactions: RequestedCompactions, auth: Authenticat
         give_back = functools.partial(admission.release_slot, caller.tenant)
         try:
             compaction = await compactions.start_compaction(caller, conversation_id, wish)
-        except BaseException:
+        except BaseException:  # a cancellation, too: whatever happens, the slot must be released
             give_back()
             raise
+        # The compaction goes on if the client disconnects, so the slot is released with its end and not with the
+        # request's.
         compaction.add_done_callback(give_back)
         if not (asked.stream or EVENT_STREAM_TYPE in read_headers(request.scope).get("accept", "")):
             return build_json_response(await compaction.wait_for_result())
@@ -122,7 +125,7 @@ def build_compaction_routes(compactions: RequestedCompactions, auth: Authenticat
 
 
 async def _stream_frames(compaction: RunningCompaction, request_id: str) -> AsyncIterator[bytes]:
-    """Events as they happen, then the end; a failure is the last of them."""
+    """Yields a frame for each progress event, then `[DONE]`; a failure is sent as the last frame."""
     events: AsyncGenerator[dict[str, Any], None] = compaction.stream_events()
     async with aclosing(events):
         try:

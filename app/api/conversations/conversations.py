@@ -1,4 +1,4 @@
-"""`/v1/conversations`: OpenAI's Conversations API, and a list of conversations beside it."""
+"""`/v1/conversations`: OpenAI's Conversations API, and in addition a list of conversations."""
 
 from __future__ import annotations
 
@@ -43,27 +43,27 @@ BUSY_RESPONSE: dict[int | str, dict[str, Any]] = {
 
 
 class NewConversation(BaseModel):
-    """What a conversation begins with."""
+    """The metadata and the first items of a new conversation."""
 
     metadata: Metadata | None = None
     items: Items | None = None
 
 
 class ConversationChange(BaseModel):
-    """What of a conversation may be changed."""
+    """The fields of a conversation that can be changed."""
 
     metadata: Metadata | None
 
 
 class ParentObject(Described):
-    """What a conversation branched from, and the last item that both have."""
+    """The conversation from which another branched, and the last item that both share."""
 
     conversation_id: str
     through_item: str | None
 
 
 class ConversationObject(Described):
-    """OpenAI's object, and what we know besides."""
+    """OpenAI's conversation object, with fields of the gateway."""
 
     id: str
     object: str
@@ -77,7 +77,7 @@ class ConversationObject(Described):
     summaries: int
     parent: ParentObject | None
     title: str | None = None
-    """Only where it is asked for."""
+    """Only with `include[]=title`."""
 
 
 class ConversationPage(Page):
@@ -103,7 +103,7 @@ UnixSecondsQuery = Annotated[int | None, Query(ge=0, le=MAX_UNIX_SECONDS, descri
 def build_conversation_routes(
     records: ConversationRecords, item_writer: ItemWriter, history: ConversationHistory, auth: Authenticator
 ) -> APIRouter:
-    """Beginning, listing, reading, describing and deleting conversations."""
+    """Builds the endpoints that create, list, read, change and delete conversations."""
     routes = APIRouter(
         prefix="/v1/conversations", tags=["conversations"], responses=ERROR_RESPONSES, route_class=StrictJsonRoute
     )
@@ -189,7 +189,7 @@ def build_conversation_routes(
 
 
 def build_conversation_response(body: dict[str, Any]) -> Response:
-    """An answer about the conversation that `told["id"]` names."""
+    """Builds a response about the conversation `body["id"]`."""
     return build_json_response(body, conversation_id=body["id"])
 
 

@@ -1,4 +1,4 @@
-"""The course of a conversation: its answers in numbers, its log by place, the branches of its family."""
+"""Endpoints for the history of a conversation: its turns in numbers, its log by `seq`, the branches of its family."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FromSeq = Annotated[int, Query(ge=0, le=LAST_SEQ, description="The first of them
 
 
 class TurnObject(Described):
-    """An answer, and what it took; most of it is `null` of answers that did not come through the gateway."""
+    """An answer and its numbers. Most numbers are `null` for an answer that did not come through the gateway."""
 
     id: str
     object: Literal["conversation.turn"]
@@ -65,7 +65,7 @@ class Attachment(Described):
 
 
 class MessageObject(Described):
-    """A message of the log as people read it."""
+    """A message of the log, in a form for people to read."""
 
     seq: int
     id: str
@@ -92,7 +92,7 @@ class MessageObject(Described):
 
 
 class LogStretch(Described):
-    """Messages that follow on each other; `total` is how many the log has."""
+    """Consecutive messages of the log; `total` is the number of all messages in the log."""
 
     object: Literal["list"]
     total: int
@@ -100,7 +100,7 @@ class LogStretch(Described):
 
 
 class BranchObject(Described):
-    """A conversation of a family; `fork_seq` is the first message that it does not share with its parent."""
+    """A conversation of a family; `fork_seq` is the `seq` of its first message that its parent does not have."""
 
     id: str
     object: Literal["conversation.branch"]
@@ -119,7 +119,7 @@ class BranchPage(Page):
 
 
 def build_history_routes(history: ConversationHistory, auth: Authenticator) -> APIRouter:
-    """All three."""
+    """Builds the endpoints for turns, log and branches."""
     routes = APIRouter(prefix="/v1/conversations/{conversation_id}", tags=["conversations"], responses=ERROR_RESPONSES)
     reads = Depends(auth.require_scope("read"))
 

@@ -1,4 +1,4 @@
-"""Items in /openapi.json: those that can be added as they are read, and what lists of them hold."""
+"""Schemas of items in /openapi.json: the items that can be added, and lists of items."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _SCHEMA_REFERENCE: Final = "#/items/{name}"
 
 
 def _inline_references(schema: Any, named: dict[str, Any]) -> Any:
-    """A schema with the parts that it refers to in it: the document has no place for them by themselves."""
+    """Replaces references in a schema by what they refer to, because pydantic does not add msgspec's definitions to the
+    document."""
     if isinstance(schema, list):
         return [_inline_references(one, named) for one in schema]
     if not isinstance(schema, dict):
@@ -30,11 +31,11 @@ def _build_items_schema() -> dict[str, Any]:
 
 
 IncomingItem = Annotated[dict[str, Any], WithJsonSchema(_build_items_schema())]
-"""One of the items that can be added; `conversations.items.item_parser` reads it."""
+"""An item that a client adds; `conversations.items.item_parser` parses it."""
 
 
 class ItemObject(Described):
-    """An item as OpenAI's SDK reads it, by its type."""
+    """An item in OpenAI's form; its fields depend on its type."""
 
     id: str
     type: str

@@ -1,4 +1,4 @@
-"""`/v1/conversations/{id}/items`: the items of a conversation, with OpenAI's shapes."""
+"""`/v1/conversations/{id}/items`: the items of a conversation in OpenAI's form, and their pins."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def build_item_routes(
     item_eraser: ItemEraser,
     auth: Authenticator,
 ) -> APIRouter:
-    """Adding, listing, reading and deleting items."""
+    """Builds the endpoints that add, list, read and delete items."""
     routes = APIRouter(
         prefix="/v1/conversations/{conversation_id}/items",
         tags=["conversations"],
@@ -119,7 +119,7 @@ def build_item_routes(
 
 
 def _is_retry(request: Request) -> bool:
-    """Whether the client's SDK says that this is not its first attempt."""
+    """Whether the client's SDK says that it sends this request again."""
     return read_headers(request.scope).get("x-stainless-retry-count", "0") not in ("", "0")
 
 
@@ -137,7 +137,8 @@ class PinnedMessage(Described):
 
 
 class PinObject(Described):
-    """What is pinned together: a message, or a call with its results; `[from_seq, to_seq)` of the log."""
+    """Messages that are pinned together, `[from_seq, to_seq)` of the log: one message, or tool calls with their
+    results."""
 
     id: str
     object: Literal["conversation.pin"]
@@ -152,7 +153,7 @@ class PinPage(Page):
 
 
 def build_pin_routes(pins: PinStore, auth: Authenticator) -> APIRouter:
-    """Pinning and unpinning, and what is pinned. A call and its results, or one message, are pinned together."""
+    """Builds the endpoints that list, set and remove pins. Tool calls are pinned together with their results."""
     routes = APIRouter(prefix="/v1/conversations/{conversation_id}", tags=["context"], responses=ERROR_RESPONSES)
     reads, manages = Depends(auth.require_scope("read")), Depends(auth.require_scope("manage"))
     pinned: dict[int | str, dict[str, Any]] = {200: {"model": PinnedItem}, **BUSY_RESPONSE}

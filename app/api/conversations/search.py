@@ -1,4 +1,4 @@
-"""Search over stored messages: in one conversation, or in all of the caller's."""
+"""Endpoints that search stored messages, in one conversation or in all of the caller's."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Include = Annotated[
 
 
 class FoundMessage(Described):
-    """A message that was found."""
+    """A message that matches a search."""
 
     id: str
     object: str
@@ -44,11 +44,11 @@ class FoundMessage(Described):
     text: str
     created_at: int
     title: str | None = None
-    """Only where it is asked for."""
+    """Only with `include[]=title`."""
 
 
 class FoundMessages(Page):
-    """What a search found, best first."""
+    """The messages that match a search, best first."""
 
     data: list[FoundMessage]
     terms: list[str]
@@ -62,7 +62,7 @@ def build_search_routes(
     history: ConversationHistory,
     auth: Authenticator,
 ) -> APIRouter:
-    """Both searches."""
+    """Builds the endpoints of both searches."""
     routes = APIRouter(prefix="/v1", tags=["search"], responses=ERROR_RESPONSES)
     reads = Depends(auth.require_scope("read"))
 

@@ -1,4 +1,4 @@
-"""Stored completions with OpenAI's shapes: `GET /v1/chat/completions` and what is below it."""
+"""Stored completions in OpenAI's form: `GET /v1/chat/completions` and the paths below it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ModelName = Annotated[str | None, Query(description="Only those that were asked 
 
 
 class CompletionChange(BaseModel):
-    """What of a stored completion may be changed."""
+    """The fields of a stored completion that can be changed."""
 
     metadata: Metadata | None
 
@@ -54,7 +54,7 @@ class CompletionPage(Page):
 
 
 class CompletionMessage(Described):
-    """A message of what was asked."""
+    """A message of the request that a completion answers."""
 
     id: str
     role: str
@@ -67,7 +67,7 @@ class CompletionMessagePage(Page):
 
 
 def build_stored_completion_routes(completions: StoredCompletions, auth: Authenticator) -> APIRouter:
-    """Listing, reading, describing and forgetting."""
+    """Builds the endpoints that list, read, change and delete stored completions."""
     routes = APIRouter(
         prefix="/v1/chat/completions",
         tags=["stored completions"],

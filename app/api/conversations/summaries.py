@@ -1,4 +1,4 @@
-"""`/v1/conversations/{id}/summaries`: summaries and their revisions."""
+"""`/v1/conversations/{id}/summaries`: lists, edits, regenerates, rolls back and deletes summaries."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SUMMARY_FAILED_RESPONSE: Final[dict[int | str, dict[str, Any]]] = {
 
 
 class SummaryEdit(Strict):
-    """A text that a person wrote."""
+    """A summary's new text, written by a person."""
 
     text: Annotated[str, Field(min_length=1, max_length=MAX_TEXT_CHARS, pattern=WITHOUT_NUL)]
     revision: Annotated[Revision | None, Field(description="The one that you have seen; 409 if there is another.")] = (
@@ -55,14 +55,14 @@ class SummaryEdit(Strict):
 
 
 class SummaryRegeneration(Strict):
-    """How a summary is to be written anew."""
+    """Options for a summary that a model writes anew."""
 
     instructions: Annotated[Instructions | None, Field(description="What to pay attention to.")] = None
     model: Annotated[ModelName | None, Field(description="Left out: the one that was asked last.")] = None
 
 
 class SummaryRollback(Strict):
-    """Which earlier text is to be the newest."""
+    """The earlier revision whose text becomes the newest."""
 
     revision: Annotated[Revision, Field(description="The one whose text is wanted.")]
     current_revision: Annotated[
@@ -80,7 +80,7 @@ class RevisionObject(Described):
 
 
 class SummaryObject(SummaryInView):
-    """A summary of a stretch of the log."""
+    """A summary of a range of the log."""
 
     object: str
     conversation_id: str
@@ -94,7 +94,7 @@ class SummaryObject(SummaryInView):
 
 
 class SummaryWithRevisions(SummaryObject):
-    """A summary with all texts that it has had, oldest first."""
+    """A summary with all its revisions, oldest first."""
 
     revisions: list[RevisionObject]
 
@@ -104,7 +104,7 @@ class SummaryList(Page):
 
 
 def build_summary_routes(summaries: SummaryRecords, auth: Authenticator, admission: Admission) -> APIRouter:
-    """Reading and changing summaries."""
+    """Builds the endpoints that read and change summaries."""
     routes = APIRouter(
         prefix="/v1/conversations/{conversation_id}/summaries",
         tags=["summaries"],
@@ -161,6 +161,7 @@ def build_summary_routes(summaries: SummaryRecords, auth: Authenticator, admissi
         caller: Caller = manages,
     ) -> Response:
         asked = wish or SummaryRegeneration()
+        # It calls a model, so it needs a slot as a chat request does.
         async with admission.hold_slot(caller.tenant, functools.partial(has_disconnected, request.receive)):
             made = await summaries.regenerate_summary(
                 caller, conversation_id, summary_id, instructions=asked.instructions, model=asked.model

@@ -1,4 +1,4 @@
-"""Conversations in and out: export as chat messages, import of what other programs have."""
+"""Endpoints that export a conversation as chat messages, and import conversations from other programs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _IMPORT_FILE_SCHEMA: Final[dict[str, Any]] = {
 
 
 class ImportedConversations(Page):
-    """What was taken in, each conversation followed by its branches."""
+    """The imported conversations, each followed by its branches."""
 
     data: list[ConversationObject]
     warnings: list[str]
@@ -72,7 +72,8 @@ def build_transfer_routes(
     *,
     body_limit_bytes: int,
 ) -> APIRouter:
-    """Both ways; to be included before what reads `/conversations/{id}`."""
+    """Builds the endpoints for export and import. They must be included before those of `/v1/conversations/{id}`, whose
+    paths also match `/v1/conversations/import`."""
     routes = APIRouter(prefix="/v1/conversations", tags=["portability"], responses=ERROR_RESPONSES)
     reads, manages = Depends(auth.require_scope("read")), Depends(auth.require_scope("manage"))
 
@@ -91,7 +92,7 @@ def build_transfer_routes(
         conversation = await records.find_conversation(caller, conversation_id)
         written = exporter.stream_lines if format == "jsonl" else exporter.stream_object
         pieces = written(conversation, with_hidden=include == "deleted")
-        # What fails with the first batch is still answered as an error.
+        # The first batch is read before the head is sent: if it fails, the client gets an error response.
         first = await anext(pieces, b"")
         headers = {
             "content-disposition": f'attachment; filename="{conversation.id}.jsonl"',

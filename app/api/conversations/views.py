@@ -1,4 +1,5 @@
-"""What the model would see of a conversation, and what it saw for an answer."""
+"""Endpoints that show a conversation's view: the one that would be sent now, and the one that was sent for an
+answer."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ ViewPageDependency = Annotated[ViewPageQuery, Depends(_parse_page_query)]
 
 
 class MessageInView(Described):
-    """A message of the log, and what becomes of it."""
+    """A message of the log and its fate in the view."""
 
     id: str
     seq: int
@@ -60,7 +61,7 @@ class MessagesInView(Page):
 
 
 class SummaryInView(Described):
-    """A summary that stands in a view."""
+    """A summary in a view."""
 
     id: str
     from_item: str | None
@@ -75,7 +76,7 @@ class SummaryInView(Described):
 
 
 class RangeInView(Described):
-    """A stretch of the log that is to be summarized."""
+    """A range of the log that is going to be summarized."""
 
     from_item: str | None
     through_item: str | None
@@ -85,8 +86,8 @@ class RangeInView(Described):
 
 
 class SentPart(Described):
-    """A part of a message that the gateway wrote, with the messages of the log `[from_seq, to_seq)` that it stands
-    for; `text` is what it is of the content, of which all parts follow on each other (not told of passages)."""
+    """A part of a message that the gateway wrote. It stands for the messages `[from_seq, to_seq)` of the log. `text` is
+    its piece of the content; all parts together are the content. A passage has no `text`."""
 
     kind: Literal["introduction", "summary", "note", "passage"]
     from_seq: int | None
@@ -96,8 +97,8 @@ class SentPart(Described):
 
 
 class SentPlace(Described):
-    """What a message stands for that is sent: messages of the log `[from_seq, to_seq)`. A quotation stands for what its
-    parts name, and was made for the message `before_seq`."""
+    """The origin of a message that is sent: the messages `[from_seq, to_seq)` of the log. A quotation stands for the
+    messages that its parts name, and was made for the message `before_seq`."""
 
     kind: Literal["instructions", "summary", "quotation", "message"]
     from_seq: int | None
@@ -107,7 +108,7 @@ class SentPlace(Described):
 
 
 class ViewObject(Described):
-    """What both kinds of views have."""
+    """The fields that both kinds of views have."""
 
     object: str
     conversation_id: str
@@ -128,7 +129,7 @@ class ViewObject(Described):
 
 
 class PreviewObject(ViewObject):
-    """What would be sent now."""
+    """The view that would be sent now."""
 
     instructions: list[dict[str, Any]]
     to_summarize: list[RangeInView]
@@ -136,14 +137,18 @@ class PreviewObject(ViewObject):
 
 
 class SeenObject(ViewObject):
-    """What the model saw for an answer; `exact` says whether it is told byte for byte."""
+    """The view that was sent for an answer; `exact` says whether it is reproduced byte for byte."""
 
     item_id: str
     exact: bool
 
 
 def build_view_routes(view_pages: ViewPages, auth: Authenticator, *, policies: Sequence[str]) -> APIRouter:
-    """Both views. `policies` are the names of those that there are."""
+    """Builds the endpoints of both views.
+
+    Args:
+        policies: the names of all policies.
+    """
     left_out = "Left out: the one that a request would have."
     named = Query(None, description=left_out, json_schema_extra={"enum": list(policies)})
     routes = APIRouter(prefix="/v1/conversations/{conversation_id}", tags=["context"], responses=ERROR_RESPONSES)

@@ -1,1 +1,1 @@
-"""What every request passes: limits, authentication, request ids, error responses, telemetry."""
+"""The steps that every request passes: limits, authentication, request ids, error responses, telemetry."""

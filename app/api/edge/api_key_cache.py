@@ -1,4 +1,4 @@
-"""API keys looked up in the store, and trusted for a moment: one look serves the requests of some seconds."""
+"""Caches API keys for some seconds, so that not every request reads its key from the store."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from app.errors import StoreUnavailable
 from app.store.contract import Store
 
 UNKNOWN_KEY_CACHE_SECONDS: Final = 1.0
-"""How long "there is no such key" is believed, at most: a key that was just made works at once."""
+"""How long the answer "there is no such key" is cached, at most. It is short, so that a new key works soon."""
 STALE_KEY_SECONDS: Final = 300.0
-"""How long after a look a key still works while the store is away."""
+"""How long after its last read a key still works while the store is unavailable (decision 18)."""
 RETRY_SECONDS: Final = 1.0
-"""While the store is away, how long until it is asked again."""
+"""How long a stale key is used before the unavailable store is asked again."""
 MAX_CACHED_KEYS: Final = 10_000
 
 Value = TypeVar("Value")
@@ -25,18 +25,18 @@ Value = TypeVar("Value")
 class _CachedKey(msgspec.Struct, frozen=True):
     key: ApiKey
     fetched_at: float
-    """When the store last said so."""
+    """When the key was last read from the store."""
     expires_at: float
-    """When it is to be asked again."""
+    """When the key must be read again."""
 
 
 class ApiKeyCache:
-    """Keys by digest.
+    """Finds keys by digest, in memory or in the store.
 
     Args:
-        cache_seconds: how long a key is trusted before the store is asked again; a revocation elsewhere takes that
-            long.
-        seconds: a clock that only goes forward.
+        cache_seconds: how long a key is used before it is read again. A revocation by another process takes effect
+            after this time.
+        seconds: a monotonic clock.
     """
 
     def __init__(self, store: Store, *, cache_seconds: float, seconds: Callable[[], float]) -> None:
@@ -45,13 +45,14 @@ class ApiKeyCache:
         self._seconds = seconds
         self._known: dict[str, _CachedKey] = {}
         self._unknown: dict[str, float] = {}
-        """Apart, so that guesses never push out keys that exist."""
+        """Unknown digests, with the time until they are looked up again. They are kept apart, so that guessed keys do
+        not evict existing ones."""
 
     async def find_key(self, digest: str) -> ApiKey | None:
-        """The key with this digest, valid or not.
+        """Returns the key with this digest, whether or not it is still valid; None if there is none.
 
         Raises:
-            StoreUnavailable: the store is away, and this key was not seen lately.
+            StoreUnavailable: the store is unavailable, and the key was not read in the last `STALE_KEY_SECONDS`.
         """
         now = self._seconds()
         known = self._known.get(digest)
@@ -64,6 +65,7 @@ class ApiKeyCache:
         except StoreUnavailable:
             if known is None or now - known.fetched_at > STALE_KEY_SECONDS:
                 raise
+            # Answers can be given without the store, so a key that was valid lately is still let in.
             _put(self._known, digest, msgspec.structs.replace(known, expires_at=now + RETRY_SECONDS))
             return known.key
         self.evict_key(digest)
@@ -74,13 +76,13 @@ class ApiKeyCache:
         return key
 
     def evict_key(self, digest: str) -> None:
-        """Ask the store the next time."""
+        """Forgets a key, so that the next lookup reads it from the store."""
         self._known.pop(digest, None)
         self._unknown.pop(digest, None)
 
 
 def _put(values: dict[str, Value], digest: str, value: Value) -> None:
-    """Keep a value, and no more of them than are allowed: what was not looked up for longest goes first."""
+    """Stores a value. If the cache is full, the value that was stored first is evicted."""
     values.pop(digest, None)
     while len(values) >= MAX_CACHED_KEYS:
         del values[next(iter(values))]

@@ -1,8 +1,8 @@
-"""What stands before the framework: the hot path goes straight to its endpoint, so do probes, the rest through FastAPI.
-All but the probes have their headers checked here, whichever path they go.
+"""The outermost ASGI application: sends chat completions and probes straight to their endpoints, and all other requests
+to FastAPI. Checks the headers of every request but the probes.
 
-Routing, exception wrappers and middleware of the framework cost an eighth of a whole request, and the chat endpoint
-maps its own errors and names its own requests. Nor do they wait until the framework is loaded.
+FastAPI's routing, exception wrappers and middleware take an eighth of a whole request, and the chat endpoint maps its
+own errors and makes its own request ids. Chat requests and probes also need not wait until FastAPI is loaded.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ CHAT_PATH: Final = "/v1/chat/completions"
 
 
 class AsgiFront:
-    """An ASGI application: `POST /v1/chat/completions` is `chat`'s, the rest is `application`'s.
+    """An ASGI application that chooses who answers a request.
 
     Args:
-        heads: what the headers of a request must be.
-        probes: what `GET` is answered with for the paths that machines ask. Their headers are not checked: load
-            balancers and kubelets send any `Host`, and there is nothing to read.
-        new_request_id: makes the id of a request; visible ASCII.
-        lifespan: what is there while the server serves.
+        chat: answers `POST /v1/chat/completions`.
+        application: answers all other paths.
+        heads: checks the headers of a request.
+        probes: the routes of the health probes by path, for `GET`. Their headers are not checked: load balancers and
+            kubelets send any `Host`, and the answers hold nothing secret.
+        lifespan: what runs while the server serves.
+        new_request_id: makes the id of a request, in visible ASCII.
     """
 
     def __init__(
@@ -60,8 +62,8 @@ class AsgiFront:
         probe = self._probes.get(scope["path"])
         if probe is not None:
             if scope.get("method") != "GET":
-                return self.application
-            scope["route"] = probe
+                return self.application  # FastAPI answers 405 with the allowed methods
+            scope["route"] = probe  # read by the telemetry, as it reads the route that FastAPI sets
             return probe.app
         fault = self._heads.find_fault(scope["headers"])
         if fault is not None:
@@ -74,15 +76,16 @@ class AsgiFront:
 
 
 def is_chat_completion_request(scope: Scope) -> bool:
-    """Whether a request is one for a chat completion."""
+    """Whether a request asks for a chat completion."""
     return bool(scope["type"] == "http" and scope["path"] == CHAT_PATH and scope["method"] == "POST")
 
 
 class LazyApplication:
-    """An ASGI application that is made in a thread, when it is first asked or told to be; whoever asks meanwhile waits.
+    """An ASGI application that is built in a thread, with the first request or by `load`. Requests that come meanwhile
+    wait for it.
 
     Args:
-        make: called until it has succeeded.
+        make: builds the application; called again if it failed.
     """
 
     def __init__(self, make: Callable[[], ASGIApp]) -> None:
@@ -96,13 +99,15 @@ class LazyApplication:
         await application(scope, receive, send)
 
     async def load(self) -> ASGIApp:
-        """The application, made without stopping the event loop."""
+        """Returns the application. It is built in a thread, since its imports would block the event loop."""
         if self._loading is None or (self._loading.done() and self._application is None):
             self._loading = asyncio.get_running_loop().run_in_executor(None, self.load_blocking)
+        # Shielded: several requests wait for one future, and a client that disconnects must not cancel it for the
+        # others.
         return await asyncio.shield(self._loading)
 
     def load_blocking(self) -> ASGIApp:
-        """The application, made here and now if it is not there yet."""
+        """Returns the application; builds it in the calling thread if nobody has yet."""
         with self._lock:
             if self._application is None:
                 self._application = self._make()

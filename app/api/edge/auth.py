@@ -1,5 +1,5 @@
-"""Credential → `Caller`. In mode `open` each credential that a client presents is a tenant of its own; in mode `keys`
-only keys of the gateway's own are let in. Decides who asks and what they may, nothing else."""
+"""Authenticates callers: turns a credential into a `Caller`. In mode `open` each credential is a tenant of its own; in
+mode `keys` only the gateway's own API keys are accepted."""
 
 from __future__ import annotations
 
@@ -31,16 +31,17 @@ ANONYMOUS: Final = "anonymous"
 PEPPER: Final = "pepper"
 PEPPER_BYTES: Final = 32
 END_USER_WHITESPACE: Final = " \t"
-"""What is taken off an end user: no more, since header values are bytes of who knows what encoding."""
+"""Whitespace that is stripped from an end user's name. Other whitespace stays: a header's bytes have no known encoding,
+so a character that looks like whitespace may be part of a name."""
 MAX_CACHED_CALLERS: Final = 10_000
 MAX_CACHED_CREDENTIAL_CHARS: Final = 1024
 CREDENTIAL_HEADERS: Final = ("authorization", "api-key", "x-api-key")
-"""OpenAI's, Azure's and Anthropic's."""
+"""The headers for credentials of OpenAI, Azure and Anthropic, in this order."""
 END_USER_FIELDS: Final = ("safety_identifier", "user")
 """OpenAI's names for the end user of an application, the newer first."""
 
 FALLBACK_MODEL_FIELDS: Final = ("models", "fallbacks")
-"""Fields in which some providers are told what to ask where `model` fails."""
+"""Fields in which some providers take further models, for the case that `model` fails."""
 
 _Credentials = tuple[str | None, ...]
 """The values of `CREDENTIAL_HEADERS` and of the end user's header."""
@@ -52,21 +53,22 @@ class AuthRules:
 
     mode: Literal["open", "keys"] = "open"
     pepper: str | None = None
-    """None: one that all processes on the store share, made with the first start."""
+    """None: the first start makes a pepper and stores it, for all processes on the store."""
     cache_seconds: float = 5.0
     end_user_header: str | None = None
-    """Lower case. None: end users of an application are not told apart."""
+    """The header that names an application's end user, in lower case. None: all end users of an application share one
+    tenant."""
     allowed_hosts: tuple[str, ...] = ()
-    """Names whose web pages may use the gateway in mode `open`."""
+    """Host names whose web pages may use the gateway in mode `open`."""
 
 
 class Authenticator:
-    """Says who asks, and whether they may.
+    """Finds the caller of a request and checks the caller's rights.
 
     Args:
         now: the time of day, in UTC.
-        seconds: a clock that only goes forward.
-        random_bytes: must not be foreseeable.
+        seconds: a monotonic clock.
+        random_bytes: a cryptographically secure source.
     """
 
     def __init__(
@@ -89,10 +91,10 @@ class Authenticator:
         self._origin_check = BrowserOriginCheck(rules.allowed_hosts)
 
     async def initialize(self) -> None:
-        """Settle the pepper, and say so if nobody can be let in; once, when the store is open.
+        """Reads or makes the pepper, and logs a warning if mode `keys` has no key. Called once, when the store is open.
 
         Raises:
-            StoreUnavailable: the store is away.
+            StoreUnavailable: the store is unavailable.
         """
         if not self._rules.pepper:
             self._pepper = await self._store.ensure_server_secret(PEPPER, proposed=await self._propose_pepper())
@@ -100,16 +102,17 @@ class Authenticator:
             log.warning("there is no API key yet: nobody is let in until `concertina keys create` has made one")
 
     async def _propose_pepper(self) -> str:
-        """None, as long as there are conversations that were made without: they keep their tenants."""
+        """Returns a new pepper; an empty one if the store already has conversations from before there were peppers. A
+        pepper would change their tenants, and their callers would no longer find them."""
         if await self._store.list_conversations(tenant=None, query=ConversationQuery(limit=1)):
             return ""
         return self._random_bytes(PEPPER_BYTES).hex()
 
     async def list_scopes(self, headers: Mapping[str, str]) -> list[Scope]:
-        """What the caller behind a request may do, be it little. In mode `open` nobody may manage keys.
+        """Returns the scopes of a request's caller. In mode `open` that is every scope but `admin`, which manages keys.
 
         Raises:
-            InvalidApiKey, InsufficientPermissions, StoreUnavailable: as `caller`.
+            InvalidApiKey, InsufficientPermissions, InvalidRequest, StoreUnavailable: as in `authenticate`.
         """
         if self._rules.mode == "keys":
             return list((await self._authenticate_key(headers, None)).scopes)
@@ -117,17 +120,18 @@ class Authenticator:
         return [scope for scope in SCOPES if scope != "admin"]
 
     async def authenticate(self, headers: Mapping[str, str], required_scope: Scope) -> Caller:
-        """The caller behind a request.
+        """Returns the caller of a request.
 
         Args:
-            headers: lower-case names.
-            required_scope: what the caller wants to do.
+            headers: values by lower-case name.
+            required_scope: the scope that the request needs.
 
         Raises:
-            InvalidApiKey: there is no such key, or it is no longer valid.
-            InsufficientPermissions: its key does not allow that; without keys, it is somebody's page that asks.
-            InvalidRequest: two headers show different credentials.
-            StoreUnavailable: whether there is such a key cannot be told.
+            InvalidApiKey: the key is missing or unknown, or it is no longer valid.
+            InsufficientPermissions: the key lacks the scope; in mode `open`, a page of another site sent the request
+                without a credential, or the scope is `admin`.
+            InvalidRequest: two headers have different credentials.
+            StoreUnavailable: the key cannot be looked up.
         """
         if self._rules.mode == "keys":
             return await self._authenticate_key(headers, required_scope)
@@ -142,7 +146,8 @@ class Authenticator:
         return self._caller_cache.get(credentials) or self._authenticate_open(credentials)
 
     def require_scope(self, required_scope: Scope) -> Callable[[Request], Awaitable[Caller]]:
-        """A dependency of routes: the caller, settled before anything else of the request is looked at."""
+        """Returns a FastAPI dependency that authenticates the caller and requires a scope. FastAPI resolves it before
+        it validates the body."""
 
         async def of_request(request: Request) -> Caller:
             return await self.authenticate(read_headers(request.scope), required_scope)
@@ -150,24 +155,25 @@ class Authenticator:
         return of_request
 
     def require_operator(self) -> Callable[[Request], Awaitable[Caller]]:
-        """A dependency of routes that tell of the gateway as a whole and of nobody's content: for holders of a key with
-        scope `admin`; in mode `open`, which knows none, for everyone."""
+        """Returns the dependency of routes about the gateway as a whole, without anybody's content: it requires the
+        scope `admin` in mode `keys`, and lets everybody in in mode `open`, which has no such scope."""
         return self.require_scope("admin" if self._rules.mode == "keys" else "chat")
 
     def authorize_request(self, request: ChatRequest, headers: Mapping[str, str]) -> ChatRequest:
-        """A parsed request as its caller may send it: for the end user that its body names, with a model that its key
-        allows.
+        """Checks that the key allows the models of a parsed request, and applies the end user that its body names.
 
         Raises:
-            InsufficientPermissions: the key does not allow this model.
-            InvalidRequest: the end user is not named by a string.
+            InsufficientPermissions: the key does not allow one of the models.
+            InvalidRequest: the field for the end user is not a string.
         """
         if request.caller.allowed_models:
             check_model_allowed(request.caller, request.model)
             check_fallback_models_allowed(
                 request.caller, {name: request.decode_field(name) for name in FALLBACK_MODEL_FIELDS}
             )
+            # Encoded anew, each field once: of two `model` fields, the provider's parser might take the unchecked one.
             request = replace(request, body=encode_fields(request.raw_fields))
+        # The header counts before the body: `authenticate` has applied it already.
         if self._end_user_header and not headers.get(self._end_user_header, "").strip(END_USER_WHITESPACE):
             named = next(filter(None, (_read_end_user(request, name) for name in END_USER_FIELDS)), None)
             if named is not None:
@@ -176,28 +182,29 @@ class Authenticator:
 
     @property
     def credential_headers(self) -> frozenset[str]:
-        """Headers that say who asks. Lower case."""
+        """The headers that authentication reads, in lower case."""
         read = frozenset(CREDENTIAL_HEADERS) | ({self._end_user_header} if self._end_user_header else set())
         return read if self._rules.mode == "keys" else read | VISITOR_HEADERS
 
     def is_own_header(self, name: str) -> bool:
-        """Whether a header tells the gateway something that is no provider's business. Lower case."""
+        """Whether a header (lower case) is meant for the gateway only and must not reach a provider."""
         return name == self._end_user_header
 
     def evict_key(self, key: ApiKey) -> None:
-        """A key was changed: this process looks at it anew."""
+        """Removes a changed key from this process's cache."""
         self._key_cache.evict_key(key.digest)
 
     def _authenticate_open(self, shown_credentials: _Credentials) -> Caller:
-        """The caller of mode `open`, remembered: a digest is not made anew with each request."""
+        """Builds the caller of mode `open` and caches it, so that its digest is not computed with each request."""
         *credentials, end_user = shown_credentials
         _check_single_credential(credentials)
         authorization, api_key, x_api_key = credentials
         if x_api_key and not _parse_token(authorization):
-            authorization = f"Bearer {x_api_key.strip()}"
+            authorization = f"Bearer {x_api_key.strip()}"  # the form that OpenAI-compatible providers take
         caller = build_open_caller(authorization, api_key, self._pepper)
         if end_user and end_user.strip(END_USER_WHITESPACE):
             caller = self._as_end_user(caller, end_user.strip(END_USER_WHITESPACE).encode("latin-1", "replace"))
+        # Long credentials are not cached: ten thousand of them could take all memory.
         if sum(len(part) for part in shown_credentials if part) <= MAX_CACHED_CREDENTIAL_CHARS:
             if len(self._caller_cache) >= MAX_CACHED_CALLERS:
                 del self._caller_cache[next(iter(self._caller_cache))]
@@ -205,7 +212,7 @@ class Authenticator:
         return caller
 
     async def _authenticate_key(self, headers: Mapping[str, str], required_scope: Scope | None) -> Caller:
-        """The holder of a key. What it showed stays here: no provider ever sees it."""
+        """Returns the holder of an API key. The caller has no `authorization`, so that no provider sees the key."""
         secret = _read_api_key(headers)
         key = await self._key_cache.find_key(hash_api_key(secret))
         if key is None:
@@ -228,6 +235,7 @@ class Authenticator:
             api_key_id=key.id,
         )
         end_user = headers.get(self._end_user_header, "").strip(END_USER_WHITESPACE) if self._end_user_header else ""
+        # Operators act for the application, whatever end user a shared client names.
         if end_user and required_scope != "admin":
             return self._as_end_user(caller, end_user.encode("latin-1", "replace"))
         return caller
@@ -237,7 +245,7 @@ class Authenticator:
 
 
 def build_open_caller(authorization: str | None, api_key: str | None, pepper: str) -> Caller:
-    """The caller of mode `open`: its credential is passed on but never stored."""
+    """Builds the caller of mode `open`. The credential goes to the provider and is never stored."""
     credential = authorization or api_key
     if not credential:
         return Caller(tenant=ANONYMOUS)
@@ -246,6 +254,7 @@ def build_open_caller(authorization: str | None, api_key: str | None, pepper: st
 
 def may_use_model(caller: Caller, model: str) -> bool:
     """Whether the caller's key allows a model."""
+    # `[` is escaped: keys have the wildcards `*` and `?` only, and a model's name may contain brackets.
     return not caller.allowed_models or any(
         fnmatchcase(model, name.replace("[", "[[]")) for name in caller.allowed_models
     )
@@ -267,9 +276,8 @@ def check_model_allowed(caller: Caller, model: str) -> None:
 def check_fallback_models_allowed(caller: Caller, fields: Mapping[str, Any]) -> None:
     """
     Raises:
-        InsufficientPermissions: the caller's key does not allow a model that one of `FALLBACK_MODEL_FIELDS` names, or
-        it cannot
-            be told which that is.
+        InsufficientPermissions: one of `FALLBACK_MODEL_FIELDS` names a model that the caller's key does not allow, or
+            holds a value other than names.
     """
     if not caller.allowed_models:
         return
@@ -303,7 +311,7 @@ def _check_single_credential(credentials: Sequence[str | None]) -> None:
         credentials: the values of `CREDENTIAL_HEADERS`.
 
     Raises:
-        InvalidRequest: two of them show different credentials.
+        InvalidRequest: two of them differ: which one counts must not depend on who reads them.
     """
     authorization, *keys = credentials
     if len({_parse_token(authorization), *((key or "").strip() for key in keys)} - {""}) > 1:
@@ -315,7 +323,7 @@ def _check_single_credential(credentials: Sequence[str | None]) -> None:
 
 
 def _parse_token(authorization: str | None) -> str:
-    """The credential in a value of `Authorization`: a bearer's token, or all of what belongs to another scheme."""
+    """Returns the credential in a value of `Authorization`: a bearer token, or the whole value for another scheme."""
     scheme, _, token = (authorization or "").strip().partition(" ")
     return token.strip() if scheme.lower() == "bearer" else (authorization or "").strip()
 
@@ -333,11 +341,11 @@ _END_USER_PREFIX: Final = b"concertina/end-user\0"
 
 
 def derive_tenant(credential: str, pepper: str) -> str:
-    """The tenant that a client's credential stands for: 32 hex digits.
+    """Returns the tenant of a credential in mode `open`: 32 hex digits.
 
     Args:
-        pepper: known to the server alone, so that a copy of the database does not tell who used which credential.
-            Empty: the plain digest, as databases have it that are older than peppers.
+        pepper: a secret of the server, so that nobody can check guessed credentials against a copy of the database.
+            Empty: the plain digest, for databases that are older than peppers.
     """
     named = _CREDENTIAL_PREFIX + credential.encode("utf-8", "surrogateescape")
     if not pepper:
@@ -346,7 +354,7 @@ def derive_tenant(credential: str, pepper: str) -> str:
 
 
 def derive_end_user_tenant(tenant: str, end_user: bytes, pepper: str) -> str:
-    """The tenant of one end user of an application: the application's own and 32 hex digits, so that what concerns
-    the application can still be found."""
+    """Returns the tenant of an application's end user: the application's tenant, a separator and 32 hex digits. The
+    application's part stands in front, so that retention, a rule of the application's keys, finds the conversations."""
     named = _END_USER_PREFIX + tenant.encode("utf-8", "surrogatepass") + b"\0" + end_user
     return f"{tenant}{END_USER_SEPARATOR}{hmac.digest(pepper.encode(), named, 'sha256').hex()[:TENANT_HEX]}"

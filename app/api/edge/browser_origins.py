@@ -1,8 +1,8 @@
-"""Which browsers' requests are taken where no key is asked for: those of the gateway's own pages, not of anybody's.
+"""Refuses requests that a page of another site sends in mode `open`, where no key is needed (decision 27).
 
-A web page may have its visitor's browser send requests to whatever that machine reaches, a gateway on 127.0.0.1 among
-them, though it cannot read the answers. That does not help where a key is asked for: no such page knows one. Pages that
-could read answers are refused by the name in `Host` (`request_heads`).
+Any web page can make its visitor's browser send requests to a gateway on the visitor's machine or network, though the
+page cannot read the answers. Mode `keys` needs no such check, because the page has no key. Pages that could read
+answers, by DNS rebinding, are refused by the name in `Host` (`header_checks`).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ ALLOWED_HOSTS_HINT: Final = (
 
 
 class BrowserOriginCheck:
-    """Tells requests that a page of somebody else's may have caused.
+    """Recognizes requests that a page of another site sent.
 
     Args:
-        allowed_hosts: names without ports whose pages may use the gateway.
+        allowed_hosts: host names, without ports, whose pages may use the gateway.
     """
 
     def __init__(self, allowed_hosts: Collection[str] = ()) -> None:
@@ -32,18 +32,21 @@ class BrowserOriginCheck:
     def check_request(self, headers: Mapping[str, str], *, has_credential: bool) -> None:
         """
         Args:
-            headers: lower-case names.
-            has_credential: it shows one, which browsers send to another site with its consent only.
+            headers: values by lower-case name.
+            has_credential: the request has a credential. A browser sends its header to another site only with that
+                site's CORS consent, which the gateway never gives.
 
         Raises:
-            InsufficientPermissions: the request came from a page of another site.
+            InsufficientPermissions: a page of another site sent the request.
         """
         if "origin" in headers and not has_credential:
             self._check_origin(headers["origin"].lower(), headers)
 
     def _check_origin(self, origin: str, headers: Mapping[str, str]) -> None:
+        # Browsers of today say it themselves. Without the header, `Origin` and `Host` are compared.
         if headers.get("sec-fetch-site", "cross-site") != "cross-site":
             return
+        # Other schemes belong to browser extensions and desktop programs. `null` is a sandboxed page of any site.
         scheme, _, place = origin.partition("://")
         if scheme not in ("http", "https", "null") or place == headers.get("host", "").lower():
             return

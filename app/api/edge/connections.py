@@ -1,7 +1,8 @@
-"""How long clients may take over what they send and read, and how much of it there may be before a request begins.
+"""Bounds for client connections: how many there are, how large a request's head is, how slowly a client sends and
+reads.
 
-uvicorn waits for ever: for a head that never ends, a body that trickles in, a client that does not read. Here all
-connections of a process are looked at together, about once a second, so that a request itself pays next to nothing.
+uvicorn waits without limit for a head that never ends, a body that trickles in, or a client that does not read. Here
+one timer checks all connections of a process, about once a second, so that a single request costs almost nothing.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from app.observability.metrics import Metrics
 log = logging.getLogger(__name__)
 
 SLOW_CLIENT: Final = "concertina.slow_client"
-"""In the ASGI scope of a request whose client was cut off because it did not read its answer."""
+"""Key in the ASGI scope of a request whose connection was cut because the client did not read the answer."""
 CHECKS_PER_TIMEOUT: Final = 10
-"""How often a connection is looked at while it may rest."""
+"""How many checks fall into one `slow_client_seconds`."""
 CHECK_INTERVAL_RANGE_SECONDS: Final = (0.01, 1.0)
 CUT_REASONS: Final = ("head", "body", "reader", "idle", "large_head", "connections")
 MAX_SHOWN_CHARS: Final = 100
 DISCARDED_TRAILERS: Final = deque[tuple[bytes, bytes]](maxlen=0)
-"""Takes the fields behind a chunked body and keeps none. uvicorn would add them to the headers, where they could name a
-key or a conversation past a proxy that checked the headers."""
+"""A list that discards the trailers of a chunked body. uvicorn would add them to the headers, where they could bring a
+key or a conversation id past a proxy that checks the headers."""
 
 Value = TypeVar("Value")
 _Stage = Literal["head", "body", "reader", "idle", "surplus"]
@@ -42,7 +43,7 @@ _Stage = Literal["head", "body", "reader", "idle", "surplus"]
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """The part of the settings that concerns connections. 0: no bound."""
+    """The settings' limits for connections. 0: no limit."""
 
     max_connections: int = 0
     max_head_bytes: int = 65_536
@@ -52,7 +53,7 @@ class ConnectionLimits:
 
 
 class StopFlag(Protocol):
-    """What `threading` and `multiprocessing` call an event."""
+    """The part of `threading.Event` and `multiprocessing.Event` that is used here."""
 
     def is_set(self) -> bool: ...
 
@@ -60,11 +61,12 @@ class StopFlag(Protocol):
 
 
 class ClientConnections:
-    """All connections of a process.
+    """All client connections of a process.
 
     Attributes:
-        stopping: set once the server is about to stop: new ones are still taken, but had better go elsewhere.
-        cut_counts: how many were refused or ended before their time, by reason.
+        stopping: set when the server is about to stop. New connections are still served, but the readiness probe asks
+            load balancers to send them elsewhere.
+        cut_counts: how many connections were refused or cut, by reason.
     """
 
     def __init__(self, limits: ConnectionLimits, *, leaving: StopFlag | None = None) -> None:
@@ -75,11 +77,11 @@ class ClientConnections:
         self._looking: asyncio.TimerHandle | None = None
 
     def create_connection(self, *arguments: Any, **named: Any) -> ClientConnection:
-        """A new connection, as uvicorn asks for one."""
+        """Makes the protocol object of a new connection, for uvicorn."""
         return ClientConnection(self, *arguments, **named)
 
     def add(self, connection: ClientConnection) -> bool:
-        """Whether there is room for one more."""
+        """Registers a connection; False if `max_connections` are open already."""
         if self.limits.max_connections and len(self._open) >= self.limits.max_connections:
             return False
         self._open.add(connection)
@@ -91,7 +93,7 @@ class ClientConnections:
         self._open.discard(connection)
 
     def report_to(self, metrics: Metrics) -> None:
-        """Have these numbers told with the others."""
+        """Reports the number of connections and of cuts as metrics."""
         metrics.watch_gauge(CONNECTIONS, lambda: len(self._open))
         for reason in CUT_REASONS:
             metrics.watch_gauge(CUTS, functools.partial(self.cut_counts.__getitem__, reason), reason)
@@ -111,7 +113,7 @@ class ClientConnections:
 
 
 class ClientConnection(HttpToolsProtocol):
-    """One connection of a client, with bounds."""
+    """One client connection, with limits on its head and its speed."""
 
     def __init__(self, connections: ClientConnections, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -120,16 +122,16 @@ class ClientConnection(HttpToolsProtocol):
         self._head_limit = connections.limits.max_head_bytes
         self._received_bytes = 0
         self._head_bytes = 0
-        """Received of a head that is not complete."""
+        """Bytes received of a head that is not complete."""
         self._measures_head = False
         self._scope_with_head = self.scope
-        """Of the last request whose head is complete."""
+        """The scope of the last request whose head is complete."""
         self._refusal: GatewayError | None = None
         self._stage: tuple[_Stage, Any] | None = None
-        """What the client is at, and of which request, as of the last look."""
+        """What the client was doing at the last check, and the request that it did it for."""
         self._since = 0.0
         self._mark = 0
-        """When that began or last went on, and how far it was."""
+        """Monotonic seconds when the stage began or last made progress, and its progress in bytes at that time."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
@@ -150,6 +152,7 @@ class ClientConnection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         size = len(data)
         self._received_bytes += size
+        # A head is measured exactly only if it might be too large: what was received may hold a part of the body.
         self._measures_head = self._head_bytes + size > self._head_limit
         super().data_received(data)
         if self.scope is not self._scope_with_head:
@@ -162,7 +165,10 @@ class ClientConnection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if self._measures_head and _measure_head(self.url, self.headers) > self._head_limit:
             self._refuse_large_head()
-            raise ValueError("the head is too large")  # ends the parsing; nobody sees it
+            # httptools turns an exception in a callback into a parser error, which ends the parsing. uvicorn then calls
+            # `send_400_response`, which does nothing more, since a refusal is sent.
+            raise ValueError("the head is too large")
+        # Any other coding is read differently by different proxies, which allows request smuggling.
         codings = b", ".join([value for name, value in self.headers if name == b"transfer-encoding"])
         if codings and (codings.lower() != b"chunked" or self.parser.get_http_version() == "1.0"):
             self._refuse_transfer_encoding(codings)
@@ -170,16 +176,18 @@ class ClientConnection(HttpToolsProtocol):
         self._scope_with_head = self.scope
         super().on_headers_complete()
         self.headers = DISCARDED_TRAILERS  # type: ignore[assignment]  # all that uvicorn still does is to append to it
-        if type(self.cycle) is RequestResponseCycle:  # it has been made just now, and not begun
+        # uvicorn has just made the cycle and its task has not run yet, so its class can still be exchanged; uvicorn
+        # offers no other way to choose it.
+        if type(self.cycle) is RequestResponseCycle:
             self.cycle.__class__ = RequestCycle
 
     def send_400_response(self, msg: str) -> None:
-        """What the parser could not read, unless it was told not to."""
+        """Answers a request that the parser could not read, unless a refusal is sent already."""
         if self._refusal is None:
             self._send_refusal(InvalidRequest("This is no HTTP request that could be read."), None)
 
     def check_timeout(self, now: float) -> None:
-        """Cut the connection if its client has rested for too long."""
+        """Cuts the connection if its client has made too little progress for too long."""
         stage, mark = self._find_stage()
         if stage is None or stage != self._stage:
             self._stage, self._since, self._mark = stage, now, mark
@@ -195,12 +203,14 @@ class ClientConnection(HttpToolsProtocol):
         self._cut_connection(name)
 
     def _find_stage(self) -> tuple[tuple[_Stage, Any] | None, int]:
-        """What the client is at: None where it is our turn. With how far it has come, in bytes."""
+        """Returns what the client is doing and its progress in bytes. The stage is None while the gateway must act:
+        then no time counts against the client."""
         cycle, transport = _as_optional(self.cycle), self.transport
         if transport.is_closing():
             return None, 0
         if cycle is not None and not cycle.response_complete:
             if self.flow.write_paused:
+                # Progress of a reader is a shrinking buffer, hence the minus.
                 return ("reader", cycle), -transport.get_write_buffer_size()
             if cycle.more_body and not self.flow.read_paused:
                 return ("body", cycle), self._received_bytes
@@ -209,18 +219,23 @@ class ClientConnection(HttpToolsProtocol):
             return ("reader", cycle), -transport.get_write_buffer_size()
         if self._is_in_head:
             return ("head", self.scope), 0
+        # The answer is complete, but the client still sends a body that nobody reads.
         if cycle is not None and cycle.more_body:
             return ("surplus", cycle), 0
+        # uvicorn's own timer for idle connections starts after a first response; before it, nothing else would end one.
         return (("idle", cycle), 0) if self.timeout_keep_alive_task is None else (None, 0)
 
     def _made_progress(self, mark: int, seconds: float, min_bytes_per_second: int) -> bool:
-        """Whether enough has moved. A buffer that has grown was empty in between."""
+        """Whether enough bytes moved since the last mark. A write buffer that has grown was empty in between, so the
+        client has read all of it."""
         moved_bytes = mark - self._mark
         return moved_bytes < 0 or (moved_bytes > 0 and moved_bytes >= min_bytes_per_second * seconds)
 
     def _cut_connection(self, name: _Stage) -> None:
         cycle = _as_optional(self.cycle)
         if name == "reader":
+            # `abort` and not `close`: `close` would first wait until the buffer is sent, to a client that does not
+            # read.
             self._count_cut("reader")
             if cycle is not None:
                 cycle.scope[SLOW_CLIENT] = True  # type: ignore[typeddict-unknown-key]  # a name of ours
@@ -230,7 +245,7 @@ class ClientConnection(HttpToolsProtocol):
             self.transport.close()
         elif name == "surplus" or (name == "body" and cycle is not None and cycle.response_started):
             self._count_cut("body")
-            self.transport.abort()
+            self.transport.abort()  # a response has begun, so no error can be sent
         else:
             seconds = self._connections.limits.slow_client_seconds
             late = RequestTimedOut(
@@ -260,7 +275,11 @@ class ClientConnection(HttpToolsProtocol):
         )
 
     def _send_refusal(self, error: GatewayError, reason: str | None) -> None:
-        """Answer before, or instead of, the application, and close."""
+        """Sends an error in the application's place and closes the connection.
+
+        Args:
+            reason: counted in `cut_counts`; None: not counted.
+        """
         self._refusal = error
         if reason is not None:
             self._count_cut(reason)
@@ -278,7 +297,7 @@ class ClientConnection(HttpToolsProtocol):
 
 
 def _as_optional(value: Value) -> Value | None:
-    """What uvicorn declares to be there and sets with the first request."""
+    """Returns a value as optional: uvicorn declares it as always set, but sets it with the first request."""
     return value
 
 
@@ -287,7 +306,7 @@ def _measure_head(url: bytes, headers: list[tuple[bytes, bytes]]) -> int:
 
 
 def _render_error(error: GatewayError) -> bytes:
-    """A whole answer, after which the connection is closed."""
+    """Renders a complete HTTP response that closes the connection."""
     body = build_error_body(error)
     headers = {
         "content-type": "application/json",
@@ -304,23 +323,24 @@ def _render_error(error: GatewayError) -> bytes:
 _TAB: Final = 9
 _CONTROL_CHARACTERS: Final = bytes(code for code in (*range(32), 127) if code != _TAB)
 _TOKEN_CHARACTERS: Final = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz"
-"""What the name of a header is made of, in lower case (RFC 9110, 5.1)."""
+"""The characters of a header's name in lower case (RFC 9110, 5.1)."""
 _LINE_END_BYTES: Final = 2
 _send_body: Final = RequestResponseCycle.send
-"""Bound here, since each piece of each stream comes by."""
+"""A module's name is found faster than a method, and each frame of each stream is sent by it."""
 
 
 class RequestCycle(RequestResponseCycle):
-    """A request and its answer, whose head is checked and written as a whole. There is no access log."""
+    """uvicorn's request and response, with a head that is checked and written at once. It writes no access log."""
 
     def send(self, message: Any) -> Awaitable[None]:  # type: ignore[override]  # whatever can be awaited will do
-        """See ASGI. What comes behind the head is uvicorn's."""
+        """Sends an ASGI message: the head here, the body by uvicorn."""
         if self.response_started or message["type"] != "http.response.start":
             return _send_body(self, message)
         return self._send_head(message)
 
     def has_disconnected(self) -> bool:
-        """As `receive` would tell it. What comes from a client that had been paused is read on."""
+        """Whether the client has disconnected, without waiting. Reading goes on if it was paused, since a paused
+        connection does not notice a disconnect."""
         if self.disconnected or self.response_complete:
             return True
         self.flow.resume_reading()
@@ -336,12 +356,14 @@ class RequestCycle(RequestResponseCycle):
         status: int = message["status"]
         headers = [*self.default_headers, *message.get("headers", ())]
         named = dict(headers)
+        # All names are checked together, which is faster; most are in lower case already.
         if not _is_header_name(b"".join(named)):
             headers = [(name.lower(), value) for name, value in headers]
             named = dict(headers)
             if not _is_header_name(b"".join(named)):
                 raise RuntimeError("An answer has a header whose name cannot be sent.")
         lines = b"\r\n".join([*map(b": ".join, headers), b""])
+        # Any control character beyond the line ends could begin another header (response splitting).
         if _count_control_characters(lines) != _LINE_END_BYTES * len(headers):
             raise RuntimeError("An answer has a header that would be read as another one.")
         if named.get(b"transfer-encoding", b"").lower() == b"chunked":
@@ -364,5 +386,5 @@ def _is_header_name(names: bytes) -> bool:
 
 
 def _count_control_characters(lines: bytes) -> int:
-    """How many characters there are that could end a line, or do worse."""
+    """Counts control characters, line ends included and tabs excluded."""
     return len(lines) - len(lines.translate(None, _CONTROL_CHARACTERS))

@@ -1,4 +1,4 @@
-"""Whether a client is still there, and what becomes of its request when it is not."""
+"""Detects that a client has disconnected, and cancels its request."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from app.api.edge.connections import RequestCycle
 
 
 def has_disconnected(receive: Receive) -> bool:
-    """Whether a client has hung up, as far as that is known: asks for its next message without waiting for it. (To be
-    asked at all makes a server read on that had paused.) To be called once its request's body is read."""
+    """Whether the client has disconnected, as far as the server knows: reads its next message without waiting. Called
+    after the request's body is read. As a side effect a server that had paused reading goes on."""
     cycle = getattr(receive, "__self__", None)
     if isinstance(cycle, RequestCycle):
         return cycle.has_disconnected()
     while True:
+        # Runs `receive` up to its first suspension. If it suspends there is no message, so the client is connected.
         asking = receive().__await__()
         try:
             next(asking)
@@ -31,9 +32,10 @@ def has_disconnected(receive: Receive) -> bool:
 
 @asynccontextmanager
 async def cancel_on_disconnect(receive: Receive) -> AsyncIterator[None]:
-    """Cancels what runs inside when the client hangs up; it then ends without an error. To be entered once the body of
-    the request is read: nobody else may receive meanwhile."""
+    """Cancels the body of the `async with` block when the client disconnects; the block then ends without an error.
+    Enter it after the request's body is read: nobody else may call `receive` meanwhile."""
     try:
+        # A timeout that is set to "now" cancels this task once, and tells its own cancellation from the server's.
         async with asyncio.timeout(None) as limit:
             watching = asyncio.ensure_future(_expire_on_disconnect(receive, limit))  # noqa: TID251 - cancelled below
             try:
@@ -42,7 +44,7 @@ async def cancel_on_disconnect(receive: Receive) -> AsyncIterator[None]:
                 watching.cancel()
     except TimeoutError:
         if not limit.expired():
-            raise
+            raise  # a TimeoutError of the block itself
 
 
 async def _expire_on_disconnect(receive: Receive, limit: asyncio.Timeout) -> None:

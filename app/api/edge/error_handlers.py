@@ -1,4 +1,5 @@
-"""Errors of routes → OpenAI's error body: the framework's own faults, ours, and those that nobody foresaw."""
+"""Turns every exception of FastAPI's routes into OpenAI's error body: FastAPI's errors, the gateway's, unexpected
+ones."""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ from app.errors import GatewayError, InvalidRequest, MethodNotAllowed, RequestTo
 from app.observability.request_facts import record_error
 
 VALIDATION_ERROR_CODES: Final = {"missing": "missing_required_parameter", "extra_forbidden": "unknown_parameter"}
-"""What the framework calls a fault → OpenAI's code for it; others are `invalid_type` or `invalid_value`."""
+"""OpenAI's error code by pydantic's error type. Other types become `invalid_type` or `invalid_value`."""
 
 
 def install_error_handlers(app: FastAPI, *, passes_on: bool) -> None:
-    """Make every error of the application answer in OpenAI's shape, and note it.
+    """Installs handlers that answer every error of the application with OpenAI's body and record it.
 
     Args:
         passes_on: whether a provider gets the paths below `/v1` that the gateway does not have.
@@ -41,7 +42,7 @@ def install_error_handlers(app: FastAPI, *, passes_on: bool) -> None:
     async def validation(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         drop_tracebacks(error)
-        first = error.errors()[0]
+        first = error.errors()[0]  # OpenAI's body has room for one `param`
         if first["type"] == "json_invalid":
             return build_error_response(InvalidRequest(f"The request body is not valid JSON: {first['ctx']['error']}."))
         param = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
@@ -49,6 +50,7 @@ def install_error_handlers(app: FastAPI, *, passes_on: bool) -> None:
         return build_error_response(InvalidRequest(message, code=_map_validation_code(first), param=param or None))
 
     async def anything(request: Request, error: Exception) -> Response:
+        # Starlette sends this answer from outside of all middleware, so the request id is added here.
         request_id = str(request.scope.get(REQUEST_ID_SCOPE_KEY, ""))
         return build_error_response(log_unexpected_error(error, request_id), {"x-request-id": request_id})
 
@@ -64,10 +66,10 @@ def install_error_handlers(app: FastAPI, *, passes_on: bool) -> None:
 
 
 class BrokenResponseMiddleware:
-    """Ends an answer that breaks off with an error of ours, such as a provider that hangs up in the middle.
+    """Handles a GatewayError that is raised after the response has begun, such as a provider that breaks off.
 
-    The status is sent by then. The error is noted and the connection is closed before the answer's end, so that the
-    client sees that something is missing. Without this the framework would report a fault of the gateway.
+    The status is already sent. The error is recorded, and the connection closes before the response is complete, so
+    that the client sees that something is missing. Without this class Starlette would log an unexpected error.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -77,7 +79,8 @@ class BrokenResponseMiddleware:
         try:
             await self._app(scope, receive, send)
         except RuntimeError as error:
-            # The framework has a handler for the cause, and may not use it: the answer has begun.
+            # Starlette raises a RuntimeError from the error whose handler it cannot use any more: the response has
+            # begun.
             if not isinstance(error.__cause__, GatewayError):
                 raise
             record_error(error.__cause__)

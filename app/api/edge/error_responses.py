@@ -1,4 +1,4 @@
-"""Errors → HTTP. Every path and status answers with OpenAI's error body and says whether a retry can help."""
+"""Turns errors into HTTP responses: OpenAI's error body, and headers that say whether a retry can help."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ from app.observability.request_facts import record_error
 log = logging.getLogger(__name__)
 
 RETRY_AFTER_SECONDS: Final = 1
-"""With an error of ours that passes by itself and does not say when."""
+"""`Retry-After` of a retryable gateway error that has no time of its own."""
 UPSTREAM_ONLY_HEADERS: Final = frozenset({"content-length", "request-id", "x-request-id"})
-"""What an upstream's refusal says of itself, and the gateway's answer says anew."""
+"""Headers of a provider's refusal that do not pass: the gateway's response has its own."""
 RETRY_AFTER_STATUSES: Final = (409, 503)
 CLIENT_CLOSED_REQUEST: Final = 499
-"""nginx's status for a client that is gone; it is told in numbers and logs alone."""
+"""nginx's status for a client that has disconnected; it appears in metrics and logs only."""
 
 
 def build_error_headers(error: GatewayError) -> dict[str, str]:
-    """Headers that belong to an error: its own, and whether a retry can mend it."""
+    """Returns the headers of an error response: `Allow`, `Retry-After` and `X-Should-Retry` as far as they apply."""
     if isinstance(error, UpstreamRefused):
+        # The provider knows best whether a retry helps, so its own headers pass and none are added.
         passed = select_client_headers(error.headers)
         return {name: value for name, value in passed.items() if name not in UPSTREAM_ONLY_HEADERS}
     headers = {"allow": ", ".join(error.allowed)} if isinstance(error, MethodNotAllowed) and error.allowed else {}
@@ -43,18 +44,19 @@ def build_error_headers(error: GatewayError) -> dict[str, str]:
         pause_seconds = RETRY_AFTER_SECONDS
     if pause_seconds is not None:
         headers["retry-after"] = str(max(1, math.ceil(pause_seconds)))
+    # OpenAI's SDKs retry 409, 429 and 5xx by themselves; this header stops them. Other 5xx may pass by themselves.
     if not error.retryable and (error.status < 500 or isinstance(error, StoreUnreadable)):
         headers["x-should-retry"] = "false"
     return headers
 
 
 def build_error_body(error: GatewayError) -> bytes:
-    """The body of an error answer; an upstream's own passes unchanged."""
+    """Returns the body of an error response; a provider's own error body passes unchanged."""
     return error.raw_body if isinstance(error, UpstreamRefused) else orjson.dumps(error.build_body())
 
 
 def build_error_response(error: GatewayError, headers: Mapping[str, str] | None = None) -> Response:
-    """A whole error answer, noted for whoever watches."""
+    """Builds an error response, and records the error for metrics and the log line."""
     record_error(error)
     drop_tracebacks(error)
     combined = {"content-type": "application/json", **build_error_headers(error), **(headers or {})}
@@ -62,7 +64,7 @@ def build_error_response(error: GatewayError, headers: Mapping[str, str] | None 
 
 
 def log_unexpected_error(error: Exception, request_id: str) -> InternalError:
-    """An error nobody foresaw: logged with its trace, told without."""
+    """Logs an unexpected exception with its traceback; returns the error for the client, which does not show it."""
     log.error("request %s failed unexpectedly", request_id, exc_info=error)
     drop_tracebacks(error)
     return InternalError("The gateway failed to handle this request. The fault is logged with its request id.")

@@ -1,5 +1,5 @@
-"""Which headers pass through the gateway, of clients to providers and of providers to clients. All others stay behind:
-they belong to a connection, an origin or a credential, or they are the gateway's own."""
+"""Selects the headers that pass through the gateway, from clients to providers and back. All others are dropped: they
+belong to a connection, an origin or a credential, or they are the gateway's own (decision 32)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ PROVIDER_HEADERS: Final = frozenset(
         *("http-referer", "x-title"),
     }
 )
-"""The last two are how applications name themselves to OpenRouter; browsers send neither."""
+"""Client headers that reach the provider. The last two are how applications name themselves to OpenRouter; browsers
+send neither."""
 PROVIDER_HEADER_PREFIXES: Final = ("anthropic-", "openai-", "x-stainless-")
 CLIENT_HEADERS: Final = frozenset(
     {
@@ -25,11 +26,13 @@ CLIENT_HEADERS: Final = frozenset(
 )
 CLIENT_HEADER_PREFIXES: Final = ("anthropic-", "openai-", "x-ratelimit-")
 SANDBOX_HEADERS: Final = {"content-security-policy": "sandbox", "x-content-type-options": "nosniff"}
-"""With whatever a provider wrote: a browser that shows it runs no script of it, and takes it for nobody's page."""
+"""Added to every body that a provider wrote: a browser that shows it runs no script and gives it no origin, so it
+cannot act with the rights of the console's origin."""
 
 
 def select_provider_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Those of a client's headers that its provider may see. The credential is not among them: it goes its own way."""
+    """Returns the client's headers that the provider may see. The credential is not among them: `ClientKey` carries it
+    to the provider that it is meant for."""
     return {
         name: value
         for name, value in headers.items()
@@ -38,7 +41,8 @@ def select_provider_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def select_client_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Those of a provider's headers that its client may see, and what keeps a browser from running the answer."""
+    """Returns the provider's headers that the client may see, and headers that keep a browser from running the
+    answer."""
     passed = {
         name: value
         for name, value in headers.items()

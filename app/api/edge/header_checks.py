@@ -1,9 +1,9 @@
-"""Checks the headers of every request, on every path, before anything else reads them.
+"""Checks the headers of every request, on every path, before anything else reads them (decision 35).
 
-- `Host`: a web page can make a name of its own mean the gateway's address (DNS rebinding), and then read the answers of
+- `Host`: a web page can point a name of its own at the gateway's address (DNS rebinding), and then read the answers of
   a gateway without keys. Its requests carry that name in `Host`.
-- A header that decides who asks, or for what, stands once. Of two values, a proxy in front and the gateway might read
-  different ones.
+- A header that decides who asks, or for what, must not be repeated: a proxy and the gateway might read different
+  values.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ from app.api.edge.response_headers import RawHeader
 from app.errors import GatewayError, HostNotAllowed, InvalidRequest
 
 REPEATABLE_HEADERS: Final = frozenset({"openai-beta", "traceparent", "tracestate", "baggage"})
-"""Read headers that may stand more than once; of `traceparent`, two are no fault of the client's and no trace."""
+"""Headers that the gateway reads and that may be repeated. A proxy may add a second `traceparent`, which is not the
+client's fault; the request then has no parent trace."""
 SINGLE_HEADERS: Final = frozenset(
     {
         *("host", "authorization", "api-key", "x-api-key", "content-type", "origin", "sec-fetch-site"),
         *(BODY_HEADERS | READ_HEADERS) - REPEATABLE_HEADERS,
     }
 )
-"""Headers that must not stand twice: they decide who asks, for what, or how the body is read."""
+"""Headers that must not be repeated: they decide who asks, for what, or how the body is read."""
 ANY_HOST: Final = "*"
 RESERVED_DOMAIN_SUFFIXES: Final = (".localhost", ".local", ".internal", ".test", ".home.arpa", ".svc")
-"""Names that no stranger can register: RFC 6761, RFC 6762, RFC 8375, ICANN on `internal`; Kubernetes' services."""
+"""Endings of names that nobody can register (RFC 6761, RFC 6762, RFC 8375, ICANN on `internal`), and `svc`, which
+Kubernetes resolves inside of a cluster."""
 MAX_CACHED_HOSTS: Final = 256
 MAX_CACHED_HOST_BYTES: Final = 300
 MAX_SHOWN_CHARS: Final = 100
@@ -37,11 +39,12 @@ _HOST_PATTERN: Final = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]{1,253}))(?
 
 
 class HostRules:
-    """Decides by which names the gateway may be reached.
+    """Decides by which host names the gateway may be reached.
 
     Args:
-        allowed: names without ports. With any, no other names are served, only addresses and `localhost`. `*`: all are.
-        asks_for_key: every request needs a key of the gateway's own, which no stranger's page has.
+        allowed: names without ports. If there are any, no other names are served, only addresses and `localhost`. `*`
+            serves any name.
+        asks_for_key: every request needs an API key, which a page of another site does not have.
     """
 
     def __init__(self, allowed: Collection[str] = (), *, asks_for_key: bool = False) -> None:
@@ -49,7 +52,7 @@ class HostRules:
         self._serves_any = ANY_HOST in self._allowed_hosts or (asks_for_key and not self._allowed_hosts)
 
     def is_allowed(self, host: str) -> bool:
-        """Whether a request with this `Host` is served. Only HTTP/1.0 and no browser leaves it empty."""
+        """Whether a request with this `Host` is served. An empty one is: only HTTP/1.0 clients send it, no browser."""
         if self._serves_any or not host:
             return True
         found = _HOST_PATTERN.fullmatch(host.lower())
@@ -62,24 +65,27 @@ class HostRules:
 
 
 class HeaderChecks:
-    """Finds what is wrong with the headers of a request.
+    """Finds faults in the headers of a request.
 
     Args:
-        single: headers that must not stand twice, beside `SINGLE_HEADERS`. Lower case.
+        hosts: decides whether a value of `Host` is served.
+        single: headers that must not be repeated, beside `SINGLE_HEADERS`, in lower case.
     """
 
     def __init__(self, hosts: HostRules, single: Collection[str] = ()) -> None:
         self._hosts = hosts
         self._single_headers = frozenset(name.encode("latin-1") for name in SINGLE_HEADERS.union(single))
         self._allowed_host_cache: set[bytes | None] = set()
-        """Values of `Host` that were found to be allowed."""
+        """Values of `Host` that are allowed. Refused values are not cached, so that an attacker cannot fill the
+        cache."""
 
     def find_fault(self, headers: Sequence[RawHeader]) -> GatewayError | None:
-        """The error that the request is refused with; None where there is none.
+        """Returns the error with which the request is refused; None if its headers are valid.
 
         Args:
-            headers: lower-case names.
+            headers: pairs with lower-case names.
         """
+        # A dict is shorter than the list only if a name is repeated; the slower search then finds out which.
         values = dict(headers)
         if len(values) != len(headers) and (repeated := self._find_repeated(headers)) is not None:
             return InvalidRequest(
@@ -113,7 +119,7 @@ class HeaderChecks:
 
 
 def parse_host_name(host: str) -> str:
-    """A host without its port, lower case, without the brackets of an IPv6 address."""
+    """Returns a host in lower case, without its port and the brackets of an IPv6 address."""
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()
     return host.partition(":")[0].rstrip(".").lower()

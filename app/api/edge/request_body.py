@@ -1,4 +1,4 @@
-"""Read a request body within its limit, straight from ASGI."""
+"""Reads headers and bodies of requests straight from ASGI, with a limit on the body's size."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class ClientDisconnected(Exception):
 
 
 BODY_HEADERS: Final = frozenset({"content-length", "content-encoding"})
-"""What `read_body` looks at."""
+"""Headers that `read_body` reads."""
 
 
 def read_selected_headers(scope: Scope, names: Mapping[bytes, str]) -> dict[str, str]:
-    """As `read_headers`, of these alone: clients send a dozen that nobody reads.
+    """Returns the values of selected headers, as `read_headers` does. It is faster: clients send a dozen other headers.
 
     Args:
-        names: lower case, by their bytes.
+        names: lower-case names by their bytes.
     """
     return _join_repeated_headers(
         [(names[name], value.decode("latin-1")) for name, value in scope["headers"] if name in names]
@@ -32,8 +32,9 @@ def read_selected_headers(scope: Scope, names: Mapping[bytes, str]) -> dict[str,
 
 
 def read_headers(scope: Scope) -> dict[str, str]:
-    """Header values by lower-case name. Every path reads headers by this: the values of one that stands more than once
-    are joined by commas (RFC 9110, 5.3). Where that would mean something else, `request_heads` has refused it."""
+    """Returns header values by lower-case name. Every path reads headers with this function, so that all read the same.
+    Values of a repeated header are joined by commas (RFC 9110, 5.3); headers for which that would be wrong have been
+    refused by `header_checks`."""
     return _join_repeated_headers(
         [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
     )
@@ -50,12 +51,14 @@ def _join_repeated_headers(headers: list[tuple[str, str]]) -> dict[str, str]:
 
 
 async def read_body(receive: Receive, headers: Mapping[str, str], limit_bytes: int) -> bytes:
-    """The whole request body.
+    """Reads the whole request body.
 
     Raises:
-        RequestTooLarge: it is longer than `limit_bytes`.
-        ClientDisconnected: it did not arrive whole.
+        RequestTooLarge: the body is longer than `limit_bytes`.
+        InvalidRequest: the body is compressed.
+        ClientDisconnected: the client disconnected before the body was complete.
     """
+    # Refused before anything is read. A chunked body announces no length and is counted as it comes.
     announced = headers.get("content-length")
     if announced is not None and announced.isdigit() and int(announced) > limit_bytes:
         raise _too_large_error(limit_bytes)
@@ -83,10 +86,10 @@ def _too_large_error(limit_bytes: int) -> RequestTooLarge:
 
 
 class BodyLimitMiddleware:
-    """Answers 413 to a body of more than `limit_bytes`: at once where its length is announced, else when it is reached.
+    """Answers 413 to a body of more than `limit_bytes`: at once if its length is announced, else when it is reached.
 
-    The framework would take an error raised while it reads a body for a malformed one, so what it answers to that is
-    held back.
+    FastAPI reports any error while it reads a body as a malformed body. So its reader gets a disconnect, FastAPI's
+    answer to that is discarded, and 413 is sent in its place.
     """
 
     def __init__(self, app: ASGIApp, limit_bytes: int) -> None:
@@ -117,19 +120,19 @@ class BodyLimitMiddleware:
             f"The request body is larger than {self._limit_bytes} bytes.",
             hint="Raise `server.body_limit_bytes` to allow it.",
         )
-        record_error(refusal, replaces=True)
+        record_error(refusal, replaces=True)  # FastAPI's discarded answer has recorded an error
         await build_error_response(refusal)(scope, receive, send)
 
 
 class _LimitedReceiver:
-    """A body on its way in."""
+    """Receives a body and ends it with a disconnect when it is longer than the limit."""
 
     def __init__(self, receive: Receive, limit_bytes: int) -> None:
         self._receive = receive
         self._remaining_bytes = limit_bytes
         self.is_too_long = False
         self.has_response_started = False
-        """Whether the answer is on its way out."""
+        """Whether a response has begun, which must then be completed."""
 
     async def receive(self) -> Message:
         if self.is_too_long:

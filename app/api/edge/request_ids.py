@@ -1,5 +1,5 @@
-"""Every answer carries an `X-Request-Id` and says what type it is of, whichever path it comes from; below `/v1`, no
-cache may keep one."""
+"""Adds headers that every answer must have: `X-Request-Id`, `X-Content-Type-Options: nosniff`, and below `/v1`
+`Cache-Control: no-store`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 REQUEST_ID_SCOPE_KEY: Final = "request_id"
-"""Where a request's id is kept in its ASGI scope."""
+"""Key of a request's id in its ASGI scope."""
 _REQUEST_ID_HEADER: Final = b"x-request-id"
 _UNCACHED_PREFIX: Final = "/v1/"
 _NO_STORE_HEADER: Final = (b"cache-control", b"no-store")
@@ -17,10 +17,10 @@ _NOSNIFF_HEADER: Final = (b"x-content-type-options", b"nosniff")
 
 
 class RequestIdMiddleware:
-    """Gives each request an id and puts it on the answer, unless that names one already (a provider's, passed on).
+    """Makes an id for each request and adds it to the answer, unless the answer has one already, from a provider.
 
     Args:
-        new_request_id: makes the id of a request; visible ASCII.
+        new_request_id: makes the id of a request, in visible ASCII.
     """
 
     def __init__(self, app: ASGIApp, new_request_id: Callable[[], str]) -> None:
@@ -43,7 +43,11 @@ class RequestIdMiddleware:
 
 
 def _missing_headers(names: set[bytes], scope: Scope) -> Iterator[tuple[bytes, bytes]]:
-    """What an answer with these headers is to have besides."""
+    """Yields the headers that an answer lacks.
+
+    Args:
+        names: the names of the headers that it has, in lower case.
+    """
     if _REQUEST_ID_HEADER not in names:
         yield _REQUEST_ID_HEADER, scope[REQUEST_ID_SCOPE_KEY].encode()
     if _NOSNIFF_HEADER[0] not in names:

@@ -1,4 +1,4 @@
-"""Each request as it is seen from outside: a span around it, and when it is over its numbers and its log line."""
+"""Observes each request from outside: opens a span, and at the end counts the request and writes its log line."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from app.observability.request_facts import begin_facts, log_request, shorten_na
 from app.observability.tracing import CANCELLED, CONVERSATION, NO_SPAN, Span, Tracing
 
 PROBE_PATHS: Final = ("/healthz", "/readyz", "/metrics")
-"""Asked every few seconds by machines: told of when they fail, and never traced."""
+"""Paths that machines request every few seconds: logged only if they fail, and never traced."""
 CONSOLE_HEADER: Final = b"x-concertina-console"
-"""Sent by the console's pages: what they read is no traffic of applications."""
+"""Header of the console's pages. Their reads are counted apart from those of applications."""
 EVENT_STREAM: Final = b"text/event-stream"
 FIRST_ERROR_STATUS: Final = 400
 FIRST_SERVER_ERROR_STATUS: Final = 500
@@ -28,12 +28,12 @@ METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OP
 
 
 class RequestTelemetry:
-    """An ASGI application whose requests are counted, traced and told of.
+    """An ASGI application that counts, traces and logs the requests of another one.
 
     Args:
-        app: whose `application` is this one's.
-        seconds: monotonic.
-        tells: whether a line is written for each request.
+        app: answers the requests.
+        seconds: a monotonic clock.
+        tells: whether a log line is written for each request.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class RequestTelemetry:
                 self._finish_request(scope, watch)
 
     def _finish_request(self, scope: Scope, watch: _RequestWatch) -> None:
-        """The request is over, however it ended."""
+        """Counts, traces and logs a request that is over, however it ended."""
         duration, route = self._seconds() - watch.started_at, find_route_path(scope)
         if self._metrics.is_on:
             self._count_request(_endpoint_label(scope, route), watch, duration)
@@ -92,12 +92,13 @@ class RequestTelemetry:
         if (error := watch.facts.error) is not None:
             self._metrics.count_error(error.name, error.status, is_of_application=is_application_endpoint(endpoint))
         elif watch.status >= FIRST_ERROR_STATUS and watch.status != CLIENT_CLOSED_REQUEST:
-            # Errors of ours are noted. This answer is a provider's, on a path that is passed through.
+            # The gateway's own errors are recorded in `facts`. This one is a provider's answer, passed through.
             self._metrics.count_error(UpstreamRefused.name, watch.status)
 
 
 class _EndpointSeries:
-    """Where requests are counted that went to the same endpoint and ended alike: found once."""
+    """The metric series of requests with the same endpoint, status and kind. They are looked up once and kept, which
+    saves the lookup by labels with each request."""
 
     __slots__ = ("first_byte", "requests", "seconds")
 
@@ -111,13 +112,13 @@ class _EndpointSeries:
 
 
 class _RequestWatch:
-    """An answer on its way out.
+    """Observes the messages of one answer.
 
     Attributes:
         started_at: monotonic seconds.
-        first_byte_seconds: seconds from then to the first piece of the body.
-        status: of the answer; 499 until its head is sent.
-        is_stream: it is a stream of events.
+        first_byte_seconds: seconds from `started_at` to the first piece of the body.
+        status: the answer's status; 499 until its head is sent.
+        is_stream: the answer is a stream of events.
         is_complete: the last piece was handed to the server.
     """
 
@@ -139,7 +140,8 @@ class _RequestWatch:
         self.is_complete = False
 
     def send(self, message: Message) -> Awaitable[None]:
-        """Look at a message and hand it on. No coroutine of its own: every piece of a stream comes by here."""
+        """Observes a message and sends it. It is no coroutine, which would cost time with every frame of every
+        stream."""
         if message["type"] == "http.response.start":
             self._record_response_start(message)
         else:
@@ -166,7 +168,7 @@ class _RequestWatch:
 
 
 def _finish_span(watch: _RequestWatch, method: str, route: str | None) -> None:
-    """What the span of a request can say at its end."""
+    """Sets the attributes and the outcome of a request's span."""
     facts, span = watch.facts, watch.span
     told: dict[str, str | int] = {}
     if watch.status != CLIENT_CLOSED_REQUEST:
@@ -186,7 +188,7 @@ def _finish_span(watch: _RequestWatch, method: str, route: str | None) -> None:
 
 
 def _log_request(watch: _RequestWatch, method: str, route: str | None, duration: float) -> None:
-    """The line of a request; numbers that there are not, are left out."""
+    """Writes the log line of a request; absent values are left out."""
     told: dict[str, Any] = {
         "method": method,
         "route": route,
@@ -204,7 +206,7 @@ def _log_request(watch: _RequestWatch, method: str, route: str | None, duration:
 
 
 def _has_stream_error(watch: _RequestWatch) -> bool:
-    """Whether a client was told of an error after its answer had begun well."""
+    """Whether an error was sent after the status, inside a stream."""
     return watch.facts.error is not None and watch.status < FIRST_ERROR_STATUS
 
 
@@ -217,8 +219,8 @@ def _span_attributes(scope: Scope) -> dict[str, str | int]:
 
 
 def find_route_path(scope: MutableMapping[str, Any]) -> str | None:
-    """The path as it was declared, `/v1/conversations/{id}`: what a client put into it is left out. None where no route
-    answers to it."""
+    """Returns the declared path of a request's route, such as `/v1/conversations/{id}`; None if no route matches. What
+    the client put into the path is left out: it would make a label for each value, and may be confidential."""
     if scope["path"] == CHAT_PATH:
         return CHAT_PATH
     path = getattr(scope.get("route"), "path", None)
@@ -226,7 +228,7 @@ def find_route_path(scope: MutableMapping[str, Any]) -> str | None:
 
 
 def _endpoint_label(scope: Scope, route: str | None) -> str:
-    """The label `endpoint`: the route, or what stands for several."""
+    """Returns the label `endpoint`: the route, or one word for the console's reads or for unknown paths."""
     is_reading = scope["method"] in ("GET", "HEAD")
     if is_reading and any(name == CONSOLE_HEADER for name, _ in scope["headers"]):
         return CONSOLE

@@ -1,4 +1,4 @@
-"""Headers of an answer as a server takes them: pairs of bytes, made as seldom as can be."""
+"""Encodes response headers as ASGI takes them, pairs of bytes, and caches what it can."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Final
 RawHeader = tuple[bytes, bytes]
 
 MAX_CACHED_NAMES: Final = 256
-"""Of headers whose bytes are remembered: providers name some of them."""
+"""The most cached header names. It is bounded since providers choose some of the names."""
 
 
 class _EncodedNames(dict[str, bytes]):
-    """Names of headers, encoded once."""
+    """A cache of encoded header names."""
 
     def __missing__(self, name: str) -> bytes:
         encoded = name.encode("latin-1")
@@ -25,10 +25,10 @@ _encoded_names: Final = _EncodedNames()
 
 
 class ResponseHeaders:
-    """The headers that all answers of a kind have.
+    """The headers that all answers of one kind share, encoded once.
 
     Args:
-        headers: lower-case names. An answer's own header of that name stands in its place.
+        headers: values by lower-case name. An answer's own header of the same name replaces the shared one.
     """
 
     __slots__ = ("_headers",)
@@ -37,7 +37,11 @@ class ResponseHeaders:
         self._headers = [(name, raw) for (name, _), raw in zip(headers.items(), _encode_headers(headers), strict=True)]
 
     def merge_headers(self, own_headers: Mapping[str, str]) -> list[RawHeader]:
-        """All headers of an answer that has these of its own."""
+        """Returns all headers of an answer: its own and the shared ones.
+
+        Args:
+            own_headers: values by lower-case name.
+        """
         headers = _encode_headers(own_headers)
         for name, raw in self._headers:
             if name not in own_headers:

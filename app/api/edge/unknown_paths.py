@@ -1,4 +1,5 @@
-"""Paths that the gateway does not have. Clients try some of them; the error says which path to use instead."""
+"""Answers paths that the gateway does not have. Misconfigured clients request some of them; the error says which path
+to use instead."""
 
 from __future__ import annotations
 
@@ -14,26 +15,26 @@ from app.api.edge.asgi_front import CHAT_PATH
 from app.errors import NotFound
 
 PATHS_TRIED_WITHOUT_V1: Final = ("chat/completions", "completions", "embeddings", "messages", "models", "responses")
-"""What clients ask for whose base URL lacks `/v1`."""
+"""Paths that clients request whose base URL lacks `/v1`."""
 CHAT_API_SEGMENTS: Final = frozenset({"chat", "completions", "messages", "responses"})
-"""First parts of paths that a chat completion stands for, OpenAI's and Anthropic's."""
+"""First segments of OpenAI's and Anthropic's paths for which a chat completion can be used."""
 FOREIGN_CHAT_PATH_PREFIXES: Final = ("api/chat", "api/generate", "engines/", "openai/deployments/")
-"""How the paths of Ollama, of OpenAI's old engines and of Azure begin."""
+"""Beginnings of paths of Ollama, of OpenAI's old engines and of Azure."""
 OWN_PATH_SEGMENTS: Final = frozenset({"context", "conversations", "embeddings", "models", "search"})
-"""First parts of paths below `/v1` that the gateway or its simulated model has."""
+"""First segments below `/v1` of paths that the gateway or its simulated model has."""
 EVERY_METHOD: Final = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 BASE_URL_HINT: Final = "The base URL of the client ends with one '/v1'."
 
 
 class AnthropicNotFound(NotFound):
-    """Has the body that clients of Anthropic's Messages API show."""
+    """NotFound with Anthropic's error body, so that clients of the Messages API show its text."""
 
     def body(self) -> dict[str, object]:
         return {"type": "error", "error": {"type": "not_found_error", "message": self.message}}
 
 
 def unknown_path_error(path: str, *, passes_on: bool) -> NotFound:
-    """Make the error for a path that nothing answers.
+    """Builds the error for a path that the gateway does not have.
 
     Args:
         path: as the client sent it, without a query.
@@ -47,7 +48,8 @@ def unknown_path_error(path: str, *, passes_on: bool) -> NotFound:
 
 
 def build_unknown_path_routes(*, passes_on: bool) -> APIRouter:
-    """The paths that clients with a wrong base URL ask for, as routes: numbers tell them apart from other paths."""
+    """Builds routes for the paths that clients with a wrong base URL request. As routes they have labels of their own
+    in metrics, so that an operator sees such clients."""
     routes = APIRouter(include_in_schema=False)
 
     async def refuse(request: Request) -> Response:
@@ -59,11 +61,11 @@ def build_unknown_path_routes(*, passes_on: bool) -> APIRouter:
 
 
 def _build_hint(below: str, v1_count: int, *, passes_on: bool) -> str:
-    """Say what to use instead.
+    """Returns a sentence about the path to use instead.
 
     Args:
         below: the path below `/v1`, without slashes at its ends.
-        v1_count: how often `/v1` stands before it.
+        v1_count: how often `/v1` is repeated before `below`; 1 is right.
     """
     if not below:
         return f"This is no endpoint. {BASE_URL_HINT} Clients add paths to it, such as {CHAT_PATH!r}; see /docs."
@@ -86,15 +88,16 @@ METHODS: Final = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 
 
 def find_allowed_methods(routes: Sequence[BaseRoute], scope: Scope) -> list[str]:
-    """The methods of a request's path, in order; those of the pass-through where the gateway has none of its own."""
+    """Returns the methods of a request's path in alphabetical order; those of the pass-through if the gateway itself
+    does not have the path."""
     return find_own_methods(routes, scope) or _find_methods(routes[-1:], scope)
 
 
 def find_own_methods(routes: Sequence[BaseRoute], scope: Scope) -> list[str]:
-    """The methods that the gateway itself has for a path.
+    """Returns the methods that the gateway itself has for a path.
 
     Args:
-        routes: of the application, the pass-through being the last.
+        routes: the application's routes, of which the last is the pass-through.
     """
     return _find_methods(routes[:-1], scope)
 

@@ -1,1 +1,1 @@
-"""Deletion, redaction and retention."""
+"""Erasure of items, redaction of messages, and retention of conversations."""

@@ -1,5 +1,5 @@
-"""Deleting and erasing what a conversation holds: the message's words, what was kept of them, and the summaries that
-were made of them. The log keeps the message's place, so that everything else stays where it is."""
+"""Deletes or erases items of a conversation: the message's text, its copies, and the summaries that were made of it.
+The message keeps its place in the log, so that no other message changes its `seq`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from app.store.leases import LeaseKeeper
 
 PAGE_SIZE: Final = 500
 MAX_MECHANICAL_SUMMARY_MESSAGES: Final = 2_000
-"""Summaries of more than this are left to the next turn that needs them."""
+"""The most messages for which a mechanical summary is made here; longer ranges are summarized by the next turn that
+needs it."""
 
 
 class ItemEraser:
@@ -54,16 +55,17 @@ class ItemEraser:
     async def remove_item(
         self, caller: Caller, conversation: Conversation, item_id: str, *, erase: bool
     ) -> Conversation:
-        """Take an item out of a conversation; the conversation as it then is.
+        """Removes an item from a conversation; returns the changed conversation.
 
-        Neither the item nor a summary that covered its message is shown again, to a client or to a model: a mark stands
-        in the item's place, and a summary without a model in that of each summary until a model writes a better one.
+        Neither the item nor a summary that covered its message is shown to a client or a model again: a mark replaces
+        the item, and a mechanical summary replaces each summary until a model writes a better one.
 
         Args:
-            erase: for good. Otherwise the message as it was stays in the database; it may be erased later.
+            erase: remove the text from the database, too. Otherwise the original message is kept; it can be erased
+                later.
 
         Raises:
-            ItemNotFound: there is no such item; or it was deleted before, and is not to be erased now.
+            ItemNotFound: there is no such item; or it is deleted already and `erase` is false.
             ConversationBusy: the conversation was in use for too long.
         """
         index = find_instruction_index(conversation, item_id)
@@ -71,6 +73,7 @@ class ItemEraser:
             await self._remove_instruction(conversation, index, erase=erase)
         else:
             async with self._leases.hold_lease(conversation.root, conversation.id, self._wait_seconds):
+                # Read again under the lease: a turn may have been appended while the lease was waited for.
                 conversation = await self._records.find_conversation(caller, conversation.id)
                 await self._remove_message_item(conversation, item_id, erase=erase)
         return await self._records.find_conversation(caller, conversation.id)
@@ -91,7 +94,8 @@ class ItemEraser:
         await self._replace_summaries(conversation, gone)
 
     async def _replace_summaries(self, conversation: Conversation, deleted_summaries: Sequence[Summary]) -> None:
-        """Keep the chain of summaries whole. Folds are made again when they are needed."""
+        """Replaces deleted summaries by mechanical ones, so that the chain of summaries has no gap. Folds are not
+        replaced: they are made again when they are needed."""
         for chunk in deleted_summaries:
             if chunk.folds or chunk.to_seq - chunk.from_seq > MAX_MECHANICAL_SUMMARY_MESSAGES:
                 continue
@@ -114,13 +118,16 @@ class ItemEraser:
         if made is None:
             return
         root = conversation.root
-        # Whoever is at work on that range now makes a summary of it in its own time.
+        # If another task holds this lease, it makes a summary of the range itself. Without the replacement the next
+        # turn that needs it makes one, so none of these errors matters.
         with contextlib.suppress(ConversationBusy, LeaseLost, StoreUnavailable):
             async with self._leases.hold_lease(root, build_lease_key(chunk.from_link, is_fold=False), 0) as lease:
                 await self._store.add_summary(tenant=conversation.tenant, root=root, summary=made, fence=lease)
 
     async def _remove_instruction(self, conversation: Conversation, index: int, *, erase: bool) -> None:
-        """The conversation's own comes last: whoever is told that a branch is busy can ask again."""
+        """Removes an instruction from a conversation; with `erase`, also from its family and from stored completions.
+        The conversation itself comes last: if a branch is busy, the client still finds the item and can send the
+        request again."""
         raw = conversation.state[STORED_INSTRUCTIONS][index]
         if erase:
             async for relative in self._stream_family(conversation):
@@ -130,7 +137,8 @@ class ItemEraser:
         await self._erase_instruction(conversation, raw)
 
     async def _erase_instruction(self, conversation: Conversation, raw: str) -> None:
-        """Each conversation under its own lease: a turn that is appended writes back the state that it read."""
+        """Removes an instruction from one conversation, under its lease: a turn that is appended at the same time would
+        write the old state back."""
         async with self._leases.hold_lease(conversation.root, conversation.id, self._wait_seconds):
             stored = await self._store.find_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
             if stored is None:
@@ -143,7 +151,7 @@ class ItemEraser:
                 raise _conversation_busy_error() from moved
 
     async def _stream_family(self, conversation: Conversation) -> AsyncIterator[Conversation]:
-        """The other conversations of its family of branches: each copied what its parent was told once."""
+        """Yields the other conversations of the family. Each branch has a copy of its parent's instructions."""
         query = ConversationQuery(limit=PAGE_SIZE)
         while page := await self._store.list_conversations(tenant=conversation.tenant, query=query):
             for one in page:

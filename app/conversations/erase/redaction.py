@@ -1,6 +1,6 @@
-"""How a message looks when some of it was deleted or erased: its place, role and tool calls stay, its words go. Pure.
+"""Redacts messages: place, role and tool calls stay, the text is replaced by a mark. Pure.
 
-Calls keep their results and roles their order, so the rest of the log can still be sent.
+Calls keep their results and roles keep their order, because providers refuse a log without them.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from app.conversations.items.items import DELETED, ITEM_FIELDS
 
 DELETED_MARK: Final = "[deleted]"
 ERASED_MARK: Final = "[erased]"
-"""Stand in place of the words."""
+"""The marks that replace a text that was deleted, or erased."""
 CONTENT_META_KEYS: Final = ("alternatives", ITEM_FIELDS)
-"""Facts about a message that repeat what it says."""
+"""Keys of `LogMessage.meta` that repeat content of the message; erasure removes them."""
 CALL_TYPES: Final = ("function_call", "custom_tool_call")
 KEPT_FIELDS: Final = ("role", "tool_call_id", "tool_calls", "function_call")
 
@@ -26,17 +26,18 @@ KEPT_FIELDS: Final = ("role", "tool_call_id", "tool_calls", "function_call")
 def redact_item(
     entry: LogMessage, item: Mapping[str, Any], items: Sequence[Mapping[str, Any]], *, erase: bool
 ) -> LogMessage:
-    """A message without the words of one of its items. Its token count is not changed.
+    """Returns a message without the text of one of its items. The message's token count is not updated.
 
     Args:
         item: one of `items`.
-        items: all that the message makes (`conversations.items.items`), deleted ones too.
-        erase: for good; else the message as it was is kept in its `meta`.
+        items: all items of the message (`conversations.items.items`), with deleted ones.
+        erase: drop the original message; otherwise it is kept in `meta`.
     """
     mark = ERASED_MARK if erase else DELETED_MARK
     body = dict(entry.message.body)
     kind = str(item["type"])
-    if not any(one["type"] == "message" for one in items):  # then no item's erasure would take the other fields along
+    # Without a `message` item no erasure would ever remove the body's other fields, so they are dropped at once.
+    if not any(one["type"] == "message" for one in items):
         body = {name: body[name] for name in (*KEPT_FIELDS, "content", *REASONING_FIELDS) if name in body}
     if kind in CALL_TYPES:
         calls = [one["id"] for one in items if one["type"] in CALL_TYPES]
@@ -56,7 +57,8 @@ def redact_item(
 
 
 def redact_message(body: Mapping[str, Any], mark: str) -> dict[str, Any]:
-    """A message that says only the mark. A function's name stays, a speaker's goes."""
+    """Returns a message body whose only text is the mark. A function's name stays; a speaker's name, which may identify
+    a person, is dropped."""
     kept = {name: body[name] for name in KEPT_FIELDS if body.get(name) is not None}
     if body.get("role") == "function":
         kept["name"] = body.get("name")
@@ -66,13 +68,13 @@ def redact_message(body: Mapping[str, Any], mark: str) -> dict[str, Any]:
 
 
 def redact_reasoning(body: Mapping[str, Any], mark: str) -> dict[str, Any]:
-    """A message whose reasoning is only the mark."""
+    """Returns a message body with the mark as its reasoning."""
     kept = {name: value for name, value in body.items() if name not in REASONING_FIELDS}
     return {**kept, "reasoning_content": mark}
 
 
 def redact_call(body: Mapping[str, Any], index: int, mark: str) -> dict[str, Any]:
-    """A message one of whose tool calls has no arguments any more; a custom tool's input is the mark."""
+    """Returns a message body in which one tool call has no arguments; a custom tool's input becomes the mark."""
     if not isinstance(body.get("tool_calls"), list):
         function = body.get("function_call") or {}
         return {**body, "function_call": {"name": function.get("name"), "arguments": "{}"}}
@@ -91,8 +93,8 @@ def _strip_call(call: Mapping[str, Any], mark: str) -> dict[str, Any]:
 
 
 def _build_redaction_meta(entry: LogMessage, parts: Sequence[int], *, erase: bool) -> dict[str, Any]:
-    """What is known of the message, `DELETED` being which of its items were deleted, whether any of them for good, and
-    where none was, the message as it was."""
+    """Builds the message's `meta`. `DELETED` holds the parts of deleted items, whether one of them was erased, and, if
+    none was, the original body."""
     meta = dict(entry.meta or {})
     before = meta.get(DELETED) or {}
     deleted: dict[str, Any] = {
@@ -107,5 +109,5 @@ def _build_redaction_meta(entry: LogMessage, parts: Sequence[int], *, erase: boo
 
 
 def read_deleted_parts(entry: LogMessage) -> tuple[int, ...]:
-    """The items of a message that were deleted, by their part."""
+    """Returns the part numbers of a message's deleted items."""
     return tuple(((entry.meta or {}).get(DELETED) or {}).get("parts", ()))

@@ -1,7 +1,7 @@
-"""How long conversations are kept: those that have rested for too long are erased, branches and summaries included.
+"""Erases conversations that got no message for longer than their retention, with their summaries.
 
-A conversation rests from its last message on. One that is in use is left for the next time; what branches that still
-live share with an old one passes to them.
+A conversation in use is skipped until the next sweep. Messages that a younger branch shares with an erased conversation
+pass to the branch.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ log = logging.getLogger(__name__)
 SWEEP_LEASE: Final = RETENTION_LEASE
 BATCH_SIZE: Final = 100
 BATCH_PAUSE_SECONDS: Final = 0.05
-"""After each batch, so that requests come first."""
+"""A pause after each batch, so that requests are not slowed down."""
 ORPHAN_SUMMARY_GRACE: Final = timedelta(hours=1)
-"""A summary this old belongs to no request under way, and to none that will be tried again."""
+"""The age from which a summary without stored messages belongs to no running request and to none that is retried."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
-    """What a sweep did."""
+    """The counts of one sweep."""
 
     erased_conversations: int = 0
     skipped_in_use: int = 0
-    """Were old enough and are left for the next time."""
+    """Expired conversations that were in use and are left for the next sweep."""
     purged_idempotency_keys: int = 0
     purged_summaries: int = 0
-    """Were made for requests that failed before anything of them was stored."""
+    """Summaries made for requests that failed before their messages were stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionRule:
-    """Which conversations are old: those of `tenant` (None: of everybody but `excluded_tenants`) untouched since
-    `untouched_since`."""
+    """Selects expired conversations: those of `tenant` (None: of all tenants but `excluded_tenants`) without a new
+    message since `untouched_since`."""
 
     untouched_since: datetime
     tenant: str | None = None
@@ -56,7 +56,7 @@ class RetentionRule:
 
 
 class RetentionSweeper:
-    """Erases what is old, every now and then or at once."""
+    """Erases expired conversations, periodically or on request."""
 
     def __init__(
         self,
@@ -72,9 +72,10 @@ class RetentionSweeper:
     ) -> None:
         """
         Args:
-            days: how long a conversation may rest where no key of its tenant says otherwise; None: for ever.
-            end_users: whether end users have tenants of their own: everybody's are looked through then.
-            sweep_seconds: between two sweeps, give or take a tenth.
+            days: the retention of tenants whose keys have none; None: no limit.
+            end_users: whether end users have tenants of their own. Then all tenants are searched, since the store
+                cannot select the tenants of one application.
+            sweep_seconds: the time between two sweeps, plus or minus a tenth.
             random: uniform in [0, 1).
         """
         self._store = store
@@ -88,7 +89,7 @@ class RetentionSweeper:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin sweeping."""
+        """Starts the periodic sweeps."""
         self._task = asyncio.create_task(self._sweep_forever())  # noqa: TID251 - ended by aclose
 
     async def aclose(self) -> None:
@@ -98,27 +99,26 @@ class RetentionSweeper:
                 await self._task
 
     async def _sweep_forever(self) -> None:
-        """The first pause differs from process to process too: they are often started together."""
+        """Sweeps periodically. Even the first pause is random, because processes are often started together."""
         await self._sleep(self._sweep_seconds * 0.1 * self._random())
         while True:
-            # While another process sweeps, or the store is away, there is nothing to do.
+            # Another process sweeps already, or the store is unavailable: the next sweep makes up for it.
             with contextlib.suppress(ConversationBusy, StoreUnavailable):
                 await self.sweep()
             await self._sleep(self._sweep_seconds * (0.9 + 0.2 * self._random()))
 
     async def sweep(self) -> SweepResult:
-        """Erase what is old by the rules and summaries that belong to nothing, and forget idempotency keys whose time
-        is over.
+        """Erases expired conversations, orphaned summaries and expired idempotency keys.
 
         Raises:
-            ConversationBusy: another process is at it.
+            ConversationBusy: another process is sweeping.
         """
         async with self._leases.hold_lease(*SWEEP_LEASE, 0) as lease:
             erased = in_use = 0
             for rule in await self.read_rules():
                 async for conversation in self.find_expired_conversations(rule):
                     if not self._leases.is_held(lease):
-                        break
+                        break  # another process may have begun a sweep by now
                     if await self.erase_conversation(conversation, rule.untouched_since):
                         erased += 1
                     else:
@@ -133,12 +133,13 @@ class RetentionSweeper:
         return swept
 
     async def purge_summaries(self) -> int:
-        """Erase summaries that were made for a request of which nothing was stored then, as when its process died; how
-        many. No rule and no erasure of a conversation would come upon them."""
+        """Erases summaries of requests whose messages were never stored, for instance because the process died; returns
+        their number. Such summaries belong to no conversation, so no other rule finds them."""
         return await self._store.purge_stray_summaries(created_before=self._clock() - ORPHAN_SUMMARY_GRACE)
 
     async def read_rules(self) -> list[RetentionRule]:
-        """The rules that hold now: of each tenant's valid keys the shortest, and the general one for the others."""
+        """Returns the current rules: for each tenant the shortest retention of its valid keys, and the general one for
+        all other tenants."""
         now = self._clock()
         days: dict[str, int] = {}
         for key in await self._store.list_api_keys():
@@ -150,7 +151,7 @@ class RetentionSweeper:
         return rules
 
     async def find_expired_conversations(self, rule: RetentionRule) -> AsyncIterator[Conversation]:
-        """The conversations that a rule means, oldest first."""
+        """Yields the conversations that a rule selects, oldest first."""
         after: tuple[datetime, str] | None = None
         while True:
             query = ConversationQuery(
@@ -168,7 +169,7 @@ class RetentionSweeper:
             await self._sleep(BATCH_PAUSE_SECONDS)
 
     async def erase_conversation(self, conversation: Conversation, untouched_since: datetime) -> bool:
-        """Erase a conversation unless it is in use, or was meanwhile. Whether it is gone."""
+        """Erases a conversation, unless it is in use or got a new message meanwhile. Returns whether it is erased."""
         tenant, conversation_id = conversation.tenant, conversation.id
         try:
             async with self._leases.hold_lease(conversation.root, conversation_id, 0):

@@ -1,1 +1,1 @@
-"""Conversations, their turns and branches, and the log as people read it."""
+"""Conversations as records, their turns and branches, and their logs in a form for people to read."""

@@ -1,4 +1,4 @@
-"""The course of a conversation: its answers in numbers, its log as people read it, and the branches of its family."""
+"""Reads the history of a conversation: its turns in numbers, its log for people to read, the branches of its family."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from app.store.contract import ConversationQuery, Store
 from app.store.lineage import first_own_seq
 
 READ_MESSAGES: Final = 1_024
-"""The most that are read at a time while answers are looked for."""
+"""The most messages that are read at once while answers are searched."""
 MAX_BRANCHES: Final = 500
 TITLE_MESSAGES: Final = 4
-"""Among so many messages the first of a user's is looked for."""
+"""How many messages are searched for the first user message."""
 
 
 class TurnQuery(msgspec.Struct, frozen=True):
-    """Which answers are wanted: `limit` of them behind the one of item `after`."""
+    """Selects a page of answers: `limit` of them after the item `after`."""
 
     limit: int
     newest_first: bool = False
@@ -38,7 +38,7 @@ class TurnQuery(msgspec.Struct, frozen=True):
 
 
 class ConversationHistory:
-    """Reads what was said and what it took. Calls no model, writes nothing."""
+    """Reads turns, logs and branches. It calls no model and writes nothing."""
 
     def __init__(self, *, store: Store, records: ConversationRecords, policies: Mapping[str, ContextPolicy]) -> None:
         self._store = store
@@ -49,10 +49,10 @@ class ConversationHistory:
     async def list_turns(
         self, caller: Caller, conversation_id: str, query: TurnQuery
     ) -> tuple[list[dict[str, Any]], bool]:
-        """A page of a conversation's answers, and whether there are more behind it.
+        """Returns a page of a conversation's answers, and whether more follow.
 
         Raises:
-            ConversationNotFound, ItemNotFound: there is none, or no such message to go on after.
+            ConversationNotFound, ItemNotFound: there is no such conversation, or no item `query.after`.
         """
         conversation = await self._records.find_conversation(caller, conversation_id)
         end = conversation.head_seq + 1
@@ -67,7 +67,7 @@ class ConversationHistory:
     async def _read_answers_after(
         self, conversation: Conversation, from_seq: int, count: int
     ) -> list[tuple[LogMessage, int]]:
-        """The next answers, oldest first, each with the number of its turn."""
+        """Returns up to `count` answers from `from_seq` on, oldest first, each with the number of its turn."""
         found: list[tuple[LogMessage, int]] = []
         turns = await self._turn_numbers.count_turns_before(conversation, from_seq)
         end = conversation.head_seq + 1
@@ -82,7 +82,7 @@ class ConversationHistory:
     async def _read_answers_before(
         self, conversation: Conversation, before_seq: int, count: int
     ) -> list[tuple[LogMessage, int]]:
-        """The answers before, newest first, each with the number of its turn."""
+        """Returns up to `count` answers before `before_seq`, newest first, each with the number of its turn."""
         found: list[tuple[LogMessage, int]] = []
         while before_seq > 0 and len(found) < count:
             first = max(0, before_seq - _batch_size(count - len(found)))
@@ -93,10 +93,10 @@ class ConversationHistory:
         return found[:count]
 
     async def read_log(self, caller: Caller, conversation_id: str, from_seq: int, limit: int) -> dict[str, Any]:
-        """Messages of a log from a seq on, and how many it has in all.
+        """Returns up to `limit` messages of a log from `from_seq` on, and the number of all its messages.
 
         Raises:
-            ConversationNotFound: there is none.
+            ConversationNotFound: there is no such conversation.
         """
         conversation = await self._records.find_conversation(caller, conversation_id)
         end = conversation.head_seq + 1
@@ -114,8 +114,8 @@ class ConversationHistory:
         return {"object": "list", "total": end, "data": rows}
 
     async def _read_summaries(self, conversation: Conversation) -> Sequence[Summary]:
-        """The chain that views are made with, without texts; where there is none, the longest of those that replace
-        each other."""
+        """Returns the summaries, without texts, that views of the conversation are built with: the chain, or the
+        longest one if its policy replaces each summary by a longer one."""
         stored = await self._store.find_summaries(
             tenant=conversation.tenant, root=conversation.root, path=conversation.lineage_with_self, with_texts=False
         )
@@ -125,11 +125,10 @@ class ConversationHistory:
         return chain if len(chain) > 1 or not replacing else replacing[-1:]
 
     async def list_branches(self, caller: Caller, conversation_id: str) -> tuple[list[dict[str, Any]], bool]:
-        """The family of a conversation, oldest first: what it branched from, what branched from that, itself. And
-        whether there are more.
+        """Returns the family of a conversation, itself included, oldest first, and whether there are more branches.
 
         Raises:
-            ConversationNotFound: there is none.
+            ConversationNotFound: there is no such conversation.
         """
         conversation = await self._records.find_conversation(caller, conversation_id)
         oldest = conversation.lineage[0][0] if conversation.lineage else conversation.id
@@ -153,8 +152,8 @@ class ConversationHistory:
         }
 
     async def find_title(self, conversation: Conversation) -> str | None:
-        """What a conversation is called: its own `title`, or the beginning of the first thing that its user said; in a
-        branch, that was said after it left its parent, if anything was."""
+        """Returns a conversation's title: `title` of its metadata, or the beginning of its first user message. In a
+        branch, its own first user message comes before the shared one, so that branches have different titles."""
         named = derive_title(conversation.metadata, ())
         for from_seq in sorted({first_own_seq(conversation), 0}, reverse=True):
             if named is None and from_seq <= conversation.head_seq:
@@ -164,7 +163,7 @@ class ConversationHistory:
 
 
 def _batch_size(answers: int) -> int:
-    """How many messages are read in search of so many answers: mostly every other one is one."""
+    """Returns how many messages to read to find a number of answers: about every other message is one."""
     return min(READ_MESSAGES, 2 * answers)
 
 
@@ -180,11 +179,11 @@ AnswerMeta = Mapping[str, Any]
 
 
 def build_turn_row(answer: LogMessage, turn: int, policies: Mapping[str, ContextPolicy]) -> dict[str, Any]:
-    """An answer; what is only known of answers that came through the gateway is None of others.
+    """Builds the row of an answer. Facts of the request are None for answers that did not come through the gateway.
 
     Args:
-        turn: the number of its turn.
-        policies: as they are configured now, for answers from before their line was kept with them.
+        turn: the number of the answer's turn.
+        policies: the current policies, for old answers that were stored without their compaction threshold.
     """
     meta: AnswerMeta = answer.meta or {}
     context: AnswerMeta = meta.get("context") or {}
@@ -213,7 +212,7 @@ def _context_fields(context: AnswerMeta) -> dict[str, Any]:
 
 
 def _usage_fields(context: AnswerMeta, usage: AnswerMeta) -> dict[str, Any]:
-    """What the provider reported."""
+    """Returns the tokens that the provider reported."""
     counted: AnswerMeta = context.get("calibration") or {}
     written = usage.get("completion_tokens", usage.get("output_tokens"))
     return {
@@ -243,7 +242,8 @@ def _view_fields(
 
 
 def _estimate_log_tokens(context: AnswerMeta, answer: LogMessage) -> int:
-    """For answers from before it was kept: the log alone, or what was sent, if that is more (instructions)."""
+    """Estimates the log's tokens for answers that were stored without the number: the log without instructions, or the
+    tokens sent if these are more."""
     raw = answer.tokens_total - answer.tokens
     return max(int(context["prompt_tokens"]), round(raw * _calibration_slope(context)))
 
@@ -259,18 +259,18 @@ def _find_threshold_tokens(
 
 
 def _calibration_slope(context: AnswerMeta) -> float:
-    """The slope, or the ratio that was kept before there were slopes."""
+    """Returns the calibration's slope; for older answers the ratio that was stored before there were slopes."""
     calibration = context.get("calibration") or {}
     return float(calibration.get("slope") or calibration.get("ratio") or 1.0)
 
 
 TURN_NUMBER_STRIDE_MESSAGES: Final = 512
-"""Read at a time, and how far apart the places are whose number is kept."""
+"""How many messages are read at once, and the distance between places whose turn count is cached."""
 MAX_CACHED_CONVERSATIONS: Final = 1_000
 
 
 class _RoleOnly(msgspec.Struct):
-    """Of a message, who speaks: the rest of a long one is passed over without being decoded."""
+    """Decodes the role of a message only; the rest of a long message is skipped."""
 
     role: str = ""
 
@@ -279,7 +279,7 @@ _decode_role = msgspec.json.Decoder(_RoleOnly).decode
 
 
 def read_role(entry: LogMessage) -> str:
-    """The role of a message."""
+    """Returns the role of a message."""
     try:
         return _decode_role(entry.message.raw).role
     except msgspec.DecodeError:
@@ -287,15 +287,16 @@ def read_role(entry: LogMessage) -> str:
 
 
 def starts_turn(entry: LogMessage) -> bool:
-    """Whether a turn begins with this message: a user's, or whatever a log begins with (`context.plan.log_rounds`)."""
+    """Whether a turn begins with this message: a user message, or the first of a log (as in
+    `context.plan.log_rounds`)."""
     return entry.seq == 0 or read_role(entry) == "user"
 
 
 def number_turns(entries: Sequence[LogMessage], turns_before: int) -> list[int]:
-    """Of each of these messages, which follow on each other, the number of its turn, counted from 1.
+    """Returns for each of these consecutive messages the number of its turn, counted from 1.
 
     Args:
-        turns_before: how many turns begin in the log before the first of them.
+        turns_before: how many turns begin in the log before the first entry.
     """
     numbers = []
     for entry in entries:
@@ -305,7 +306,7 @@ def number_turns(entries: Sequence[LogMessage], turns_before: int) -> list[int]:
 
 
 class TurnCounter:
-    """Counts turns, and remembers the counts of the conversations that were asked for last."""
+    """Counts turns, and caches the counts of the most recently used conversations."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -314,10 +315,10 @@ class TurnCounter:
     async def count_turns_before(
         self, conversation: Conversation, seq: int, known_counts: Mapping[int, int] | None = None
     ) -> int:
-        """How many turns begin in a conversation's log before a seq.
+        """Returns how many turns begin in a conversation's log before `seq`.
 
         Args:
-            known_counts: the same for other places, as summaries have it.
+            known_counts: the counts at other places by `seq`, taken from summaries. Counting starts at the nearest one.
 
         Raises:
             StoreUnavailable: the log cannot be read.

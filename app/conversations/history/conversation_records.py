@@ -1,4 +1,4 @@
-"""A caller's conversations: found, described, listed, deleted."""
+"""Finds, lists, describes and deletes a caller's conversations."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from app.pipeline.chat_request import Caller
 from app.store.contract import ConversationQuery, Store
 
 BRANCH_PAGE_SIZE: Final = 1_000
-"""How many conversations are looked through at a time for branches of one."""
+"""How many conversations are read at once in the search for branches."""
 CLOCK_SKEW_ALLOWANCE: Final = timedelta(minutes=5)
-"""How far the clocks of processes may be apart: a branch may seem that much older than what it branched from."""
+"""How far the clocks of processes may differ: a branch may seem to be older than its parent by this much."""
 
 
 class ConversationRecords:
-    """Conversations as a resource. Nothing of one tenant is ever found by another."""
+    """Conversations as a resource. A caller finds conversations of its own tenant only."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def find_conversation(self, caller: Caller, conversation_id: str) -> Conversation:
-        """The conversation with this id of ours, or with this id of the client's own.
+        """Returns the conversation with this id: the gateway's id or the client's own.
 
         Raises:
-            ConversationNotFound: the caller has none.
+            ConversationNotFound: the caller has none with this id.
         """
         if is_valid_conversation_id(conversation_id):
             found = await self._store.find_conversation(tenant=caller.tenant, conversation_id=conversation_id)
@@ -40,7 +40,7 @@ class ConversationRecords:
         raise _not_found_error(conversation_id)
 
     async def find_message(self, conversation: Conversation, item_id: str) -> tuple[LogMessage, int]:
-        """The message that an item id names, and which of its items.
+        """Returns the message that an item id names, and the number of the item in it.
 
         Raises:
             ItemNotFound: the conversation has no such message.
@@ -53,7 +53,7 @@ class ConversationRecords:
         raise ItemNotFound(f"Item with id {item_id!r} not found in conversation {conversation.id!r}.")
 
     async def build_conversation_object(self, conversation: Conversation) -> dict[str, Any]:
-        """A conversation as OpenAI's object, with what we know besides."""
+        """Builds OpenAI's conversation object, with fields of the gateway."""
         return {
             "id": conversation.id,
             "object": "conversation",
@@ -69,7 +69,7 @@ class ConversationRecords:
         }
 
     async def _build_parent_object(self, conversation: Conversation) -> dict[str, Any] | None:
-        """What it branched from, and the last item that both have."""
+        """Builds the reference to a branch's parent and to the last item that both share; None without a parent."""
         if not conversation.lineage:
             return None
         parent_id, seq = conversation.lineage[-1]
@@ -80,11 +80,11 @@ class ConversationRecords:
     async def list_conversations(
         self, caller: Caller, query: ConversationQuery, *, after: str | None = None
     ) -> tuple[list[Conversation], bool]:
-        """The caller's conversations that are wanted, and whether there are more behind them.
+        """Returns a page of the caller's conversations, and whether more follow.
 
         Args:
-            query: without its `after`.
-            after: id of the conversation before the page.
+            query: the filters; its `after` is ignored.
+            after: the id of the last conversation of the page before.
 
         Raises:
             ConversationNotFound: there is no conversation `after`.
@@ -94,12 +94,13 @@ class ConversationRecords:
             last = await self.find_conversation(caller, after)
             assert last.created_at is not None
             position = (last.created_at, last.id)
+        # One more than the page: it tells whether more follow.
         page_query = replace(query, limit=query.limit + 1, after=position)
         found = await self._store.list_conversations(tenant=caller.tenant, query=page_query)
         return found[: query.limit], len(found) > query.limit
 
     async def replace_metadata(self, caller: Caller, conversation_id: str, metadata: Mapping[str, str]) -> Conversation:
-        """Replace a conversation's metadata.
+        """Replaces a conversation's metadata; returns the changed conversation.
 
         Raises:
             ConversationNotFound: the caller has none with this id.
@@ -113,9 +114,9 @@ class ConversationRecords:
         raise _not_found_error(conversation_id)
 
     async def delete_conversation(self, caller: Caller, conversation_id: str, *, with_branches: bool) -> Conversation:
-        """Delete a conversation, and all that branched from it if these are meant too; what it was.
+        """Deletes a conversation, and with `with_branches` all its branches; returns the deleted conversation.
 
-        Branches that stay keep the messages they share with it.
+        Branches that stay keep the messages that they share with it.
 
         Raises:
             ConversationNotFound: the caller has none with this id.
@@ -128,7 +129,8 @@ class ConversationRecords:
         return conversation
 
     async def _find_branches(self, conversation: Conversation) -> list[Conversation]:
-        """All that branched from a conversation, those that branched furthest first."""
+        """Returns all branches of a conversation, the deepest first: a branch is deleted before what it branched
+        from."""
         assert conversation.created_at is not None
         query = ConversationQuery(
             limit=BRANCH_PAGE_SIZE, descending=False, created_after=conversation.created_at - CLOCK_SKEW_ALLOWANCE

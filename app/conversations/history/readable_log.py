@@ -1,6 +1,6 @@
-"""A message of a log as people read it: its text, its calls, what is attached to it. Pure.
+"""Turns a message of the log into a row for people to read: its text, calls and attachments. Pure.
 
-What was deleted or erased is not told: there only the mark stands in the log, and here not even that.
+Deleted and erased texts are left out, without a mark: the row has flags for them.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from app.conversations.items.items import DELETED, build_items, find_message_ite
 from app.pipeline.view.view_history import read_request_facts
 
 MAX_TEXT_CHARS: Final = 20_000
-"""Of one text; all of it can be had as an item."""
+"""The longest text in a row; the whole text is in the message's item."""
 MAX_CALLS: Final = 100
 TITLE_CHARS: Final = 80
 MessageBody = Mapping[str, Any]
 
 
 def build_message_row(entry: LogMessage, turn: int, *, is_pinned: bool, summary_id: str | None) -> dict[str, Any]:
-    """A message of a log.
+    """Builds the row of a message.
 
     Args:
-        turn: the number of its turn.
-        summary_id: the summary that covers it, if there is one.
+        turn: the number of the message's turn.
+        is_pinned: whether a pin covers the message.
+        summary_id: the summary that covers the message; None: there is none.
     """
     body, meta = entry.message.body, entry.meta or {}
     deleted_kinds = _find_deleted_kinds(entry)
@@ -66,7 +67,7 @@ def build_message_row(entry: LogMessage, turn: int, *, is_pinned: bool, summary_
 
 
 def _find_deleted_kinds(entry: LogMessage) -> frozenset[str]:
-    """What of a message was deleted: `message`, `reasoning`, `call`."""
+    """Returns which kinds of items of a message were deleted: `message`, `reasoning`, `call`."""
     parts = read_deleted_parts(entry)
     if not parts:
         return frozenset()
@@ -116,7 +117,7 @@ def _list_attachments(body: MessageBody) -> list[dict[str, str]]:
 
 
 def _describe_attachment(part: MessageBody) -> dict[str, str] | None:
-    """What a part is, without its bytes: base64 is shown to nobody."""
+    """Describes an attachment without its base64 data; None for a part that is no attachment."""
     match part:
         case {"type": "image_url", "image_url": {"url": str(url)} | str(url)}:
             return {"type": "image", "detail": _shorten_url(url)}
@@ -129,7 +130,7 @@ def _describe_attachment(part: MessageBody) -> dict[str, str] | None:
 
 
 def _shorten_url(url: str) -> str:
-    """An address, or of a data URL its type."""
+    """Returns the beginning of a URL; for a data URL its media type."""
     return url[: url.find(",")][:100].removesuffix(";base64") if url.startswith("data:") else url[:200]
 
 
@@ -148,7 +149,7 @@ def _to_text(value: object) -> str:
 
 
 def derive_title(metadata: Mapping[str, str], entries: Sequence[LogMessage]) -> str | None:
-    """What a conversation is called: its own `title`, or the beginning of its first user message."""
+    """Returns a conversation's title: `title` of its metadata, or the beginning of its first user message."""
     if metadata.get("title"):
         return metadata["title"]
     first = next((entry for entry in entries if entry.message.role == "user"), None)

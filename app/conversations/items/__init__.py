@@ -1,1 +1,1 @@
-"""A log as items of the Conversations API: read, listed, added, pinned."""
+"""A log as items of OpenAI's Conversations API: reading, listing, adding and pinning items."""

@@ -1,7 +1,7 @@
-"""Content of chat messages as content of items, part by part. Pure.
+"""Converts the content of chat messages to the content of items, part by part. Pure.
 
-Whatever a client or a model wrote comes out as parts that OpenAI's schema knows; a part of another kind is named in a
-text part and comes along whole beside it.
+The result has only part types of OpenAI's schema. A part of another type becomes a text part that names the type and
+has the whole part in its field `part`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CACHE_BREAKPOINT_FIELD: Final = "prompt_cache_breakpoint"
 
 
 def build_message_parts(body: MessageBody) -> list[Part]:
-    """What a message says, as content of a `message` item; nothing if it says nothing."""
+    """Returns a message's content as parts of a `message` item; an empty list if it has none."""
     is_answer = body.get("role") == "assistant"
     parts = [_convert_part(one, is_answer=is_answer) for one in _list_content(body.get("content"))]
     refusal = body.get("refusal")
@@ -40,7 +40,7 @@ def build_message_parts(body: MessageBody) -> list[Part]:
 
 
 def build_tool_output(content: object) -> str | list[Part]:
-    """What a tool gave back, as `output` of an item: text as it is, parts as parts."""
+    """Returns a tool's result as the `output` of an item: a text unchanged, parts converted."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -50,12 +50,12 @@ def build_tool_output(content: object) -> str | list[Part]:
 
 
 def _to_input_text(part: Part) -> Part:
-    """A part as a result may hold it: text, whatever it was."""
+    """Converts a part to input text: OpenAI's schema allows no other text in a tool's result."""
     return {**part, "type": "input_text", "text": part.get("text") or part.get("refusal", "")}
 
 
 def build_reasoning_fields(body: MessageBody) -> Part | None:
-    """The fields of a `reasoning` item that a message's fields give; None if it has no reasoning."""
+    """Returns the fields of a `reasoning` item; None if the message has no reasoning."""
     named = {name: body[name] for name in REASONING_FIELDS if body.get(name)}
     if not named:
         return None
@@ -69,7 +69,7 @@ def build_reasoning_fields(body: MessageBody) -> Part | None:
 
 
 def _build_reasoning_from_blocks(blocks: Sequence[object]) -> Part:
-    """`reasoning_details` of OpenRouter's, `thinking_blocks` of litellm's."""
+    """Converts blocks of reasoning: OpenRouter's `reasoning_details` or litellm's `thinking_blocks`."""
     found: Part = {"summary": [], "content": []}
     for block in blocks:
         fields = block if isinstance(block, Mapping) else {"text": _to_json(block)}
@@ -138,7 +138,7 @@ def _image_detail(image: object) -> str:
 
 
 def _read_reasoning_text(part: MessageBody) -> str:
-    """A reasoning part's text; Mistral's holds text parts."""
+    """Returns the text of a reasoning part; Mistral's parts contain text parts."""
     held = part.get("thinking") or part.get("text") or part.get("reasoning") or ""
     if isinstance(held, str):
         return held
@@ -148,7 +148,7 @@ def _read_reasoning_text(part: MessageBody) -> str:
 
 
 def _add_citations(parts: Sequence[Part], annotations: object) -> None:
-    """Put the citations of a chat message where items have them: at its text."""
+    """Adds a chat message's citations to its first text part, where items have them."""
     said = next((part for part in parts if part["type"] == "output_text"), None)
     if said is None or not isinstance(annotations, list):
         return

@@ -1,4 +1,4 @@
-"""Item ids for places in a log."""
+"""Finds the item ids of messages by their `seq`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ ItemIdsBySeq = Mapping[int, str]
 async def read_range_item_ids(
     store: Store, conversation: Conversation, ranges: Sequence[tuple[int, int]]
 ) -> dict[int, str]:
-    """The item ids of the first and the last message of each range `[from, to)` of the log.
+    """Returns the item ids, by `seq`, of the first and the last message of each range `[from, to)` of the log.
 
-    Ranges mostly follow on each other: the end of one and the beginning of the next are read at once.
+    Ranges mostly are adjacent, so the end of one and the beginning of the next are read together.
     """
     wanted_seqs = {seq for first, past in ranges for seq in (first, past - 1)}
     found: dict[int, str] = {}

@@ -1,8 +1,8 @@
-"""Items that a client sends → chat messages. Pure; all of them are read, or none.
+"""Parses a client's items into chat messages: all items or none. Pure.
 
-A model's reasoning, text and calls that follow on each other are one chat message. What a chat message has no place
-for (`phase`, annotations, ids of another system) is kept beside it and comes back with the item
-(`conversations.items.items`).
+Consecutive reasoning, text and calls of a model become one chat message. Fields that a chat message does not have
+(`phase`, annotations, ids of another system) are kept beside it, and `conversations.items.items` adds them to the item
+again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _VALIDATION_ERROR: Final = re.compile(r"^(?P<said>.*?)(?: - at `\$(?P<path>.*)`)
 
 
 class ParsedItem(msgspec.Struct, frozen=True):
-    """A chat message that was made of items, and what they held beside it (`LogMessage.meta["item"]`)."""
+    """A chat message made from items, and the items' other fields (`LogMessage.meta["item"]`)."""
 
     body: dict[str, Any]
     item_fields: dict[str, Any]
@@ -35,13 +35,13 @@ class ParsedItem(msgspec.Struct, frozen=True):
 
 
 def parse_items(items: Sequence[object], *, open_calls: Collection[str] | None) -> list[ParsedItem]:
-    """The chat messages that items make.
+    """Parses items into chat messages.
 
     Args:
-        open_calls: ids of the calls at the end of the log, whose results may come first; None if any may.
+        open_calls: ids of the tool calls at the end of the log, whose results may come first; None: any result may.
 
     Raises:
-        InvalidRequest: an item that no chat message can carry; `param` names it: `items[3].type`.
+        InvalidRequest: a chat message cannot hold an item; `param` names it, such as `items[3].type`.
     """
     if len(items) > MAX_ITEMS:
         raise InvalidRequest(
@@ -59,7 +59,7 @@ def parse_items(items: Sequence[object], *, open_calls: Collection[str] | None) 
 
 
 class _AnswerBuilder:
-    """A model's message that is being put together."""
+    """Collects the items of one assistant message."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -89,7 +89,7 @@ class _AnswerBuilder:
 
 
 class _ItemParser:
-    """What was read so far, and the model's message that the next items may belong to."""
+    """Collects chat messages from items, and the assistant message to which the next items may belong."""
 
     def __init__(self, open_calls: Collection[str] | None) -> None:
         self.parsed_items: list[ParsedItem] = []
@@ -117,7 +117,7 @@ class _ItemParser:
                 self._add_parsed_item(body, {"output": beside})
 
     def finish_answer(self) -> None:
-        """The message that was put together is complete."""
+        """Completes the current assistant message, if there is one."""
         answer, self._answer_builder = self._answer_builder, None
         if answer is None:
             return
@@ -158,10 +158,10 @@ class _ItemParser:
 
 
 def _convert_item(item: object, index: int) -> ItemShape:
-    """An item as one of the shapes that are known.
+    """Converts an item to the struct of its type.
 
     Raises:
-        InvalidRequest: it is of another type, or a field is not what it must be.
+        InvalidRequest: the type is unknown, or a field is invalid.
     """
     where = f"items[{index}]"
     if not isinstance(item, Mapping):
@@ -190,7 +190,7 @@ def _unsupported_item_message(kind: object, where: str) -> str:
 
 
 def _convert_content(content: str | Sequence[Part]) -> str | list[dict[str, Any]]:
-    """Content as chat messages have it: one text as a string."""
+    """Returns content in the form of chat messages; a single text becomes a string."""
     if isinstance(content, str):
         return content
     parts = [_convert_part(part) for part in content]
@@ -229,7 +229,8 @@ def _collect_message_fields(item: MessageItem) -> dict[str, Any]:
 
 
 def _collect_part_fields(part: Part, usual: str) -> dict[str, Any]:
-    """What a chat message's part does not say: another type of text than `usual`, citations."""
+    """Returns the fields of a part that a chat message's part does not have: a type of text other than `usual`,
+    citations, log probabilities, an image's or a file's detail."""
     beside: dict[str, Any] = {}
     kind = part.__struct_config__.tag
     if isinstance(part, TextShape) and kind != usual:
@@ -243,14 +244,15 @@ def _collect_part_fields(part: Part, usual: str) -> dict[str, Any]:
 
 
 def _collect_item_fields(item: ItemShape, *names: str) -> dict[str, Any]:
-    """Fields of an item that are set; the id it had elsewhere as `client_id`, since it gets one of ours."""
+    """Returns the named fields of an item that are set. The client's `id` becomes `client_id`, because the gateway
+    gives the item an id of its own."""
     named: Iterator[tuple[str, Any]] = ((name, getattr(item, name, None)) for name in names)
     beside = {name: value for name, value in named if value is not None}
     return beside if item.id is None else {**beside, "client_id": item.id}
 
 
 def _build_reasoning_fields(items: Sequence[Reasoning]) -> dict[str, Any]:
-    """What was thought in the field that most models give; what is sealed as OpenRouter passes it on."""
+    """Returns reasoning text in the field that most models use; encrypted reasoning in OpenRouter's form."""
     told = [thought.text for item in items for thought in (item.content or item.summary)]
     if told:
         return {"reasoning_content": "\n\n".join(told)}
@@ -278,7 +280,7 @@ CallId = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class PartShape(msgspec.Struct, frozen=True, tag_field="type", kw_only=True, omit_defaults=True):
-    """A part of content."""
+    """A part of an item's content."""
 
     prompt_cache_breakpoint: dict[str, Any] | None = None
 
@@ -290,43 +292,44 @@ class TextShape(PartShape, frozen=True, kw_only=True):
 
 
 class InputText(TextShape, frozen=True, tag="input_text"):
-    """What a person or a program says."""
+    """Text of a user or a program."""
 
 
 class OutputText(TextShape, frozen=True, tag="output_text", kw_only=True):
-    """What a model says."""
+    """Text of a model."""
 
     annotations: list[dict[str, Any]] = []
     logprobs: list[dict[str, Any]] | None = None
 
 
 class PlainText(TextShape, frozen=True, tag="text"):
-    """Text of anybody's."""
+    """Text without a known author."""
 
 
 class SummaryText(TextShape, frozen=True, tag="summary_text"):
-    """A summary of what a model thought."""
+    """A summary of a model's reasoning."""
 
 
 class ReasoningText(TextShape, frozen=True, tag="reasoning_text"):
-    """What a model thought."""
+    """A model's reasoning."""
 
 
 class Refusal(PartShape, frozen=True, tag="refusal", kw_only=True):
-    """A model's no."""
+    """A model's refusal to answer."""
 
     refusal: str
 
 
 class InputImage(PartShape, frozen=True, tag="input_image", kw_only=True):
-    """An image by its address or in a data URL; chat messages cannot refer to one by the id of a file."""
+    """An image, by URL or data URL. An image by file id is not accepted, because chat messages have no such form."""
 
     image_url: str
     detail: Detail | None = None
 
 
 class InputFile(PartShape, frozen=True, tag="input_file", kw_only=True):
-    """A file in a data URL, or by its id at the provider; chat messages cannot refer to one by its address."""
+    """A file, as a data URL or by its id at the provider. A file by URL is not accepted, because chat messages have no
+    such form."""
 
     file_data: str | None = None
     file_url: None = None
@@ -336,14 +339,14 @@ class InputFile(PartShape, frozen=True, tag="input_file", kw_only=True):
 
 
 class AudioData(msgspec.Struct, frozen=True):
-    """Sound in base64."""
+    """Audio data in base64."""
 
     data: str
     format: Literal["mp3", "wav"]
 
 
 class InputAudio(PartShape, frozen=True, tag="input_audio", kw_only=True):
-    """Something said aloud."""
+    """Spoken input."""
 
     input_audio: AudioData
 
@@ -353,7 +356,7 @@ ResultPart = InputText | InputImage | InputFile
 
 
 class ItemBase(msgspec.Struct, frozen=True, kw_only=True):
-    """What all items have."""
+    """The fields that all items have."""
 
     id: str | None = None
     status: Status | None = None
@@ -391,7 +394,7 @@ class CustomCall(ItemBase, frozen=True, kw_only=True):
 
 
 class Result(ItemBase, frozen=True, kw_only=True):
-    """What a tool gave back."""
+    """The result of a tool call."""
 
     type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: CallId
@@ -402,7 +405,7 @@ class Result(ItemBase, frozen=True, kw_only=True):
 
 
 class Reasoning(ItemBase, frozen=True, kw_only=True):
-    """What a model thought before it spoke or called."""
+    """A model's reasoning before its text or its calls."""
 
     type: Literal["reasoning"]
     summary: list[SummaryText]
@@ -419,4 +422,4 @@ ITEM_SHAPES: Final[dict[str, type[ItemShape]]] = {
     "custom_tool_call_output": Result,
     "reasoning": Reasoning,
 }
-"""By `type`."""
+"""The struct of each item `type`."""

@@ -1,4 +1,4 @@
-"""The items of a conversation, page by page. What a page costs does not depend on how long the conversation is."""
+"""Reads the items of a conversation page by page. The cost of a page does not depend on the conversation's length."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from app.pipeline.compact.summary_chain_cache import read_omitted_seqs
 from app.store.contract import Store
 
 MAX_ROUND_MESSAGES: Final = 128
-"""How far back the call of a result is looked for."""
+"""How many messages before a result are searched for its call."""
 INSTRUCTIONS_SEQ: Final = -1
 AFTER_ALL_PARTS: Final = 1 << 32
 
 ItemPosition = tuple[int, int]
-"""Where an item stands: its message and its part. Instructions come before all messages, a summary behind the last
-item that it covers."""
+"""The position of an item: the `seq` of its message, and its part. Instructions come before all messages, a summary
+after the last item that it covers."""
 
 
 class ItemQuery(msgspec.Struct, frozen=True):
-    """Which page."""
+    """Selects a page of items."""
 
     limit: int
     descending: bool = True
@@ -43,17 +43,17 @@ class ItemQuery(msgspec.Struct, frozen=True):
 
 
 class ItemReader:
-    """Reads items."""
+    """Reads items of conversations."""
 
     def __init__(self, store: Store, records: ConversationRecords) -> None:
         self._store = store
         self._records = records
 
     async def list_items(self, conversation: Conversation, query: ItemQuery) -> tuple[list[Item], bool]:
-        """A page of a conversation's items, and whether there are more behind it.
+        """Returns a page of a conversation's items, and whether more follow.
 
         Raises:
-            ItemNotFound: there is no item `wanted.after`.
+            ItemNotFound: there is no item `query.after`.
         """
         summaries = await self._read_summaries(conversation)
         position = None if query.after is None else await self._find_position(conversation, summaries, query.after)
@@ -66,7 +66,7 @@ class ItemReader:
         return found, False
 
     async def find_item(self, conversation: Conversation, item_id: str) -> Item:
-        """The item with this id.
+        """Returns the item with this id.
 
         Raises:
             ItemNotFound: there is none, or it was deleted.
@@ -88,7 +88,7 @@ class ItemReader:
     async def _stream_items(
         self, conversation: Conversation, summaries: Sequence[Summary], query: ItemQuery, position: ItemPosition | None
     ) -> AsyncIterator[tuple[ItemPosition, Item]]:
-        """Items with their places, from where the page begins or shortly before."""
+        """Yields items with their positions, from the beginning of the page or shortly before it."""
         instructions: list[tuple[ItemPosition, Item]] = [
             ((INSTRUCTIONS_SEQ, index), item) for index, item in enumerate(build_instruction_items(conversation))
         ]
@@ -129,7 +129,8 @@ class ItemReader:
         return sorted(found, key=lambda one: one[0])
 
     async def _find_calls(self, conversation: Conversation, entries: Sequence[LogMessage]) -> list[LogMessage | None]:
-        """Of each message the one with the call that it answers, if it is a tool's result."""
+        """Returns for each message the one with the tool call that it answers; None for other messages, or if the call
+        is too far back."""
         before: list[LogMessage] = []
         if entries and entries[0].message.role in TOOL_ROLES:
             first = entries[0].seq
@@ -144,9 +145,9 @@ class ItemReader:
         return calls[len(before) :]
 
     async def _read_summaries(self, conversation: Conversation) -> list[Summary]:
-        """The summaries that views are made with, without their texts, by the place they cover up to.
+        """Returns the summaries that views are built with, without texts, ordered by the end of their range.
 
-        Those of policies that add one summary to another, and those of policies that replace one by a longer one.
+        They include the summaries of policies that add one to another, and of those that replace one by a longer one.
         """
         stored = await self._store.find_summaries(
             tenant=conversation.tenant, root=conversation.root, path=conversation.lineage_with_self, with_texts=False
@@ -158,7 +159,7 @@ class ItemReader:
         return sorted(shown.values(), key=_summary_position)
 
     async def _read_summary_texts(self, conversation: Conversation, summaries: Sequence[Summary]) -> list[Summary]:
-        """The same with their texts; not those that are gone by now."""
+        """Returns the summaries with their texts, without those that were deleted meanwhile."""
         if not summaries:
             return []
         ends = list({chunk.to_link for chunk in summaries})
@@ -181,7 +182,7 @@ class ItemReader:
 
 
 def _summary_position(chunk: Summary) -> ItemPosition:
-    """The place of a summary. Of two that end at the same message the one that covers less comes first."""
+    """Returns the position of a summary. Of two that end at the same message the shorter one comes first."""
     return chunk.to_seq - 1, AFTER_ALL_PARTS - chunk.from_seq
 
 

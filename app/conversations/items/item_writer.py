@@ -1,4 +1,5 @@
-"""Conversations begun and added to by hand: items become messages at the end of a log, all of a request's or none."""
+"""Creates conversations and adds items to them: the items of a request become messages at the end of the log, all or
+none."""
 
 from __future__ import annotations
 
@@ -23,13 +24,14 @@ from app.store.contract import Lease, LeaseLost, LogAppend, Store, WriteConflict
 from app.store.leases import LeaseKeeper
 
 MAX_ROUND_MESSAGES: Final = 128
-"""How far back the calls are looked for that results may answer."""
+"""How many messages before the end are searched for calls that results may answer."""
 MAX_ATTEMPTS: Final = 3
-"""Clients that resend their history do not wait for each other: the log may move on meanwhile."""
+"""How often an append is tried. The lease does not exclude clients that resend their history: they may append
+meanwhile."""
 
 
 class ItemWriter:
-    """Begins conversations, and adds to them while nobody else does."""
+    """Creates conversations, and adds items under the conversation's lease."""
 
     def __init__(
         self,
@@ -53,15 +55,16 @@ class ItemWriter:
     async def create_conversation(
         self, caller: Caller, metadata: Mapping[str, str], items: Sequence[object]
     ) -> Conversation:
-        """A new conversation. Its messages go before those of the chat completions that name it.
+        """Creates a conversation. Its messages come before those of the chat completions that name the conversation.
 
         Raises:
-            InvalidRequest: an item that cannot be kept.
+            InvalidRequest: an item cannot be stored.
         """
         incoming = parse_items(items, open_calls=())
         tenant, start = caller.tenant, compute_start_position(caller.tenant)
         empty = replace(build_empty_conversation(tenant, self._encoding), metadata=metadata)
         conversation, entries = await self._build_entries(empty, incoming)
+        # An empty log has no first message to derive the family's root from, so it gets a random one.
         if conversation.head_link == start.link:
             root = compute_family_root(tenant, self._random_bytes(len(start.link)))
         else:
@@ -77,17 +80,18 @@ class ItemWriter:
     async def add_items(
         self, caller: Caller, conversation_id: str, items: Sequence[object], *, is_retry: bool = False
     ) -> tuple[Conversation, list[Item]]:
-        """Add items to the end of a conversation; what it then is, and the items as they stand in it.
+        """Adds items to the end of a conversation; returns the conversation and the stored items.
 
         Args:
-            is_retry: the client asks again, having heard nothing: items that stand at the end already are not added.
+            is_retry: the client sends the request again; items that are at the end of the log already are not added.
 
         Raises:
             ConversationNotFound: the caller has none with this id.
-            InvalidRequest: an item that cannot be kept.
-            ConversationBusy: it was in use for too long.
+            InvalidRequest: an item cannot be stored.
+            ConversationBusy: the conversation was in use for too long.
         """
         conversation = await self._records.find_conversation(caller, conversation_id)
+        # Invalid items are refused before the lease is waited for. Calls are checked later, with the log's end.
         parse_items(items, open_calls=None)
         if not items:
             return conversation, []
@@ -116,7 +120,7 @@ class ItemWriter:
         return after
 
     async def _read_added_items(self, before: Conversation, after: Conversation) -> list[Item]:
-        """The items that make the difference."""
+        """Returns the items that `after` has and `before` does not."""
         first = len(before.state.get(STORED_INSTRUCTIONS, ()))
         items = build_instruction_items(after)[first:]
         call: LogMessage | None = None
@@ -128,7 +132,7 @@ class ItemWriter:
         return items
 
     async def _find_conversation_before_items(self, now: Conversation, items: Sequence[object]) -> Conversation | None:
-        """The conversation as it was before these very items were added at its end; None if they were not."""
+        """Returns the conversation as it was before these items were added; None if its log does not end with them."""
         raws = [one.message.raw for one in parse_items(items, open_calls=None)]
         told = [raw.encode() for raw in now.state.get(STORED_INSTRUCTIONS, ())]
         after_head = now.head_seq + 1
@@ -145,7 +149,8 @@ class ItemWriter:
         return replace(now, head_seq=now.head_seq - len(logged), state=state)
 
     async def _find_open_call_ids(self, conversation: Conversation) -> Collection[str] | None:
-        """Ids of the calls at the end of the log; None where they have none."""
+        """Returns the ids of the calls at the end of the log; None if they have no ids, so that any result may
+        follow."""
         if not conversation.state.get(OPEN_TOOL_CALLS):
             return ()
         after_head = conversation.head_seq + 1
@@ -160,8 +165,9 @@ class ItemWriter:
     async def _build_entries(
         self, before: Conversation, incoming: Sequence[ParsedItem]
     ) -> tuple[Conversation, list[LogMessage]]:
-        """A conversation with messages at its end, and these messages in their places."""
+        """Returns the conversation with the messages appended, and their log entries."""
         messages = [one.message for one in incoming]
+        # Instructions at the beginning are no part of the log: they are kept in the state, as those of a request are.
         first = _count_leading_instructions(messages) if before.head_seq < 0 else 0
         state = dict(before.state)
         if first:

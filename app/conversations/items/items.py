@@ -1,9 +1,9 @@
-"""A log as items of OpenAI's Conversations API. Pure.
+"""Builds items of OpenAI's Conversations API from a log. Pure.
 
-A chat message makes one item or several: its reasoning, what it says, each of its calls. An item's id names the message
-and everything before it, so it is the same in every branch that shares the message. What a client sent with an item
-and a chat message has no place for is in `LogMessage.meta["item"]` (`conversations.items.item_parser`) and comes back
-with it.
+A chat message becomes one item or several: its reasoning, its text, each of its calls. An item's id contains the
+message's link, so the id is the same in every branch that shares the message. Fields that a client sent with an item
+and that a chat message does not have are in `LogMessage.meta["item"]` (`conversations.items.item_parser`), and are
+added to the item again.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ ItemKind = Literal["msg", "fc", "fco", "ctc", "rs"]
 """Message, function call, a call's output, custom tool call, reasoning."""
 
 ITEM_FIELDS: Final = "item"
-"""`LogMessage.meta`: fields of the items that a client sent, where a chat message has none: `message`, `reasoning`,
+"""Key in `LogMessage.meta`: fields of a client's items that a chat message does not have, by `message`, `reasoning`,
 `output`, and a list of `calls`."""
 DELETED: Final = "deleted"
-"""`LogMessage.meta`: which of the message's items were deleted."""
+"""Key in `LogMessage.meta`: which of the message's items were deleted."""
 ITEM_ROLES: Final = ("user", "assistant", "system", "developer")
 LINK_HEX_CHARS: Final = 24
-"""How much of a link an id carries: 96 bits."""
+"""How many hex digits of a link an id contains: 96 bits."""
 _ITEM_ID: Final = re.compile(rf"(?:msg|fc|fco|ctc|rs)_([0-9a-f]{{8}})([0-9a-f]{{{LINK_HEX_CHARS}}})([0-9a-f]{{2,6}})")
 
 
 class ParsedItemId(msgspec.Struct, frozen=True):
-    """What an item id says: which message, by its place and its link, and which of the items that it makes."""
+    """The parts of an item id: the message's `seq` and link, and the number of the item in the message."""
 
     seq: int
     link_start: str
@@ -46,28 +46,28 @@ class ParsedItemId(msgspec.Struct, frozen=True):
     part: int
 
     def is_id_of(self, entry: LogMessage) -> bool:
-        """Whether this is the place of that message: the same in every conversation that shares it."""
+        """Whether this id names an item of the message."""
         return entry.seq == self.seq and entry.link.hex().startswith(self.link_start)
 
 
 def build_item_id(kind: ItemKind, entry: LogMessage, part: int) -> str:
-    """The id of one of the items that a message makes. Parts count from 0 in the order reasoning, text, calls."""
+    """Returns the id of one of a message's items. Parts count from 0 in the order reasoning, text, calls."""
     return f"{kind}_{entry.seq:08x}{entry.link.hex()[:LINK_HEX_CHARS]}{part:02x}"
 
 
 def parse_item_id(text: str) -> ParsedItemId | None:
-    """The place that an item id names; None if it is the id of something else."""
+    """Parses the id of a message's item; None for any other id."""
     found = _ITEM_ID.fullmatch(text)
     return ParsedItemId(int(found[1], 16), found[2], int(found[3], 16)) if found else None
 
 
 def build_items(entry: LogMessage, *, call: LogMessage | None = None, with_deleted: bool = False) -> list[Item]:
-    """The items that a message makes, in order.
+    """Builds the items of a message, in order.
 
     Args:
-        call: of a tool's result the message that called for it, if it is known: it tells the result of a custom tool
-            from that of a function. Ids do not depend on it.
-        with_deleted: also those that were deleted, as they stand in the log now.
+        call: for a tool's result, the message with the call, if it is known. It tells a custom tool's result from a
+            function's. Ids do not depend on it.
+        with_deleted: with deleted items, in their redacted form.
     """
     items = _assign_item_ids(
         entry,
@@ -78,7 +78,7 @@ def build_items(entry: LogMessage, *, call: LogMessage | None = None, with_delet
 
 
 def find_message_item_id(entry: LogMessage) -> str:
-    """The id of the item that says what the message says; of its first item if it says nothing."""
+    """Returns the id of a message's `message` item; of its first item if it has none."""
     if _is_plain_text(entry.message):
         return build_item_id("msg", entry, 0)
     items = build_items(entry, with_deleted=True)
@@ -86,7 +86,8 @@ def find_message_item_id(entry: LogMessage) -> str:
 
 
 def _is_plain_text(message: Message) -> bool:
-    """Whether a message is certain to make a `message` item first, as nearly all do."""
+    """Whether a message's first item is certainly a `message` item, as for nearly all messages. Their ids are made
+    without building items."""
     content = message.body.get("content")
     if not isinstance(content, str) or not content or message.role in TOOL_ROLES:
         return False
@@ -94,7 +95,7 @@ def _is_plain_text(message: Message) -> bool:
 
 
 def build_instruction_items(conversation: Conversation) -> list[Item]:
-    """The leading system messages that were sent once, as items: they come before the log."""
+    """Builds items from a conversation's stored instructions, which come before the log."""
     items = []
     for index, raw in enumerate(conversation.state.get(STORED_INSTRUCTIONS, ())):
         body = Message(raw.encode()).body
@@ -103,13 +104,14 @@ def build_instruction_items(conversation: Conversation) -> list[Item]:
 
 
 def find_instruction_index(conversation: Conversation, item_id: str) -> int | None:
-    """Which of the conversation's instructions an item id names; None if it names something else."""
+    """Returns the index of the stored instruction that an item id names; None for any other id."""
     raws = conversation.state.get(STORED_INSTRUCTIONS, ())
     return next((index for index, raw in enumerate(raws) if _build_instruction_id(index, raw) == item_id), None)
 
 
 def build_compaction_item(chunk: Summary) -> Item:
-    """A summary as an item; its text can be read by anybody who may read the conversation."""
+    """Builds OpenAI's `compaction` item from a summary. Its text is not encrypted: whoever may read the conversation
+    may read it."""
     return {
         "id": chunk.id,
         "type": "compaction",
@@ -158,8 +160,9 @@ def _message_fields(body: Mapping[str, Any]) -> Item:
 
 
 def _add_item_fields(item: Item, sent: Mapping[str, Any]) -> Item:
-    """An item with what its client sent beside its text."""
+    """Adds the client's other fields to an item and its parts."""
     parts = sent.get("content", ())
+    # A redaction may have changed the content; then the client's fields fit no part any more.
     if len(parts) == len(item["content"]):
         item["content"] = [
             _drop_foreign_annotations({**part, **more}) for part, more in zip(item["content"], parts, strict=True)
@@ -168,7 +171,7 @@ def _add_item_fields(item: Item, sent: Mapping[str, Any]) -> Item:
 
 
 def _drop_foreign_annotations(part: Item) -> Item:
-    """Only text of a model has annotations."""
+    """Removes annotations from any part but a model's text, as OpenAI's schema requires."""
     return part if part["type"] == "output_text" else {name: part[name] for name in part if name != "annotations"}
 
 
@@ -203,7 +206,7 @@ def _build_call_item(call: Any, seq: int, index: int, status: str, sent: Mapping
 
 
 def generate_call_id(seq: int, index: int = 0) -> str:
-    """The id of a call that has none, as the deprecated `function_call`."""
+    """Makes an id for a call without one, such as the deprecated `function_call`."""
     return f"call_{seq:08x}{index:02x}"
 
 

@@ -1,5 +1,4 @@
-"""Pins through the API: a message, with the whole round it is part of, is shown word for word until it is unpinned;
-and the list of what is pinned."""
+"""Sets, removes and lists pins for the API. A pin covers the whole round of an item, and keeps it verbatim."""
 
 from __future__ import annotations
 
@@ -23,11 +22,11 @@ from app.pipeline.view.view_builder import ViewBuilder
 from app.store.contract import Store, WriteConflict
 
 MAX_ATTEMPTS: Final = 8
-"""Of a change of marks that somebody else's came before."""
+"""How often a change of marks is tried when others change them at the same time."""
 
 
 class PinStore:
-    """Pins and unpins."""
+    """Sets, removes and lists pins."""
 
     def __init__(
         self,
@@ -49,13 +48,13 @@ class PinStore:
     async def list_pins(
         self, caller: Caller, conversation_id: str, limit: int, after: str | None
     ) -> tuple[list[dict[str, Any]], bool]:
-        """What is pinned, in the order of the log, and whether there is more of it.
+        """Returns a page of pins in the order of the log, and whether more follow.
 
         Args:
-            after: id of the last pin of the page before, which is that of its first item.
+            after: the id of the last pin of the page before, which is the id of its first item.
 
         Raises:
-            ConversationNotFound, ItemNotFound: there is none, or no such item to go on after.
+            ConversationNotFound, ItemNotFound: there is no such conversation, or no item `after`.
         """
         conversation = await self._records.find_conversation(caller, conversation_id)
         last = -1 if after is None else (await self._records.find_message(conversation, after))[0].seq
@@ -67,13 +66,13 @@ class PinStore:
         return pin_objects, len(wanted) > limit
 
     async def pin_item(self, caller: Caller, conversation_id: str, item_id: str) -> dict[str, Any]:
-        """Pin the round of an item; nothing happens where it is pinned already.
+        """Pins the round of an item, unless it is pinned already.
 
         Returns:
             The item with `pinned`.
 
         Raises:
-            ConversationNotFound, ItemNotFound: there is none.
+            ConversationNotFound, ItemNotFound: there is no such conversation or item.
             InvalidRequest: the pins would take more than the policy's share of the window.
             ConversationBusy: others keep changing the conversation's marks.
         """
@@ -91,13 +90,13 @@ class PinStore:
         raise _conversation_busy_error(conversation_id)
 
     async def unpin_item(self, caller: Caller, conversation_id: str, item_id: str) -> dict[str, Any]:
-        """Unpin the round of an item; nothing happens where it is not pinned. Instructions stay: they are always shown.
+        """Unpins the round of an item, if it is pinned. Instructions stay pinned: a view always has them.
 
         Returns:
             The item with `pinned`.
 
         Raises:
-            ConversationNotFound, ItemNotFound: there is none.
+            ConversationNotFound, ItemNotFound: there is no such conversation or item.
             ConversationBusy: others keep changing the conversation's marks.
         """
         for _ in range(MAX_ATTEMPTS):
@@ -113,7 +112,8 @@ class PinStore:
     async def _find_item(
         self, caller: Caller, conversation_id: str, item_id: str
     ) -> tuple[Conversation, dict[str, Any], int | None]:
-        """A conversation, one of its items, and where that stands in the log; None for instructions: outside of it."""
+        """Returns a conversation, one of its items, and the item's `seq`; None for an instruction, which is not in the
+        log."""
         conversation = await self._records.find_conversation(caller, conversation_id)
         item = await self._item_reader.find_item(conversation, item_id)
         if find_instruction_index(conversation, item_id) is not None:
@@ -122,15 +122,15 @@ class PinStore:
         return conversation, item, entry.seq
 
     async def _check_pin_share(self, caller: Caller, conversation: Conversation, pins: tuple[Pin, ...]) -> None:
-        """Refuse pins above their share of the window that the conversation was answered with last. Before its first
-        answer there is none; a view leaves out what has no room, and says so."""
+        """Refuses pins above their share of the window of the last answer's model. Before the first answer no window is
+        known; then a view leaves out pins that have no room, and reports it."""
         if await self._stored_turns.find_last_answer(conversation) is None:
             return
         turn = await self._stored_turns.build_turn(caller, conversation, StoredTurnRequest())
         check_pin_share(pins, turn.policy, self._view_builder.compute_budget(turn), param="item_id")
 
     async def _try_store_pins(self, conversation: Conversation, pins: Sequence[Pin]) -> bool:
-        """Whether the pins could be stored; not if somebody else changed the marks meanwhile."""
+        """Stores the pins; False if another request changed the marks meanwhile."""
         marks = {**conversation.marks, PINS: [msgspec.to_builtins(pin) for pin in pins]}
         try:
             await self._store.replace_marks(conversation, marks)

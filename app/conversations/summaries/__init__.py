@@ -1,1 +1,1 @@
-"""Summaries and their revisions, and compaction on request."""
+"""Summaries as a resource with revisions, and compaction on request."""

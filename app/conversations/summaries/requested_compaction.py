@@ -1,4 +1,4 @@
-"""Compaction on request: what would be summarized, and doing it now, with progress for who wants to watch."""
+"""Compaction on request: estimates what a compaction would do, or runs one and reports its progress."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from app.store.contract import LeaseLost, LogAppend, Store, WriteConflict
 from app.store.leases import LeaseKeeper
 
 MAX_ATTEMPTS: Final = 4
-"""Of storing what comes of a compaction, while the conversation goes on beside it."""
+"""How often the new view is stored when clients append to the conversation at the same time."""
 NOTHING_TO_COMPACT: Final = (
     "Everything before the newest turns is summarized already, or a summary of it would gain nothing."
 )
 
 
 class CompactionQuery(msgspec.Struct, frozen=True):
-    """What is to be compacted, and how."""
+    """The options of a compaction."""
 
     model: str | None = None
     policy: str | None = None
@@ -52,17 +52,17 @@ class CompactionQuery(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _PlannedCompaction:
-    """A compaction that is about to be made."""
+    """A planned compaction."""
 
     turn: Turn
     view: View
-    """What is to be summarized, every summary there is being shown."""
+    """The view whose plan names the ranges to summarize; it uses every existing summary."""
     tokens_before: int
-    """What would be sent without it."""
+    """The calibrated tokens of the view that would be sent without the compaction."""
 
 
 class RequestedCompactions:
-    """Compacts conversations for people and programs that ask for it."""
+    """Compacts conversations on request."""
 
     def __init__(
         self,
@@ -82,8 +82,8 @@ class RequestedCompactions:
         """
         Args:
             check_model: refuses a model that a caller's key does not allow, with a `GatewayError`.
-            clock: monotonic.
-            wait_seconds: how long to wait for others who use the conversation.
+            clock: monotonic seconds.
+            wait_seconds: how long to wait for the conversation's lease.
         """
         self._store = store
         self._leases = leases
@@ -98,10 +98,10 @@ class RequestedCompactions:
         self._wait_seconds = wait_seconds
 
     async def estimate_compaction(self, caller: Caller, conversation_id: str, query: CompactionQuery) -> dict[str, Any]:
-        """What a compaction would do. No model is asked, nothing is written.
+        """Returns what a compaction would do. It calls no model and writes nothing.
 
         Raises:
-            GatewayError: as `begin`, except that nobody is waited for.
+            GatewayError: as `start_compaction`, but never ConversationBusy: no lease is needed.
         """
         conversation = await self._records.find_conversation(caller, conversation_id)
         planned = await self._plan_compaction(caller, conversation, query)
@@ -121,21 +121,23 @@ class RequestedCompactions:
         }
 
     async def start_compaction(self, caller: Caller, conversation_id: str, query: CompactionQuery) -> RunningCompaction:
-        """Start a compaction. It holds the conversation's lease until it is done.
+        """Starts a compaction in the background. It holds the conversation's lease until it ends.
 
         Raises:
-            ConversationNotFound, ItemNotFound: there is none.
-            InvalidRequest: the log cannot be cut there, or the policy writes no summaries; or as
-            `StoredTurnBuilder.turn`.
+            ConversationNotFound: there is no such conversation.
+            InvalidRequest: there is no item `through_item`, the log cannot be cut after it, or the policy writes no
+                summaries.
+            ModelRequired, PolicyNotFound, ModelNotFound: as `StoredTurnBuilder.build_turn`.
             InsufficientPermissions: the caller's key does not allow the model.
-            ConversationBusy: somebody else uses the conversation.
-            StoreUnavailable: it cannot be read.
+            ConversationBusy: the conversation was in use for too long.
+            StoreUnavailable: the conversation cannot be read.
         """
         stack = AsyncExitStack()
         try:
             found = await self._records.find_conversation(caller, conversation_id)
             held = self._leases.hold_lease(found.root, found.id, self._wait_seconds)
             lease = await stack.enter_async_context(held)
+            # Read again under the lease: a turn may have been appended meanwhile.
             conversation = await self._records.find_conversation(caller, found.id)
             planned = await self._plan_compaction(caller, conversation, query)
             turn = replace(planned.turn, resolved_request=replace(planned.turn.resolved_request, lease=lease))
@@ -148,7 +150,7 @@ class RequestedCompactions:
                 input_tokens=view.uncompacted_tokens,
                 started_at=self._clock(),
             )
-        except BaseException:
+        except BaseException:  # a cancellation, too: the lease must be released
             await stack.aclose()
             raise
         work = self._run_compaction(caller, turn, view, planned.tokens_before, progress, stack)
@@ -175,10 +177,12 @@ class RequestedCompactions:
         return _PlannedCompaction(turn, view, budget.calibrate_tokens(now.plan.prompt_tokens))
 
     async def _find_cut_after_item(self, conversation: Conversation, item_id: str) -> int:
-        """The seq behind an item, if the log can be cut there: between rounds, and behind what has its answer.
+        """Returns the `seq` after an item, if the log can be cut there: between rounds, and not after a question that
+        has no answer yet.
 
         Raises:
-            InvalidRequest: there is no such item; or it cannot, and the nearest item behind which it can is named.
+            InvalidRequest: there is no such item, or the log cannot be cut there. The error names the nearest item
+                after which it can.
         """
         try:
             entry, _ = await self._records.find_message(conversation, item_id)
@@ -200,7 +204,7 @@ class RequestedCompactions:
         )
 
     async def _ends_unanswered(self, conversation: Conversation) -> bool:
-        """Whether the log ends with something that is to be answered."""
+        """Whether the log ends with a message that needs an answer, or with tool calls."""
         (last,) = await self._store.read_log(conversation, conversation.head_seq, conversation.head_seq + 1)
         return last.message.role != "assistant" or bool(last.message.tool_calls)
 
@@ -213,7 +217,8 @@ class RequestedCompactions:
         progress: CompactionProgress,
         stack: AsyncExitStack,
     ) -> dict[str, Any]:
-        """Summarize, keep what came of it, tell. Closes `stack`."""
+        """Runs the compaction, stores the new view, and returns the answer's object. Closes `stack`, which holds the
+        lease."""
         async with stack:
             known = {chunk.id for chunk in (*view.outline.summaries, *view.outline.folds)}
             after = view
@@ -242,7 +247,7 @@ class RequestedCompactions:
         return body if made else {**body, "reason": " ".join(warnings) or NOTHING_TO_COMPACT}
 
     async def _store_view(self, caller: Caller, turn: Turn, view: View) -> Sequence[str]:
-        """Have the next request begin with this view. What could not be done is told."""
+        """Stores the view from which the next request is planned. Returns warnings about what could not be stored."""
         conversation = turn.resolved_request.conversation
         for _ in range(MAX_ATTEMPTS):
             before = read_last_view(conversation.state, turn.policy, view.budget.window)
@@ -268,7 +273,7 @@ class RequestedCompactions:
                 conversation = await self._records.find_conversation(caller, conversation.id)
                 continue
             except LeaseLost:
-                break
+                break  # another process works on the conversation; its view must not be overwritten
             return ()
         return ("The summaries are kept, and used once the view is above its line.",)
 
@@ -282,7 +287,7 @@ class RequestedCompactions:
 
 
 def _common_fields(conversation: Conversation, turn: Turn) -> dict[str, Any]:
-    """What a compaction's object has whatever came of it."""
+    """Returns the fields that every compaction object has, with the values of a compaction that did nothing."""
     return {
         "object": "conversation.compaction",
         "conversation_id": conversation.id,
@@ -299,12 +304,12 @@ def _common_fields(conversation: Conversation, turn: Turn) -> dict[str, Any]:
 
 
 HEARTBEAT_SECONDS: Final = 5.0
-"""Between two events of a compaction: the shortest client read timeout seen is 60 s."""
+"""The longest time between two events of a stream: the shortest read timeout seen in clients is 60 s."""
 
 
 @dataclass(slots=True)
 class CompactionProgress:
-    """What its watcher is told of a compaction."""
+    """Collects the progress events of a compaction."""
 
     conversation_id: str
     clock: Callable[[], float]
@@ -334,7 +339,7 @@ class CompactionProgress:
 
 
 class RunningCompaction:
-    """A compaction under way. That its client hangs up does not end it."""
+    """A running compaction. It goes on if its client disconnects."""
 
     def __init__(self, task: asyncio.Task[dict[str, Any]], progress: CompactionProgress) -> None:
         self._task = task
@@ -342,22 +347,24 @@ class RunningCompaction:
         task.add_done_callback(self._close_events)
 
     def add_done_callback(self, callback: Callable[[], None]) -> None:
-        """Have something done once the work is over, however it ended."""
+        """Calls `callback` when the compaction ends, however it ends."""
         self._task.add_done_callback(lambda _: callback())
 
     async def wait_for_result(self) -> dict[str, Any]:
-        """The object that tells of it.
+        """Waits for the end and returns the compaction object.
 
         Raises:
-            GatewayError: it failed.
+            GatewayError: the compaction failed.
         """
+        # Shielded: a client that disconnects cancels its request, and not the compaction.
         return await asyncio.shield(self._task)
 
     async def stream_events(self) -> AsyncGenerator[dict[str, Any], None]:
-        """What happens, as it happens, and something every few seconds; at last the object that tells of it.
+        """Yields progress events, a heartbeat if there is none for `HEARTBEAT_SECONDS`, and at last the compaction
+        object.
 
         Raises:
-            GatewayError: it failed.
+            GatewayError: the compaction failed.
         """
         while True:
             try:
@@ -372,6 +379,7 @@ class RunningCompaction:
         yield {"type": "compaction_completed", **await self.wait_for_result()}
 
     def _close_events(self, task: asyncio.Task[dict[str, Any]]) -> None:
+        # Reading the exception keeps asyncio from logging it as never retrieved if the client has gone.
         if not task.cancelled():
             task.exception()
         self._progress.events.put_nowait(None)

@@ -1,4 +1,5 @@
-"""The summaries of a conversation: read, edited, written anew, rolled back, deleted. Each keeps all its texts."""
+"""Reads, edits, regenerates, rolls back and deletes the summaries of a conversation. Each summary keeps all its
+revisions."""
 
 from __future__ import annotations
 
@@ -24,11 +25,13 @@ from app.pipeline.view.view_builder import ViewBuilder
 from app.store.contract import Store, WriteConflict
 
 MAX_ATTEMPTS: Final = 4
-"""Of a change that somebody else's came before, where the client did not say which revision it means."""
+"""How often a change is tried when others change the summary at the same time. It applies to changes that name no
+revision."""
 
 
 class SummaryRecords:
-    """Summaries as a resource. A branch shares those of the log that it shares: a change is seen by both."""
+    """Summaries as a resource. A branch shares the summaries of the shared part of the log, so a change affects
+    both."""
 
     def __init__(
         self,
@@ -45,9 +48,9 @@ class SummaryRecords:
     ) -> None:
         """
         Args:
-            counter_for: the token counter of an encoding.
-            check_model: refuses a model that a caller's key does not allow, with a `GatewayError`.
-            clock: the time that edits are dated with, aware.
+            counter_for: returns the token counter of an encoding.
+            check_model: raises a `GatewayError` for a model that a caller's key does not allow.
+            clock: the aware time for new revisions.
         """
         self._store = store
         self._records = records
@@ -69,10 +72,10 @@ class SummaryRecords:
         newest_first: bool,
         with_inactive: bool,
     ) -> tuple[list[dict[str, Any]], bool]:
-        """Summaries by place in the log, and whether there are more.
+        """Returns a page of summaries in the order of the log, and whether more follow.
 
         Raises:
-            ConversationNotFound, SummaryNotFound: there is none, or none to go on after.
+            ConversationNotFound, SummaryNotFound: there is no such conversation, or no summary `after`.
         """
         conversation = await self._records.find_conversation(caller, conversation_id)
         chunks = await self._read_summaries(conversation)
@@ -85,7 +88,7 @@ class SummaryRecords:
         return await self._build_summary_objects(conversation, listed[:limit], active), len(listed) > limit
 
     async def read_summary(self, caller: Caller, conversation_id: str, summary_id: str) -> dict[str, Any]:
-        """A summary with all texts that it has had.
+        """Returns a summary with all its revisions.
 
         Raises:
             ConversationNotFound, SummaryNotFound: there is none.
@@ -100,17 +103,17 @@ class SummaryRecords:
     async def edit_summary(
         self, caller: Caller, conversation_id: str, summary_id: str, *, text: str, revision: int | None
     ) -> dict[str, Any]:
-        """Give a summary a text that a person wrote.
+        """Gives a summary a text that a person wrote.
 
-        It may be longer than a model's may, but must be shorter than the messages that it stands for.
+        It may be longer than a model's text, but must be shorter than the messages that it stands for.
 
         Args:
-            revision: the one that the client has seen; None: whichever it is.
+            revision: the revision that the client has seen; None: any.
 
         Raises:
             ConversationNotFound, SummaryNotFound: there is none.
             InvalidRequest: the text is blank, or too long.
-            RevisionConflict: it is another revision by now.
+            RevisionConflict: the summary has another revision by now.
         """
         conversation, _, chunk = await self._find_summary(caller, conversation_id, summary_id)
         edited = await self._build_edited_summary(conversation, chunk, text)
@@ -119,12 +122,12 @@ class SummaryRecords:
     async def roll_back_summary(
         self, caller: Caller, conversation_id: str, summary_id: str, *, to_revision: int, revision: int | None
     ) -> dict[str, Any]:
-        """Make an earlier text of a summary the newest one.
+        """Makes an earlier text of a summary the newest one.
 
         Raises:
             ConversationNotFound, SummaryNotFound: there is none.
-            InvalidRequest: it has had no such revision.
-            RevisionConflict: it is another revision by now than the one that the client has seen.
+            InvalidRequest: there is no such revision.
+            RevisionConflict: the summary has another revision by now than the one that the client has seen.
         """
         conversation, _, chunk = await self._find_summary(caller, conversation_id, summary_id)
         revisions = await self._read_revisions(conversation, chunk)
@@ -135,22 +138,22 @@ class SummaryRecords:
                 code="invalid_value",
                 param="revision",
             )
-        # What a person chose is not for the next model that is back to replace.
+        # A mechanical summary is replaced as soon as a model is available. A person chose this text, so it must stay.
         kind = "edited" if chosen.kind == "mechanical" else chosen.kind
         return await self._store_revision(caller, conversation, chunk, replace(chosen, kind=kind), revision)
 
     async def regenerate_summary(
         self, caller: Caller, conversation_id: str, summary_id: str, *, instructions: str | None, model: str | None
     ) -> dict[str, Any]:
-        """Have a model write a summary once more. Where it fails, nothing changes.
+        """Has a model write a summary anew. If that fails, nothing changes.
 
         Raises:
             ConversationNotFound, SummaryNotFound: there is none.
-            InvalidRequest: the policy writes no summaries, or it folds some that are gone.
-            ModelRequired, PolicyNotFound, ModelNotFound: as `StoredTurnBuilder.turn`.
-            ConversationBusy: the same stretch is being summarized by somebody else.
-            UpstreamUnavailable: no model gave a summary that can be used.
-            RevisionConflict: it was changed meanwhile.
+            InvalidRequest: the policy writes no summaries, or the summary folds others that are deleted.
+            ModelRequired, PolicyNotFound, ModelNotFound: as `StoredTurnBuilder.build_turn`.
+            ConversationBusy: the same range is being summarized.
+            UpstreamUnavailable: no model returned an acceptable summary.
+            RevisionConflict: the summary was changed meanwhile.
         """
         conversation, chunks, chunk = await self._find_summary(caller, conversation_id, summary_id)
         wish = StoredTurnRequest(model=model, summarize="never", instructions=instructions)
@@ -163,6 +166,7 @@ class SummaryRecords:
                 f"Summary {summary_id!r} folds summaries that are gone.", code="summary_incomplete", param="summary_id"
             )
         view = await self._view_builder.plan_view(turn, self._view_builder.compute_budget(turn), summarize="never")
+        # Shielded: the model's call is paid for, so its summary is stored even if the client disconnects.
         try:
             made = await self._tasks.run_shielded(self._turn_compactor.rewrite_summary(turn, view, chunk, folded))
         except WriteConflict as moved:
@@ -170,8 +174,8 @@ class SummaryRecords:
         return await self.read_summary(caller, conversation.id, made.id)
 
     async def delete_summary(self, caller: Caller, conversation_id: str, summary_id: str) -> dict[str, Any]:
-        """Delete a summary with all its texts, and the folds that stand on it. What it stood for is shown word for word
-        again, or summarized anew when the room is needed.
+        """Deletes a summary with all its revisions, and the folds made of it. The messages that it stood for are
+        verbatim again, until they are summarized anew.
 
         Raises:
             ConversationNotFound, SummaryNotFound: there is none.
@@ -183,7 +187,8 @@ class SummaryRecords:
     async def _store_revision(
         self, caller: Caller, conversation: Conversation, chunk: Summary, text: Summary, revision: int | None
     ) -> dict[str, Any]:
-        """Store a text as the next revision of a chunk."""
+        """Stores a text as the next revision of a summary; tries again after a conflict if the client named no
+        revision."""
         for _ in range(MAX_ATTEMPTS):
             if revision not in (None, chunk.revision):
                 break
@@ -216,7 +221,7 @@ class SummaryRecords:
         )
 
     async def _count_replaced_tokens(self, conversation: Conversation, chunk: Summary) -> int:
-        """What the messages weigh that a summary stands for."""
+        """Returns the tokens of the messages that a summary stands for."""
         if chunk.from_seq == 0:
             return chunk.tokens_total
         (before,) = await self._store.read_log(conversation, chunk.from_seq - 1, chunk.from_seq)
@@ -235,10 +240,9 @@ class SummaryRecords:
         )
 
     async def _find_active_ids(self, conversation: Conversation, chunks: Sequence[Summary]) -> set[str]:
-        """The summaries that follow on each other from the log's beginning, without those of messages that the client
-        leaves out; where one of everything reaches further, that one alone (policy `aligned_prefix`, a rolling
-        summary).
-        Folds only repeat them."""
+        """Returns the ids of the active summaries: the chain from the log's beginning, without summaries of messages
+        that the client leaves out. If one summary of the whole log reaches further (policy `aligned_prefix`, a rolling
+        summary), it alone is active. Folds are never active, because they repeat other summaries."""
         chain, _ = find_active_chain(chunks, omitted_seqs=await read_omitted_seqs(self._store, conversation))
         whole = find_active_chain([chunk for chunk in chunks if not chunk.folds], are_replacing=True)[0]
         if whole and (not chain or whole[-1].to_seq > chain[-1].to_seq):

@@ -1,6 +1,6 @@
-"""Conversations of other programs, and exports of our own, taken in: all of a file, or none of it.
+"""Imports conversations from exports of other programs or of the gateway: all conversations of a file, or none.
 
-What is taken in counts as answered here: a client that goes on with such a history continues the conversation.
+Imported messages count as answered here: a client that continues such a history continues the imported conversation.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 
 class CheckedConversation(msgspec.Struct, frozen=True):
-    """A conversation that can be kept: its instructions, and its log."""
+    """A conversation that can be stored: its instructions and its log."""
 
     imported: ImportedConversation
     instructions: tuple[ImportedMessage, ...]
@@ -54,20 +54,20 @@ class CheckedConversation(msgspec.Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """How many messages are to be written for it."""
+        """The number of messages to write, those of branches included."""
         return len(self.log) + sum(len(branch.messages) for branch in self.imported.branches)
 
 
 class ImportResult(msgspec.Struct, frozen=True):
-    """What became of a file."""
+    """The result of an import."""
 
     conversations: tuple[Conversation, ...]
-    """Each followed by its branches."""
+    """The stored conversations, each followed by its branches."""
     warnings: tuple[str, ...]
 
 
 class ConversationImporter:
-    """Keeps conversations that other programs had."""
+    """Stores conversations of other programs."""
 
     def __init__(
         self,
@@ -87,14 +87,14 @@ class ConversationImporter:
     async def import_file(
         self, tenant: str, data: bytes, file_format: Format = "auto", *, on_stored: Callable[[int], None] | None = None
     ) -> ImportResult:
-        """Keep all conversations of a file.
+        """Stores all conversations of a file.
 
         Args:
-            on_stored: told of how many messages more are kept.
+            on_stored: called after each batch with its number of messages.
 
         Raises:
-            InvalidRequest: it cannot be read; the message names the place. Nothing was kept.
-            StoreUnavailable: what had been kept was taken back, as far as the store answers.
+            InvalidRequest: the file cannot be parsed; the error names the place. Nothing was stored.
+            StoreUnavailable: what had been stored was removed again, as far as the store answers.
         """
         return await self.import_conversations(
             tenant, await asyncio.to_thread(parse_and_check, data, file_format), on_stored=on_stored
@@ -107,7 +107,7 @@ class ConversationImporter:
         *,
         on_stored: Callable[[int], None] | None = None,
     ) -> ImportResult:
-        """Keep conversations that were read and checked, all or none."""
+        """Stores conversations that were parsed and checked, all or none."""
         created: list[Conversation] = []
         kept: list[Conversation] = []
         warnings = [warning for one in checked_conversations for warning in one.imported.warnings]
@@ -118,6 +118,7 @@ class ConversationImporter:
                 warnings += await self._point_external_id(one.imported, family[0])
                 kept += family
         except BaseException:
+            # Shielded: a client that disconnects cancels this task, and half an import must not stay.
             await self._tasks.run_shielded(self._delete_created(created))
             raise
         final = [await self._store.find_conversation(tenant=tenant, conversation_id=one.id) for one in kept]
@@ -126,7 +127,7 @@ class ConversationImporter:
     async def _write_family(
         self, tenant: str, one: CheckedConversation, writer: ImportedLogWriter
     ) -> list[Conversation]:
-        """A conversation and its branches, as they then stand."""
+        """Writes a conversation and its branches; returns them as they are stored."""
         family = [await writer.write_log(self._build_empty_conversation(tenant, one, one.log), one.log)]
         for branch in one.imported.branches:
             shared = branch.shared_messages - len(one.instructions)
@@ -138,7 +139,7 @@ class ConversationImporter:
         return family
 
     def _build_empty_conversation(self, tenant: str, one: CheckedConversation, messages: ImportedLog) -> Conversation:
-        """A conversation that is still to get its log."""
+        """Builds a conversation without messages; its root follows from the first message of its future log."""
         instructions = [told.message.raw.decode() for told in one.instructions]
         start = compute_start_position(tenant)
         links = (position.link for position in iterate_link_positions((said.message for said in messages), start))
@@ -156,7 +157,7 @@ class ConversationImporter:
     async def _build_branch(
         self, parent: Conversation, last_seq: int, found: ImportedConversation, branch: ImportedBranch
     ) -> Conversation:
-        """A conversation that shares its parent's log through `last_seq`, and is still to get messages of its own."""
+        """Builds a branch that shares its parent's log through `last_seq` and has no messages of its own yet."""
         (last,) = await self._store.read_log(parent, last_seq, last_seq + 1)
         return replace(
             build_branch(parent, last, make_conversation_id(parent.root, self._random_bytes)),
@@ -165,7 +166,7 @@ class ConversationImporter:
         )
 
     async def _point_external_id(self, found: ImportedConversation, conversation: Conversation) -> list[str]:
-        """Make the id that the client had given a conversation mean it here too; a warning where it is taken."""
+        """Assigns the exported client id to the new conversation; returns a warning if the id is taken."""
         name, tenant = found.external_id, conversation.tenant
         if name is None:
             return []
@@ -179,6 +180,7 @@ class ConversationImporter:
         return []
 
     async def _delete_created(self, created: Sequence[Conversation]) -> None:
+        # Branches come after what they branched from, so they are erased first.
         for conversation in reversed(created):
             try:
                 await self._store.erase_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
@@ -187,10 +189,10 @@ class ConversationImporter:
 
 
 def parse_and_check(data: bytes, file_format: Format) -> list[CheckedConversation]:
-    """The conversations of a file, each fit to be kept.
+    """Parses a file and checks that its conversations can be stored.
 
     Raises:
-        InvalidRequest: what they are not; the message names the place.
+        InvalidRequest: a conversation cannot be stored; the error names the place.
     """
     return [_check_conversation(found) for found in parse_file(data, file_format)]
 
@@ -222,17 +224,17 @@ def _find_first_time(messages: ImportedLog) -> datetime | None:
 
 BATCH_MESSAGES: Final = 500
 BATCH_BYTES: Final = 4 * 1024 * 1024
-"""A batch ends with the message that makes it weigh as much."""
+"""A batch ends with the message by which it reaches this size."""
 
 ImportedLog = Sequence[ImportedMessage]
 
 
 class ImportedLogWriter:
-    """Begins conversations that have a log already.
+    """Creates conversations with a log.
 
     Args:
-        on_stored: told of how many messages more are stored.
-        on_create: told of each conversation before it is.
+        on_stored: called after each batch with its number of messages.
+        on_create: called with each conversation before it is created.
     """
 
     def __init__(
@@ -249,12 +251,13 @@ class ImportedLogWriter:
         self._on_create = on_create
 
     async def write_log(self, conversation: Conversation, log: ImportedLog) -> Conversation:
-        """Store a new conversation, `log` following on what it shares with others; the conversation as it then stands.
+        """Stores a new conversation and appends `log` to it; returns the conversation as it is stored.
 
         Raises:
-            ConversationBusy: somebody went on with it while it was written.
-            StoreUnavailable: it may have been begun.
+            ConversationBusy: a client continued the conversation while it was written.
+            StoreUnavailable: a part may be stored.
         """
+        # Before the write: if the write fails after it took effect, the caller still knows what to remove.
         self._on_create(conversation)
         creates = True
         for batch in _split_batches(log):
@@ -272,7 +275,7 @@ class ImportedLogWriter:
         return conversation
 
     async def _build_entries(self, before: Conversation, log: ImportedLog) -> tuple[Conversation, list[LogMessage]]:
-        """A conversation with messages at its end, and these messages in their places."""
+        """Returns the conversation with the messages appended, and their log entries."""
         if not log:
             return before, []
         entries = await build_log_entries(before, [one.message for one in log], self._message_counter)
@@ -285,7 +288,8 @@ class ImportedLogWriter:
 
 
 def _split_batches(log: ImportedLog) -> Iterator[ImportedLog]:
-    """A log in pieces of a bounded size; one empty piece of an empty log."""
+    """Splits a log into batches of a bounded size. An empty log gives one empty batch, so that its conversation is
+    created."""
     begun, size = 0, 0
     for index, one in enumerate(log):
         size += len(one.message.raw)
@@ -297,6 +301,10 @@ def _split_batches(log: ImportedLog) -> Iterator[ImportedLog]:
 
 
 def _count_pending(before: int, log: ImportedLog) -> int:
-    """How many messages at the end have no answer yet, of which `before` stood there already."""
+    """Returns how many messages at the end of the log have no answer yet.
+
+    Args:
+        before: how many there were before `log` was appended.
+    """
     since = next((n for n, one in enumerate(reversed(log)) if one.message.role == "assistant"), None)
     return before + len(log) if since is None else since

@@ -1,6 +1,7 @@
-"""Conversations on their way out: chat messages in the very JSON text that is stored, read batch by batch.
+"""Exports conversations as chat messages, in exactly the JSON text that is stored, batch by batch.
 
-Memory stays flat however long a conversation is, and nothing of the database is held between two batches.
+The memory used does not depend on the conversation's length, and no database connection is held between two batches: a
+client may read slowly.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from app.pipeline.resolve.resolved_request import STORED_INSTRUCTIONS
 from app.store.contract import Store
 
 FIRST_BATCH_MESSAGES, MAX_BATCH_MESSAGES = 32, 256
-"""How many are read at a time, at first and at most."""
+"""How many messages are read at once, at first and at most."""
 BATCH_BYTES: Final = 1024 * 1024
-"""What a batch should weigh at most, going by the one before it."""
+"""The largest batch that is aimed at; the number of messages follows from the sizes in the batch before."""
 _LINE_BREAKS_TO_SPACES: Final = bytes.maketrans(b"\r\n", b"  ")
 
 
 class ConversationExporter:
-    """Reads logs from their beginning to their end.
+    """Exports logs.
 
     Args:
-        on_read: told of how many messages more are read.
+        on_read: called after each batch with its number of messages.
     """
 
     def __init__(self, store: Store, *, on_read: Callable[[int], None] | None = None) -> None:
@@ -37,13 +38,13 @@ class ConversationExporter:
         self._on_read = on_read
 
     async def stream_lines(self, conversation: Conversation, *, with_hidden: bool) -> AsyncIterator[bytes]:
-        """A chat message a line, some lines at a time.
+        """Yields a conversation as lines, one chat message in each, several lines at a time.
 
         Args:
-            with_hidden: also what was deleted, as far as it was not erased.
+            with_hidden: with deleted messages that were not erased.
 
         Raises:
-            ConversationNotFound: it was deleted meanwhile.
+            ConversationNotFound: the conversation was deleted meanwhile.
         """
         async for texts in self._stream_batches(conversation, with_hidden=with_hidden):
             yield b"".join([text + b"\n" for text in texts])
@@ -51,13 +52,14 @@ class ConversationExporter:
     async def stream_object(
         self, conversation: Conversation, *, with_hidden: bool, fields: Mapping[str, Any] | None = None
     ) -> AsyncIterator[bytes]:
-        """One line `{"messages": […]}` with all of a conversation, piece by piece.
+        """Yields a conversation as one line `{"messages": […]}`, in pieces.
 
         Args:
-            fields: what the object has before its messages.
+            with_hidden: with deleted messages that were not erased.
+            fields: further fields of the object, before `messages`.
 
         Raises:
-            ConversationNotFound: it was deleted meanwhile.
+            ConversationNotFound: the conversation was deleted meanwhile.
         """
         opening = orjson.dumps(dict(fields or {}))[:-1] + (b"," if fields else b"") + b'"messages":['
         async for texts in self._stream_batches(conversation, with_hidden=with_hidden):
@@ -67,7 +69,8 @@ class ConversationExporter:
         yield b"]}\n" if opening == b"," else opening + b"]}\n"
 
     async def _stream_batches(self, conversation: Conversation, *, with_hidden: bool) -> AsyncIterator[list[bytes]]:
-        """The texts of a conversation's messages, instructions first."""
+        """Yields batches of the messages' JSON texts, instructions first. Line breaks between JSON tokens become
+        spaces, so that a message stays on one line."""
         instructions: list[str] = conversation.state.get(STORED_INSTRUCTIONS, [])
         if instructions:
             yield [text.encode().translate(_LINE_BREAKS_TO_SPACES) for text in instructions]
@@ -87,7 +90,7 @@ class ConversationExporter:
 
 
 def build_export_fields(conversation: Conversation) -> dict[str, Any]:
-    """What a line about a whole conversation says beside its messages."""
+    """Returns the fields that the export of a whole conversation has beside `messages`."""
     return {
         "id": conversation.id,
         "created_at": int(conversation.created_at.timestamp()) if conversation.created_at else 0,
@@ -97,7 +100,8 @@ def build_export_fields(conversation: Conversation) -> dict[str, Any]:
 
 
 def _message_json(entry: LogMessage, *, with_hidden: bool) -> bytes | None:
-    """A message's JSON text; None for one whose words were deleted. Calls and results stay together, with marks."""
+    """Returns a message's JSON text; None for a deleted message. A deleted tool call or result stays, with a mark,
+    because calls and results must stay together."""
     deleted = (entry.meta or {}).get(DELETED)
     if not deleted:
         return entry.message.raw

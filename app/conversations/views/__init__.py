@@ -1,1 +1,1 @@
-"""What the model would see of a conversation, and what it saw."""
+"""The view of a conversation that would be sent now, and the views that were sent."""

@@ -1,4 +1,4 @@
-"""A stored conversation as a turn that brings nothing new: what the next request would be planned with."""
+"""Builds a turn without new messages from a stored conversation, so that the pipeline can plan its next view."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from app.pipeline.view.view_history import MAX_OUTPUT_TOKENS, read_request_facts
 from app.store.contract import Lease, Store
 
 MAX_NEWEST_MESSAGES: Final = 64
-"""Among these the last answer is looked for."""
+"""How many newest messages are searched for the last answer."""
 
 
 class StoredTurnRequest(msgspec.Struct, frozen=True):
-    """How a stored conversation is to be looked at; what is left open is taken from its last answer."""
+    """Options of a turn on a stored conversation. Without a model or a policy, those of the last answer are used."""
 
     model: str | None = None
     policy: str | None = None
@@ -35,11 +35,11 @@ class StoredTurnRequest(msgspec.Struct, frozen=True):
     instructions: str | None = None
     """What a compaction should pay attention to."""
     through_seq: int | None = None
-    """Where a compaction ends: before this seq."""
+    """A compaction ends before this `seq`; None: the policy decides."""
 
 
 class StoredTurnBuilder:
-    """Stored conversations as turns. Reads their newest messages, and nothing else of their logs."""
+    """Builds turns from stored conversations. Of a log it reads the newest messages only."""
 
     def __init__(self, *, store: Store, message_counter: MessageCounter, model_contexts: ModelContexts) -> None:
         self._store = store
@@ -49,11 +49,11 @@ class StoredTurnBuilder:
     async def build_turn(
         self, caller: Caller, conversation: Conversation, turn_request: StoredTurnRequest, *, lease: Lease | None = None
     ) -> Turn:
-        """The turn that a request would be which adds nothing.
+        """Builds the turn of a request that adds no message.
 
         Raises:
-            ModelRequired: neither the wish nor an answer names a model.
-            PolicyNotFound, ModelNotFound: there is none of that name.
+            ModelRequired: neither `turn_request` nor an answer names a model.
+            PolicyNotFound, ModelNotFound: there is no policy or model of that name.
             StoreUnavailable: the last answer cannot be read.
         """
         last_request = read_answer_request_facts(await self.find_last_answer(conversation))
@@ -84,11 +84,12 @@ class StoredTurnBuilder:
         last_tokens = turn.calibration.last_instructions_tokens
         if last_tokens is None:
             return turn
-        # Clients send system messages and tool schemas with each request: those of the last one are expected again.
+        # Clients send system messages and tool schemas with each request, so the next ones are expected to be as long
+        # as the last ones.
         return replace(turn, resolved_request=replace(turn.resolved_request, instructions_tokens=last_tokens))
 
     async def find_last_answer(self, conversation: Conversation) -> LogMessage | None:
-        """The newest message that this gateway answered with, if it is among the last ones."""
+        """Returns the newest answer that came through the gateway; None if none is among the last messages."""
         end = conversation.head_seq + 1
         newest = await self._store.read_log(conversation, max(0, end - MAX_NEWEST_MESSAGES), end)
         return next((entry for entry in reversed(newest) if (entry.meta or {}).get("model")), None)
@@ -107,14 +108,14 @@ def check_policy_summarizes(policy: ContextPolicy) -> None:
 
 
 def read_answer_request_facts(answer: LogMessage | None) -> Mapping[str, Any]:
-    """What the request of an answer asked for (`pipeline.view.view_history.build_request_facts`)."""
+    """Returns the facts of an answer's request (`pipeline.view.view_history.build_request_facts`); empty for None."""
     return read_request_facts({} if answer is None else answer.meta or {})
 
 
 def build_bare_request(
     caller: Caller, model: str, turn_request: StoredTurnRequest, *, policy: str | None, max_output_tokens: int | None
 ) -> ChatRequest:
-    """A request without messages."""
+    """Builds a request without messages."""
     return ChatRequest(
         caller=caller,
         request_id="",
@@ -131,7 +132,8 @@ def build_bare_request(
 
 
 def build_resolved_request(conversation: Conversation, lease: Lease | None = None) -> ResolvedRequest:
-    """The place behind the last message of a stored conversation. Its instructions are not counted yet."""
+    """Builds a resolved request without new messages, after the last message of a conversation. Its instructions are
+    not counted yet."""
     return ResolvedRequest(
         conversation=conversation,
         creates_conversation=False,

@@ -1,5 +1,5 @@
-"""Views and summaries as the objects that the API answers with. Token numbers of messages and summaries are raw
-counts; those that are compared with a window are calibrated. Pure."""
+"""Builds the API's objects for views and summaries. Tokens of messages and summaries are raw counts; tokens that are
+compared to a window are calibrated. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def build_preview_object(
     ranges: Sequence[Mapping[str, Any]],
     messages: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What would be sent now."""
+    """Builds the object of the view that would be sent now."""
     plan = preview.plan
     return {
         "object": "context.preview",
@@ -52,7 +52,7 @@ def build_seen_view_object(
     summaries: Sequence[Mapping[str, Any]],
     messages: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What the model saw for an answer."""
+    """Builds the object of the view that was sent for an answer."""
     return {
         "object": "context.seen",
         **_common_fields(preview, model, policy),
@@ -80,7 +80,7 @@ def _common_fields(preview: ViewPreview, model: str, policy: str) -> dict[str, A
 
 
 def build_view_message_row(entry: LogMessage, message_fate: MessageFate, *, is_pinned: bool) -> dict[str, Any]:
-    """A message of the log, and what becomes of it in a view."""
+    """Builds the row of a message and its fate in a view."""
     return {
         "id": find_message_item_id(entry),
         "seq": message_fate.seq,
@@ -97,7 +97,7 @@ def build_view_message_row(entry: LogMessage, message_fate: MessageFate, *, is_p
 
 
 def build_origin_object(origin: MessageOrigin) -> dict[str, Any]:
-    """What a message of a view stands for."""
+    """Builds the object that says which messages of the log a message of a view stands for."""
     return {
         "kind": origin.kind,
         "from_seq": origin.from_seq,
@@ -108,7 +108,7 @@ def build_origin_object(origin: MessageOrigin) -> dict[str, Any]:
 
 
 def build_pin_object(pin: Pin, entries: Sequence[LogMessage]) -> dict[str, Any]:
-    """A pinned round, by the id of its first item, with the messages that it has."""
+    """Builds the object of a pinned round with its messages; its id is that of its first item."""
     return {
         "id": find_message_item_id(entries[0]),
         "object": "conversation.pin",
@@ -128,14 +128,14 @@ def build_pin_object(pin: Pin, entries: Sequence[LogMessage]) -> dict[str, Any]:
 
 
 def build_message_excerpt(entry: LogMessage) -> str:
-    """A message in one line: the beginning of its text, the names of its calls."""
+    """Returns a message in one line: the beginning of its text, and the names of its calls."""
     calls = [call.get(call.get("type", "function")) for call in entry.message.tool_calls]
     named = [f"calls {call.get('name')}" for call in calls if isinstance(call, dict)]
     return " ".join([*entry.message.text[: 4 * EXCERPT_CHARS].split(), *named])[:EXCERPT_CHARS]
 
 
 def build_view_summary_object(chunk: Summary, ends: ItemIdsBySeq) -> dict[str, Any]:
-    """A summary that stands in a view."""
+    """Builds the object of a summary in a view."""
     return {
         "id": chunk.id,
         "from_item": ends.get(chunk.from_seq),
@@ -151,7 +151,7 @@ def build_view_summary_object(chunk: Summary, ends: ItemIdsBySeq) -> dict[str, A
 
 
 def build_range_object(from_seq: int, to_seq: int, folds: Sequence[str], ends: ItemIdsBySeq) -> dict[str, Any]:
-    """A range that is to be summarized."""
+    """Builds the object of a range that is going to be summarized."""
     return {
         "from_item": ends.get(from_seq),
         "through_item": ends.get(to_seq - 1),
@@ -162,14 +162,14 @@ def build_range_object(from_seq: int, to_seq: int, folds: Sequence[str], ends: I
 
 
 def build_range_objects(plan: Plan, ends: ItemIdsBySeq) -> list[dict[str, Any]]:
-    """What a plan would have summarized."""
+    """Builds the objects of the ranges that a plan wants to have summarized."""
     return [build_range_object(one.from_seq, one.to_seq, one.folds, ends) for one in plan.to_summarize]
 
 
 def build_summary_object(
     chunk: Summary, conversation: Conversation, ends: ItemIdsBySeq, *, is_active: bool
 ) -> dict[str, Any]:
-    """A summary as a resource."""
+    """Builds the object of a summary as a resource."""
     return {
         **build_view_summary_object(chunk, ends),
         "object": "conversation.summary",
@@ -185,7 +185,7 @@ def build_summary_object(
 
 
 def build_revision_object(chunk: Summary) -> dict[str, Any]:
-    """One of the texts that a summary has had."""
+    """Builds the object of one revision of a summary."""
     return {
         "revision": chunk.revision,
         "text": chunk.text,

@@ -1,4 +1,4 @@
-"""What the model would see of a conversation now, and what it saw for an answer: a page of messages at a time."""
+"""Shows the view that would be sent now, and the view that was sent for an answer, one page of messages at a time."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ from app.pipeline.view.view_preview import ViewPreview, build_preview, read_mess
 from app.store.contract import Store
 
 READ_MESSAGES: Final = 64
-"""Read at a time for a page, which keeps an excerpt of each: messages may be long."""
+"""How many messages are read at once. A page keeps only an excerpt of each, and messages may be long."""
 
 
 @dataclass(frozen=True, slots=True)
 class ViewPageQuery:
-    """Which messages are wanted: `limit` of them behind the one of item `after`, newest first or oldest first."""
+    """Selects a page: `limit` messages after the item `after`, newest or oldest first."""
 
     limit: int
     newest_first: bool = True
     after: str | None = None
     with_sent: bool = False
-    """Whether the messages are wanted too as they are sent, and what each stands for."""
+    """Whether the answer also has the messages as they are sent, and what each stands for."""
 
 
 class ViewPages:
-    """Views of stored conversations. Calls no model, writes nothing."""
+    """Shows views of stored conversations. It calls no model and writes nothing."""
 
     def __init__(
         self, *, store: Store, records: ConversationRecords, stored_turns: StoredTurnBuilder, view_builder: ViewBuilder
@@ -60,11 +60,11 @@ class ViewPages:
     async def preview_next_view(
         self, caller: Caller, conversation_id: str, turn_request: StoredTurnRequest, page: ViewPageQuery
     ) -> dict[str, Any]:
-        """What would be sent if the conversation went on now.
+        """Returns the view that would be sent if the conversation went on now.
 
         Raises:
-            ConversationNotFound, ItemNotFound: there is none, or no such message to go on after.
-            ModelRequired, PolicyNotFound, ModelNotFound: as `StoredTurnBuilder.turn`.
+            ConversationNotFound, ItemNotFound: there is no such conversation, or no item `page.after`.
+            ModelRequired, PolicyNotFound, ModelNotFound: as `StoredTurnBuilder.build_turn`.
         """
         conversation = await self._records.find_conversation(caller, conversation_id)
         turn = await self._stored_turns.build_turn(caller, conversation, turn_request)
@@ -92,11 +92,11 @@ class ViewPages:
     async def show_view_of_answer(
         self, caller: Caller, conversation_id: str, item_id: str, page: ViewPageQuery
     ) -> dict[str, Any]:
-        """What the model saw for the answer that an item is part of.
+        """Returns the view that was sent for the answer to which an item belongs.
 
         Raises:
-            ConversationNotFound, ItemNotFound: there is none.
-            ViewNotFound: the item is no answer of this gateway.
+            ConversationNotFound, ItemNotFound: there is no such conversation or item.
+            ViewNotFound: the item's message did not come through the gateway.
         """
         conversation = await self._records.find_conversation(caller, conversation_id)
         answer, _ = await self._records.find_message(conversation, item_id)
@@ -130,7 +130,7 @@ class ViewPages:
     async def _build_message_page(
         self, conversation: Conversation, plan: Plan, end: int, page: ViewPageQuery
     ) -> dict[str, Any]:
-        """A list object of messages of the log `[0, end)`."""
+        """Returns a list object with a page of the messages `[0, end)` of the log."""
         after_seq = await self._find_seq(conversation, page.after, end)
         if page.newest_first:
             last = end if after_seq is None else after_seq
@@ -169,14 +169,14 @@ class ViewPages:
         return [build_view_summary_object(chunk, ends) for chunk in plan.summaries]
 
     async def _build_range_objects(self, conversation: Conversation, plan: Plan) -> list[dict[str, Any]]:
-        """What would be summarized first."""
+        """Returns the ranges that would be summarized first."""
         spans = [(one.from_seq, one.to_seq) for one in plan.to_summarize]
         return build_range_objects(plan, await read_range_item_ids(self._store, conversation, spans))
 
 
 def build_sent_messages(raws: Sequence[bytes], message_origins: Sequence[MessageOrigin]) -> dict[str, Any]:
-    """The messages as they are sent, and for each what it stands for; for a result that was missing, what the message
-    before it does."""
+    """Returns the messages as they are sent, and for each what it stands for. The gateway adds a result for a call that
+    has none; it has no origin of its own and gets that of the message before it."""
     remaining_origins = iter(message_origins)
     origins: list[MessageOrigin] = []
     for raw in raws:

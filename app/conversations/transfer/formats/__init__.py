@@ -1,1 +1,1 @@
-"""Histories as other programs write them: bytes → `ImportedConversation`. Pure parsers, one file per format."""
+"""Parsers for exports of other programs, one file per format: they turn bytes into `ImportedConversation`s. Pure."""

@@ -1,10 +1,10 @@
-"""`conversations.json` of a ChatGPT data export: trees of nodes, of which one path is the current one. Pure.
+"""Parses `conversations.json` of a ChatGPT data export: trees of nodes, of which one path is the current one. Pure.
 
-What a chat shows is kept: the texts of users and of the assistant, in order, with their times. The ways that were
-left by editing a question or asking for another answer become branches. Tool calls and their results, code that was
-run, thoughts, and whatever was hidden are left out, and counted in a warning.
+What a chat shows is imported: the texts of the user and the assistant, in order, with their times. Paths that were left
+by editing a question or regenerating an answer become branches. Tool calls and results, code that was run, reasoning
+and hidden messages are left out, and counted in a warning.
 
-The format has no specification; what is read here is the shape of exports from 2023 to 2026.
+The format has no specification; this parser follows exports from 2023 to 2026.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from app.conversations.transfer.formats.imported_history import (
 EXPECTED: Final = "a conversation of a ChatGPT export: an object with a 'mapping'"
 EXPECTED_NODE: Final = "a node: an object with 'parent' and 'message'"
 TEXT_CONTENT_TYPES: Final = ("text", "multimodal_text")
-"""Kinds of content that a chat shows."""
+"""Types of content that a chat shows."""
 MAX_BRANCHES: Final = 64
 OMITTED_TEXT: Final = "[{kind} left out]"
 PART_KINDS: Final = {"image_asset_pointer": "image", "audio_asset_pointer": "audio", "video_container": "video"}
@@ -40,13 +40,13 @@ Nodes = Mapping[str, Mapping[str, Any]]
 
 
 def parse_export(texts: Sequence[tuple[str, bytes]]) -> list[ImportedConversation]:
-    """The conversations of an export, those without any message left out.
+    """Parses the conversations of an export; empty ones are left out.
 
     Args:
-        texts: JSON text of each conversation, with the place that errors name.
+        texts: the JSON text of each conversation, after its location for errors.
 
     Raises:
-        InvalidRequest: one of them is no conversation of such an export.
+        InvalidRequest: a text is no conversation of a ChatGPT export.
     """
     found = [
         _parse_conversation(expect_object(decode_json(raw, where, EXPECTED), where, EXPECTED), where)
@@ -81,8 +81,8 @@ def _parse_conversation(fields: Mapping[str, Any], where: str) -> ImportedConver
 
 
 def _collect_paths(tree: _MessageTree, current: str) -> tuple[list[list[ImportedMessage]], int]:
-    """The current path and, oldest first, those to the other leaves, as chat messages; and how many were too many.
-    Paths on which nothing is said are none, and those that say the same are one."""
+    """Returns the chat messages of the current path and, oldest first, of the paths to the other leaves; and how many
+    paths were left out. Paths without messages are skipped, and paths with the same messages are returned once."""
     leaves = [current, *(leaf for leaf in tree.leaves if leaf != current)]
     paths = {_path_key(path): path for leaf in leaves if (path := tree.collect_messages_to(leaf))}
     kept = list(paths.values())[: MAX_BRANCHES + 1]
@@ -94,8 +94,8 @@ def _path_key(path: Sequence[ImportedMessage]) -> tuple[str, ...]:
 
 
 def _build_branches(paths: Sequence[Sequence[ImportedMessage]]) -> list[ImportedBranch]:
-    """Each further path as a branch of that before it with which it shares most; one that is but the beginning of
-    another is part of it already."""
+    """Makes each path after the first a branch of the earlier path with which it shares the most messages. A path that
+    is the beginning of another one is skipped."""
     branches: list[ImportedBranch] = []
     standing = list(paths[:1])
     for path in paths[1:]:
@@ -141,7 +141,7 @@ class _MessageTree:
         return self.leaves[-1] if self.leaves else None
 
     def collect_messages_to(self, leaf: str) -> list[ImportedMessage]:
-        """The chat messages from the root to a node.
+        """Returns the chat messages on the path from the root to a node.
 
         Raises:
             InvalidRequest: a node is its own ancestor.
@@ -157,7 +157,7 @@ class _MessageTree:
         return [message for message in found if message is not None]
 
     def build_warnings(self) -> list[str]:
-        """What was left out, by kind."""
+        """Returns a warning that counts what was left out, by kind; none if nothing was."""
         told = ", ".join(f"{count} {kind}" for kind, count in sorted(self._omitted_counts.items()))
         return [build_warning(self._where, f"left out: {told}.")] if told else []
 
@@ -175,7 +175,7 @@ class _MessageTree:
         return self._messages[name]
 
     def _parse_node(self, name: str) -> ImportedMessage | None:
-        """The chat message of a node, if a chat shows one."""
+        """Returns the chat message of a node; None if the chat does not show it."""
         where = self._node_path(name)
         message = self.nodes[name].get("message")
         if message is None:
@@ -195,7 +195,7 @@ class _MessageTree:
         return ImportedMessage(Message.from_body({"role": role, "content": text}), where, _read_created_at(told))
 
     def _read_text(self, content: Mapping[str, Any], where: str) -> str:
-        """The text of a message; what else it shows is only named where there is none."""
+        """Returns the text of a message; for a message without text a note that names its attachments."""
         parts = expect_array(content.get("parts"), where, "an array of parts")
         texts, kinds = [], []
         for part in parts:
@@ -215,14 +215,15 @@ def _read_role(message: Mapping[str, Any]) -> str:
 
 
 def _is_visible(message: Mapping[str, Any]) -> bool:
-    """Whether a message is said to everybody: what the assistant says to a tool is addressed to it."""
+    """Whether the chat shows a message: not if it is hidden or addressed to a tool."""
     facts = message.get("metadata")
     hidden = isinstance(facts, dict) and facts.get("is_visually_hidden_from_conversation") is True
     return not hidden and message.get("recipient", "all") in ("all", None) and message.get("weight", 1) != 0
 
 
 def _has_content(content: Mapping[str, Any]) -> bool:
-    """Whether leaving it out loses anything: every chat begins with an empty system message."""
+    """Whether a message that is left out has content. Every chat begins with an empty system message, which needs no
+    warning."""
     parts = content.get("parts")
     return any(parts) if isinstance(parts, list) else True
 

@@ -1,7 +1,7 @@
-"""Which format a file has, told by its shape, and reading it by that. Pure.
+"""Detects the format of a file by its shape, and parses it. Pure.
 
-The outermost level is cut apart without decoding what is inside, so that a file of many megabytes is decoded piece by
-piece and other threads have their turn between them.
+The outermost level is split without decoding what is inside. So a file of many megabytes is decoded piece by piece, and
+other threads can run between the pieces.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def parse_file(data: bytes, file_format: Format = "auto") -> list[ImportedConversation]:
-    """The conversations of a file, at least one.
+    """Parses the conversations of a file; there is at least one.
 
     Raises:
-        InvalidRequest: it is not of the format that is wanted, or of none that is known; `param` names the place.
+        InvalidRequest: the file does not have the requested format, or no known one; `param` names the place.
     """
+    # Some programs write a byte order mark, which JSON does not allow.
     data = data.removeprefix(b"\xef\xbb\xbf").strip()
     kind = _detect_format(data) if file_format == "auto" else file_format
     found = _parse_format(data, kind)
@@ -67,7 +68,7 @@ def _add_source_metadata(conversation: ImportedConversation, source: str) -> Imp
 
 
 def _detect_format(data: bytes) -> str:
-    """The format of a file, by its first object."""
+    """Returns the format of a file, detected by its first object."""
     whole = _decode_fields(data)
     if whole is not None:
         return _detect_object_format(whole, "")
@@ -82,11 +83,12 @@ def _detect_format(data: bytes) -> str:
 
 
 def _detect_object_format(fields: Fields, where: str) -> str:
-    """The format of which an object has the fields.
+    """Returns the format whose fields an object has.
 
     Raises:
-        InvalidRequest: of none.
+        InvalidRequest: the object has the fields of no known format.
     """
+    # The order matters: `messages` and `role` occur in several formats, so the more specific signs come first.
     if "mapping" in fields:
         return "chatgpt"
     if _is_langchain_dump(fields):
@@ -105,7 +107,7 @@ def _is_langchain_dump(fields: Fields) -> bool:
 
 
 def _contains_langchain_dumps(raw: bytes | msgspec.Raw) -> bool:
-    """Whether it is an array of dumped messages, or a history that holds one."""
+    """Whether a value is an array of LangChain's dumped messages, or a history with such an array."""
     fields = _decode_fields(raw)
     if fields is not None:
         return "lc" in fields or ("messages" in fields and _contains_langchain_dumps(fields["messages"]))
@@ -117,7 +119,7 @@ def _contains_langchain_dumps(raw: bytes | msgspec.Raw) -> bool:
 
 
 def _decode_fields(raw: bytes | msgspec.Raw) -> Fields | None:
-    """The fields of an object, undecoded; None for anything else."""
+    """Returns the undecoded fields of a JSON object; None for anything else."""
     try:
         return _decode_object(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -125,8 +127,8 @@ def _decode_fields(raw: bytes | msgspec.Raw) -> Fields | None:
 
 
 def _split_values(data: bytes) -> Sequence[tuple[str, bytes]]:
-    """The outermost values of a file with their places: the elements of its array, its one object (which
-    has none), or its lines."""
+    """Returns the outermost values of a file, each after its location for errors: the elements of an array, the one
+    object (its location is empty), or the lines."""
     if data[:1] == b"[":
         try:
             return [(f"[{index}]", bytes(raw)) for index, raw in enumerate(_decode_array(data))]

@@ -1,4 +1,4 @@
-"""What every format is read into: chat messages with their times, and the branches of a conversation. Pure."""
+"""The common result of all formats, chat messages with times and branches, and helpers of the parsers. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from app.conversation.messages import Message
 from app.errors import InvalidRequest
 
 TITLE, IMPORTED_FROM = "title", "imported_from"
-"""`Conversation.metadata` of what was imported."""
+"""Keys in the metadata of an imported conversation."""
 WHOLE_FILE: Final = "The file"
-"""What errors call a place without a name."""
+"""The name of an empty location in errors."""
 MAX_PAIRS: Final = 16
 MAX_NAME_CHARS: Final = 64
 MAX_VALUE_CHARS: Final = 512
@@ -23,7 +23,7 @@ MAX_VALUE_CHARS: Final = 512
 
 
 class ImportedMessage(msgspec.Struct, frozen=True):
-    """A chat message and the place in the file that errors name."""
+    """A chat message and its location in the file, for errors."""
 
     message: Message
     location: str
@@ -31,14 +31,15 @@ class ImportedMessage(msgspec.Struct, frozen=True):
 
 
 class ImportedBranch(msgspec.Struct, frozen=True):
-    """Another way on from somewhere in a conversation."""
+    """A branch of an imported conversation."""
 
     parent_index: int
-    """Which messages it shares: those of the conversation itself (0), or of its branch `of - 1`."""
+    """The parent: the conversation itself (0), or its branch `parent_index - 1`."""
     shared_messages: int
-    """How many messages it shares from the start. With none it becomes a conversation of its own."""
+    """How many messages from the start the branch shares with its parent. Without any it becomes a separate
+    conversation."""
     messages: tuple[ImportedMessage, ...]
-    """What follows on them."""
+    """The branch's own messages."""
 
 
 class ImportedConversation(msgspec.Struct, frozen=True):
@@ -46,38 +47,38 @@ class ImportedConversation(msgspec.Struct, frozen=True):
 
     messages: tuple[ImportedMessage, ...]
     location: str
-    """Its place in the file; empty if the file is this one conversation."""
+    """Its location in the file; empty if the file is this one conversation."""
     title: str | None = None
     metadata: Mapping[str, str] = msgspec.field(default_factory=dict)
     external_id: str | None = None
     created_at: datetime | None = None
     branches: tuple[ImportedBranch, ...] = ()
     warnings: tuple[str, ...] = ()
-    """What of it could not be kept, a sentence each; they begin with the place."""
+    """Sentences about what could not be imported; each begins with a location."""
 
 
 def format_error(location: str, expected: str) -> InvalidRequest:
-    """The error of a file that is not what it must be: `location` names the place, `expected` what belongs there."""
+    """Builds the error for an invalid file: `expected` says what belongs at `location`."""
     return InvalidRequest(
         f"{location or WHOLE_FILE}: expected {expected}.", code="invalid_value", param=location or None
     )
 
 
 def build_warning(location: str, what: str) -> str:
-    """A warning, which begins with the place."""
+    """Builds a warning that begins with the location."""
     return f"{location or WHOLE_FILE}: {what}"
 
 
 def field_location(location: str, name: str) -> str:
-    """The place of a field of what is at `location`."""
+    """Returns the location of a field of the object at `location`."""
     return f"{location}.{name}" if location else name
 
 
 def decode_json(raw: bytes | memoryview, location: str, expected: str) -> Any:
-    """A decoded JSON text.
+    """Decodes a JSON text.
 
     Raises:
-        InvalidRequest: it is no JSON.
+        InvalidRequest: the text is not valid JSON.
     """
     try:
         return orjson.loads(raw)
@@ -86,10 +87,10 @@ def decode_json(raw: bytes | memoryview, location: str, expected: str) -> Any:
 
 
 def encode_json(value: object, location: str) -> str:
-    """The JSON text of a decoded value.
+    """Encodes a decoded value as JSON.
 
     Raises:
-        InvalidRequest: it is nested too deeply.
+        InvalidRequest: the value is nested too deeply.
     """
     try:
         return orjson.dumps(value).decode()
@@ -98,10 +99,10 @@ def encode_json(value: object, location: str) -> str:
 
 
 def expect_array(value: object, location: str, expected: str) -> list[Any]:
-    """A value that must be a JSON array; None stands for an empty one.
+    """Returns a value that must be a JSON array; None counts as an empty one.
 
     Raises:
-        InvalidRequest: it is none.
+        InvalidRequest: the value is no array.
     """
     if not isinstance(value, list | None):
         raise format_error(location, expected)
@@ -109,10 +110,10 @@ def expect_array(value: object, location: str, expected: str) -> list[Any]:
 
 
 def expect_object(value: object, location: str, expected: str) -> dict[str, Any]:
-    """A value that must be a JSON object.
+    """Returns a value that must be a JSON object.
 
     Raises:
-        InvalidRequest: it is none.
+        InvalidRequest: the value is no object.
     """
     if not isinstance(value, dict):
         raise format_error(location, expected)
@@ -120,7 +121,7 @@ def expect_object(value: object, location: str, expected: str) -> dict[str, Any]
 
 
 def parse_unix_seconds(value: object) -> datetime | None:
-    """Unix seconds as a time; None for anything else."""
+    """Converts Unix seconds to a time; returns None for any other value."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -130,7 +131,7 @@ def parse_unix_seconds(value: object) -> datetime | None:
 
 
 def parse_metadata(value: object, location: str) -> dict[str, str]:
-    """Metadata as far as it can be kept: 16 pairs, values that are no texts as their JSON, the long ones cut.
+    """Returns metadata within OpenAI's limits: the first 16 pairs, values other than text as JSON, long texts cut.
 
     Raises:
         InvalidRequest: a value is nested too deeply.
@@ -146,12 +147,12 @@ def parse_metadata(value: object, location: str) -> dict[str, str]:
 
 
 def add_metadata(metadata: Mapping[str, str], name: str, value: str | None) -> dict[str, str]:
-    """Metadata with one more pair, if there is room for it and it says nothing of that name yet."""
+    """Returns metadata with one more pair, unless it is full or has the name already."""
     if value is None or name in metadata or len(metadata) >= MAX_PAIRS:
         return dict(metadata)
     return {**metadata, name: _truncate_metadata(value, MAX_VALUE_CHARS)}
 
 
 def _truncate_metadata(text: str, most_chars: int) -> str:
-    """A text as metadata can hold it."""
+    """Cuts a text to the limit, and removes NUL characters, which PostgreSQL cannot store."""
     return text.replace("\0", "")[:most_chars]

@@ -1,4 +1,5 @@
-"""Our own export of one conversation: a chat message a line, in the very JSON text that is stored. Pure."""
+"""Parses the gateway's own export of one conversation: one chat message per line, in the JSON text that was stored.
+Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ EXPECTED = "a chat message: a JSON object with a 'role'"
 
 
 def split_lines(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """The lines of a file that are not blank, each with the place that errors name."""
+    """Yields the lines of a file that are not blank, each after its location for errors."""
     for number, line in enumerate(data.split(b"\n"), start=1):
         text = line.strip()
         if text:
@@ -25,10 +26,10 @@ def split_lines(data: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def parse_lines(data: bytes) -> list[ImportedConversation]:
-    """One conversation, its text untouched.
+    """Parses the lines of one conversation. The JSON texts stay unchanged, so that their links stay the same.
 
     Raises:
-        InvalidRequest: a line is no chat message, or there is none.
+        InvalidRequest: a line is no chat message, or there is no line.
     """
     messages = []
     for where, line in split_lines(data):

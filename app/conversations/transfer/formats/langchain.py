@@ -1,7 +1,7 @@
-"""LangChain's dumps of messages → chat messages. Pure.
+"""Parses LangChain's dumps of messages into chat messages. Pure.
 
-Two forms, both of `langchain_core`: `messages_to_dict` (`{"type": "human", "data": {…}}`) and `dumpd` / `dumps`
-(`{"lc": 1, "type": "constructor", "id": […, "HumanMessage"], "kwargs": {…}}`), in which message histories are saved
+`langchain_core` has two forms: `messages_to_dict` (`{"type": "human", "data": {…}}`), and `dumpd` / `dumps`
+(`{"lc": 1, "type": "constructor", "id": […, "HumanMessage"], "kwargs": {…}}`), in which message histories are saved,
 too. A dump is a list of messages, a list of such lists, or an object of them by session.
 """
 
@@ -28,10 +28,10 @@ EXPECTED: Final = (
 )
 ROLES: Final = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool", "function": "function"}
 CHAT_MESSAGE_ROLES: Final = {"human": "user", "ai": "assistant"}
-"""Names that a `ChatMessage` may give a role, beside OpenAI's."""
+"""Role names of a `ChatMessage`, beside OpenAI's."""
 SUPPORTED_PART_TYPES: Final = ("text", "image_url", "input_audio", "refusal")
 DUPLICATE_PART_TYPES: Final = ("tool_use", "tool_call", "tool_call_chunk", "function_call", "invalid_tool_call")
-"""Parts of an AI message that its `tool_calls` repeat."""
+"""Types of content blocks that repeat the message's `tool_calls`; they are left out without a warning."""
 
 
 def is_message(value: object) -> bool:
@@ -42,10 +42,10 @@ def is_message(value: object) -> bool:
 
 
 def parse_dump(value: object) -> list[ImportedConversation]:
-    """The conversations of a dump.
+    """Parses the conversations of a dump.
 
     Raises:
-        InvalidRequest: it is no dump of messages.
+        InvalidRequest: the value is no dump of messages.
     """
     if isinstance(value, dict) and not is_message(value) and not isinstance(value.get("messages"), list):
         return [
@@ -76,7 +76,8 @@ def _parse_history(value: object, where: str, session: str | None) -> ImportedCo
 
 
 def _unwrap_messages(value: Mapping[str, Any], where: str) -> tuple[object, str]:
-    """The messages of an object that holds them: a history, a prompt, one message."""
+    """Returns the messages of an object and their location. The object is a history or a prompt with messages, or a
+    single message."""
     for holder, place in ((value, where), (value.get("kwargs"), field_location(where, "kwargs"))):
         if isinstance(holder, dict) and isinstance(holder.get("messages"), list):
             return holder["messages"], field_location(place, "messages")
@@ -106,7 +107,7 @@ def _parse_message(value: object, where: str, omitted_counts: Counter[str]) -> I
 
 
 def _read_kind_and_fields(told: Mapping[str, Any], where: str) -> tuple[str, Mapping[str, Any]]:
-    """What kind of message it is, such as `human`, and its fields."""
+    """Returns the kind of a message, such as `human`, and its fields."""
     if "lc" in told:
         path, facts = told.get("id"), told.get("kwargs")
         if told.get("type") != "constructor" or not isinstance(path, list) or not path or not isinstance(facts, dict):
@@ -147,7 +148,7 @@ def _parse_content(content: object, where: str, omitted_counts: Counter[str]) ->
 
 
 def _convert_part(block: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A content block as a content part of OpenAI's; None for one that has no such form."""
+    """Converts a content block to OpenAI's content part; None if OpenAI has no such part."""
     data, media_type = block.get("base64", block.get("data")), block.get("mime_type")
     match block:
         case {"type": "text", "text": str(text)}:
@@ -170,7 +171,8 @@ def _convert_part(block: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _parse_calls(facts: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The tool calls of an AI message as OpenAI has them: as the provider wrote them where the dump still says."""
+    """Returns the fields for tool calls of an AI message. The provider's own text of the calls is preferred if the dump
+    has it, because its arguments are unchanged."""
     extra = facts.get("additional_kwargs")
     extra = extra if isinstance(extra, dict) else {}
     calls = [
@@ -198,7 +200,7 @@ def _is_call_list(value: object) -> TypeGuard[list[dict[str, Any]]]:
 
 
 def _parse_call(value: object, where: str) -> dict[str, Any]:
-    """A call: `{"name", "args", "id"}`, `args` an object, or of an invalid call the text that the model wrote."""
+    """Converts a call `{"name", "args", "id"}`. `args` is an object; for an invalid call it is the model's text."""
     told = expect_object(value, where, "a tool call: an object with 'name', 'args' and 'id'")
     arguments = told.get("args")
     text = arguments if isinstance(arguments, str) else encode_json(arguments or {}, f"{where}.args")

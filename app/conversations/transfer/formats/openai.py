@@ -1,6 +1,7 @@
-"""OpenAI's form of a history: `{"messages": […]}`, one or an array or a line each; or a bare array of messages. Pure.
+"""Parses histories in OpenAI's form: `{"messages": […]}`, as one object, an array or lines; or a bare array of
+messages. Pure.
 
-The form of fine-tuning files, of request bodies, and of `concertina export`, whose lines say more of a conversation.
+Fine-tuning files and request bodies have this form, and so has `concertina export`, with more fields in each line.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def parse_histories(texts: Sequence[tuple[str, bytes]]) -> list[ImportedConversation]:
-    """The conversations of a file.
+    """Parses the conversations of a file.
 
     Args:
-        texts: JSON text of each history, with the place that errors name.
+        texts: the JSON text of each history, after its location for errors.
 
     Raises:
-        InvalidRequest: one of them is no history.
+        InvalidRequest: a text is no history.
     """
     if not texts:
         raise format_error("line 1", EXPECTED)
@@ -43,7 +44,7 @@ def parse_histories(texts: Sequence[tuple[str, bytes]]) -> list[ImportedConversa
 
 
 def parse_bare_messages(raw: bytes) -> list[ImportedConversation]:
-    """The one conversation of a bare array of messages."""
+    """Parses a bare array of messages, which is one conversation."""
     return [ImportedConversation(messages=_parse_messages(raw, ""), location="")]
 
 
