@@ -9,7 +9,7 @@ retry is.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, Protocol
 
 import msgspec
@@ -162,8 +162,11 @@ class Retries:
                 self._unheard.drop(name)
         if repeated is not None:
             return Seat(repeated, request, has_left, is_first=False)
-        first = request.first_attempt_at if request.retry else None
-        attempt = Attempt(self, name, request, replay, first or self._now())
+        first = self._now()
+        if request.retry or request.idempotency_key is not None:
+            # Another process may have made the first attempt, and may have stored its answer.
+            first = request.first_attempt_at or first - timedelta(seconds=RETRY_SECONDS)
+        attempt = Attempt(self, name, request, replay, first)
         self._heard.drop(name)
         if at_once is None:
             self._in_flight[name] = [attempt]
