@@ -8,7 +8,7 @@ a client's `Idempotency-Key` is claimed in the store (`idempotency_keys`). docs/
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, Protocol
 
 import msgspec
@@ -173,8 +173,11 @@ class RequestCoalescing:
                 self._undelivered_outcomes.evict(coalescing_key)
         if joined_attempt is not None:
             return AttemptWaiter(joined_attempt, request, is_disconnected, starts_attempt=False)
-        first_attempt_at = request.first_attempt_at if request.is_retry else None
-        attempt = SharedAttempt(self, coalescing_key, request, replayed_answer, first_attempt_at or self._now())
+        first_attempt_at = self._now()
+        if request.is_retry or request.idempotency_key is not None:
+            # Another process may have made the first attempt, and may have stored its answer.
+            first_attempt_at = request.first_attempt_at or first_attempt_at - timedelta(seconds=RETRY_MAX_AGE_SECONDS)
+        attempt = SharedAttempt(self, coalescing_key, request, replayed_answer, first_attempt_at)
         self._delivered_outcomes.evict(coalescing_key)
         if running is None:
             self._running_attempts[coalescing_key] = [attempt]

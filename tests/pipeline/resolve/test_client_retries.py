@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from app.conversation.messages import Conversation
 from app.errors import StoreUnavailable
 from app.store.contract import LogAppend
 from app.store.memory.backend import MemoryStore
@@ -20,9 +21,15 @@ FAILURE = {"error": {"message": "broken", "type": "server_error", "param": None,
 
 
 class Unconfirming(MemoryStore):
-    """Keeps one answer and does not say so."""
+    """Keeps one answer and does not say so. While it is unavailable, it finds no conversation."""
 
     loses_next_answer = False
+    is_unavailable = False
+
+    async def find_conversation(self, *, tenant: str, conversation_id: str) -> Conversation | None:
+        if self.is_unavailable:
+            raise StoreUnavailable("The connection was refused.")
+        return await super().find_conversation(tenant=tenant, conversation_id=conversation_id)
 
     async def append(self, write: LogAppend) -> None:
         await super().append(write)
@@ -469,6 +476,27 @@ async def test_an_answer_whose_writing_was_not_confirmed_is_given_to_the_retry(
         again = await gateway.say([user("Hi")], conversation="c", headers={**headers, **RETRY})
         assert said(again) == "Once."
         assert len(await gateway.log(again["conversation_id"])) == 2
+
+
+@pytest.mark.parametrize("headers", [RETRY, {"idempotency-key": "k"}], ids=["counted", "keyed"])
+async def test_a_retry_that_fails_in_another_replica_hides_no_earlier_answer(
+    headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first attempt was answered there, unconfirmed. Here only its retries are known: one fails, another comes."""
+    store = Unconfirming(clock=lambda: datetime.now(UTC))
+    first, later = {name: value for name, value in headers.items() if name not in RETRY}, {**headers, **RETRY}
+    if "idempotency-key" in headers:
+        later = headers
+    async with world(monkeypatch, ScriptedUpstream(completion("Once.")), store=store) as there:
+        store.loses_next_answer = True
+        assert (await there.post([user("Hi")], conversation="c", headers=first)).status_code == 503
+    async with world(monkeypatch, ScriptedUpstream(completion("Twice.")), store=store) as here:
+        store.is_unavailable = True
+        assert (await here.post([user("Hi")], conversation="c", headers=later)).status_code == 503
+        store.is_unavailable = False
+        again = await here.say([user("Hi")], conversation="c", headers=later)
+        assert said(again) == "Once."
+        assert len(await here.log(again["conversation_id"])) == 2
 
 
 @pytest.mark.parametrize("headers", [RETRY, {"idempotency-key": "k"}], ids=["counted", "keyed"])
