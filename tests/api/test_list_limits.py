@@ -67,7 +67,7 @@ async def test_messages_of_a_long_history_are_looked_at_off_the_event_loop(monke
         await w.say([*said, user("c")])
         await w.say([user("A " * 100), *said[1:], user("c")])  # another beginning
         await w.say([*said, user(" c"), assistant("d"), user("e")])  # a branch off the first
-    assert {name for name, _ in looked_at} == {"check_messages", "_find_deepest"}
+    assert {name for name, _ in looked_at} == {"check_messages", "_find_deepest_matches"}
     assert not any(on_event_loop for _, on_event_loop in looked_at)
 
 

@@ -29,7 +29,7 @@ BASE_URL_HINT: Final = "The base URL of the client ends with one '/v1'."
 class AnthropicNotFound(NotFound):
     """NotFound with Anthropic's error body, so that clients of the Messages API show its text."""
 
-    def body(self) -> dict[str, object]:
+    def build_body(self) -> dict[str, object]:
         return {"type": "error", "error": {"type": "not_found_error", "message": self.message}}
 
 

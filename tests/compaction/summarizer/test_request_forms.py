@@ -99,7 +99,7 @@ def test_without_tools_nothing_is_said_of_them() -> None:
     [
         ({"summarizer": SummarizerPolicy(form="transcript")}, "the policy says so"),
         ({"summarizer": SummarizerPolicy(model="sim-cheap")}, "another model has nothing in its cache"),
-        ({"prefix": ()}, "there is no prefix for the range"),
+        ({"view_prefix": ()}, "there is no prefix for the range"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
