@@ -216,8 +216,8 @@ IDENTITY: Final = (
     Mutation(
         "retry-in-another-conversation",
         "app/pipeline/admission/request_digest.py",
-        "return request.conversation_id, request.is_chat_ui, request.context_mode",
-        "return None, request.is_chat_ui, request.context_mode",
+        "        request.conversation_id,",
+        "        None,",
         (f"{TURNS}::test_a_retry_in_another_conversation_finds_no_run_in_flight[waiting]",),
         "A question in one conversation gets the answer that was given in another.",
     ),
@@ -486,8 +486,8 @@ EDGE: Final = (
     Mutation(
         "own-key-passed-on",
         "app/api/edge/auth.py",
-        "caller = Caller(tenant=key.tenant,",
-        'caller = Caller(authorization=headers.get("authorization"), tenant=key.tenant,',
+        "            tenant=key.tenant,",
+        '            authorization=headers.get("authorization"), tenant=key.tenant,',
         ("tests/api/edge/test_auth.py::test_a_key_is_its_tenant_and_never_travels_on",),
         "Providers see the gateway's own keys.",
     ),
