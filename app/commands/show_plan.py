@@ -29,7 +29,8 @@ from app.conversations.views.view_objects import build_message_excerpt
 from app.pipeline.chat_request import Caller
 from app.pipeline.respond.context_status import build_summary_fields
 from app.pipeline.token_counting import MessageCounter
-from app.pipeline.view.view_builder import Turn, ViewBuilder
+from app.pipeline.turn import Turn
+from app.pipeline.view.view_builder import ViewBuilder
 from app.pipeline.view.view_history import (
     MAX_OUTPUT_TOKENS,
     ViewRecord,

@@ -34,9 +34,10 @@ from app.pipeline.respond.context_status import ContextReport, select_forwarded_
 from app.pipeline.respond.response_delivery import ResponseDelivery, build_context_report
 from app.pipeline.respond.stream_frames import CompactionProgressStream, render_error_frames
 from app.pipeline.respond.turn_metrics import record_view_facts
+from app.pipeline.turn import Turn, View
 from app.pipeline.view.pins import PinUpdater, check_request_pins
 from app.pipeline.view.quotations import QuotationBuilder
-from app.pipeline.view.view_builder import Turn, View, ViewBuilder
+from app.pipeline.view.view_builder import ViewBuilder
 
 log = logging.getLogger(__name__)
 

@@ -265,7 +265,7 @@ IDENTITY: Final = (
     ),
     Mutation(
         "conversation-in-doubt",
-        "app/pipeline/resolve/conversation_resolver.py",
+        "app/pipeline/resolve/rewritten_history_search.py",
         "if not candidates or (len(candidates) > 1 and candidates[0][0] == candidates[1][0]):",
         "if not candidates:",
         (f"{TURNS}::test_a_rewritten_history_that_two_conversations_have_goes_on_with_neither[two]",),

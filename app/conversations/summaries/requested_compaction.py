@@ -26,8 +26,9 @@ from app.errors import InvalidRequest, ItemNotFound
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import Caller
 from app.pipeline.compact.turn_compaction import TurnCompactor
+from app.pipeline.turn import Turn, View
 from app.pipeline.view.pins import PinUpdater
-from app.pipeline.view.view_builder import Turn, View, ViewBuilder
+from app.pipeline.view.view_builder import ViewBuilder
 from app.pipeline.view.view_state import LAST_VIEWS, add_last_view, read_last_view
 from app.store.contract import LeaseLost, LogAppend, Store, WriteConflict
 from app.store.leases import LeaseKeeper

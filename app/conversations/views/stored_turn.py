@@ -18,7 +18,7 @@ from app.pipeline.chat_request import Caller, ChatRequest
 from app.pipeline.resolve.model_context import ModelContexts
 from app.pipeline.resolve.resolved_request import STORED_INSTRUCTIONS, ResolvedRequest, has_client_versions
 from app.pipeline.token_counting import MessageCounter
-from app.pipeline.view.view_builder import Turn
+from app.pipeline.turn import Turn
 from app.pipeline.view.view_history import MAX_OUTPUT_TOKENS, read_request_facts
 from app.store.contract import Lease, Store
 

@@ -12,7 +12,7 @@ from app.conversation.messages import Conversation, LogMessage
 from app.errors import StoreUnavailable, drop_tracebacks
 from app.pipeline.admission.request_digest import digest_request
 from app.pipeline.chat_request import RETRY_MAX_AGE_SECONDS, ChatRequest
-from app.pipeline.resolve.resent_history import ClientHistory, split_instructions
+from app.pipeline.resolve.resent_history import ClientHistory, build_client_history
 from app.pipeline.resolve.resolved_request import REDACTED
 from app.pipeline.respond.answer import Answer, StreamedAnswer, WholeAnswer
 from app.pipeline.respond.stream_frames import DONE_FRAME
@@ -66,7 +66,7 @@ class StoredAnswers:
             )
             if conversation is None:
                 return None
-            _, client_history = split_instructions(request)
+            client_history = build_client_history(request)
             stored_answer = await self.find_answer(conversation, request, client_history)
         except StoreUnavailable as error:
             # Without the store, the retry is answered anew instead of refused.

@@ -39,7 +39,8 @@ from app.pipeline.call.upstream_call import UpstreamAnswer, UpstreamCaller, View
 from app.pipeline.respond.stream_frames import render_error_frames
 from app.pipeline.respond.stream_relay import ERROR_EVENT, collect_whole_answer, drain_stream
 from app.pipeline.token_counting import MessageCounter
-from app.pipeline.view.view_builder import Turn, View, ViewBuilder
+from app.pipeline.turn import Turn, View
+from app.pipeline.view.view_builder import ViewBuilder
 from app.pipeline.view.view_state import read_last_view
 from app.store.contract import SearchHit
 from app.upstream.protocols.sse import DONE_DATA, SseDecoder, SseEvent

@@ -21,7 +21,8 @@ from app.pipeline.persist.completion_writer import NUL_CHARACTER
 from app.pipeline.resolve.model_context import CalibrationSlopes
 from app.pipeline.respond.context_status import select_forwarded_headers
 from app.pipeline.respond.stream_relay import BAD_GATEWAY
-from app.pipeline.view.view_builder import Turn, View, ViewBuilder, make_context_length_error
+from app.pipeline.turn import Turn, View
+from app.pipeline.view.view_builder import ViewBuilder, make_context_length_error
 from app.pipeline.view.view_state import read_calibration
 from app.store.contract import Store
 from app.upstream.protocols.overflow_detection import ContextOverflow, detect_overflow

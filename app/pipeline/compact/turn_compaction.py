@@ -22,7 +22,8 @@ from app.errors import StoreUnavailable
 from app.observability.tracing import current_span, trace_span
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.resolve.conversation_resolver import ConversationResolver
-from app.pipeline.view.view_builder import Turn, View, ViewBuilder
+from app.pipeline.turn import Turn, View
+from app.pipeline.view.view_builder import ViewBuilder
 
 MAX_PASSES: Final = 3
 """How many compactions one request may wait for: the first, and two more if the view is still too long."""

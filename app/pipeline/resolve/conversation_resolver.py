@@ -8,15 +8,13 @@ title call, which uses the id of a known chat, is answered without the store.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Final
 
 from msgspec.structs import replace
 
-from app.context.view.missing_results import has_missing_results
-from app.conversation.alignment import Alignment, confirms_conversation_hint, covers_whole_log, proves_same_conversation
+from app.conversation.alignment import Alignment
 from app.conversation.identity import (
     LinkPosition,
     PrefixCache,
@@ -24,24 +22,27 @@ from app.conversation.identity import (
     extract_family_root,
     make_conversation_id,
 )
-from app.conversation.message_checks import check_messages, may_precede_tool_result
-from app.conversation.messages import Conversation, LogMessage, Message, count_message_bytes
+from app.conversation.message_checks import may_precede_tool_result
+from app.conversation.messages import Conversation, LogMessage, Message
 from app.errors import ConversationNotFound, StoreUnavailable
 from app.observability.tracing import trace_span
 from app.pipeline.admission.answer_replay import StoredAnswers
 from app.pipeline.admission.request_digest import digest_request
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.persist.log_entries import build_branch, build_empty_conversation, build_log_entries
-from app.pipeline.resolve.answer_anchors import AnswerAnchors, digest_conversation_hints
+from app.pipeline.resolve.answer_anchors import AnswerAnchors
 from app.pipeline.resolve.history_alignment import ALIGNED_MARKS, AlignedHistory, HistoryAligner, find_new_index
 from app.pipeline.resolve.resent_history import (
-    LONG_HISTORY_BYTES,
     ClientHistory,
     PrefixMatch,
     PrefixSearch,
     RememberedPrefix,
+    build_client_history,
+    check_missing_results,
+    check_new_messages,
     compute_log_root,
-    split_instructions,
+    is_append_request,
+    may_append,
 )
 from app.pipeline.resolve.resolved_request import (
     FIRST_REQUEST_MESSAGES,
@@ -51,15 +52,16 @@ from app.pipeline.resolve.resolved_request import (
     ResolvedRequest,
     build_end_user_state,
     has_client_versions,
+    has_gateway_id,
     has_other_end_user,
+    must_assign_external_id,
 )
 from app.pipeline.resolve.retry_detection import RetryDetector
+from app.pipeline.resolve.rewritten_history_search import RewrittenHistorySearch
 from app.pipeline.token_counting import MessageCounter
 from app.store.contract import Store
 from app.store.leases import LeaseKeeper
 
-MAX_CANDIDATES: Final = 6
-"""The most conversations that one rewritten history is aligned with."""
 FOREIGN_ANSWERS_FROM_SEQ: Final = 7
 """From this seq on, an assistant message that is not our answer makes a log recognisable, too. Otherwise a client that
 reshapes each answer would begin a new conversation with every turn. Greetings that all users share are over by then
@@ -86,8 +88,8 @@ class ConversationResolver:
         self._store = store
         self._prefix_search = PrefixSearch(store)
         self._history_aligner = history_aligner
-        self._answer_anchors = answer_anchors
-        self._retry_detector = RetryDetector(store)
+        self._rewritten_history_search = RewrittenHistorySearch(store, history_aligner, answer_anchors)
+        self._retry_detector = RetryDetector(store, stored_answers)
         self._stored_answers = stored_answers
         self._leases = leases
         self._message_counter = message_counter
@@ -110,13 +112,11 @@ class ConversationResolver:
             ConversationBusy: the conversation's lease was not free in time.
             StoreUnavailable: the store is unavailable, and the request needs it.
         """
-        instructions, client_history = split_instructions(request)
+        client_history = build_client_history(request)
         if request.context_mode == "stateless":
-            return await self._resolve_unstored(request, instructions, client_history, encoding)
+            return await self._resolve_unstored(request, client_history, encoding)
         try:
-            resolved_request = await self._resolve_with_store(
-                request, instructions, client_history, encoding, held_leases
-            )
+            resolved_request = await self._resolve_with_store(request, client_history, encoding, held_leases)
             return (
                 replace(resolved_request, request_digest=await digest_request(request, client_history))
                 if resolved_request.is_stored
@@ -125,19 +125,18 @@ class ConversationResolver:
         except StoreUnavailable:
             # A request that may be an append does not bring its history: without the store, the model would answer
             # without the conversation.
-            if not self._serves_degraded or request.context_mode == "append" or _may_append(request, client_history):
+            if not self._serves_degraded or request.context_mode == "append" or may_append(request, client_history):
                 raise
             return await self.resolve_without_store(request, encoding)
 
     async def resolve_without_store(self, request: ChatRequest, encoding: str) -> ResolvedRequest:
         """Resolves a request from its own history, while the store is unavailable."""
-        instructions, client_history = split_instructions(request)
-        return replace(await self._resolve_unstored(request, instructions, client_history, encoding), degraded=True)
+        client_history = build_client_history(request)
+        return replace(await self._resolve_unstored(request, client_history, encoding), degraded=True)
 
     async def _resolve_with_store(
         self,
         request: ChatRequest,
-        instructions: tuple[Message, ...],
         client_history: ClientHistory,
         encoding: str,
         held_leases: AsyncExitStack,
@@ -149,44 +148,37 @@ class ConversationResolver:
         )
         # First of all: no later case may show one end user's conversation to another.
         if named_conversation is not None and has_other_end_user(request, named_conversation):
-            return await self._resolve_for_other_end_user(
-                request, named_conversation, instructions, client_history, encoding
-            )
-        if request.context_mode == "append" or _is_append_request(request, named_conversation, client_history):
-            return await self._resolve_append(
-                request, named_conversation, instructions, client_history, encoding, held_leases
-            )
+            return await self._resolve_for_other_end_user(request, named_conversation, client_history, encoding)
+        if request.context_mode == "append" or is_append_request(request, named_conversation, client_history):
+            return await self._resolve_append(request, named_conversation, client_history, encoding, held_leases)
         # Before the search for a resend: the tail of an agent's run contains answers and looks like a resent history.
         # A request without an id, an answer, a hint or a known prefix is a first question. It needs no query.
-        if named_conversation is not None and await self._is_resent_tail(request, named_conversation, client_history):
-            return await self._resolve_append(
-                request, named_conversation, instructions, client_history, encoding, held_leases
-            )
+        if named_conversation is not None and await self._retry_detector.is_resent_tail(
+            request, named_conversation, client_history
+        ):
+            return await self._resolve_append(request, named_conversation, client_history, encoding, held_leases)
         if (
             named_conversation is not None
             or client_history.raw_prefix_digests
             or client_history.has_answer
             or request.conversation_hints
         ):
-            resolved_request = await self._resolve_resend(request, named_conversation, instructions, client_history)
+            resolved_request = await self._resolve_resend(request, named_conversation, client_history)
             if resolved_request is not None:
                 return resolved_request
         # The history matches nothing and has no answer. With an id of ours this is an append. With a client's own id it
         # may be an unrelated call of a chat UI, which must not go into the chat's log.
         if named_conversation is not None and request.context_mode == "auto" and not client_history.has_answer:
-            if _has_gateway_id(request):
-                return await self._resolve_append(
-                    request, named_conversation, instructions, client_history, encoding, held_leases
-                )
+            if has_gateway_id(request):
+                return await self._resolve_append(request, named_conversation, client_history, encoding, held_leases)
             if named_conversation.answered:  # a chat UI asks for a title under its chat's id
-                return await self._resolve_unstored(request, instructions, client_history, encoding)
-        return await self._begin_conversation(request, instructions, client_history, encoding, named_conversation)
+                return await self._resolve_unstored(request, client_history, encoding)
+        return await self._begin_conversation(request, client_history, encoding, named_conversation)
 
     async def _resolve_for_other_end_user(
         self,
         request: ChatRequest,
         named_conversation: Conversation,
-        instructions: tuple[Message, ...],
         client_history: ClientHistory,
         encoding: str,
     ) -> ResolvedRequest:
@@ -196,38 +188,14 @@ class ConversationResolver:
         Raises:
             ConversationNotFound: the id is one of ours. Such an id cannot move.
         """
-        if _has_gateway_id(request):
+        if has_gateway_id(request):
             raise ConversationNotFound(
                 f"Conversation with id {named_conversation.id!r} not found.", param="conversation_id"
             )
         resolved_request = (
-            await self._resolve_resend(request, None, instructions, client_history)
-            if client_history.has_answer
-            else None
+            await self._resolve_resend(request, None, client_history) if client_history.has_answer else None
         )
-        return resolved_request or await self._begin_conversation(
-            request, instructions, client_history, encoding, named_conversation
-        )
-
-    async def _is_resent_tail(
-        self, request: ChatRequest, named_conversation: Conversation, client_history: ClientHistory
-    ) -> bool:
-        """Returns whether an appending client sends the newest part of the log again, as an agent does after a tool
-        call. A history that is the whole log is a resend."""
-        if (
-            request.context_mode != "auto"
-            or request.is_chat_ui
-            or named_conversation.mode == "resend"
-            or not client_history.has_answer
-        ):
-            return False
-        count = await self._retry_detector.count_repeated_messages(named_conversation, client_history.messages)
-        # A history that repeats the whole log is a resend. One without a message after the repeated ones has nothing to
-        # append.
-        if count:
-            return count <= named_conversation.head_seq and count < len(client_history.messages)
-        # No message repeats. The request can still be a retry of an append whose answer is stored.
-        return await self._stored_answers.find_answer(named_conversation, request, client_history) is not None
+        return resolved_request or await self._begin_conversation(request, client_history, encoding, named_conversation)
 
     async def _find_named_conversation(self, tenant: str, conversation_id: str) -> Conversation | None:
         """Returns the conversation of an id, or None if a client's own id points to none yet."""
@@ -240,7 +208,6 @@ class ConversationResolver:
         self,
         request: ChatRequest,
         named_conversation: Conversation | None,
-        instructions: tuple[Message, ...],
         client_history: ClientHistory,
     ) -> ResolvedRequest | None:
         """Returns the request with the conversation that its history continues or branches from, or None if there is no
@@ -260,14 +227,14 @@ class ConversationResolver:
             if prefix_match is not None:
                 # An ambiguous place may belong to several people's conversations: a new conversation is safe, a wrong
                 # one is a leak.
-                if named_conversation is None and await self._is_ambiguous_match(prefix_match, client_history):
+                if named_conversation is None and await self._rewritten_history_search.is_ambiguous_match(
+                    prefix_match, client_history
+                ):
                     return None
                 if prefix_match.is_head or client_history.is_rest_new(
                     prefix_match.index, is_named=named_conversation is not None
                 ):
-                    return await self._continue_after_match(
-                        request, prefix_match, instructions, client_history, remembered_prefix
-                    )
+                    return await self._continue_after_match(request, prefix_match, client_history, remembered_prefix)
                 # A branch is the last resort: the answer after this place may have come back in other words, and
                 # then the history continues its conversation.
                 branch_candidate = (
@@ -284,124 +251,54 @@ class ConversationResolver:
         if prefix_match is None or not (is_end or (prefix_match.is_head and named_conversation is not None)):
             # After the head of the matched conversation, the history may have answers of another conversation. So an
             # unnamed match at a head is final only if everything after it is new.
-            conversation_and_alignment = await self._find_rewritten_conversation(
+            conversation_and_alignment = await self._rewritten_history_search.find_conversation(
                 request, named_conversation, prefix_match, client_history
             )
             if conversation_and_alignment is not None:
-                return await self._continue_after_alignment(
-                    request, *conversation_and_alignment, instructions, client_history
-                )
+                return await self._continue_after_alignment(request, *conversation_and_alignment, client_history)
         if prefix_match is not None and (is_end or prefix_match.is_head):
-            # Several families have stored this message, and the history goes on with old messages: no family is
-            # certain.
-            is_doubtful = prefix_match.is_shared_message and not is_end
-            if named_conversation is None and (
-                is_doubtful or await self._is_ambiguous_match(prefix_match, client_history)
-            ):
-                return None
-            # Without rewritten messages, index and seq are the same and no alignment is needed. Otherwise the alignment
-            # finds what the client shows in the place of log messages.
-            if prefix_match.is_aligned and not has_client_versions(prefix_match.stored_match.conversation):
-                return await self._continue_after_match(request, prefix_match, instructions, client_history, None)
-            found = prefix_match.stored_match.conversation
-            alignment = await self._history_aligner.align_history(found, client_history, is_named=True)
-            return await self._continue_after_alignment(request, found, alignment, instructions, client_history)
+            return await self._continue_after_history_match(
+                request, named_conversation, prefix_match, client_history, is_end=is_end
+            )
         if branch_candidate is None:
             return None
         prefix_match, remembered_prefix = branch_candidate
-        return await self._continue_after_match(request, prefix_match, instructions, client_history, remembered_prefix)
+        return await self._continue_after_match(request, prefix_match, client_history, remembered_prefix)
 
-    async def _is_ambiguous_match(self, prefix_match: PrefixMatch, client_history: ClientHistory) -> bool:
-        """Returns whether a matched place leaves it open whose conversation it is: several conversations end there, or
-        the gateway gave no answer before it (for example few-shot messages that an application puts before all its
-        conversations).
-
-        If only one conversation has this first question, a history that goes on with another version of the answer
-        belongs to that conversation.
-        """
-        if prefix_match.stored_match.message.seq >= await self._count_first_request_messages(prefix_match):
-            return prefix_match.is_shared_head
-        messages_after = client_history.messages[prefix_match.index + 1 : -1]
-        return prefix_match.is_shared_message or not messages_after or messages_after[0].role != "assistant"
-
-    async def _count_first_request_messages(self, prefix_match: PrefixMatch) -> int:
-        """Returns how many messages the first request of a matched conversation had, as far as the log up to the
-        matched place shows it.
-
-        Conversations of earlier versions do not store this number. Then it is read from the log: only our answers have
-        ids.
-        """
-        conversation, seq = prefix_match.stored_match.conversation, prefix_match.stored_match.message.seq
-        stored_count: int | None = conversation.state.get(FIRST_REQUEST_MESSAGES)
-        if stored_count is not None or prefix_match.is_head:
-            return stored_count or 0
-        entries = await self._store.read_log(conversation, 0, seq + 1)
-        return next((entry.seq for entry in entries if "id" in (entry.meta or {})), seq + 1)
-
-    async def _find_rewritten_conversation(
+    async def _continue_after_history_match(
         self,
         request: ChatRequest,
         named_conversation: Conversation | None,
-        prefix_match: PrefixMatch | None,
+        prefix_match: PrefixMatch,
         client_history: ClientHistory,
-    ) -> tuple[Conversation, Alignment] | None:
-        """Returns the conversation of a history that its client has rewritten, with their alignment.
+        *,
+        is_end: bool,
+    ) -> ResolvedRequest | None:
+        """Continues after a match that the exact chain has found, or returns None if its conversation is not certain.
 
-        If two conversations match equally well, none is returned: a wrong one would be a leak.
+        Args:
+            is_end: everything after the match is new.
         """
-        if named_conversation is not None:
-            alignment = await self._history_aligner.align_history(named_conversation, client_history, is_named=True)
-            is_match = (
-                alignment.same_user_message_count or alignment.returned_answer_count or alignment.returned_call_id_count
-            )
-            return (named_conversation, alignment) if is_match else None
-        candidates: list[tuple[int, Conversation, Alignment]] = []
-        async for conversation, is_hinted in self._find_candidates(request, prefix_match, client_history):
-            alignment = await self._history_aligner.align_history(conversation, client_history, is_named=is_hinted)
-            if alignment.last_seq < conversation.state.get(FIRST_REQUEST_MESSAGES, 0):
-                continue  # only messages of the first request match: no answer of ours has come back
-            is_match = proves_same_conversation(alignment) or covers_whole_log(alignment)
-            if is_match or (is_hinted and confirms_conversation_hint(alignment)):
-                same_count = sum(one.kind == "same" for one in alignment.message_alignments)
-                candidates.append((same_count, conversation, alignment))
-        candidates.sort(key=lambda one: one[0], reverse=True)
-        if not candidates or (len(candidates) > 1 and candidates[0][0] == candidates[1][0]):
+        # Several families have stored this message, and the history goes on with old messages: no family is
+        # certain.
+        is_doubtful = prefix_match.is_shared_message and not is_end
+        if named_conversation is None and (
+            is_doubtful or await self._rewritten_history_search.is_ambiguous_match(prefix_match, client_history)
+        ):
             return None
-        return candidates[0][1:]
-
-    async def _find_candidates(
-        self, request: ChatRequest, prefix_match: PrefixMatch | None, client_history: ClientHistory
-    ) -> AsyncIterator[tuple[Conversation, bool]]:
-        """Yields conversations that a history may belong to, each with whether the client's own id for something names
-        it."""
-        tenant, seen_ids = request.caller.tenant, set()
-        hint_digests = set(digest_conversation_hints(tenant, request.conversation_hints))
-        anchors = await self._answer_anchors.find_anchors([*await client_history.build_anchor_digests(), *hint_digests])
-        hinted_ids = {anchor.conversation_id for anchor in anchors if anchor.digest in hint_digests}
-        if prefix_match is not None:
-            seen_ids.add(prefix_match.stored_match.conversation.id)
-            yield prefix_match.stored_match.conversation, prefix_match.stored_match.conversation.id in hinted_ids
-        # Anchors of answers come before hints: sub-agents share a session id, but not their answers.
-        anchored_ids = [
-            anchor.conversation_id for anchor in sorted(anchors, key=lambda one: one.digest in hint_digests)
-        ]
-        for conversation_id in [
-            *([client_history.aligned_prefix.conversation_id] if client_history.aligned_prefix else []),
-            *anchored_ids,
-        ]:
-            if conversation_id in seen_ids or len(seen_ids) >= MAX_CANDIDATES:
-                continue
-            seen_ids.add(conversation_id)
-            conversation = await self._store.find_conversation(tenant=tenant, conversation_id=conversation_id)
-            if conversation is not None and not has_other_end_user(request, conversation):
-                yield conversation, conversation.id in hinted_ids
+        # Without rewritten messages, index and seq are the same and no alignment is needed. Otherwise the alignment
+        # finds what the client shows in the place of log messages.
+        if prefix_match.is_aligned and not has_client_versions(prefix_match.stored_match.conversation):
+            return await self._continue_after_match(request, prefix_match, client_history, None)
+        found = prefix_match.stored_match.conversation
+        alignment = await self._history_aligner.align_history(found, client_history, is_named=True)
+        return await self._continue_after_alignment(request, found, alignment, client_history)
 
     async def _continue_after_alignment(
         self,
         request: ChatRequest,
         conversation: Conversation,
         alignment: Alignment,
-        instructions: tuple[Message, ...],
         client_history: ClientHistory,
     ) -> ResolvedRequest:
         """Continues after the last aligned message with the client's new messages, and records which messages the
@@ -436,7 +333,6 @@ class ConversationResolver:
             request,
             target,
             aligned_history,
-            instructions,
             client_history,
             has_open_calls=has_open_calls,
             stored_answer=stored_answer,
@@ -447,7 +343,6 @@ class ConversationResolver:
         request: ChatRequest,
         target: Conversation,
         aligned_history: AlignedHistory,
-        instructions: tuple[Message, ...],
         client_history: ClientHistory,
         *,
         has_open_calls: bool,
@@ -462,7 +357,7 @@ class ConversationResolver:
             remembered_prefix: as for `_continue_after_match`.
         """
         new_messages = client_history.decode_messages(aligned_history.new_from_index)
-        await _check_new_messages(
+        await check_new_messages(
             new_messages, first_index=len(request.raw_messages) - len(new_messages), has_open_calls=has_open_calls
         )
         log_seqs = aligned_history.log_seqs
@@ -476,18 +371,18 @@ class ConversationResolver:
             conversation=conversation,
             creates_conversation=target.created_at is None,
             new_messages=await self._build_log_messages(conversation, new_messages),
-            instructions=instructions,
+            instructions=client_history.instructions,
             instructions_tokens=await self._message_counter.count_instructions(
-                instructions, request, conversation.counter_name
+                client_history.instructions, request, conversation.counter_name
             ),
             client_messages=None if conversation.marks.get(REDACTED) else client_history.raw_messages,
-            has_missing_results=await _check_missing_results(request, client_history, remembered_prefix),
+            has_missing_results=await check_missing_results(request, client_history, remembered_prefix),
             log_seqs=log_seqs,
             client_versions=aligned_history.client_versions,
             new_versions=aligned_history.new_versions,
             is_stored=request.store,
             needs_store=request.store and not self._serves_degraded,
-            assigns_external_id=_must_assign_external_id(request, conversation),
+            assigns_external_id=must_assign_external_id(request, conversation),
             external_id=request.conversation_id,
             conversation_hints=request.conversation_hints,
             history_digest=client_history.history_digest,
@@ -498,7 +393,6 @@ class ConversationResolver:
         self,
         request: ChatRequest,
         prefix_match: PrefixMatch,
-        instructions: tuple[Message, ...],
         client_history: ClientHistory,
         remembered_prefix: tuple[int, RememberedPrefix] | None,
     ) -> ResolvedRequest:
@@ -539,7 +433,6 @@ class ConversationResolver:
             request,
             target,
             aligned_history,
-            instructions,
             client_history,
             has_open_calls=has_open_calls,
             stored_answer=stored_answer,
@@ -550,13 +443,11 @@ class ConversationResolver:
         self,
         request: ChatRequest,
         named_conversation: Conversation | None,
-        instructions: tuple[Message, ...],
         client_history: ClientHistory,
         encoding: str,
         held_leases: AsyncExitStack,
     ) -> ResolvedRequest:
-        """Resolves a request that brings new messages only. The lease is taken before the conversation is read, so that
-        two appends see each other's messages."""
+        """Appends new messages. The lease comes before the read, so that two appends see each other's messages."""
         tenant = request.caller.tenant
         if named_conversation is None and request.conversation_id is not None:
             # The client's own id points to nothing yet. The lease on the id makes two first requests take turns, and
@@ -567,16 +458,7 @@ class ConversationResolver:
             )
             named_conversation = await self._find_named_conversation(tenant, request.conversation_id)
         if named_conversation is None:
-            new_request = await self._begin_conversation(request, instructions, client_history, encoding)
-            resolved_request = replace(new_request, is_append=True, needs_store=new_request.is_stored)
-            if not resolved_request.is_stored:
-                return resolved_request
-            # The next append finds the conversation as soon as its question is stored, and must wait for the answer.
-            new_conversation = resolved_request.conversation
-            lease = await held_leases.enter_async_context(
-                self._leases.hold_lease(new_conversation.root, new_conversation.id, self._lease_wait_seconds)
-            )
-            return replace(resolved_request, lease=lease)
+            return await self._begin_with_append(request, client_history, encoding, held_leases)
         lease = await held_leases.enter_async_context(
             self._leases.hold_lease(named_conversation.root, named_conversation.id, self._lease_wait_seconds)
         )
@@ -596,9 +478,9 @@ class ConversationResolver:
         if stored_answer is not None or await self._retry_detector.is_unanswered_retry(conversation, messages):
             messages = []
         has_open_calls = bool(conversation.state.get(OPEN_TOOL_CALLS))
-        await _check_new_messages(messages, first_index=len(instructions), has_open_calls=has_open_calls)
-        if not instructions:
-            instructions = tuple(Message(raw.encode()) for raw in conversation.state.get(STORED_INSTRUCTIONS, ()))
+        await check_new_messages(messages, first_index=len(client_history.instructions), has_open_calls=has_open_calls)
+        stored_instructions = conversation.state.get(STORED_INSTRUCTIONS, ())
+        instructions = client_history.instructions or tuple(Message(raw.encode()) for raw in stored_instructions)
         if conversation.mode == "unknown":
             conversation = replace(conversation, mode="append")
         return ResolvedRequest(
@@ -619,10 +501,28 @@ class ConversationResolver:
             stored_answer=stored_answer,
         )
 
+    async def _begin_with_append(
+        self,
+        request: ChatRequest,
+        client_history: ClientHistory,
+        encoding: str,
+        held_leases: AsyncExitStack,
+    ) -> ResolvedRequest:
+        """Begins a conversation whose client will append, and holds the lease of the new conversation."""
+        new_request = await self._begin_conversation(request, client_history, encoding)
+        resolved_request = replace(new_request, is_append=True, needs_store=new_request.is_stored)
+        if not resolved_request.is_stored:
+            return resolved_request
+        # The next append finds the conversation as soon as its question is stored, and must wait for the answer.
+        new_conversation = resolved_request.conversation
+        lease = await held_leases.enter_async_context(
+            self._leases.hold_lease(new_conversation.root, new_conversation.id, self._lease_wait_seconds)
+        )
+        return replace(resolved_request, lease=lease)
+
     async def _begin_conversation(
         self,
         request: ChatRequest,
-        instructions: tuple[Message, ...],
         client_history: ClientHistory,
         encoding: str,
         named_conversation: Conversation | None = None,
@@ -631,7 +531,7 @@ class ConversationResolver:
         client's id from `named_conversation`."""
         tenant = request.caller.tenant
         positions, messages = await client_history.compute_positions(), client_history.messages
-        await _check_new_messages(messages, first_index=len(instructions), has_open_calls=False)
+        await check_new_messages(messages, first_index=len(client_history.instructions), has_open_calls=False)
         root = compute_log_root(tenant, client_history.start_position, positions)
         conversation = build_empty_conversation(
             tenant,
@@ -646,10 +546,12 @@ class ConversationResolver:
             conversation=conversation,
             creates_conversation=True,
             new_messages=await self._build_log_messages(conversation, messages, positions),
-            instructions=instructions,
-            instructions_tokens=await self._message_counter.count_instructions(instructions, request, encoding),
+            instructions=client_history.instructions,
+            instructions_tokens=await self._message_counter.count_instructions(
+                client_history.instructions, request, encoding
+            ),
             client_messages=client_history.raw_messages,
-            has_missing_results=await _check_missing_results(request, client_history),
+            has_missing_results=await check_missing_results(request, client_history),
             is_stored=request.store,
             needs_store=request.store and not self._serves_degraded,
             assigns_external_id=named_conversation is not None,
@@ -660,10 +562,10 @@ class ConversationResolver:
         )
 
     async def _resolve_unstored(
-        self, request: ChatRequest, instructions: tuple[Message, ...], client_history: ClientHistory, encoding: str
+        self, request: ChatRequest, client_history: ClientHistory, encoding: str
     ) -> ResolvedRequest:
         """Resolves a request that is answered without the store."""
-        resolved_request = await self._begin_conversation(request, instructions, client_history, encoding)
+        resolved_request = await self._begin_conversation(request, client_history, encoding)
         return replace(
             resolved_request, is_stored=False, needs_store=False, assigns_external_id=False, history_digest=None
         )
@@ -682,64 +584,5 @@ class ConversationResolver:
         return tuple(entries)
 
 
-async def _check_new_messages(messages: Sequence[Message], *, first_index: int, has_open_calls: bool) -> None:
-    """Checks new messages (`check_messages`). Long messages are checked in a thread, so that the event loop stays
-    free."""
-    if count_message_bytes(messages) > LONG_HISTORY_BYTES:
-        await asyncio.to_thread(check_messages, messages, first_index=first_index, may_begin_with_result=has_open_calls)
-    else:
-        check_messages(messages, first_index=first_index, may_begin_with_result=has_open_calls)
-
-
-async def _check_missing_results(
-    request: ChatRequest, client_history: ClientHistory, remembered_prefix: tuple[int, RememberedPrefix] | None = None
-) -> bool:
-    """Returns whether tool calls of a history have no result.
-
-    Args:
-        remembered_prefix: the beginning of the history that came before, byte for byte; only the rest is checked.
-    """
-    if remembered_prefix is not None:
-        count, remembered = remembered_prefix
-        return remembered.has_missing_results or has_missing_results(client_history.raw_messages[count - 1 :])
-    # A search for the bytes is cheaper than decoding the messages, and most requests have no tool calls.
-    if b'"tool_calls"' not in request.body:
-        return False
-    if client_history.is_long:
-        return await asyncio.to_thread(has_missing_results, client_history.raw_messages)
-    return has_missing_results(client_history.raw_messages)
-
-
-def _may_append(request: ChatRequest, client_history: ClientHistory) -> bool:
-    """Returns whether the request names a conversation and brings no history. Chat UIs name their chat in unrelated
-    calls, too, so they never append."""
-    return request.conversation_id is not None and not request.is_chat_ui and not client_history.has_answer
-
-
-def _is_append_request(
-    request: ChatRequest, named_conversation: Conversation | None, client_history: ClientHistory
-) -> bool:
-    """Returns whether a request without a mode header is an append: its client names a conversation, has not been seen
-    to resend, and sends no history."""
-    if request.conversation_id is None or request.context_mode != "auto" or not _may_append(request, client_history):
-        return False
-    return named_conversation is None or named_conversation.mode != "resend"
-
-
 def _has_only_tool_results(messages: Sequence[Message]) -> bool:
     return bool(messages) and all(message.role == "tool" for message in messages)
-
-
-def _has_gateway_id(request: ChatRequest) -> bool:
-    """Returns whether the conversation id is one of ours. Chat UIs send only ids of their own with unrelated calls."""
-    return request.conversation_id is not None and extract_family_root(request.conversation_id) is not None
-
-
-def _must_assign_external_id(request: ChatRequest, conversation: Conversation) -> bool:
-    """Returns whether the client's own id must be pointed to this conversation."""
-    requested_id = request.conversation_id
-    return (
-        requested_id is not None
-        and extract_family_root(requested_id) is None
-        and conversation.external_id != requested_id
-    )

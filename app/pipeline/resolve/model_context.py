@@ -19,7 +19,7 @@ from app.errors import PolicyNotFound
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.resolved_request import ResolvedRequest
 from app.pipeline.token_counting import MessageCounter
-from app.pipeline.view.view_builder import Turn
+from app.pipeline.turn import Turn
 from app.pipeline.view.view_state import read_calibration
 from app.upstream.provider import ClientKey, ContextWindow, RouteTarget, bind_client_key
 from app.upstream.routing.context_windows import ContextWindows

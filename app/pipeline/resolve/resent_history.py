@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from app.context.view.missing_results import has_missing_results
 from app.conversation.alignment import Alignment, build_alignment_element
 from app.conversation.identity import (
     LinkPosition,
@@ -20,7 +21,7 @@ from app.conversation.identity import (
     compute_start_position,
     iterate_link_positions,
 )
-from app.conversation.message_checks import INSTRUCTION_ROLES
+from app.conversation.message_checks import INSTRUCTION_ROLES, check_messages
 from app.conversation.messages import Conversation, Message, count_message_bytes
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.answer_anchors import digest_answer, digest_choice, digest_question_and_answer
@@ -96,14 +97,22 @@ class AlignedPrefix(msgspec.Struct, frozen=True):
 
 
 class ClientHistory:
-    """The messages of a request without its instructions. They are decoded and hashed at most once, and only when they
+    """The messages of a request after its instructions. They are decoded and hashed at most once, and only when they
     are needed.
 
     Args:
         first_message: the first message, which is decoded already.
+        instructions: the leading system and developer messages, which are not part of the history.
     """
 
-    def __init__(self, tenant: str, raw_messages: Sequence[bytes], first_message: Message) -> None:
+    def __init__(
+        self,
+        tenant: str,
+        raw_messages: Sequence[bytes],
+        first_message: Message,
+        instructions: tuple[Message, ...] = (),
+    ) -> None:
+        self.instructions = instructions
         self.start_position = compute_start_position(tenant)
         self._tenant = tenant
         self.raw_messages = raw_messages
@@ -237,17 +246,18 @@ class ClientHistory:
         return count_message_bytes(self.messages) >= LONG_HISTORY_BYTES
 
 
-def split_instructions(request: ChatRequest) -> tuple[tuple[Message, ...], ClientHistory]:
-    """Splits a request into its instructions (the leading system and developer messages) and its client history. The
-    history is never empty: the last message belongs to it, whatever its role."""
+def build_client_history(request: ChatRequest) -> ClientHistory:
+    """Splits a request into its instructions and its client history. The history is never empty: the last message
+    belongs to it, whatever its role."""
     raw_messages, tenant = request.raw_messages, request.caller.tenant
     instructions: list[Message] = []
     for index, raw in enumerate(raw_messages):
         message = Message(bytes(raw))
         if message.body.get("role") not in INSTRUCTION_ROLES:
-            return tuple(instructions), ClientHistory(tenant, raw_messages[index:] if index else raw_messages, message)
+            history = raw_messages[index:] if index else raw_messages
+            return ClientHistory(tenant, history, message, tuple(instructions))
         instructions.append(message)
-    return tuple(instructions[:-1]), ClientHistory(tenant, raw_messages[-1:], instructions[-1])
+    return ClientHistory(tenant, raw_messages[-1:], instructions[-1], tuple(instructions[:-1]))
 
 
 class PrefixMatch(msgspec.Struct, frozen=True):
@@ -481,3 +491,47 @@ def _find_deepest_by_skeleton(matches: Sequence[LinkMatch], positions: Sequence[
         if index is not None and (best is None or index > best.index):
             best = PrefixMatch(index, match)
     return best
+
+
+async def check_new_messages(messages: Sequence[Message], *, first_index: int, has_open_calls: bool) -> None:
+    """Checks new messages (`check_messages`). Long messages are checked in a thread, so that the event loop stays
+    free."""
+    if count_message_bytes(messages) > LONG_HISTORY_BYTES:
+        await asyncio.to_thread(check_messages, messages, first_index=first_index, may_begin_with_result=has_open_calls)
+    else:
+        check_messages(messages, first_index=first_index, may_begin_with_result=has_open_calls)
+
+
+async def check_missing_results(
+    request: ChatRequest, client_history: ClientHistory, remembered_prefix: tuple[int, RememberedPrefix] | None = None
+) -> bool:
+    """Returns whether tool calls of a history have no result.
+
+    Args:
+        remembered_prefix: the beginning of the history that came before, byte for byte; only the rest is checked.
+    """
+    if remembered_prefix is not None:
+        count, remembered = remembered_prefix
+        return remembered.has_missing_results or has_missing_results(client_history.raw_messages[count - 1 :])
+    # A search for the bytes is cheaper than decoding the messages, and most requests have no tool calls.
+    if b'"tool_calls"' not in request.body:
+        return False
+    if client_history.is_long:
+        return await asyncio.to_thread(has_missing_results, client_history.raw_messages)
+    return has_missing_results(client_history.raw_messages)
+
+
+def may_append(request: ChatRequest, client_history: ClientHistory) -> bool:
+    """Returns whether the request names a conversation and brings no history. Chat UIs name their chat in unrelated
+    calls, too, so they never append."""
+    return request.conversation_id is not None and not request.is_chat_ui and not client_history.has_answer
+
+
+def is_append_request(
+    request: ChatRequest, named_conversation: Conversation | None, client_history: ClientHistory
+) -> bool:
+    """Returns whether a request without a mode header is an append: its client names a conversation, has not been seen
+    to resend, and sends no history."""
+    if request.conversation_id is None or request.context_mode != "auto" or not may_append(request, client_history):
+        return False
+    return named_conversation is None or named_conversation.mode != "resend"

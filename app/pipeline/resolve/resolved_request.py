@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from app.context.plan.outline import LastView, limit_view_to_log
 from app.context.view.client_versions import NO_VERSIONS, ClientVersions
 from app.conversation.alignment import AlignmentElement
-from app.conversation.identity import LinkPosition
+from app.conversation.identity import LinkPosition, extract_family_root
 from app.conversation.messages import ClientVersion, Conversation, LogMessage, Message
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.view.view_state import LAST_VIEWS
@@ -158,6 +158,21 @@ def has_other_end_user(request: ChatRequest, conversation: Conversation) -> bool
     stored_end_user = conversation.state.get(END_USER)
     # A request or a conversation without an end user matches every end user: most clients never send one.
     return stored_end_user is not None and request.end_user is not None and request.end_user != stored_end_user
+
+
+def has_gateway_id(request: ChatRequest) -> bool:
+    """Returns whether the conversation id is one of ours. Chat UIs send only ids of their own with unrelated calls."""
+    return request.conversation_id is not None and extract_family_root(request.conversation_id) is not None
+
+
+def must_assign_external_id(request: ChatRequest, conversation: Conversation) -> bool:
+    """Returns whether the client's own id must be pointed to this conversation."""
+    requested_id = request.conversation_id
+    return (
+        requested_id is not None
+        and extract_family_root(requested_id) is None
+        and conversation.external_id != requested_id
+    )
 
 
 def mark_unstored(resolved_request: ResolvedRequest) -> ResolvedRequest:

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 from app.conversation.canonical_form import canonicalize_message
 from app.conversation.messages import Conversation, LogMessage, Message
+from app.pipeline.admission.answer_replay import StoredAnswers
+from app.pipeline.chat_request import ChatRequest
+from app.pipeline.resolve.resent_history import ClientHistory
 from app.pipeline.resolve.resolved_request import UNANSWERED_MESSAGES
 from app.store.contract import Store
 
@@ -13,8 +16,9 @@ from app.store.contract import Store
 class RetryDetector:
     """Compares a request's messages with the end of a conversation's log."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, stored_answers: StoredAnswers) -> None:
         self._store = store
+        self._stored_answers = stored_answers
 
     async def is_unanswered_retry(self, conversation: Conversation, messages: Sequence[Message]) -> bool:
         """Returns whether the log ends with exactly these messages, stored by an attempt that got no answer."""
@@ -50,6 +54,26 @@ class RetryDetector:
                 if start >= 0 and log_bytes[start : start + count] == sent_bytes[:count]:
                     return count
         return 0
+
+    async def is_resent_tail(
+        self, request: ChatRequest, named_conversation: Conversation, client_history: ClientHistory
+    ) -> bool:
+        """Returns whether an appending client sends the newest part of the log again, as an agent does after a tool
+        call. A history that is the whole log is a resend."""
+        if (
+            request.context_mode != "auto"
+            or request.is_chat_ui
+            or named_conversation.mode == "resend"
+            or not client_history.has_answer
+        ):
+            return False
+        count = await self.count_repeated_messages(named_conversation, client_history.messages)
+        # A history that repeats the whole log is a resend. One without a message after the repeated ones has nothing to
+        # append.
+        if count:
+            return count <= named_conversation.head_seq and count < len(client_history.messages)
+        # No message repeats. The request can still be a retry of an append whose answer is stored.
+        return await self._stored_answers.find_answer(named_conversation, request, client_history) is not None
 
 
 def _are_equal_messages(entries: Sequence[LogMessage], messages: Sequence[Message]) -> bool:

@@ -34,7 +34,7 @@ from app.pipeline.respond.context_status import ContextReport, choose_status, se
 from app.pipeline.respond.stream_frames import DONE_FRAME, CompactionProgressStream, render_error_frames, splice_fields
 from app.pipeline.respond.stream_relay import StreamRelay, collect_whole_answer, drain_stream
 from app.pipeline.respond.turn_metrics import build_turn_facts, record_view_facts
-from app.pipeline.view.view_builder import Turn, View
+from app.pipeline.turn import Turn, View
 from app.pipeline.view.view_history import REQUEST_FACTS, VIEW_FACTS, build_request_facts, build_view_facts
 from app.pipeline.view.view_state import CALIBRATIONS, LAST_VIEWS, add_last_view, read_last_view
 from app.upstream.protocols.stream_collector import StreamCollector

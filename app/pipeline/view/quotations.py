@@ -28,7 +28,8 @@ from app.errors import StoreUnavailable
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.resolve.resolved_request import ResolvedRequest
 from app.pipeline.token_counting import MessageCounter
-from app.pipeline.view.view_builder import Turn, View, ViewBuilder
+from app.pipeline.turn import Turn, View
+from app.pipeline.view.view_builder import ViewBuilder
 from app.store.contract import SearchHit, Store
 from app.store.search.term_ranking import rank_search_hits
 

@@ -18,7 +18,8 @@ from app.context.view.view_messages import render_view
 from app.conversation.messages import Conversation, LogMessage, Summary
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.resolved_request import ResolvedRequest, has_client_versions
-from app.pipeline.view.view_builder import View, read_messages_before_boundary
+from app.pipeline.turn import View
+from app.pipeline.view.view_builder import read_messages_before_boundary
 from app.store.contract import Store
 
 VIEW_FACTS = "view"

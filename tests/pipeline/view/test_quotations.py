@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from app.context.plan.outline import Plan, Quotation
 from app.context.quote.question_terms import extract_question_terms
 from app.context.quote.quote_selection import choose_quotation
+from app.pipeline.turn import View
 from app.pipeline.view.quotations import keep_last_quotations, search_unstored_messages
-from app.pipeline.view.view_builder import View
 from tests.context.plan_checks import check_tokens_are_those_of_the_rendered_view
 from tests.context.planned_conversation import COUNT, World, assistant, user, words
 

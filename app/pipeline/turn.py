@@ -1,0 +1,131 @@
+"""A turn before its answer: the request with all that is known of it, and the view that is sent for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
+
+import msgspec
+
+from app.context.calibration import Calibration, CountedPrompt, digest_instructions
+from app.context.plan.budget import Budget
+from app.context.plan.outline import Outline, Plan
+from app.context.plan.policy import ContextPolicy
+from app.pipeline.call.search_tool import SearchToolOffer
+from app.pipeline.chat_request import ChatRequest
+from app.pipeline.resolve.resolved_request import ResolvedRequest
+from app.pipeline.token_counting import SCHEMA_FIELDS
+from app.upstream.provider import ClientKey, ContextWindow, RouteTarget, bind_client_key
+
+RawLogMessages = Mapping[int, bytes] | Sequence[bytes]
+NO_COMPACTION: Final[Mapping[str, Any]] = MappingProxyType({"ran": False})
+CLIENT_TOOL_TYPES: Final = ("function", "custom")
+"""Tools of these types are run by the client; all others by the provider."""
+PROVIDER_TOOL_FIELDS: Final = frozenset({"web_search_options", "search_parameters", "plugins"})
+"""Fields that let a provider run a search itself: of OpenAI, xAI and OpenRouter."""
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """A request with everything that is known of it before planning."""
+
+    request: ChatRequest
+    target: RouteTarget
+    policy: ContextPolicy
+    window: ContextWindow
+    calibration: Calibration
+    summarizer_input_tokens: int
+    resolved_request: ResolvedRequest
+    search_tool_state: SearchToolOffer | None = None
+    """Set if the request offers the search tool to the model."""
+
+    @property
+    def model_key(self) -> str:
+        return self.target.deployments[0].key
+
+    @property
+    def client_key(self) -> ClientKey | None:
+        """The client's own key, bound to the first provider of the model that the client asked for
+        (docs/decisions/0031)."""
+        return bind_client_key(self.request.caller.authorization, self.target.deployments[0].provider)
+
+    @property
+    def instructions_tokens(self) -> int:
+        """The raw tokens of the instructions for planning: our count, and what the provider was seen to add to it."""
+        calibration, own_count = self.calibration, self.resolved_request.instructions_tokens
+        if not calibration.reports and not calibration.attachments:
+            return own_count
+        return calibration.estimate_planned_instructions_tokens(own_count, self.instructions_digest)
+
+    @property
+    def instructions_digest(self) -> str:
+        """A digest of the leading system messages and the tool schemas."""
+        fields = self.request.raw_fields
+        schemas = {name: bytes(fields[name]) for name in SCHEMA_FIELDS & fields.keys()}
+        return digest_instructions((bytes(message.raw) for message in self.resolved_request.instructions), schemas)
+
+    def count_prompt(self, view: View) -> CountedPrompt:
+        """Returns our raw count of the prompt that is sent with a view, for the calibration."""
+        own_count = self.resolved_request.instructions_tokens
+        return CountedPrompt(
+            estimated_tokens=view.plan.prompt_tokens - view.outline.instructions_tokens + own_count,
+            instructions_tokens=own_count,
+            instructions=self.instructions_digest,
+            boundary_seq=view.plan.boundary_seq,
+            has_provider_tools=may_run_provider_tools(self.request),
+        )
+
+
+class View(msgspec.Struct, frozen=True):
+    """What is sent upstream, and how it was planned."""
+
+    outline: Outline
+    plan: Plan
+    budget: Budget
+    messages: Sequence[bytes] | None
+    """The JSON text of each message; None if the client's own messages are sent unchanged."""
+    raw_log_messages: RawLogMessages | None = None
+    """The JSON text of the log messages that the view shows, by seq. It may have further messages."""
+    compaction: Mapping[str, Any] = NO_COMPACTION
+    is_overflow_recovered: bool = False
+    warnings: tuple[str, ...] = ()
+    provider_output_limit: int | None = None
+    """The longest answer that fits beside this prompt, computed from the window that the provider reported."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Calibrated tokens of the prompt."""
+        return self.budget.calibrate_tokens(self.plan.prompt_tokens)
+
+    def compute_output_limit(self, added_tokens: int = 0) -> int | None:
+        """Returns the output limit to send in place of the client's; None if the client's is sent.
+
+        Args:
+            added_tokens: raw tokens of messages after the view.
+        """
+        added_estimate = self.budget.calibrate_tokens(added_tokens)
+        if self.provider_output_limit is None:
+            return self.budget.compute_output_limit(self.prompt_tokens + added_estimate)
+        return max(1, self.provider_output_limit - added_estimate)
+
+    @property
+    def uncompacted_tokens(self) -> int:
+        """Calibrated tokens of a prompt that uses all stored summaries and shortens nothing else."""
+        outline = self.outline
+        covered_tokens = outline.summaries[-1].tokens_total if outline.summaries else 0
+        summary_tokens = sum(chunk.tokens for chunk in outline.summaries)
+        return self.budget.calibrate_tokens(
+            outline.instructions_tokens + summary_tokens + outline.log_tokens - covered_tokens
+        )
+
+
+def may_run_provider_tools(request: ChatRequest) -> bool:
+    """Returns whether the provider may run tools itself (web search, file search) and count their results as prompt
+    tokens."""
+    fields = request.raw_fields
+    if not PROVIDER_TOOL_FIELDS.isdisjoint(fields):
+        return True
+    tools = request.decode_field("tools") if "tools" in fields else None
+    tool_objects = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    # A tool without a type is a function: some clients leave the type out.
+    return any(tool.get("type", "function") not in CLIENT_TOOL_TYPES for tool in tool_objects)
