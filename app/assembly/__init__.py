@@ -1,1 +1,1 @@
-"""From settings to the parts of a process: the only builder of clients, engines and tasks."""
+"""Builds the parts of a process from the settings. Only this room builds clients, engines and background tasks."""
