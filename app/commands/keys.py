@@ -62,12 +62,12 @@ async def _create_key(settings: Settings, arguments: argparse.Namespace) -> None
         return
     # Alone on the first line, so that a script can take it from there.
     print(secret)
-    print("The key is shown this once and kept nowhere. Clients send it as their OpenAI key.")
+    print("The key is shown only now; the gateway stores nothing but its digest. Clients send it as their OpenAI key.")
     print(f"id {key.id} · tenant {key.tenant} · scopes {', '.join(key.scopes)} · {_describe_validity(key)}")
     if arguments.tenant is None:
         print(f"Further keys that are to see the same conversations: --tenant {key.tenant}")
     if settings.auth.mode != "keys":
-        print("Keys count once `auth.mode: keys` is set; now it is 'open', which lets anybody in.")
+        print("Keys are required once `auth.mode: keys` is set. The mode is 'open' now: requests need no key.")
 
 
 async def _list_keys(settings: Settings, arguments: argparse.Namespace) -> None:

@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = load_settings(arguments.config)
     # Also to go back to plain text: the old keys are needed to read what is stored.
     if not settings.encryption.keys:
-        raise CommandError("no keys are configured; name those that something is stored under in `encryption.keys`.")
+        raise CommandError("no keys are configured; name in `encryption.keys` the keys with which texts are stored.")
     try:
         with CommandProgress("reencrypting", "conversations", quiet=arguments.quiet) as progress:
             rewritten_counts = asyncio.run(_reencrypt_store(settings, progress))
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     _print_remaining("in use; run the command again for", rewritten_counts.busy_conversations)
     _print_remaining("not readable with the configured keys:", rewritten_counts.unreadable_ids)
     # An error, so that a script does not remove the old keys.
-    raise CommandError("not everything could be written; keep all keys.")
+    raise CommandError("not everything could be rewritten; keep all keys.")
 
 
 async def _reencrypt_store(settings: Settings, progress: CommandProgress) -> ReencryptionProgress:
@@ -72,7 +72,7 @@ def _print_counts(counts: ReencryptionProgress, active: str | None) -> None:
     print(f"{_format_counts(counts)} {f'under the key {active!r}' if active else 'as plain text'}.")
     if not (counts.busy_conversations or counts.unreadable_ids):
         print(
-            "All else was so already. Keys other than that are not needed any more." if active else "No key is needed."
+            "Everything else had this form before. No other key is needed any more." if active else "No key is needed."
         )
 
 

@@ -125,7 +125,11 @@ def _print_view_of_answer(settings: Settings, arguments: argparse.Namespace) -> 
         print(orjson.dumps(output, option=orjson.OPT_INDENT_2).decode())
         return 0
     _print_plan(view_preview, answer=arguments.answer)
-    print("these are the very bytes that were sent" if view.is_exact else "the bytes that were sent differed in form")
+    print(
+        "exactly these bytes were sent"
+        if view.is_exact
+        else "the bytes that were sent had another form, or something was erased since"
+    )
     return 0
 
 

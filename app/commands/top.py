@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.once or not console.is_terminal or console.is_dumb_terminal:
         _print_once(console, OverviewScreen(snapshot, rates))
         return 0
-    screen = OverviewScreen(snapshot, rates, f"q quits · looks every {arguments.interval:g} s")
+    screen = OverviewScreen(snapshot, rates, f"q quits · updates every {arguments.interval:g} s")
     with contextlib.suppress(KeyboardInterrupt):
         _show_live(client, screen, rates, console, arguments.interval)
     return 0

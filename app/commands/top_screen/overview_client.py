@@ -46,7 +46,7 @@ class OverviewClient:
         if parts.scheme not in ("http", "https") or not self._host:
             raise CommandError(f"--url: expected such as http://127.0.0.1:8000, not {url!r}.")
         if key is not None and not (key.isascii() and key.isprintable()):
-            raise CommandError("the key has characters that no key has.")
+            raise CommandError("the key has other characters than printable ASCII.")
         self._uses_tls = parts.scheme == "https"
         # Operators copy the base URL of their clients, which ends with /v1.
         self._path = parts.path.rstrip("/").removesuffix("/v1")
@@ -69,7 +69,7 @@ class OverviewClient:
         answer = _parse_object(body)
         if status != HTTPStatus.OK or answer.get("object") != "overview":
             raise CommandError(
-                f"what answers at {self.address} (status {status}) is no Concertina; --url names another."
+                f"the server at {self.address} (status {status}) is no Concertina; name another one with --url."
             )
         return answer
 
@@ -93,7 +93,7 @@ class OverviewClient:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise GatewayUnreachable(
                 f"{self.address} is not reached: {reason}. Is a gateway running there (`concertina serve`)? "
-                "--url names another place."
+                "If it runs elsewhere, name its address with --url."
             ) from error
         finally:
             connection.close()
