@@ -1,1 +1,1 @@
-"""Builds the parts of a process from the settings. Only this room builds clients, engines and background tasks."""
+"""Builds each part of a process once, from the settings."""
