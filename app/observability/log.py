@@ -46,7 +46,7 @@ _SECRETS = re.compile(
     re.IGNORECASE,
 )
 _CONTROL_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""Characters that end a line, control a terminal, or turn the direction of text. A name with them could forge a line."""
+"""Characters that end a line, control a terminal, or turn the direction of text. A name with them could forge lines."""
 _PLAIN_VALUE = re.compile(r"[^\s\"'=]+")
 
 
