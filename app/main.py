@@ -1,4 +1,4 @@
-"""Where it all begins: the server, and the application that each of its processes runs."""
+"""Starts the server, and creates the application that each of its worker processes runs."""
 
 from __future__ import annotations
 
@@ -22,20 +22,23 @@ log = logging.getLogger(__name__)
 
 
 def serve(settings: Settings, overrides: Sequence[str] = ()) -> int:
-    """Migrate the database if it needs it, then serve until told to stop.
+    """Migrates the database if necessary, then serves until a signal stops the server.
 
     Args:
-        overrides: a sentence for each value of the settings file that an environment variable overrides, for the log.
+        overrides: a sentence for each value of the settings file that an environment variable overrides; they are
+            logged.
 
     Returns:
         The exit status.
 
     Raises:
         StoreUnavailable: the database cannot be reached.
+        SchemaIsNewer, SchemaIsOlder: the database cannot be used with this version (`migrations.run`).
     """
     configure_logging(settings.server.log_level, settings.server.log_format)
     for override in overrides:
         log.warning("%s", override)
+    # Before the workers start: one migration, and one error message if it fails.
     migrations.prepare_database(settings.database.url.get_secret_value(), auto_migrate=settings.database.auto_migrate)
     with _metrics_folder(settings) as folder:
         connections = ClientConnections(build_connection_limits(settings), leaving=create_stop_flag(settings.server))
@@ -44,7 +47,7 @@ def serve(settings: Settings, overrides: Sequence[str] = ()) -> int:
 
 
 def build_connection_limits(settings: Settings) -> ConnectionLimits:
-    """What clients may take in time and connections."""
+    """Builds the limits of client connections from the settings."""
     section = settings.limits
     return ConnectionLimits(
         max_connections=section.max_connections,
@@ -57,13 +60,18 @@ def build_connection_limits(settings: Settings) -> ConnectionLimits:
 
 @contextmanager
 def _metrics_folder(settings: Settings) -> Iterator[Path | None]:
-    """A folder in which several processes count, as long as they serve; None where each counts for itself."""
+    """Yields a folder in which several worker processes count together. The folder exists as long as they serve.
+
+    Yields None if there is one process, if metrics are off, or if no folder can be made.
+    """
     if settings.server.workers == 1 or not settings.telemetry.metrics:
         yield None
         return
     try:
+        # A file that cannot be deleted at the end must not turn a clean stop into a failure.
         folder = tempfile.TemporaryDirectory(prefix="concertina-metrics-", ignore_cleanup_errors=True)
     except OSError as error:
+        # Answers matter more than metrics: without the folder, each worker shows its own numbers only.
         log.warning("each worker counts for itself alone: there is no folder to count in together (%s)", error)
         yield None
         return
@@ -72,7 +80,12 @@ def _metrics_folder(settings: Settings) -> Iterator[Path | None]:
 
 
 def _create_worker_app(settings: Settings, metrics_folder: Path | None, connections: ClientConnections) -> Any:
-    """The application, in a process that may have been started for it. `connections` are those of its server."""
+    """Creates the application of a worker process.
+
+    Args:
+        connections: the client connections of the process's server.
+    """
+    # Again: a spawned worker process inherits no logging configuration.
     configure_logging(settings.server.log_level, settings.server.log_format)
     return create_app(settings, metrics_folder, connections)
 
@@ -80,17 +93,18 @@ def _create_worker_app(settings: Settings, metrics_folder: Path | None, connecti
 def create_app(
     settings: Settings, metrics_folder: Path | None = None, connections: ClientConnections | None = None
 ) -> Any:
-    """The whole ASGI application of one worker process.
-
-    Its modules are loaded by name: the process that only watches over several workers does without them. Meanwhile the
-    garbage collector rests: what modules are made of stays, and looking at it all takes a tenth of their time.
+    """Creates the whole ASGI application of one worker process.
 
     Args:
-        metrics_folder: where the processes that serve together count; None: this one serves alone.
-        connections: what comes in by, to be counted; None: somebody else's server.
+        metrics_folder: the folder in which several processes count together; None: this process serves alone.
+        connections: the client connections of the server, for metrics and the readiness probe; None: another server
+            than `app.server` runs the application.
     """
+    # The objects of modules are never freed, and the garbage collector would take a tenth of the import time to
+    # examine them.
     gc.disable()
     try:
+        # By name: a process that only supervises several workers does not need these modules.
         worker = import_module("app.assembly.worker")
     finally:
         gc.enable()
@@ -98,7 +112,7 @@ def create_app(
 
 
 def _build_greeting(settings: Settings) -> str:
-    """What the start line says beside the address."""
+    """Returns the part of the start line that follows the address."""
     if settings.uses_simulated_model:
         return "SIMULATED MODEL: no provider is configured, answers are made up"
     return f"providers: {', '.join(settings.providers)}"

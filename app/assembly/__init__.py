@@ -1,1 +1,1 @@
-"""From settings to the parts of a process: the only builder of clients, engines and tasks."""
+"""Builds each part of a process once, from the settings."""

@@ -1,4 +1,5 @@
-"""Everything beside chat completions, as one FastAPI application. Imported after the start, by `assembly.worker`."""
+"""Builds the FastAPI application, which serves everything except chat completions and probes. `assembly.worker` imports
+this module after the start."""
 
 from __future__ import annotations
 
@@ -25,19 +26,20 @@ def build_application(
     chat_completions: ChatCompletionsEndpoint,
     new_request_id: Callable[[], str],
 ) -> FastAPI:
-    """The application, for an engine that is or will be open.
+    """Builds the FastAPI application. The engine may be opened later.
 
     Args:
-        chat_completions: what answers chat completions; here so that other methods of its path are told which one
-        there is.
-        new_request_id: makes the id of a request; visible ASCII.
+        chat_completions: the chat endpoint. Its requests do not pass through FastAPI; it has a route here so that a
+            request with another method gets 405 with the allowed method.
+        new_request_id: makes the id of a request, in visible ASCII.
     """
     application = FastAPI(
         title="Concertina",
         version=VERSION,
         description="An OpenAI-compatible gateway whose conversations never outgrow the model's context window.",
+        # The operation ids of /openapi.json: the function's name alone, where FastAPI adds path and method.
         generate_unique_id_function=lambda route: route.name,
-        docs_url=None,  # the framework's pages load scripts from elsewhere
+        docs_url=None,  # FastAPI's pages load scripts from a CDN; `api.docs_page` loads nothing
         redoc_url=None,
     )
     document = application.openapi = build_openapi(application)  # type: ignore[method-assign]  # how FastAPI wants it
@@ -51,6 +53,7 @@ def build_application(
     for routes in build_routes(engine, settings):
         application.include_router(routes)
     install_error_handlers(application, passes_on=not settings.uses_simulated_model)
+    # The middleware that is added last is the outermost: the body limit's 413 gets a request id, too.
     application.add_middleware(BodyLimitMiddleware, limit_bytes=settings.server.body_limit_bytes)
     application.add_middleware(RequestIdMiddleware, new_request_id=new_request_id)
     return application

@@ -1,4 +1,4 @@
-"""The endpoints beside chat completions, each with what it needs."""
+"""Builds the routes of all endpoints except chat completions, each with the services that it needs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from app.upstream.routing.model_catalogue import ModelCatalogue
 
 
 def build_routes(engine: GatewayEngine, settings: Settings) -> Iterator[APIRouter]:
-    """All of them, in the order in which paths are looked up: the pass-through takes what the others leave."""
+    """Yields the routes of all endpoints, in the order in which FastAPI tries them."""
     auth, body_limit_bytes = engine.authenticator, settings.server.body_limit_bytes
     yield build_health_routes(
         engine.store, version=VERSION, has_upstream=lambda: engine.router.has_available_deployment
@@ -72,6 +72,7 @@ def build_routes(engine: GatewayEngine, settings: Settings) -> Iterator[APIRoute
     providers = tuple(engine.providers.values())
     is_simulated = settings.uses_simulated_model
     yield build_unknown_path_routes(passes_on=not is_simulated)
+    # Last: it matches every path below /v1, and `api.edge.unknown_paths` takes the last route for the pass-through.
     yield build_passthrough_routes(
         engine.router,
         providers,
@@ -85,6 +86,7 @@ def build_routes(engine: GatewayEngine, settings: Settings) -> Iterator[APIRoute
 def _build_telemetry_routes(engine: GatewayEngine, settings: Settings) -> Iterator[APIRouter]:
     section, metrics = settings.telemetry, engine.metrics
     token = section.metrics_token.get_secret_value() if section.metrics_token else None
+    # Both routes exist in any case. If they get None, they answer 404 and name the setting to change.
     yield build_metrics_routes(PrometheusExposition(metrics.read_snapshot) if metrics.is_on else None, token=token)
     yield build_overview_routes(
         engine.overview.build_overview if metrics.is_on and section.overview else None, engine.authenticator
@@ -97,6 +99,7 @@ def _build_model_catalogue(engine: GatewayEngine, settings: Settings) -> ModelCa
         windows=engine.context_windows,
         providers=tuple(engine.providers.values()),
         names=[name for name in settings.served_models if name != EVERY_MODEL],
+        # OpenAI's model object requires a time; for a name from the configuration, the start has to serve.
         created=int(time.time()),
     )
 
@@ -104,13 +107,14 @@ def _build_model_catalogue(engine: GatewayEngine, settings: Settings) -> ModelCa
 def _build_conversation_routes(
     engine: GatewayEngine, settings: Settings, records: ConversationRecords
 ) -> Iterator[APIRouter]:
-    """What is kept: conversations and their items, moved in and out, searched."""
+    """Yields the routes for stored conversations: export and import, search, conversations, history, items."""
     auth, store = engine.authenticator, engine.store
     importing = ConversationImporter(
         store=store,
         message_counter=engine.message_counter,
         tasks=engine.background_tasks,
         random_bytes=random_bytes,
+        # Imported and added messages have no model yet, so they are counted in the encoding of unknown models.
         encoding=find_encoding_name(""),
     )
     yield build_transfer_routes(
@@ -145,7 +149,7 @@ def _build_conversation_routes(
 
 
 def _build_view_routes(engine: GatewayEngine, settings: Settings, records: ConversationRecords) -> Iterator[APIRouter]:
-    """What a model is shown of a conversation, and what people do about it."""
+    """Yields the routes for what a model sees of a conversation: views, summaries, compaction, pins."""
     auth, store, views = engine.authenticator, engine.store, engine.view_builder
     standing = StoredTurnBuilder(
         store=store, message_counter=engine.message_counter, model_contexts=engine.model_contexts
@@ -190,7 +194,7 @@ def _build_view_routes(engine: GatewayEngine, settings: Settings, records: Conve
 
 
 def build_console_endpoints(engine: GatewayEngine, settings: Settings, *, version: str) -> Iterator[APIRouter]:
-    """None while `server.console` is off: its paths are unknown then."""
+    """Yields the console's routes; nothing while `server.console` is off, so that its paths are unknown."""
     if not settings.server.console:
         return
     auth = settings.auth

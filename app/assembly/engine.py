@@ -1,4 +1,4 @@
-"""What one process is made of: every part built once, and given to whoever needs it."""
+"""Builds the engine of a process: each part once, passed as an argument to the parts that use it."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ from app.upstream.routing.context_windows import ContextWindows
 from app.upstream.routing.router import Router
 
 LAST_WRITES_SECONDS: Final = 5.0
-"""After the drain, which the server has waited for already: what is left are writes."""
+"""How long a stop waits for background tasks. The server has drained the requests before; what is left are writes."""
 _ids: Final = random.Random(secrets.randbits(256))  # noqa: S311 - see below
-"""For ids, which must not collide but may be guessed: a tenant's are of no use to another."""
+"""For ids, which must not collide, but may be guessed: an id is of no use to another tenant."""
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayEngine:
-    """The parts that endpoints are made from."""
+    """The parts of a process that endpoints are built from."""
 
     store: Store
     leases: LeaseKeeper
@@ -94,13 +94,19 @@ class GatewayEngine:
     overview: MetricsOverview
 
     async def open(self) -> None:
-        """Connect, and begin what runs in the background."""
+        """Connects to the store, reads what earlier processes stored there, and starts the background work.
+
+        Raises:
+            StoreUnavailable: the store cannot be reached, or its schema is another version's.
+        """
+        # First: everything below uses the store.
         await self.store.open()
         await self.authenticator.initialize()
         self.leases.start()
         self.retention.start()
         if self.metrics.is_on:
             self.overview.start()
+        # Only started here: the server does not wait for a provider that is slow or away.
         self.context_windows.prefetch_model_lists(tuple(self.providers.values()))
         for model_key, facts in (await self.store.read_model_facts()).items():
             if "window" in facts:
@@ -108,14 +114,18 @@ class GatewayEngine:
             self.calibration_slopes.restore_slopes(model_key, facts.get(SLOPES_FACT))
 
     async def aclose(self) -> None:
-        """Finish what runs, then close everything in reverse."""
+        """Finishes or cancels the running work, then closes each part before the parts that it uses."""
         await self.overview.aclose()
         await self.retention.aclose()
+        # Before the background tasks: precompactions are among them, and the wait below is meant for writes, not for
+        # calls of a model.
         await self.precompactor.aclose()
         await self.background_tasks.aclose(LAST_WRITES_SECONDS)
+        # After the background tasks: a turn that is written adds anchors, and a closed `AnswerAnchors` ignores them.
         await self.answer_anchors.aclose()
         await self.compactor.aclose()
         await self.context_windows.aclose()
+        # After all writes, which are fenced by leases, and before the store, which releases the leases.
         await self.leases.aclose()
         for provider in self.providers.values():
             await provider.aclose()
@@ -125,10 +135,10 @@ class GatewayEngine:
 
 
 def build_engine(settings: Settings, metrics_folder: Path | None = None) -> GatewayEngine:
-    """Everything for one process, not yet connected to anything.
+    """Builds all parts of one process. Nothing is connected before `GatewayEngine.open`.
 
     Args:
-        metrics_folder: where the processes that serve together count; None: this one serves alone.
+        metrics_folder: the folder in which several processes count together; None: this process serves alone.
     """
     metrics = build_metrics(settings, metrics_folder)
     store, tasks, counting = build_store(settings, metrics), BackgroundTasks(), MessageCounter(load_counter)
@@ -137,6 +147,7 @@ def build_engine(settings: Settings, metrics_folder: Path | None = None) -> Gate
         store, holder=uuid.uuid4().hex, lease_seconds=settings.compaction.lease_seconds, metrics=metrics
     )
     providers, routes, windows = build_providers(settings), build_routes(settings), build_windows(settings)
+    # Two routers, so that failed summarizer calls do not open the circuit breaker for answers.
     router, summary_router = (
         build_router(settings, routes, providers, metrics, purpose) for purpose in ("answer", "summary")
     )
@@ -256,7 +267,7 @@ def build_engine(settings: Settings, metrics_folder: Path | None = None) -> Gate
 
 
 def build_store(settings: Settings, metrics: Metrics = NO_METRICS) -> Store:
-    """The configured store, not yet connected; what is said in it is encrypted while a key is active."""
+    """Builds the configured store, not yet connected. It encrypts texts while an encryption key is active."""
     store = create_store(
         settings.database.url.get_secret_value(),
         synchronous=settings.database.synchronous,
@@ -264,13 +275,14 @@ def build_store(settings: Settings, metrics: Metrics = NO_METRICS) -> Store:
         pool_size=settings.database.pool_size,
         statement_cache_size=settings.database.statement_cache_size,
     )
+    # Also without a key: `EncryptedStore` then makes sure that ciphertext is never taken for text.
     return EncryptedStore(
         measure_store(store, metrics), Cipher(settings.encryption.key_bytes, settings.encryption.active)
     )
 
 
 def build_retention(settings: Settings, store: Store, leases: LeaseKeeper) -> RetentionSweeper:
-    """What sweeps old conversations, by the configured rules."""
+    """Builds the sweeper that erases old conversations by the configured rules."""
     return RetentionSweeper(
         store=store,
         leases=leases,
@@ -283,7 +295,7 @@ def build_retention(settings: Settings, store: Store, leases: LeaseKeeper) -> Re
 
 
 def build_admission_bounds(settings: Settings) -> AdmissionBounds:
-    """How many requests that ask a model this process takes on."""
+    """Builds the bounds for model requests that run and wait in this process."""
     section = settings.limits
     return AdmissionBounds(
         max_running=section.max_concurrent_requests,
@@ -338,7 +350,7 @@ def utc_now() -> datetime:
 
 
 def random_bytes(count: int) -> bytes:
-    """For ids."""
+    """Returns random bytes for ids. They can be predicted, so they must not be used for secrets."""
     return _ids.randbytes(count)
 
 

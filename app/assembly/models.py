@@ -1,4 +1,5 @@
-"""From settings to models: providers, what each name stands for, policies, token counters."""
+"""Builds from the settings what concerns models: providers, routes, routers, context windows, policies, token
+counters."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ from app.upstream.routing.router import ConfiguredDeployment, ModelRoute, RetryP
 
 SIMULATOR: Final = "simulator"
 FREE_PRICE: Final = TokenPrice(input=0.0, output=0.0)
-"""Of the simulated model, whichever name it answers to."""
+"""The price of the simulated model under every name. Without it, a real model's list price would be applied."""
 POLICY_PARTS: Final[Mapping[str, Callable[..., object]]] = {
     "trigger": CheckpointTrigger,
     "clear_tool_results": ToolResultClearing,
@@ -46,10 +47,11 @@ POLICY_PARTS: Final[Mapping[str, Callable[..., object]]] = {
 
 
 def build_policy(settings: Settings, name: str) -> ContextPolicy:
-    """A configured policy as the planner takes it."""
+    """Builds the planner's policy from the policy of that name in the settings."""
     values = dict(settings.policies[name])
     for part, made in POLICY_PARTS.items():
         facts = dict(values[part])
+        # The default depends on the kind of policy, which the settings' class for the summarizer does not know.
         if part == "summarizer" and facts["max_summary_tokens"] is None:
             facts["max_summary_tokens"] = MAX_SUMMARY_TOKENS[values["kind"]]
         values[part] = made(**facts)
@@ -57,7 +59,7 @@ def build_policy(settings: Settings, name: str) -> ContextPolicy:
 
 
 def build_windows(settings: Settings) -> ContextWindows:
-    """What is known of context windows before anybody is asked."""
+    """Builds the context windows, with what is known before any provider is asked."""
     return ContextWindows(
         default_tokens=settings.window_default,
         find_known=_find_simulated_window if settings.uses_simulated_model else known_model_windows.find_known_window,
@@ -72,10 +74,10 @@ def build_router(
     metrics: Metrics,
     purpose: str,
 ) -> Router:
-    """A router with breakers of its own: summaries that fail must not keep a client from its answer.
+    """Builds a router with circuit breakers of its own: failed summarizer calls must not keep a client from its answer.
 
     Args:
-        purpose: what its calls are counted as.
+        purpose: the metrics' label for its calls, `answer` or `summary`.
     """
     return Router(
         routes,
@@ -90,7 +92,7 @@ def build_router(
 
 
 def build_providers(settings: Settings) -> dict[str, UpstreamProvider]:
-    """Every configured provider by name; the simulated model where there is none."""
+    """Builds every configured provider, by name; the simulated model if no provider is configured."""
     if settings.uses_simulated_model:
         simulator = Simulator(SimulatorOptions(), _find_token_counter, clock=time.time, new_id=lambda: uuid.uuid4().hex)
         return {SIMULATOR: SimulatedProvider(simulator, SIMULATOR)}
@@ -112,13 +114,14 @@ def _build_provider(name: str, section: ProviderSettings) -> UpstreamProvider:
         headers={header: value.get_secret_value() for header, value in section.headers.items()},
         auth_header=section.auth_header,
         proxy=section.proxy.get_secret_value() if section.proxy else None,
+        # Without a file of its own, a provider uses the context that all providers share.
         ssl_context=load_tls_context(section.ca_file) if section.ca_file else None,
         client_key_rule=section.client_key_rule,
     )
 
 
 def build_routes(settings: Settings) -> dict[str, ModelRoute]:
-    """What each model name stands for."""
+    """Builds the route of each model name: its deployments and fallbacks."""
     if settings.uses_simulated_model:
         return {EVERY_MODEL: ModelRoute((ConfiguredDeployment(SIMULATOR, price=FREE_PRICE),))}
     return {
@@ -139,6 +142,7 @@ def _build_deployment(deployment: DeploymentSettings, settings: Settings) -> Con
         context_window=deployment.context_window,
         max_output_tokens=deployment.max_output_tokens,
         encoding=deployment.encoding,
+        # One shared object if there are none: `pipeline.call.upstream_body` compares identity first, for each request.
         quirks=NO_QUIRKS if quirks == NO_QUIRKS else quirks,
         price=TokenPrice(**deployment.price.model_dump()),
     )
@@ -149,7 +153,8 @@ def _find_simulated_window(model: str) -> tuple[int, None, None]:
 
 
 def warm_up_tokenizers(settings: Settings) -> None:
-    """Make the tokenizers in use ready: for their first texts, or for all with `server.preload`."""
+    """Loads the tokenizers of all configured models: for short first texts, or completely with `server.preload`."""
+    # A long text makes a tokenizer load its table (60 MB), a short text does not.
     text = "warm " * (MAX_EVENT_LOOP_BYTES if settings.server.preload else 1)
     deployments = [deployment for model in settings.served_models.values() for deployment in model.expand_deployments()]
     named = {choose_counter_name(deployment.model or "", deployment.encoding) for deployment in deployments}

@@ -1,4 +1,4 @@
-"""From settings to what watches: numbers, and the overview of them."""
+"""Builds from the settings what observes a process: metrics, their overview, and tracing."""
 
 from __future__ import annotations
 
@@ -22,32 +22,36 @@ VERSION: Final = importlib.metadata.version("concertina")
 
 
 def build_metrics(settings: Settings, folder: Path | None) -> Metrics:
-    """What a process counts in.
+    """Builds the metrics of a process.
 
     Args:
-        folder: where the processes that serve together count; None: there is only one.
+        folder: the folder in which several processes count together; None: this process serves alone.
     """
     if not settings.telemetry.metrics:
         return NO_METRICS
     served = settings.served_models
     named = {deployment.model or name for name, model in served.items() for deployment in model.expand_deployments()}
+    # Configured models always have a label of their own. Other names get one only while there are few of them, since
+    # clients may make up names. The wildcard is the entry for such names and no model.
     metrics = Metrics(folder, models=tuple(sorted(named - {EVERY_MODEL})))
     metrics.set_build_info(version=VERSION, database=_database_backend(settings))
     for code, status in _list_error_codes():
-        metrics.counter_series(ERRORS, code, str(status))  # told as 0 until one comes, so that the first is a change
+        # Every error is reported as 0 from the start: a series that appears with 1 shows no increase in Prometheus.
+        metrics.counter_series(ERRORS, code, str(status))
     return metrics
 
 
 def build_overview(settings: Settings, metrics: Metrics) -> MetricsOverview:
-    """What tells of a process group at a glance."""
+    """Builds the overview of the processes that serve together."""
     nature = ProcessInfo(VERSION, _database_backend(settings), settings.uses_simulated_model)
     return MetricsOverview(metrics, nature, unix_seconds=time.time)
 
 
 def _list_error_codes() -> Iterator[tuple[str, int]]:
-    """Code and status of each kind of error that has both."""
+    """Yields the code and the status of each class of error that has a code."""
     kinds: list[type[GatewayError]] = [GatewayError]
     for kind in kinds:
+        # The list grows while the loop runs: in this way it reaches the whole tree of classes.
         kinds += kind.__subclasses__()
         if kind.code is not None:
             yield kind.code, kind.status
@@ -58,13 +62,12 @@ def _database_backend(settings: Settings) -> str:
 
 
 def build_tracing(settings: Settings) -> Tracing:
-    """What begins the spans of one application."""
+    """Builds the tracing of a process; without an endpoint for traces, it does nothing."""
     traces = settings.telemetry.traces
     if not traces.endpoint:
         return NoTracing()
-    otel = import_module(
-        "app.observability.opentelemetry_tracing"
-    )  # an extra; the settings are refused where it is not installed
+    # By name: OpenTelemetry is an optional extra. Where it is not installed, the settings refuse an endpoint.
+    otel = import_module("app.observability.opentelemetry_tracing")
     headers = {name: value.get_secret_value() for name, value in traces.headers.items()}
     tracing: Tracing = otel.OtelTracing(
         otel.build_exporter(traces.endpoint, headers),

@@ -1,4 +1,5 @@
-"""What each process that serves runs: chats and probes at once, the rest when it is needed or a moment after."""
+"""Builds the application that each worker process runs. Chat completions and probes are served at once; the other
+endpoints are loaded with their first request, or a second after the start."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ from app.observability.log import flush_log
 from app.settings import Settings
 
 LAZY_LOAD_DELAY_SECONDS: Final = 1.0
-"""After the start, unless a request comes for it before: the first answers do not share the processor with it."""
+"""How long after the start the other endpoints are loaded, unless a request needs them before. The first answers do not
+share the processor with the loading."""
 SIMULATED_HEADER: Final = {"x-concertina-simulated": "true"}
 """Sent with every answer while no provider is configured."""
 
@@ -33,11 +35,12 @@ SIMULATED_HEADER: Final = {"x-concertina-simulated": "true"}
 def build_worker_application(
     settings: Settings, metrics_folder: Path | None, connections: ClientConnections | None
 ) -> RequestTelemetry:
-    """The whole application of one worker process.
+    """Builds the whole application of one worker process.
 
     Args:
-        metrics_folder: where the processes that serve together count; None: this one serves alone.
-        connections: what comes in by, to be counted; None: somebody else's server.
+        metrics_folder: the folder in which several processes count together; None: this process serves alone.
+        connections: the client connections of the server, for metrics and the readiness probe; None: another server
+            than `app.server` runs the application.
     """
     engine = build_engine(settings, metrics_folder)
     if connections is not None:
@@ -77,9 +80,10 @@ def build_worker_application(
 
 
 def _build_lazy_application(engine: GatewayEngine, settings: Settings, chat: ChatCompletionsEndpoint) -> Any:
-    """What is beside chat completions and probes. It takes most of a start's time and much memory, so it is loaded by
-    name once the process serves."""
+    """Builds the FastAPI application for the endpoints other than chat completions and probes."""
+    # By name: its imports take most of a start's time and much memory, so they wait until the process serves.
     made = import_module("app.assembly.application").build_application(engine, settings, chat, _new_request_id)
+    # The new modules stay until the process ends: the garbage collector need not examine them.
     gc.freeze()
     return made
 
@@ -88,13 +92,16 @@ def _build_lazy_application(engine: GatewayEngine, settings: Settings, chat: Cha
 async def _run_lifespan(
     engine: GatewayEngine, settings: Settings, rest: LazyApplication, _: object
 ) -> AsyncIterator[None]:
-    """Open what needs the event loop; at the end finish what runs and close it."""
+    """Opens the engine before the server serves; at the end finishes running work and closes the engine."""
     await engine.open()
+    # In a thread: a tokenizer's table takes a third of a second to load, and the event loop renews leases.
     await asyncio.to_thread(warm_up_tokenizers, settings)
     if settings.server.preload:
         await rest.load()
+    # The objects of the start stay until the process ends: the garbage collector need not examine them. Garbage is
+    # collected before, or it would be kept as well.
     gc.collect()
-    gc.freeze()  # what was there at the start stays: the collector need not look at it
+    gc.freeze()
     loading = asyncio.get_running_loop().call_later(
         LAZY_LOAD_DELAY_SECONDS, lambda: engine.background_tasks.spawn(rest.load())
     )
@@ -105,6 +112,7 @@ async def _run_lifespan(
         try:
             await engine.aclose()
         finally:
+            # Last, and also after an error: the lines about the shutdown itself wait in the buffer.
             flush_log()
 
 

@@ -1,5 +1,6 @@
-"""The commands of the command line, one module each with `run(arguments) → exit status`; imported only when chosen."""
+"""The commands of the command line, one module each. `app.__main__` imports the module of the chosen command only, and
+calls its `run(arguments)`, which returns the exit status."""
 
 
 class CommandError(Exception):
-    """A command could not do its work; the message says why and what to change. No stack trace is shown."""
+    """A command failed. The message says why and what to change; it is printed without a stack trace."""

@@ -1,4 +1,4 @@
-"""`concertina check-config`: whether a configuration can be used, and what it amounts to."""
+"""`concertina check-config`: checks whether a configuration can be used, and describes what it means."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def describe_settings(settings: Settings) -> Iterator[str]:
-    """What a configuration amounts to, in lines; never a key."""
+    """Yields lines that describe a configuration. No line contains a key."""
     yield f"listens on {settings.server.host}:{settings.server.port}, {pluralize(settings.server.workers, 'worker')}"
     yield f"keeps conversations in {settings.database.location}"
     allowed_callers = (
@@ -51,9 +51,10 @@ def describe_settings(settings: Settings) -> Iterator[str]:
 
 
 def find_warnings(settings: Settings) -> Iterator[str]:
-    """What can be used, but may not be what was meant."""
+    """Yields warnings about settings that are valid, but perhaps not what the operator meant."""
     rules = {name: provider.client_key_rule for name, provider in settings.providers.items()}
     providers_without_key = [name for name, rule in rules.items() if rule != "never"]
+    # In mode `keys`, a client's key is one of the gateway's own, and no provider gets it.
     if settings.auth.mode == "open" and len(providers_without_key) > 1:
         always = [name for name, rule in rules.items() if rule == "always"]
         yield (

@@ -1,4 +1,5 @@
-"""`concertina export`: stored conversations as chat messages, read batch by batch; only whole ones are named."""
+"""`concertina export`: writes stored conversations as chat messages, batch by batch. In a folder, a file gets its name
+only when it is complete."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ STANDARD_OUTPUT: Final = "-"
 
 @dataclass(slots=True)
 class _ExportedSize:
-    """What has been given out so far."""
+    """What has been written so far."""
 
     conversations: int = 0
     file_bytes: int = 0
@@ -38,10 +39,11 @@ def run(arguments: argparse.Namespace) -> int:
     prints_to_terminal = arguments.out == STANDARD_OUTPUT and sys.stdout.isatty()
     written = _ExportedSize()
     try:
+        # No progress if the conversations go to the same terminal: a bar would be drawn over their text.
         with CommandProgress("exporting", "messages", quiet=arguments.quiet or prints_to_terminal) as progress:
             asyncio.run(_export_from_store(settings, arguments, progress, written))
     except BrokenPipeError as error:
-        raise CommandError("whoever read the output went away before its end.") from error
+        raise CommandError("the program that reads the output stopped before its end.") from error
     except KeyboardInterrupt:
         print_interruption(_describe_interruption(arguments.out, written))
         raise
@@ -54,6 +56,7 @@ async def _export_from_store(
     settings: Settings, arguments: argparse.Namespace, progress: CommandProgress, written: _ExportedSize
 ) -> None:
     async with open_configured_store(settings) as store:
+        # The conversations are listed once more for the total, which only a visible progress needs.
         if not progress.is_quiet:
             progress.set_total(
                 sum([conversation.head_seq + 1 async for conversation in _select_conversations(store, arguments)])
@@ -68,6 +71,7 @@ async def _export_conversations(
     async for conversation in _select_conversations(store, arguments):
         if arguments.out == STANDARD_OUTPUT:
             fields = build_export_fields(conversation)
+            # Without --tenant, one output has conversations of several tenants.
             if arguments.tenant is None:
                 fields["tenant"] = conversation.tenant
             pieces = exporter.stream_object(conversation, with_hidden=arguments.include_deleted, fields=fields)
@@ -92,7 +96,11 @@ async def _write_pieces(
 
 @contextmanager
 def _open_when_whole(path: Path) -> Iterator[BinaryIO]:
-    """A file that gets its name once it is whole."""
+    """Opens a file that gets its name at the end of the block. After an error or Ctrl-C nothing is left of it.
+
+    Raises:
+        CommandError: the file cannot be written.
+    """
     part = path.with_name(f"{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -101,15 +109,21 @@ def _open_when_whole(path: Path) -> Iterator[BinaryIO]:
                 yield file
             part.replace(path)
         finally:
+            # Missing if it was renamed, or never opened.
             part.unlink(missing_ok=True)
     except OSError as error:
         raise CommandError(f"{path} cannot be written: {error.strerror}.") from error
 
 
 async def _select_conversations(store: Store, arguments: argparse.Namespace) -> AsyncIterator[Conversation]:
-    """The conversations to export: those that are named, else all, oldest first."""
+    """Yields the conversations to export: those named on the command line, or else all, oldest first.
+
+    Raises:
+        CommandError: a named conversation does not exist.
+    """
     tenant = arguments.tenant
     for conversation_id in arguments.conversations:
+        # An id that a client has chosen is unique within its tenant only, so it is found only with --tenant.
         named_conversation = (
             await store.find_conversation_of_any_tenant(conversation_id)
             if tenant is None

@@ -1,6 +1,7 @@
-"""`concertina import`: conversations of other programs, or exports, straight into the database: all of a file or none.
+"""`concertina import`: stores conversations from exports of other programs or of the gateway in the database: all
+conversations of a file, or none.
 
-(The module's name has a mark at its end because Python keeps the word for itself.)
+The module's name ends with an underscore because `import` is a keyword of Python.
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ from app.settings import Settings, load_settings
 from migrations import run as migrations
 
 SHUTDOWN_SECONDS = 60.0
+"""The longest wait for the removal of a failed import."""
 
 
 def run(arguments: argparse.Namespace) -> int:
     settings = load_settings(arguments.config)
     if settings.database.location.startswith("memory:"):
         raise CommandError("nothing can be kept in memory://; name a database in `database.url`.")
+    # Before the database is touched: a faulty file changes nothing.
     histories = parse_and_check(_read_file(arguments.file), arguments.format)
     try:
         migrations.prepare_database(
@@ -50,6 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         print_interruption("What had been written was taken back; run the command again to import all of the file.")
         raise
     for warning in result.warnings:
+        # The file comes from elsewhere: its ids must not send control sequences to the terminal.
         print(f"warning: {make_printable(warning)}", file=sys.stderr)
     for conversation in result.conversations:
         print(conversation.id)
@@ -84,4 +88,5 @@ async def _import_conversations(
         try:
             return await importer.import_conversations(tenant, histories, on_stored=progress.advance)
         finally:
+            # After a second Ctrl-C, the removal of a failed import goes on as a background task and needs the store.
             await tasks.aclose(SHUTDOWN_SECONDS)

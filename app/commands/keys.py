@@ -1,4 +1,4 @@
-"""`concertina keys create|list|revoke`: the gateway's own API keys, straight in its database."""
+"""`concertina keys create|list|revoke`: manages the gateway's own API keys, directly in its database."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     if settings.database.location.startswith("memory:"):
         raise CommandError("keys cannot be kept in memory://; name a database in `database.url`.")
     try:
+        # Keys may be made before the first start of a gateway, when the database has no tables yet.
         migrations.prepare_database(
             settings.database.url.get_secret_value(), auto_migrate=settings.database.auto_migrate
         )
@@ -59,13 +60,14 @@ async def _create_key(settings: Settings, arguments: argparse.Namespace) -> None
     if arguments.json:
         _print_json({**build_key_object(key), "key": secret})
         return
+    # Alone on the first line, so that a script can take it from there.
     print(secret)
-    print("The key is shown this once and kept nowhere. Clients send it as their OpenAI key.")
+    print("The key is shown only now; the gateway stores nothing but its digest. Clients send it as their OpenAI key.")
     print(f"id {key.id} · tenant {key.tenant} · scopes {', '.join(key.scopes)} · {_describe_validity(key)}")
     if arguments.tenant is None:
         print(f"Further keys that are to see the same conversations: --tenant {key.tenant}")
     if settings.auth.mode != "keys":
-        print("Keys count once `auth.mode: keys` is set; now it is 'open', which lets anybody in.")
+        print("Keys are required once `auth.mode: keys` is set. The mode is 'open' now: requests need no key.")
 
 
 async def _list_keys(settings: Settings, arguments: argparse.Namespace) -> None:
@@ -118,6 +120,7 @@ def _parse_expiry(arguments: argparse.Namespace) -> datetime | None:
         moment = datetime.fromisoformat(arguments.expires_at)
     except ValueError as error:
         raise CommandError(f"--expires-at: expected such as 2027-01-31, not {arguments.expires_at!r}.") from error
+    # Without a time zone it is UTC, like every time in the database, wherever the command runs.
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 

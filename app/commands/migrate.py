@@ -1,4 +1,4 @@
-"""`concertina migrate`: bring the database's schema up to date, step by step, all of it or nothing."""
+"""`concertina migrate`: upgrades the database's schema, all steps or none."""
 
 from __future__ import annotations
 

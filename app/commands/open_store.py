@@ -1,4 +1,4 @@
-"""The configured store, open for the length of a command, and all that it holds."""
+"""Opens the configured store for a command, and lists all conversations in it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ PAGE_SIZE: Final = 100
 
 @asynccontextmanager
 async def open_configured_store(settings: Settings) -> AsyncIterator[Store]:
-    """
+    """Opens the configured store for the length of a block.
+
     Raises:
-        StoreUnavailable: it cannot be reached, or its schema is another version's.
+        StoreUnavailable: the store cannot be reached, or its schema is another version's.
     """
     store = build_store(settings)
     await store.open()
@@ -29,7 +30,7 @@ async def open_configured_store(settings: Settings) -> AsyncIterator[Store]:
 
 
 async def iter_conversations(store: Store, tenant: str | None = None) -> AsyncIterator[Conversation]:
-    """A tenant's conversations, or everybody's, oldest first, read page by page."""
+    """Yields the conversations of a tenant (None: of all tenants), oldest first. Reads them page by page."""
     after = None
     while True:
         page = await store.list_conversations(

@@ -1,6 +1,5 @@
-"""How far a long command has come, told on stderr: a bar on a terminal, elsewhere a plain line every now and then.
-
-Standard output is left to what the command gives out.
+"""Shows the progress of a long command on standard error: a bar on a terminal, elsewhere a plain line every ten
+seconds. Standard output is left to the command's results.
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ from rich.table import Column
 from rich.text import Text
 
 PLAIN_LINE_INTERVAL_SECONDS: Final = 10.0
-"""Between two plain lines."""
+"""The least time between two plain lines."""
 BAR_WIDTH: Final = 12
 
 
 class CommandProgress:
-    """Counts what a command has done, and says so while it runs.
+    """Counts what a command has done, and shows the count while the command runs.
 
     Args:
         activity: what the command does, such as "exporting".
         unit: what is counted, in the plural.
-        is_quiet: say nothing at all.
-        console: where to; without it stderr.
-        clock: seconds, only going forward.
+        quiet: show nothing at all.
+        console: where the progress is shown; None: standard error.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -63,6 +62,7 @@ class CommandProgress:
                 BarColumn(BAR_WIDTH, table_column=Column(min_width=BAR_WIDTH)),
                 _FiguresColumn(self._unit),
             )
+            # Standard output is not redirected through the bar: it holds results, and often goes to a file or a pipe.
             self._bar = Progress(*columns, console=self._console, transient=True, redirect_stdout=False)
             self._task = self._bar.add_task(self._activity, total=None, note="")
             self._bar.start()
@@ -75,32 +75,32 @@ class CommandProgress:
             self._bar.stop()
 
     def set_total(self, total: int) -> None:
-        """Of how many it is going to be."""
+        """Sets the expected number of units. Without it, no remaining time is shown."""
         self._total = total
         if self._bar is not None:
             self._bar.update(self._task, total=total)
 
     def advance(self, count: int = 1) -> None:
-        """So many more are done."""
+        """Counts `count` more units as done."""
         self._done += count
         if self._bar is not None:
             self._bar.advance(self._task, count)
         self._print_line_if_due()
 
     def set_note(self, text: str) -> None:
-        """What else there is to say, until the next note."""
+        """Sets the text that is shown after the counts, until the next call."""
         self._note = text
         if self._bar is not None:
             self._bar.update(self._task, note=text)
         self._print_line_if_due()
 
     def print_line(self, line: str) -> None:
-        """A line that stays: a step that was taken, or what has been done at the end."""
+        """Prints a line that stays on the screen: a finished step, or the result at the end."""
         if not self._quiet:
             self._console.print(Text(line), soft_wrap=True)
 
     def format_elapsed(self) -> str:
-        """How long it took, for people."""
+        """Returns the time since the start, in the form of `format_duration`."""
         return format_duration(self._clock() - self._started_at)
 
     def _print_line_if_due(self) -> None:
@@ -112,13 +112,15 @@ class CommandProgress:
     def _format_line(self, now: float) -> str:
         per_second = self._done / (now - self._started_at)
         parts = [f"{self._activity}: {_format_counts(self._done, self._total, self._unit)}", f"{per_second:,.0f}/s"]
+        # Without a total, or before the first unit is done, the remaining time cannot be estimated.
         if self._total and per_second:
             parts.append(_format_time_left((self._total - self._done) / per_second))
         return ", ".join(parts) + (f"; {self._note}" if self._note else "")
 
 
 class _FiguresColumn(ProgressColumn):
-    """`1,234 of 5,678 messages, 412/s, 12 s left; 3 conversations`, in one line whatever the width."""
+    """Shows `1,234 of 5,678 messages, 412/s, 12 s left; 3 conversations` in one line, cut off if the terminal is
+    narrow."""
 
     def __init__(self, unit: str) -> None:
         super().__init__(table_column=Column(no_wrap=True, overflow="ellipsis"))
@@ -134,17 +136,17 @@ class _FiguresColumn(ProgressColumn):
 
 
 def print_interruption(line: str) -> None:
-    """What Ctrl-C leaves, and how to go on. Said even where nothing else is."""
+    """Prints what an interruption by Ctrl-C leaves, and how to go on; also with `--quiet`."""
     print(f"concertina: interrupted. {line}", file=sys.stderr)
 
 
 def pluralize(count: int, singular: str, plural: str | None = None) -> str:
-    """`1 conversation`, `1,234 conversations`."""
+    """Returns a count with its noun: `1 conversation`, `1,234 conversations`."""
     return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
 
 
 def format_duration(seconds: float) -> str:
-    """`0.4 s`, `12 s`, `3:05 min`, `1:02:05 h`."""
+    """Returns a duration as text: `0.4 s`, `12 s`, `3:05 min`, `1:02:05 h`."""
     if seconds < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     hours, rest = divmod(int(seconds), 3600)
@@ -157,4 +159,5 @@ def _format_time_left(seconds: float) -> str:
 
 
 def _format_counts(done: int, total: int | None, unit: str) -> str:
+    # A running gateway stores more while the command runs, so more may be done than was counted at the start.
     return f"{done:,} {unit}" if total is None else f"{done:,} of {max(done, total):,} {unit}"

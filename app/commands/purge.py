@@ -1,4 +1,4 @@
-"""`concertina purge`: erase old conversations now, by the configured rules or by age."""
+"""`concertina purge`: erases old conversations now, by the configured rules or by age."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ class _PurgeCounts:
     """What has been done so far."""
 
     erased: int = 0
-    """Or would be."""
+    """Conversations that are erased, or would be without `--dry-run`."""
     in_use: int = 0
+    """Conversations that are old enough, but in use; they are left."""
 
     def __str__(self) -> str:
         return f"{pluralize(self.erased, 'conversation')} erased, {self.in_use:,} in use and left"
@@ -65,11 +66,13 @@ async def _purge_conversations(
         leases.start()
         try:
             tenant = arguments.tenant
+            # An age on the command line replaces the configured rules, also for tenants whose keys have a retention.
             rules = (
                 [RetentionRule(_utc_now() - age, tenant)]
                 if age is not None
                 else _select_rules(await retention.read_rules(), tenant)
             )
+            # A dry run does nothing but count, so it needs no count before.
             if not (progress.is_quiet or arguments.dry_run):
                 progress.set_total(sum([await _count_old_conversations(retention, rule) for rule in rules]))
             for rule in rules:
@@ -83,6 +86,7 @@ async def _purge_conversations(
                 progress.set_note("freeing the space")
                 await store.purge_idempotency_keys()
                 await retention.purge_summaries()
+                # Last: it rewrites SQLite's file without the rows that were deleted before.
                 await store.scrub_deleted_data()
         finally:
             await leases.aclose()
@@ -93,9 +97,10 @@ async def _count_old_conversations(retention: RetentionSweeper, rule: RetentionR
 
 
 def _select_rules(rules: list[RetentionRule], tenant: str | None) -> list[RetentionRule]:
-    """
+    """Returns the rules that apply to a tenant (None: all rules), limited to that tenant.
+
     Raises:
-        CommandFailed: no rule says how long anything is kept.
+        CommandError: no rule applies.
     """
     if tenant is not None:
         rules = [
@@ -109,9 +114,10 @@ def _select_rules(rules: list[RetentionRule], tenant: str | None) -> list[Retent
 
 
 def _parse_age(text: str) -> timedelta:
-    """
+    """Parses an age such as `30d`.
+
     Raises:
-        CommandFailed: it is no age such as `30d`.
+        CommandError: the text is no such age.
     """
     parts = re.fullmatch(r"(\d{1,5})([mhdw])", text)
     if parts is None:

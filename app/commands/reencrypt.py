@@ -1,4 +1,5 @@
-"""`concertina reencrypt`: write what is stored under the active key, or as plain text while there is none."""
+"""`concertina reencrypt`: encrypts all stored texts with the active key, or stores them as plain text if there is no
+active key."""
 
 from __future__ import annotations
 
@@ -16,13 +17,14 @@ from app.store.encryption.reencryption import Reencryption, ReencryptionProgress
 from app.store.leases import LeaseKeeper
 
 MAX_LISTED_IDS: Final = 10
-"""Of what is left, so many are named."""
+"""How many ids are listed of the conversations that could not be rewritten."""
 
 
 def run(arguments: argparse.Namespace) -> int:
     settings = load_settings(arguments.config)
+    # Also to go back to plain text: the old keys are needed to read what is stored.
     if not settings.encryption.keys:
-        raise CommandError("no keys are configured; name those that something is stored under in `encryption.keys`.")
+        raise CommandError("no keys are configured; name in `encryption.keys` the keys with which texts are stored.")
     try:
         with CommandProgress("reencrypting", "conversations", quiet=arguments.quiet) as progress:
             rewritten_counts = asyncio.run(_reencrypt_store(settings, progress))
@@ -35,12 +37,14 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     _print_remaining("in use; run the command again for", rewritten_counts.busy_conversations)
     _print_remaining("not readable with the configured keys:", rewritten_counts.unreadable_ids)
-    raise CommandError("not everything could be written; keep all keys.")
+    # An error, so that a script does not remove the old keys.
+    raise CommandError("not everything could be rewritten; keep all keys.")
 
 
 async def _reencrypt_store(settings: Settings, progress: CommandProgress) -> ReencryptionProgress:
     async with open_configured_store(settings) as store:
         assert isinstance(store, EncryptedStore)
+        # The inner store lists conversations without decrypting them: one that is not readable must not end the count.
         if not progress.is_quiet:
             progress.set_total(len([None async for _ in iter_conversations(store.inner)]))
         leases = LeaseKeeper(store, holder=uuid.uuid4().hex)
@@ -52,7 +56,7 @@ async def _reencrypt_store(settings: Settings, progress: CommandProgress) -> Ree
 
 
 class _ProgressReport:
-    """Passes on what has been done since it was last told."""
+    """Passes the totals of a reencryption on to the progress, which takes differences."""
 
     def __init__(self, progress: CommandProgress) -> None:
         self._progress = progress
@@ -68,7 +72,7 @@ def _print_counts(counts: ReencryptionProgress, active: str | None) -> None:
     print(f"{_format_counts(counts)} {f'under the key {active!r}' if active else 'as plain text'}.")
     if not (counts.busy_conversations or counts.unreadable_ids):
         print(
-            "All else was so already. Keys other than that are not needed any more." if active else "No key is needed."
+            "Everything else had this form before. No other key is needed any more." if active else "No key is needed."
         )
 
 

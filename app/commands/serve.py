@@ -1,4 +1,4 @@
-"""`concertina serve`: run the gateway."""
+"""`concertina serve`: runs the gateway."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`concertina show-plan`: what would be sent for a stored conversation if it went on now. No model is called."""
+"""`concertina show-plan`: shows what would be sent for a stored conversation if it went on now, or what was sent for an
+answer. No model is called."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ FATE_STYLES: Final = {
 
 
 class _NamedProvider:
-    """A provider that is only named."""
+    """Stands for a provider in a plan, which needs the provider's name only. It cannot be called."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -78,12 +79,12 @@ class _NamedProvider:
         raise NotImplementedError
 
     async def aclose(self) -> None:
-        """There is nothing to close."""
+        """Does nothing: there is no connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class _PreviewWithLog:
-    """A view with every message of the log."""
+    """A plan, and the fate of every message of the log in it."""
 
     preview: ViewPreview
     model: str
@@ -98,7 +99,7 @@ class _PlannedModel:
     key: str
     window_tokens: int
     max_output_tokens: int | None
-    """What the last request asked for."""
+    """The limit of the answer in the last request."""
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -114,7 +115,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print_view_of_answer(settings: Settings, arguments: argparse.Namespace) -> int:
-    """Show what the model saw for an answer."""
+    """Prints what the model saw when it gave an answer; returns the exit status."""
     view_preview, view, sent = asyncio.run(_load_view_of_answer(settings, arguments))
     if arguments.json:
         output = plan_to_json(view_preview) | {
@@ -125,15 +126,21 @@ def _print_view_of_answer(settings: Settings, arguments: argparse.Namespace) -> 
         print(orjson.dumps(output, option=orjson.OPT_INDENT_2).decode())
         return 0
     _print_plan(view_preview, answer=arguments.answer)
-    print("these are the very bytes that were sent" if view.is_exact else "the bytes that were sent differed in form")
+    print(
+        "exactly these bytes were sent"
+        if view.is_exact
+        else "the bytes that were sent had another form, or something was erased since"
+    )
     return 0
 
 
 async def _load_view_of_answer(
     settings: Settings, arguments: argparse.Namespace
 ) -> tuple[_PreviewWithLog, ViewRecord, list[bytes]]:
+    """Restores the view of an answer. Returns it as a preview and as a record, with the messages that were sent."""
     async with open_configured_store(settings) as store:
         conversation = await _find_conversation(store, settings, arguments.conversation)
+        # A negative number names no message: the range is empty, and the error below is raised.
         entries = await store.read_log(conversation, max(0, arguments.answer), arguments.answer + 1)
         view = await restore_view(store, conversation, entries[0]) if entries else None
         if view is None:
@@ -168,7 +175,7 @@ async def _plan_next_turn(settings: Settings, arguments: argparse.Namespace) -> 
 async def _build_turn(
     conversation: Conversation, model: _PlannedModel, policy: ContextPolicy, counting: MessageCounter
 ) -> Turn:
-    """The turn that a request would be which adds nothing."""
+    """Builds the turn of a request that adds no message."""
     provider, _, name = model.key.partition("/")
     caller, output = Caller(conversation.tenant), model.max_output_tokens
     request = build_bare_request(caller, model.name, StoredTurnRequest(), policy=policy.name, max_output_tokens=output)
@@ -195,7 +202,12 @@ def _find_policy(settings: Settings, name: str | None) -> ContextPolicy:
 async def _choose_model(
     settings: Settings, store: Store, conversation: Conversation, arguments: argparse.Namespace
 ) -> _PlannedModel:
-    """The model asked for, or that of the last answer with the window it had then."""
+    """Returns the model that is named on the command line; or else that of the last answer, with its window of that
+    time.
+
+    Raises:
+        CommandError: no model is named, and no answer has one.
+    """
     answers = await store.read_log(conversation, max(0, conversation.head_seq - 1), conversation.head_seq + 1)
     meta: Mapping[str, Any] = next((entry.meta for entry in reversed(answers) if entry.meta), {})
     name = arguments.model or meta.get("model")
@@ -203,8 +215,12 @@ async def _choose_model(
         raise CommandError(f"{conversation.id!r} has no answer yet that would name a model; give one with --model.")
     calibrated_keys = [key for key in conversation.state.get(CALIBRATIONS, {}) if key.partition("/")[2] == name]
     key, configured = _find_deployment(settings, name)
+    # A deployment that has answered in this conversation has a calibration, which makes the plan more exact than the
+    # first configured deployment would.
     if arguments.model is None and calibrated_keys:
         key = calibrated_keys[-1]
+    # The window from the best source: command line, configuration, the last answer, what was learned from an overflow,
+    # known models. Providers' model lists are not asked: the command makes no calls.
     window = arguments.window or configured
     if window is None and arguments.model is None:
         window = (meta.get("context") or {}).get("window")
@@ -214,8 +230,9 @@ async def _choose_model(
 
 
 def _find_deployment(settings: Settings, name: str) -> tuple[str, int | None]:
-    """`provider/model` of the first place that a name stands for, and the window that is configured for it."""
+    """Returns `provider/model` of the first deployment of a model name, and its configured window."""
     served = settings.served_models
+    # A name that is configured no longer gets a key, too: a plan can be made without a provider.
     if settings.uses_simulated_model or not (name in served or EVERY_MODEL in served):
         return f"simulator/{name}", None
     deployment = (served.get(name) or served[EVERY_MODEL]).expand_deployments()[0]
@@ -231,7 +248,8 @@ def _find_known_window(settings: Settings, key: str) -> int:
 
 
 def plan_to_json(preview_with_log: _PreviewWithLog) -> dict[str, Any]:
-    """The plan as an object: numbers calibrated where they are compared with the window, raw where they are counted."""
+    """Returns the plan as a JSON object. Tokens of the whole prompt are calibrated, since they are compared with the
+    window; tokens of single messages are raw counts."""
     view_preview = preview_with_log.preview
     plan = view_preview.plan
     return {
@@ -278,6 +296,7 @@ def _print_plan(preview_with_log: _PreviewWithLog, *, answer: int | None = None)
     view_preview = preview_with_log.preview
     console = Console(highlight=False)
     if not console.is_terminal:
+        # rich would wrap the lines of a file or a pipe at 80 columns.
         console = Console(highlight=False, width=PLAIN_OUTPUT_WIDTH)
     budget, plan = view_preview.budget, view_preview.plan
     saw = "would see it now" if answer is None else f"saw it for answer {answer}"

@@ -1,4 +1,4 @@
-"""`concertina simulate`: the simulated model as a server of its own."""
+"""`concertina simulate`: runs the simulated model as a server of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`concertina top`: a running gateway's load, tokens, costs and errors, live on a terminal, once elsewhere."""
+"""`concertina top`: shows load, tokens, costs and errors of a running gateway: live on a terminal, else as one page."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ from app.settings import read_client_key
 PLAIN_OUTPUT_WIDTH: Final = 100
 MIN_INTERVAL_SECONDS: Final = 0.2
 KEY_POLL_SECONDS: Final = 0.25
-"""How soon a key or another size of the terminal is noticed."""
+"""How long it takes at most to notice a key or a new size of the terminal."""
 QUIT_KEYS: Final = {"q", "Q"}
 
 
 def run(arguments: argparse.Namespace) -> int:
+    # Not written with `<`, so that `--interval nan` is refused, too.
     if not arguments.interval >= MIN_INTERVAL_SECONDS:
         raise CommandError(f"--interval: expected at least {MIN_INTERVAL_SECONDS} seconds.")
     client = OverviewClient(arguments.url, arguments.key or read_client_key())
@@ -44,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.once or not console.is_terminal or console.is_dumb_terminal:
         _print_once(console, OverviewScreen(snapshot, rates))
         return 0
-    screen = OverviewScreen(snapshot, rates, f"q quits · looks every {arguments.interval:g} s")
+    screen = OverviewScreen(snapshot, rates, f"q quits · updates every {arguments.interval:g} s")
     with contextlib.suppress(KeyboardInterrupt):
         _show_live(client, screen, rates, console, arguments.interval)
     return 0
@@ -64,7 +65,7 @@ def _print_once(console: Console, screen: OverviewScreen) -> None:
 def _show_live(
     client: OverviewClient, screen: OverviewScreen, rates: TotalRates, console: Console, interval_seconds: float
 ) -> None:
-    """Look again and again, until `q` or Ctrl-C. A gateway that goes away is waited for."""
+    """Fetches and draws the overview periodically, until `q` or Ctrl-C."""
     live = Live(screen, console=console, screen=True, auto_refresh=False)
     with open_keyboard() as wait_for_keys:
         try:
@@ -74,16 +75,21 @@ def _show_live(
                     screen.snapshot = _fetch_snapshot(client)
                     rates.add_overview(screen.snapshot.overview, time.monotonic())
                 except GatewayUnreachable:
+                    # Perhaps it restarts: the last overview stays on the screen, with the reason in its first line.
+                    # Other errors, such as a revoked key, end the command.
                     screen.snapshot = OverviewSnapshot(
                         screen.snapshot.overview, client.address, "not reached; trying again"
                     )
                 live.refresh()
-        finally:  # not `with`: Ctrl-C may come while it starts
+        finally:
+            # Not `with live`: it would not call `stop` if Ctrl-C came during the start, and would leave the terminal
+            # on the alternate screen.
             live.stop()
 
 
 def _wait_for_quit(wait_for_keys: WaitForKeys, live: Live, screen: OverviewScreen, seconds: float) -> bool:
-    """Let time pass, drawing anew when the terminal's size changes. Whether `q` was pressed."""
+    """Waits for some seconds, and draws again when the terminal's size changes. Returns early with True if `q` is
+    pressed."""
     until = time.monotonic() + seconds
     while (seconds_left := until - time.monotonic()) > 0:
         if QUIT_KEYS & set(wait_for_keys(min(seconds_left, KEY_POLL_SECONDS))):
@@ -95,12 +101,13 @@ def _wait_for_quit(wait_for_keys: WaitForKeys, live: Live, screen: OverviewScree
 
 KEY_READ_BYTES: Final = 64
 WaitForKeys = Callable[[float], str]
-"""Waits for so many seconds, or for keys; the keys, or nothing."""
+"""Waits for at most so many seconds until keys are pressed; returns the keys, or an empty string."""
 
 
 @contextmanager
 def open_keyboard() -> Iterator[WaitForKeys]:
-    """Keys as they are pressed, unseen; where there is no keyboard, time only passes. Ctrl-C interrupts as ever."""
+    """Yields a function that waits for keys. Keys are read without Enter and are not shown; Ctrl-C interrupts as usual.
+    Without a keyboard, the function only waits. The terminal's settings are restored at the end."""
     if not sys.stdin.isatty():
         yield _sleep_without_keyboard
         return

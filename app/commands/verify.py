@@ -1,4 +1,5 @@
-"""`concertina verify`: check a database against itself, beside running gateways, changing nothing."""
+"""`concertina verify`: checks whether the rows of a database agree with each other. It only reads, and may run beside
+gateways."""
 
 from __future__ import annotations
 
@@ -31,6 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
         print_interruption("Nothing was written; run the command again.")
         raise
     except (GatewayError, ValueError) as error:
+        # Handled here and not in `app.__main__`, whose exit status 1 would mean that faults were found.
         print(f"concertina: {error}", file=sys.stderr)
         return EXIT_COULD_NOT_VERIFY
     if arguments.json:

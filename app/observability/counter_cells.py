@@ -1,9 +1,9 @@
-"""Numbers in memory, each at a place that is found once and then only added to.
+"""Keeps the numbers of metrics in memory: each series has cells, which are found once and then only added to.
 
-One process counts in memory of its own. Several that serve together count in a folder: a file of numbers for each,
-mapped into memory, and beside it a journal that says which number is which. So whoever is asked can tell for all, a
-killed process loses nothing that it had counted, and the next one goes on counting in its files. A folder that nothing
-more can be written to costs numbers that are new, and never a request.
+A process that serves alone counts in private memory. Several worker processes count in a shared folder: each has a file
+of cells, mapped into memory, and a journal that says which cells belong to which series. So any worker can report the
+sums of all, a killed process loses nothing that it counted, and its successor continues in its files. If nothing more
+can be written to the folder, new series are not counted; no request fails (decision 23).
 """
 
 from __future__ import annotations
@@ -25,26 +25,32 @@ log = logging.getLogger(__name__)
 
 CELL_COUNT: Final = 1 << 16
 CELL_BYTES: Final = 8
+"""A cell is a C double."""
 SPILL_CELLS: Final = 64
-"""At the beginning: where what finds no place any more is counted and never read."""
+"""The first cells belong to no series and are never read. A series that gets no cells is counted there, so that the
+counting code needs no case for it. More than the widest family has."""
 MAX_PROCESSES: Final = 4096
 
 _BY_NAME: Final = {family.name: family for family in FAMILIES}
 
 
 class SeriesKey(NamedTuple):
-    """A series: a family, and a value for each of its labels."""
+    """Identifies a series: a family, and a value for each of its labels."""
 
     family: MetricFamily
     labels: tuple[str, ...]
 
 
 class CounterCells:
-    """The numbers of one process.
+    """The cells of one process.
 
     Args:
-        memory: zeros, or what a process before this one has counted.
-        journal: where places are written down for others; None: nobody else reads them.
+        memory: the cells: zeros, or the numbers of the process before this one.
+        journal: the file that tells other processes the cells of each series; None if no other process reads them.
+
+    Attributes:
+        values: the cells as numbers.
+        cells_by_series: the first cell of each series.
     """
 
     def __init__(self, memory: mmap.mmap, journal: BinaryIO | None = None) -> None:
@@ -58,28 +64,33 @@ class CounterCells:
             self.read_new_series(journal)
 
     def read_new_series(self, journal: BinaryIO) -> None:
-        """Take note of series that were written down since."""
+        """Reads the series that were written to the journal since the last call."""
         for key in read_journal(journal):
             self._allocate_cells(key)
 
     def find_cell(self, family: MetricFamily, labels: tuple[str, ...]) -> int:
-        """Where a series begins; a place of its own from the first time on, as long as there are any."""
+        """Returns the first cell of a series. A new series gets cells; if that is not possible, 0 (`SPILL_CELLS`)."""
         key = SeriesKey(family, labels)
         place = self.cells_by_series.get(key)
         if place is not None:
             return place
+        # Readers number the cells by the order of the journal, so a series that is not in it must not get cells.
         if self._next + family.width > CELL_COUNT or not self._write_to_journal(key):
             return 0
         return self._allocate_cells(key)
 
     def close(self) -> None:
-        """Let others go on in these files."""
+        """Closes the journal, which ends its lock: a later process may continue in these files."""
         if self._journal is not None:
+            # `close` flushes what could not be written before, and fails again if the disk is still full.
             with contextlib.suppress(OSError):
                 self._journal.close()
 
     def _write_to_journal(self, key: SeriesKey) -> bool:
-        """Whether others can know of a series. Nothing is written behind a line that may have broken off."""
+        """Writes a new series to the journal. Returns whether other processes can find its cells.
+
+        After a failure nothing more is written: the last line may be incomplete, and a line behind it would be lost.
+        """
         if self._journal is None or self._has_journal_failed:
             return not self._has_journal_failed
         try:
@@ -87,7 +98,7 @@ class CounterCells:
             self._journal.flush()
         except OSError as error:
             self._has_journal_failed = True
-            log.error("what this process has not counted before is not counted: %s", error)
+            log.error("series that this worker has not counted before are not counted: %s", error)
         return not self._has_journal_failed
 
     def _allocate_cells(self, key: SeriesKey) -> int:
@@ -97,7 +108,10 @@ class CounterCells:
 
 
 def read_journal(journal: BinaryIO) -> Iterator[SeriesKey]:
-    """Series in the order of their places, from where the file was read to before; half a line waits for its rest."""
+    """Yields the series that follow the file's position, in the order of their cells.
+
+    An incomplete last line is left for the next call: another process may be writing it.
+    """
     while True:
         start = journal.tell()
         line = journal.readline()
@@ -109,18 +123,21 @@ def read_journal(journal: BinaryIO) -> Iterator[SeriesKey]:
 
 
 def create_private_cells() -> CounterCells:
-    """For a process that serves alone."""
+    """Creates the cells of a process that serves alone."""
     return CounterCells(mmap.mmap(-1, CELL_COUNT * CELL_BYTES))
 
 
 def open_shared_cells(folder: Path) -> CounterCells:
-    """For one of several processes: files that nobody counts in now, those of a process that has ended before new ones.
+    """Opens the cells of one of several processes: the first files in the folder that no living process counts in.
+
+    Files of an ended process come before new ones, so that a worker that restarts often does not fill the folder.
 
     Raises:
         OSError: the folder cannot be used.
     """
     for number in range(MAX_PROCESSES):
         journal = _journal_path(folder, number).open("a+b")
+        # The lock lasts as long as the journal is open and ends with the process, even if it is killed.
         try:
             fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -129,6 +146,7 @@ def open_shared_cells(folder: Path) -> CounterCells:
         try:
             journal.seek(0)
             cells = CounterCells(_map_cells(folder, number), journal)
+            # Cuts off a line that the process before did not finish.
             journal.truncate(journal.tell())
         except OSError:
             journal.close()
@@ -139,14 +157,14 @@ def open_shared_cells(folder: Path) -> CounterCells:
 
 
 class PeerCells:
-    """The numbers of a process beside this one, or of one that has ended."""
+    """The cells of another worker process, or of one that has ended; also of this one, when it reads for all."""
 
     def __init__(self, folder: Path, number: int) -> None:
         self._journal = _journal_path(folder, number).open("rb")
         self.cells = CounterCells(_map_cells(folder, number), self._journal)
 
     def read_new_series(self) -> None:
-        """Take note of series that are new."""
+        """Reads the series that are new since the last call."""
         self.cells.read_new_series(self._journal)
 
     def close(self) -> None:
@@ -154,7 +172,8 @@ class PeerCells:
 
     @property
     def is_alive(self) -> bool:
-        """Whether a process counts there now. It holds a lock on its journal, which ends with it however it ends."""
+        """Whether a process counts there now. It locks its journal, and the lock ends with the process."""
+        # This file has an open file description of its own, so the lock of this very process is seen, too.
         try:
             fcntl.flock(self._journal, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -164,7 +183,8 @@ class PeerCells:
 
 
 def find_peers(folder: Path, known: dict[int, PeerCells]) -> dict[int, PeerCells]:
-    """All processes that have counted in a folder, by number."""
+    """Adds the processes that have counted in a folder to `known`, by number, and returns it."""
+    # Numbers are taken in order and files are never removed, so the first number without files ends the search.
     number = 0
     while number in known or _has_files(folder, number):
         if number not in known:
@@ -179,7 +199,7 @@ def _has_files(folder: Path, number: int) -> bool:
 
 
 def _reset_gauges(cells: CounterCells) -> None:
-    """What stood at the end of the process before this one; when it all began is no such thing."""
+    """Sets the gauges that the process before left to 0. The start time stays: it is that of the first process."""
     for (family, _), place in cells.cells_by_series.items():
         if family.kind == "gauge" and family.merging != "min":
             cells.values[place] = 0.0
@@ -187,7 +207,8 @@ def _reset_gauges(cells: CounterCells) -> None:
 
 def _map_cells(folder: Path, number: int) -> mmap.mmap:
     with _cells_path(folder, number).open("a+b") as file:
-        # Written in full: where the disk is full this fails, and a number that is counted later would kill the process.
+        # Written in full: if the disk is full, this fails now. In a sparse file, counting would fail later, by a signal
+        # that kills the process.
         file.write(bytes(max(0, CELL_COUNT * CELL_BYTES - file.seek(0, io.SEEK_END))))
         file.flush()
         return mmap.mmap(file.fileno(), CELL_COUNT * CELL_BYTES)

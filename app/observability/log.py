@@ -1,7 +1,7 @@
-"""Logging: one line for each event, JSON for machines or text for a terminal. Never a message's content, never a key.
+"""Writes log lines: one line for each event, as JSON for machines or as text for a terminal.
 
-What a line tells beside its text comes from `extra`: numbers, claims and short names. Longer texts are left out, since
-they could only be content; what looks like a key or a password in a library's message is blotted out.
+A line never contains content or keys. Its fields come from `extra`: numbers, booleans and short names. Longer texts are
+left out, because they may be content. Whatever looks like a key or a password in a library's message is replaced.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from app.observability.tracing import current_span
 LogFormat = Literal["auto", "json", "text"]
 
 MAX_FIELD_CHARS = 200
+"""A longer text is left out of the fields, because it may be content."""
 FLUSH_SECONDS: Final = 0.05
-"""How long an ordinary line may wait for others. A system call for each takes longer than to make it."""
+"""How long a line may wait to be written together with others. A system call takes longer than rendering a line."""
 PRERENDERED_FIELDS: Final = "told_fields"
-"""The attribute of a record whose fields are all there is to tell, names and numbers by the one who made it."""
+"""The attribute of a record that holds all fields of its line. The code that sets it ensures that none is content."""
 
 _LEVELS: Final = {logging.INFO: "info", logging.WARNING: "warning"}
-"""Of lines that are not looked into."""
+"""The levels of lines with prerendered fields."""
 _root: Final = logging.getLogger()
 
 _scope: ContextVar[dict[str, str] | None] = ContextVar("log_scope", default=None)
@@ -45,12 +46,13 @@ _SECRETS = re.compile(
     re.IGNORECASE,
 )
 _CONTROL_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""What ends a line, steers a terminal, or turns the direction of what is read."""
+"""Characters that end a line, control a terminal, or turn the direction of text. A name with them could forge lines."""
 _PLAIN_VALUE = re.compile(r"[^\s\"'=]+")
 
 
-class log_scope:  # noqa: N801 - used as a function is, and a generator would take three times as long
-    """Within it, every line of this task names the request, and the conversation once it is known."""
+class log_scope:  # noqa: N801 - used like a function; a generator would take three times as long
+    """A context manager. Within it, each log line of this task has the request's id, and the conversation's id once
+    that is known."""
 
     __slots__ = ("_fields", "_token")
 
@@ -69,18 +71,26 @@ class log_scope:  # noqa: N801 - used as a function is, and a generator would ta
 
 
 def set_log_conversation(conversation_id: str) -> None:
-    """From here on, the lines of this request name its conversation too."""
+    """Adds the conversation's id to all further lines of this request."""
+    # The dict is changed in place: the pipeline may run in another task than the request, with a copy of its context.
     scope = _scope.get()
     if scope is not None:
         scope["conversation_id"] = conversation_id
 
 
 def configure_logging(level: str, log_format: LogFormat = "auto", stream: TextIO | None = None) -> None:
-    """Send every library's log lines to one stream, standard error unless told otherwise; replaces what was set up."""
+    """Sends the log lines of the gateway and of all libraries to one stream, and replaces the handlers of before.
+
+    Args:
+        level: the lowest level that is written.
+        log_format: `auto` is text on a terminal, else JSON.
+        stream: the stream; None for standard error.
+    """
     stream = stream or sys.stderr
     as_text = log_format == "text" or (log_format == "auto" and stream.isatty())
     handler = BufferedLogHandler(stream)
     handler.setFormatter(TextFormatter() if as_text else JsonFormatter())
+    # Lines that wait in the handler of before would be lost with it.
     flush_log()
     root = logging.getLogger()
     root.handlers[:] = [handler]
@@ -88,22 +98,24 @@ def configure_logging(level: str, log_format: LogFormat = "auto", stream: TextIO
 
 
 def find_json_handler() -> BufferedLogHandler | None:
-    """What takes all lines and makes JSON of them; None where others want to see records as well."""
+    """Returns our handler if it is the only one and writes JSON; None if another handler needs records, too."""
     handlers = _root.handlers
     only = handlers[0] if len(handlers) == 1 else None
     return only if isinstance(only, BufferedLogHandler) and type(only.formatter) is JsonFormatter else None
 
 
 def flush_log() -> None:
-    """Write what waits to be written."""
+    """Writes the lines that wait."""
     for handler in logging.getLogger().handlers:
         handler.flush()
 
 
 class BufferedLogHandler(logging.Handler):
-    """Writes lines to a stream in the order in which they came: those of an event loop up to a warning together, within
-    `FLUSH_SECONDS`; warnings and worse at once with all before them, as is everything on a terminal and outside of an
-    event loop. The end of the process writes the rest; one that is killed loses it.
+    """Writes lines to a stream in their order.
+
+    Lines below a warning that come from an event loop are written together, within `FLUSH_SECONDS`. A warning or an
+    error is written at once, with all lines before it. On a terminal and outside of an event loop each line is written
+    at once. The rest is written when the process ends; a process that is killed loses it.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -113,13 +125,13 @@ class BufferedLogHandler(logging.Handler):
         self._buffer: deque[str] = deque()
         self._write_lock = threading.Lock()
         self._flush_loop: asyncio.AbstractEventLoop | None = None
-        """Where `flush` is due."""
+        """The event loop in which a call of `flush` is due."""
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Take a line. Without the lock of other handlers: a `deque` needs none."""
+        """Takes a record. Unlike `logging.Handler` it takes no lock, because `deque.append` needs none."""
         try:
             self._buffer.append(self.format(record) + "\n")
-        except Exception:  # noqa: BLE001 - a line that cannot be made is no fault of whoever wrote it
+        except Exception:  # noqa: BLE001 - a line that cannot be rendered must not fail the code that logs it
             self.handleError(record)
             return True
         if self._is_terminal or record.levelno >= logging.WARNING:
@@ -129,7 +141,7 @@ class BufferedLogHandler(logging.Handler):
         return True
 
     def write_line(self, level: int, logger: str, message: str, fields: dict[str, Any]) -> None:
-        """Take a line that is not looked into; as `handle` does, without a record."""
+        """Takes a line with prerendered fields. Does the same as `handle`, without a record."""
         self._buffer.append(_render_json_line(level, logger, message, time.time(), fields) + "\n")
         if self._is_terminal or level >= logging.WARNING:
             self.flush()
@@ -139,34 +151,39 @@ class BufferedLogHandler(logging.Handler):
     def _schedule_flush(self) -> None:
         try:
             loop = asyncio.get_running_loop()
+        # A thread, or code before and after the event loop: nothing would call `flush` later.
         except RuntimeError:
             self.flush()
             return
+        # Another loop than the last one: that one may have ended before it called `flush`.
         if self._flush_loop is not loop:
             self._flush_loop = loop
             loop.call_later(FLUSH_SECONDS, self.flush)
 
     def flush(self) -> None:
-        """Write what waits. Where nobody takes it there is nobody to be told."""
+        """Writes the lines that wait. A stream that fails is ignored: there is no other place to report it."""
         with self._write_lock:
+            # Before the buffer is emptied: a line that comes from now on schedules the next flush.
             self._flush_loop = None
             lines = []
             while self._buffer:
                 lines.append(self._buffer.popleft())
             if lines:
+                # `ValueError`: the stream is closed.
                 with contextlib.suppress(OSError, ValueError):
                     self._write("".join(lines))
 
     def _write(self, text: str) -> None:
         try:
             self._stream.write(text)
+        # The terminal's encoding lacks a character, or a text has half a surrogate pair.
         except UnicodeEncodeError:
             self._stream.write(text.encode("ascii", "backslashreplace").decode())
         self._stream.flush()
 
 
 class JsonFormatter(logging.Formatter):
-    """A line as one JSON object: `time`, `level`, `logger`, `message`, then the fields."""
+    """Renders a line as one JSON object: `time`, `level`, `logger`, `message`, then the fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         if (told := getattr(record, PRERENDERED_FIELDS, None)) is not None:
@@ -184,7 +201,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """A line for eyes: time, level, message, then the fields as `name=value`."""
+    """Renders a line for people: time, level, message, then the fields as `name=value`."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = "".join(f"  {name}={_quote_value(value)}" for name, value in collect_fields(record).items())
@@ -197,7 +214,7 @@ class TextFormatter(logging.Formatter):
 
 
 def _render_json_line(level: int, logger: str, message: str, created: float, fields: dict[str, Any]) -> str:
-    """The same line where there is nothing to look for: orjson writes it in a tenth of the time."""
+    """Renders a line with prerendered fields, as `JsonFormatter` does, in a tenth of the time by means of orjson."""
     second = int(created)
     line = {
         "time": f"{_format_second(second)}.{int((created - second) * 1000):03}+00:00",
@@ -206,20 +223,22 @@ def _render_json_line(level: int, logger: str, message: str, created: float, fie
         "message": message,
         **fields,
     }
+    # A client may send a key in place of a model's name, by mistake.
     if "model" in fields:
         line["model"] = _redact_name(fields["model"])
+    # orjson escapes control characters below space. All others in `_CONTROL_CHARACTERS` but DEL are not ASCII.
     text = orjson.dumps(line).decode()
     return text if text.isascii() and "\x7f" not in text else _escape_control_characters(text)
 
 
 @functools.lru_cache(maxsize=2)
 def _format_second(unix_seconds: int) -> str:
-    """A time of day but for the parts of a second: the lines of a second share it."""
+    """Formats a time in whole seconds. Cached, because all lines of one second share it."""
     return datetime.fromtimestamp(unix_seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def collect_fields(record: logging.LogRecord) -> dict[str, Any]:
-    """The fields of the current scope and of the record's `extra`, without whatever could be content, and the span."""
+    """Returns the fields of a record: the current scope, `extra` and the current span, without what may be content."""
     if (told := getattr(record, PRERENDERED_FIELDS, None)) is not None:
         return {name: _redact_value(value) for name, value in told.items()}
     extra = {name: value for name, value in vars(record).items() if name not in _OWN_ATTRIBUTES}
@@ -245,12 +264,12 @@ def _redact_secrets(text: str) -> str:
 
 
 def _escape_control_characters(text: str) -> str:
-    """A text that stays on its line and leaves a terminal alone, whoever wrote it."""
+    """Escapes characters that would end the line or control a terminal."""
     return _CONTROL_CHARACTERS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _quote_value(value: Any) -> str:
-    """A value that cannot be read as two, or as another field."""
+    """Renders a value of a text line. Quotes it if it could be read as several values, or as another field."""
     text = str(value)
     if _PLAIN_VALUE.fullmatch(text) and text.isprintable():
         return text

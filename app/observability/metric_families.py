@@ -1,7 +1,8 @@
-"""What is counted: every family of numbers with its labels and what it means. Pure.
+"""Declares every metric family with its labels and its meaning. Pure.
 
-Labels are names of our own, statuses, and names of models and providers, which are bounded (`names`); never a tenant, a
-conversation, a key or anything that was said.
+Labels are the gateway's own names, statuses, and names of providers and models, which `Metrics.model_label` bounds. A
+label is never a tenant, a conversation, a key or content: the number of series would grow without bound, and
+`/metrics` is rarely protected.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ PREFIX: Final = "concertina_"
 Kind = Literal["counter", "gauge", "histogram"]
 GaugeMerge = Literal["sum", "max", "min"]
 
+# Upper ends of histogram buckets. Requests and model calls take from milliseconds to minutes.
 SECONDS_BOUNDS: Final = (
     0.005,
     0.01,
@@ -32,6 +34,7 @@ SECONDS_BOUNDS: Final = (
     300.0,
     600.0,
 )
+# An operation of the store takes from a tenth of a millisecond to its timeout of a few seconds.
 SHORT_SECONDS_BOUNDS: Final = (
     0.0001,
     0.00025,
@@ -54,24 +57,33 @@ SHARE_BOUNDS: Final = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 
 MODEL_LABELS: Final = ("provider", "model")
 
 CONSOLE: Final = "console"
-"""The `endpoint` of what the console's pages read."""
+"""The label `endpoint` of reads by the console's pages."""
 OTHER: Final = "other"
-"""Stands for what has no name of its own: unknown paths, models beyond the bound."""
+"""The label of unknown paths, and of models beyond `MAX_MODEL_LABELS`."""
 _OPERATOR_ENDPOINTS: Final = (
     *("/healthz", "/readyz", "/metrics", "/docs", "/openapi.json", "/console", "/v1/admin/"),
     *(CONSOLE, OTHER),
 )
-"""How endpoints begin that operators and their tools ask."""
+"""Prefixes of the endpoints that operators and their tools request."""
 
 
 def is_application_endpoint(endpoint: str) -> bool:
-    """Whether applications ask this endpoint: requests for it are the gateway's traffic."""
+    """Whether applications request this endpoint. The overview counts only their requests."""
     return not endpoint.startswith(_OPERATOR_ENDPOINTS)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class MetricFamily:
-    """A metric. `bounds` are the upper ends of a histogram's buckets, without infinity."""
+    """A metric family. Equal only to itself, so that a lookup by family costs little.
+
+    Attributes:
+        name: the name without `PREFIX`.
+        kind: the type, as Prometheus has it.
+        help: the description in `/metrics` and `docs/telemetry.md`.
+        labels: the names of the labels.
+        bounds: the upper ends of a histogram's buckets, without infinity.
+        merging: how a gauge's values of several processes become one number.
+    """
 
     name: str
     kind: Kind
@@ -79,16 +91,16 @@ class MetricFamily:
     labels: tuple[str, ...] = ()
     bounds: tuple[float, ...] = ()
     merging: GaugeMerge = "sum"
-    """What a gauge's values of several processes come to."""
 
     @property
     def full_name(self) -> str:
-        """As Prometheus knows it."""
+        """The name in `/metrics`."""
         return PREFIX + self.name
 
     @property
     def width(self) -> int:
-        """How many numbers one series has: a histogram's sum, then how often each bucket was hit."""
+        """The number of cells of one series. A histogram has its sum, then a count for each bucket."""
+        # Two more than bounds: the sum, and the bucket above the last bound.
         return len(self.bounds) + 2 if self.kind == "histogram" else 1
 
 
@@ -105,92 +117,121 @@ def _histogram(name: str, told: str, *labels: str, bounds: tuple[float, ...] = S
 
 
 REQUESTS: Final = _counter("requests_total", "Requests, by path and status of the answer.", "endpoint", "code")
-REQUEST_SECONDS: Final = _histogram("request_seconds", "From a request to its answer's end.", "endpoint", "stream")
+REQUEST_SECONDS: Final = _histogram("request_seconds", "From a request to the end of its answer.", "endpoint", "stream")
 FIRST_BYTE_SECONDS: Final = _histogram(
-    "first_byte_seconds", "From a chat completion's request to the first byte of its answer's body.", "stream"
+    "first_byte_seconds", "From the request for a chat completion to the first byte of the answer's body.", "stream"
 )
-ERRORS: Final = _counter("errors_total", "Errors that clients were told, those inside streams too.", "code", "status")
+ERRORS: Final = _counter("errors_total", "Errors that were sent to clients, also inside streams.", "code", "status")
 OPERATOR_ERRORS: Final = _counter(
     "operator_errors_total",
-    "Those of them that no application was told: answers to probes, scrapers, the console, `/v1/admin` and unknown"
-    " paths.",
+    "The part of `errors_total` that no application got: probes, metrics, the console, `/v1/admin` and unknown paths.",
     "code",
     "status",
 )
-DISCONNECTS: Final = _counter("client_disconnects_total", "Clients that hung up before their answer's end.")
+DISCONNECTS: Final = _counter("client_disconnects_total", "Clients that disconnected before the end of their answer.")
 IN_FLIGHT: Final = _gauge("requests_in_flight", "Chat completions that are being answered.")
 STREAMS: Final = _gauge("streams_open", "Streams that have begun and not ended.")
-ADMITTED: Final = _gauge("requests_admitted", "Requests that ask a model and have a place among those that may.")
-WAITING: Final = _gauge("requests_waiting", "Requests that wait for such a place.")
+ADMITTED: Final = _gauge("requests_admitted", "Requests that have an admission slot and may call a model.")
+WAITING: Final = _gauge("requests_waiting", "Requests that wait for an admission slot.")
 ADMISSION_WAIT_SECONDS: Final = _histogram(
-    "admission_wait_seconds", "How long requests that had to wait for a place, and got one, waited."
+    "admission_wait_seconds",
+    "How long requests waited for a slot; those that found one free are not counted.",
 )
-REFUSALS: Final = _counter("refusals_total", "Requests that got no place.", "reason")
-CONNECTIONS: Final = _gauge("connections_open", "Connections of clients.")
-CUTS: Final = _counter("connections_cut_total", "Connections that were refused, or ended before their time.", "reason")
+REFUSALS: Final = _counter("refusals_total", "Requests that got no admission slot.", "reason")
+CONNECTIONS: Final = _gauge("connections_open", "Open connections of clients.")
+CUTS: Final = _counter(
+    "connections_cut_total", "Connections of clients that the gateway refused or closed early.", "reason"
+)
 
-TURNS: Final = _counter("turns_total", "Answers of models, by what their prompts were.", "status", "policy")
-INTERRUPTED: Final = _counter("interrupted_turns_total", "Those of them that broke off, or whose client hung up.")
-REPLAYS: Final = _counter(
-    "replays_total", "Answers that were given again, or to several attempts at once; no model was asked for them."
+TURNS: Final = _counter(
+    "turns_total", "Answers of models, by the context status of their prompts and the policy.", "status", "policy"
 )
-RECOVERIES: Final = _counter("overflow_recoveries_total", "Answers that came after a prompt was refused as too long.")
+INTERRUPTED: Final = _counter(
+    "interrupted_turns_total", "The part of `turns_total` that broke off, or whose client disconnected."
+)
+REPLAYS: Final = _counter(
+    "replays_total",
+    "Answers that retries got without another call of a model: stored, or of a request that still ran.",
+)
+RECOVERIES: Final = _counter(
+    "overflow_recoveries_total",
+    "Answers to a smaller prompt, after the provider had refused the first one as too long.",
+)
 PROMPT_TOKENS: Final = _counter(
     "prompt_tokens_total",
-    "Tokens of prompts: `estimated` is our count of what was sent, `reported` the provider's, `cached` what of that it"
-    " read from its cache, `log` the whole histories, `saved` what of them was not sent.",
+    "Tokens of prompts: `estimated` is our count of what was sent, `reported` the provider's count, `cached` the part"
+    " of it that the provider read from its cache, `log` the whole histories, `saved` the part of them that was not"
+    " sent.",
     "kind",
     *MODEL_LABELS,
 )
-COMPLETION_TOKENS: Final = _counter("completion_tokens_total", "Tokens of answers, as reported.", *MODEL_LABELS)
-PRESSURE: Final = _histogram("context_pressure", "Prompt as a share of its limit.", bounds=SHARE_BOUNDS)
-COST: Final = _counter(
-    "cost_usd_total", "What answers and summaries cost by list price, as far as that is known.", "kind", *MODEL_LABELS
+COMPLETION_TOKENS: Final = _counter(
+    "completion_tokens_total", "Tokens of answers, as providers report them.", *MODEL_LABELS
 )
-SAVED_COST: Final = _counter("saved_usd_total", "What unsent tokens would have cost, by list price.", *MODEL_LABELS)
+PRESSURE: Final = _histogram("context_pressure", "Tokens of a prompt as a share of its limit.", bounds=SHARE_BOUNDS)
+COST: Final = _counter(
+    "cost_usd_total", "Cost of answers and summaries by list price, as far as it is known.", "kind", *MODEL_LABELS
+)
+SAVED_COST: Final = _counter(
+    "saved_usd_total", "Cost that was saved by tokens that were not sent, by list price.", *MODEL_LABELS
+)
 UNPRICED: Final = _counter(
     "unpriced_calls_total", "Calls whose cost is not known: no `price` of the model, or no `usage` reported.", "reason"
 )
 
-COMPACTIONS: Final = _counter("compactions_total", "Ranges that were to be summarized.", "outcome", "trigger")
-COMPACTION_SECONDS: Final = _histogram("compaction_seconds", "How long a range took.", "outcome")
+COMPACTIONS: Final = _counter(
+    "compactions_total", "Compactions; each makes the summary of one range.", "outcome", "trigger"
+)
+COMPACTION_SECONDS: Final = _histogram("compaction_seconds", "How long the compaction of a range took.", "outcome")
 COMPACTING: Final = _gauge("compactions_running", "Ranges that are being summarized.")
-SUMMARY_TOKENS: Final = _counter("summary_tokens_total", "Tokens of summary calls, as reported.", "kind", *MODEL_LABELS)
+SUMMARY_TOKENS: Final = _counter(
+    "summary_tokens_total", "Tokens of summary calls, as providers report them.", "kind", *MODEL_LABELS
+)
 
 LEASE_WAIT_SECONDS: Final = _histogram(
     "lease_wait_seconds",
-    "How long a conversation or a range was waited for.",
+    "How long the lease of a conversation or a range was waited for.",
     "of",
     "outcome",
     bounds=LONG_WAIT_BOUNDS,
 )
-STORE_SECONDS: Final = _histogram("store_seconds", "What the store took.", "operation", bounds=SHORT_SECONDS_BOUNDS)
-STORE_ERRORS: Final = _counter("store_errors_total", "Operations that found the store away.", "operation")
+STORE_SECONDS: Final = _histogram(
+    "store_seconds", "How long an operation of the store took.", "operation", bounds=SHORT_SECONDS_BOUNDS
+)
+STORE_ERRORS: Final = _counter(
+    "store_errors_total", "Operations that failed because the store was unavailable.", "operation"
+)
 STORE_QUEUE: Final = _gauge("store_queue_depth", "Operations of the store that wait or run.")
 
 UPSTREAM_REQUESTS: Final = _counter(
-    "upstream_requests_total", "Calls of providers, tries that failed included.", *MODEL_LABELS, "purpose", "outcome"
+    "upstream_requests_total", "Calls of providers, including failed ones.", *MODEL_LABELS, "purpose", "outcome"
 )
-UPSTREAM_SECONDS: Final = _histogram("upstream_seconds", "From a call to its answer's end.", *MODEL_LABELS, "purpose")
+UPSTREAM_SECONDS: Final = _histogram(
+    "upstream_seconds", "From a call to the end of its answer.", *MODEL_LABELS, "purpose"
+)
 UPSTREAM_FIRST_BYTE_SECONDS: Final = _histogram(
     "upstream_first_byte_seconds", "From a call to the first byte of its answer's body.", *MODEL_LABELS, "purpose"
 )
 UPSTREAM_RETRIES: Final = _counter(
-    "upstream_retries_total", "Calls of a deployment that had just failed.", *MODEL_LABELS
+    "upstream_retries_total", "Calls that were repeated at a deployment that had just failed.", *MODEL_LABELS
 )
 UPSTREAM_FALLBACKS: Final = _counter(
     "upstream_fallbacks_total", "Answers of a deployment that is not the first for its model.", *MODEL_LABELS
 )
 BREAKER_OPEN: Final = _gauge(
-    "upstream_breaker_open", "1 while a deployment is left alone, or on trial.", *MODEL_LABELS, "purpose", merging="max"
+    "upstream_breaker_open",
+    "1 while the circuit breaker of a deployment is open, or lets one call through as a trial.",
+    *MODEL_LABELS,
+    "purpose",
+    merging="max",
 )
 
-TASKS: Final = _gauge("background_tasks", "Work that goes on behind requests.")
-WORKERS: Final = _gauge("workers", "Processes that serve.")
-STARTED: Final = _gauge("start_time_seconds", "When the first of them started, Unix time.", merging="min")
-BUILD: Final = _gauge("build_info", "1, with what is running.", "version", "database", merging="max")
+TASKS: Final = _gauge("background_tasks", "Tasks that run in the background.")
+WORKERS: Final = _gauge("workers", "Worker processes.")
+STARTED: Final = _gauge("start_time_seconds", "When the first worker process started, Unix time.", merging="min")
+BUILD: Final = _gauge("build_info", "1; the labels say what is running.", "version", "database", merging="max")
 
 FAMILIES: Final[tuple[MetricFamily, ...]] = tuple(
     one for one in list(globals().values()) if isinstance(one, MetricFamily)
 )
-"""All of them, in the order in which they are told."""
+"""All families, in the order of their declaration, which is their order in `/metrics`."""

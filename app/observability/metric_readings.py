@@ -1,4 +1,4 @@
-"""What was counted, read: for one process or for all that serve together."""
+"""Reads what was counted, by one process or by all workers together."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ from app.observability.counter_cells import CounterCells, PeerCells, SeriesKey, 
 from app.observability.metric_families import MetricFamily
 
 Series = Sequence[float]
-"""One number; of a histogram its sum, then how often each bucket was hit, the last without an upper end."""
+"""The numbers of a series: one number; for a histogram its sum, then a count for each bucket. The last bucket has no
+upper end."""
 
 
 class MetricsSnapshot:
-    """A reading: every series with its numbers."""
+    """All series with their numbers at one moment."""
 
     def __init__(self, series: dict[SeriesKey, list[float]]) -> None:
         self._series = series
 
     def iter_series(self, family: MetricFamily) -> Iterator[tuple[dict[str, str], Series]]:
-        """The family's series, each with its labels by name."""
+        """Yields the series of a family: its labels by name, and its numbers."""
         for key, numbers in self._series.items():
             if key.family is family:
                 yield dict(zip(family.labels, key.labels, strict=True)), numbers
 
     def sum_series(self, family: MetricFamily, **labels: str) -> float:
-        """Of a counter or gauge, over all series that have these labels."""
+        """Returns the sum over all series of a counter or gauge that have these labels."""
         return sum(numbers[0] for told, numbers in self.iter_series(family) if labels.items() <= told.items())
 
     def sum_histogram(self, family: MetricFamily, **labels: str) -> list[float]:
-        """A histogram over all series that have these labels."""
+        """Returns the sum of all series of a histogram that have these labels."""
         total = [0.0] * family.width
         for told, numbers in self.iter_series(family):
             if labels.items() <= told.items():
@@ -37,7 +38,7 @@ class MetricsSnapshot:
         return total
 
     def sum_by_label(self, family: MetricFamily, label: str) -> dict[str, float]:
-        """Totals of a counter by the values of one label."""
+        """Returns the totals of a counter by the values of one label."""
         totals: dict[str, float] = {}
         for told, numbers in self.iter_series(family):
             totals[told[label]] = totals.get(told[label], 0.0) + numbers[0]
@@ -45,10 +46,11 @@ class MetricsSnapshot:
 
 
 class MetricsReader:
-    """Reads the numbers of this process, and of those beside it if there are any.
+    """Reads the numbers of this process, and of other workers if there are any.
 
     Args:
-        folder: where several processes count; None: this one is alone.
+        own: the cells of this process.
+        folder: the folder in which the workers count; None if this process serves alone.
     """
 
     def __init__(self, own: CounterCells, folder: Path | None) -> None:
@@ -57,27 +59,33 @@ class MetricsReader:
         self._peers: dict[int, PeerCells] = {}
 
     def read_snapshot(self) -> MetricsSnapshot:
-        """Counters of everybody who ever counted, gauges of those who live."""
+        """Reads the counters of all processes that ever counted, and the gauges of those that live."""
         series: dict[SeriesKey, list[float]] = {}
         if self._folder is None:
             _merge_cells(series, self._own, is_alive=True)
             return MetricsSnapshot(series)
+        # The peers include this process.
         for peer in find_peers(self._folder, self._peers).values():
             peer.read_new_series()
             _merge_cells(series, peer.cells, is_alive=peer.is_alive)
         return MetricsSnapshot(series)
 
     def close(self) -> None:
-        """Nothing more is read."""
+        """Closes the files of the other processes."""
         for peer in self._peers.values():
             peer.close()
         self._peers.clear()
 
 
 def estimate_quantile(share: float, family: MetricFamily, series: Series) -> float | None:
-    """An estimate from a histogram, between the ends of the bucket that it falls in; None where nothing was seen.
+    """Estimates a quantile from a histogram, linearly within its bucket; returns None if the histogram is empty.
 
-    What lies above the last end is told as that end, as Prometheus' `histogram_quantile` does.
+    In the bucket above the last bound it is the last bound, as in Prometheus' `histogram_quantile`.
+
+    Args:
+        share: the quantile, 0 to 1.
+        family: the family, for its bounds.
+        series: the histogram's numbers.
     """
     hits = series[1:]
     seen = sum(hits)
@@ -95,8 +103,10 @@ def estimate_quantile(share: float, family: MetricFamily, series: Series) -> flo
 
 
 def _merge_cells(series: dict[SeriesKey, list[float]], cells: CounterCells, *, is_alive: bool) -> None:
+    """Adds the numbers of one process to `series`."""
     for key, place in list(cells.cells_by_series.items()):
         family = key.family
+        # A dead process has no open connections and runs no tasks. Only the start time is true of it.
         if family.kind == "gauge" and not is_alive and family.merging != "min":
             continue
         found: list[float] = [*cells.values[place : place + family.width]]

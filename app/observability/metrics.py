@@ -1,6 +1,6 @@
-"""Counts what happens. One object for a process; whoever sees something happen tells it, in a few hundred nanoseconds.
+"""Counts events in metrics: one `Metrics` object for a process, which each room gets as an argument.
 
-Works in the event loop's thread only: numbers are added to, and not behind a lock.
+A count takes a few hundred nanoseconds. It takes no lock, so everything here must run in the event loop's thread.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from app.observability.metric_readings import MetricsReader, MetricsSnapshot
 log = logging.getLogger(__name__)
 
 MAX_MODEL_LABELS: Final = 100
+"""How many models have a label of their own. It bounds the series, because clients choose the names of models."""
 MAX_CACHED_MODEL_SERIES: Final = 500
-"""Of places that are found once: models, by how their answers may end."""
+"""How many combinations of provider, model, status and policy have their cells cached."""
 
 
 class CounterSeries:
     """One series of a counter or gauge.
 
     Attributes:
-        place: of its cell, for who adds to several at once.
+        place: the index of its cell, for callers that add to several cells at once.
     """
 
     __slots__ = ("_values", "place")
@@ -58,22 +59,34 @@ class HistogramSeries:
         self._bounds = bounds
 
     def observe(self, number: float) -> None:
+        # The first cell is the sum. A value at a bound belongs to the bucket that ends there, as in Prometheus.
         place = self._place
         self._values[place] += number
         self._values[place + 1 + bisect_left(self._bounds, number)] += 1
 
 
 class TurnFacts(msgspec.Struct):
-    """An answer of a model, in numbers. None: not reported, or not known."""
+    """The numbers of one answer of a model. None means not reported, or not known.
+
+    Attributes:
+        prompt_tokens: our count of the view that was sent.
+        log_tokens: our count of the whole log, which would have been sent without the gateway.
+        pressure: the prompt as a share of its limit.
+        reported_tokens: the provider's count of the prompt.
+        cached_tokens: the part of `reported_tokens` that the provider read from its cache.
+        completion_tokens: the provider's count of the answer.
+        cost_usd: the cost of the answer by list price.
+        saved_usd: the list price of the tokens that were not sent.
+        is_whole: the answer came to its end.
+        recovered: the provider had refused the first prompt as too long.
+    """
 
     provider: str
     model: str
     policy: str
     status: str
     prompt_tokens: int
-    """Our count of what was sent."""
     log_tokens: int
-    """What would have been sent without us."""
     pressure: float
     reported_tokens: int | None = None
     cached_tokens: int | None = None
@@ -85,7 +98,7 @@ class TurnFacts(msgspec.Struct):
 
 
 class SummaryFacts(msgspec.Struct, frozen=True):
-    """A call for a summary, in numbers."""
+    """The numbers of one summarizer call. `is_reported` says whether the provider reported usage."""
 
     provider: str
     model: str
@@ -96,14 +109,22 @@ class SummaryFacts(msgspec.Struct, frozen=True):
 
 
 class Metrics:
-    """What one process has counted.
+    """The metrics of one process.
 
     Args:
-        folder: where the processes that serve together count; None: this one is alone, and so it is where the folder
-            cannot be used.
-        models: names that are told in any case; others as long as there are not too many.
-        clock: monotonic seconds.
-        unix_seconds: the time of day.
+        folder: the folder in which all workers count; None if this process serves alone. If the folder cannot be used,
+            the process counts alone, too.
+        models: names of models that have a label in any case. Other models get one up to `MAX_MODEL_LABELS`.
+        clock: returns monotonic seconds.
+        unix_seconds: returns the time as Unix seconds.
+
+    Attributes:
+        is_on: whether anything is counted. Callers ask before they compute facts that only metrics need.
+        now: the monotonic clock, for durations.
+        in_flight: chat completions that are being answered.
+        streams: open streams.
+        compacting: running compactions.
+        store_queue: operations of the store that wait or run.
     """
 
     is_on: bool = True
@@ -131,13 +152,15 @@ class Metrics:
         self.store_queue = self.counter_series(f.STORE_QUEUE)
         self._pressure = self.histogram_series(f.PRESSURE)
         self.counter_series(f.WORKERS).set(1)
+        # Counters begin at 0: if one first appears at 1, a rate over it misses the first event. Counters with labels
+        # begin when the values of their labels are known.
         for family in f.FAMILIES:
             if family.kind == "counter" and not family.labels:
                 self.counter_series(family)
         _set_start_time(self._cells, unix_seconds())
 
     def counter_series(self, family: MetricFamily, *labels: str) -> CounterSeries:
-        """A series of a counter or gauge; from the first time on it is told."""
+        """Returns a series of a counter or gauge. From the first call on the series is part of `/metrics`."""
         key = (family, labels)
         found = self._counter_cache.get(key)
         if found is None:
@@ -145,7 +168,7 @@ class Metrics:
         return found
 
     def histogram_series(self, family: MetricFamily, *labels: str) -> HistogramSeries:
-        """A series of a histogram."""
+        """Returns a series of a histogram. From the first call on the series is part of `/metrics`."""
         key = (family, labels)
         found = self._histogram_cache.get(key)
         if found is None:
@@ -154,33 +177,37 @@ class Metrics:
         return found
 
     def watch_gauge(self, family: MetricFamily, value: Callable[[], float], *labels: str) -> None:
-        """A number that is looked up whenever numbers are read."""
+        """Registers a function that returns a number; it is called whenever metrics are read."""
         self._watched.append((self.counter_series(family, *labels), value))
 
     def set_build_info(self, *, version: str, database: str) -> None:
-        """Say what is running."""
+        """Sets the gauge `build_info`, whose labels say what is running."""
         self.counter_series(f.BUILD, version, database).set(1)
 
     def read_snapshot(self) -> MetricsSnapshot:
-        """Everything that was counted until now, by all processes."""
+        """Reads everything that was counted until now, by all workers."""
+        # Before the reading, which sees the gauges in the cells only. Other workers' gauges are as old as their last
+        # reading, at most one interval of the overview.
         self.refresh_gauges()
         return self._reading.read_snapshot()
 
     def refresh_gauges(self) -> None:
-        """Look up what is watched, so that others who read see it as it is."""
+        """Writes the current values of watched gauges into the cells, where other workers read them, too."""
         for gauge, value in self._watched:
             gauge.set(value())
 
     def close(self) -> None:
-        """Nothing more is counted or read."""
+        """Closes the files of this process's cells and those of the other workers."""
         self._reading.close()
         self._cells.close()
 
     def model_label(self, name: str, *, is_served: bool = True) -> str:
-        """A model's name as a label.
+        """Returns the label of a model: its name, or `other` if too many models have a label.
 
         Args:
-            is_served: some provider has answered to it; who makes names up does not fill the list with them.
+            name: the provider's name of the model.
+            is_served: whether a provider has answered for this model. A name that no provider has confirmed gets no
+                label, so that clients cannot use up the labels with made-up names.
         """
         known = self._models.get(name)
         if known is not None:
@@ -191,17 +218,20 @@ class Metrics:
         return name
 
     def count_error(self, code: str | None, status: int, *, is_of_application: bool = True) -> None:
-        """Count an error that a client is told.
+        """Counts an error that is sent to a client.
 
         Args:
-            is_of_application: False: a probe, a scraper, the console or an operator is told.
+            code: the name of the error; None if it has none.
+            status: the HTTP status.
+            is_of_application: False if the client is a probe, a scraper, the console or an operator.
         """
         self.counter_series(f.ERRORS, code or OTHER, str(status)).add()
         if not is_of_application:
             self.counter_series(f.OPERATOR_ERRORS, code or OTHER, str(status)).add()
 
     def count_turn(self, facts: TurnFacts) -> None:
-        """A model has answered."""
+        """Counts the answer of a model."""
+        # Adds to the cells directly: a call for each number would take longer than the counting.
         key = (facts.provider, facts.model, facts.status, facts.policy)
         of = self._by_model.get(key) or self._find_model_series(key)
         values = self._cells.values
@@ -209,6 +239,7 @@ class Metrics:
         self._pressure.observe(facts.pressure)
         values[of.estimated] += facts.prompt_tokens
         values[of.log] += facts.log_tokens
+        # A view can have more tokens than the log, by quotations or summaries. A counter must not go down.
         if facts.log_tokens > facts.prompt_tokens:
             values[of.saved] += facts.log_tokens - facts.prompt_tokens
         if facts.reported_tokens is not None:
@@ -216,6 +247,7 @@ class Metrics:
             if facts.cached_tokens:
                 values[of.cached] += facts.cached_tokens
             values[of.completion] += facts.completion_tokens or 0
+        # An unknown cost is not counted as 0: the call counts as unpriced instead.
         if facts.cost_usd is not None:
             of.cost.add(facts.cost_usd)
         else:
@@ -228,7 +260,7 @@ class Metrics:
             self.counter_series(f.RECOVERIES).add()
 
     def count_summary_call(self, facts: SummaryFacts) -> None:
-        """A model was asked for a summary and answered, whatever became of that."""
+        """Counts a summarizer call that was answered, whether or not the answer was usable."""
         model = self.model_label(facts.model)
         self.counter_series(f.SUMMARY_TOKENS, "prompt", facts.provider, model).add(facts.prompt_tokens)
         self.counter_series(f.SUMMARY_TOKENS, "completion", facts.provider, model).add(facts.completion_tokens)
@@ -238,7 +270,7 @@ class Metrics:
             self.counter_series(f.UNPRICED, "price" if facts.is_reported else "usage").add()
 
     def _find_model_series(self, key: tuple[str, str, str, str]) -> _ModelSeries:
-        """Series of a model that are not looked up yet."""
+        """Returns the series of a model, and caches them up to `MAX_CACHED_MODEL_SERIES`."""
         provider, model, status, policy = key
         found = _ModelSeries(self, provider, self.model_label(model), (status, policy))
         if len(self._by_model) < MAX_CACHED_MODEL_SERIES:
@@ -247,7 +279,7 @@ class Metrics:
 
 
 class _ModelSeries:
-    """Where each answer of one model that ended alike is counted: places of cells, found once."""
+    """The cells for answers of one model with the same status and policy, so that they are looked up once."""
 
     def __init__(self, metrics: Metrics, provider: str, model: str, ended: tuple[str, str]) -> None:
         self._metrics = metrics
@@ -262,7 +294,7 @@ class _ModelSeries:
 
     @functools.cached_property
     def cost(self) -> CounterSeries:
-        """Told from the first priced answer on: what is not known is no zero."""
+        """The series of the cost. It is created by the first priced answer: an unknown cost must not appear as 0."""
         return self._metrics.counter_series(f.COST, "answer", *self._of)
 
     @functools.cached_property
@@ -271,6 +303,7 @@ class _ModelSeries:
 
 
 def _open_shared_cells(folder: Path) -> CounterCells | None:
+    # A worker without metrics is better than no worker: the process counts alone, and `/metrics` lacks its numbers.
     try:
         return open_shared_cells(folder)
     except OSError as error:
@@ -279,14 +312,14 @@ def _open_shared_cells(folder: Path) -> CounterCells | None:
 
 
 def _set_start_time(cells: CounterCells, unix_seconds: float) -> None:
-    """When it all began: a process that goes on counting for another one leaves that as it is."""
+    """Sets the start time, unless a process before this one has set it in the same files."""
     place = cells.find_cell(f.STARTED, ())
     if not cells.values[place]:
         cells.values[place] = unix_seconds
 
 
 class _NoMetrics(Metrics):
-    """Counts nothing."""
+    """Metrics that are switched off."""
 
     is_on = False
 
@@ -304,4 +337,4 @@ class _NoMetrics(Metrics):
 
 
 NO_METRICS: Final[Metrics] = _NoMetrics()
-"""For those whom nobody watches. What is counted one by one is counted into numbers that nobody reads."""
+"""The metrics of a process without metrics. Single series can still be added to; nobody reads them."""

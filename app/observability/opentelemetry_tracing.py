@@ -1,7 +1,8 @@
-"""`tracing` by OpenTelemetry: spans in a queue of its own, exported by a thread over OTLP/HTTP.
+"""Implements `tracing` by OpenTelemetry. Spans wait in a queue, and a thread exports them over OTLP/HTTP.
 
-The only file that knows the library, which is an optional extra: it is imported where traces are configured. Nothing
-global is touched: an application that embeds the gateway keeps its own tracer provider, propagators and context.
+Only this file imports the library, which is an optional extra; it is loaded if traces are configured. It leaves the
+library's global objects alone: an application that embeds the gateway keeps its own tracer provider, propagators and
+context.
 """
 
 from __future__ import annotations
@@ -41,18 +42,20 @@ log = logging.getLogger(__name__)
 
 TRACES_PATH: Final = "/v1/traces"
 EXPORT_SECONDS: Final = 10.0
-"""One try of the collector, its retries included."""
+"""The timeout of one export, including its retries."""
 CONTEXT_HEADERS: Final = (b"traceparent", b"tracestate")
 _KINDS: Final = {"internal": trace.SpanKind.INTERNAL, "client": trace.SpanKind.CLIENT}
 _EMPTY: Final = Context()
+"""An empty context. Without an explicit one the library takes the ambient one, which is the embedding application's."""
 _W3C: Final = TraceContextTextMapPropagator()
 
 
 def build_exporter(endpoint: str, headers: Mapping[str, str]) -> SpanExporter:
-    """An exporter to an OTLP/HTTP collector.
+    """Builds an exporter to an OTLP/HTTP collector.
 
     Args:
-        endpoint: its address; `/v1/traces` is added unless it ends with it.
+        endpoint: the address of the collector. `/v1/traces` is added unless it ends so.
+        headers: headers of each export, such as the collector's key.
     """
     address = endpoint.rstrip("/")
     url = address if address.endswith(TRACES_PATH) else address + TRACES_PATH
@@ -60,11 +63,13 @@ def build_exporter(endpoint: str, headers: Mapping[str, str]) -> SpanExporter:
 
 
 class OtelTracing:
-    """Traces by OpenTelemetry; `tracing.Tracing`.
+    """Implements `tracing.Tracing` by OpenTelemetry.
 
     Args:
-        exporter: called in a thread of its own, never by a request.
-        sample_ratio: of the requests whose client has not decided, the share that is traced.
+        exporter: exports the spans; called in a thread of its own, never by a request.
+        service_name: the name of the gateway in traces.
+        version: the version of the gateway.
+        sample_ratio: the share of requests that are traced, of those whose client has not decided.
         drain_seconds: how long `aclose` waits for the exporter.
     """
 
@@ -83,6 +88,7 @@ class OtelTracing:
             sampler=_Sampler(sample_ratio),
             resource=Resource.create({SERVICE_NAME: service_name, SERVICE_VERSION: version}),
             span_limits=SpanLimits(max_attribute_length=MAX_FIELD_CHARS),
+            # `aclose` shuts the provider down. The library's exit handler would wait for a collector that hangs.
             shutdown_on_exit=False,
         )
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
@@ -90,24 +96,27 @@ class OtelTracing:
         self._drain_seconds = drain_seconds
 
     def start_request_span(self, name: str, headers: RawHeaders, attributes: Attributes) -> Span:
-        """See `tracing.Tracing`. A request that is not sampled gets a span that only passes the trace on."""
+        """Starts the span of a request. A request that is not sampled gets a span that only passes the trace on."""
         parent = _extract_parent(headers)
+        # `record_exception=False`, here and below: an exception's message may contain content.
         span = self._tracer.start_span(name, parent, trace.SpanKind.SERVER, attributes, record_exception=False)
         if span.is_recording():
             return _OtelSpan(self._tracer, span, {})
+        # The provider must learn that this trace is not sampled. Otherwise it would decide for itself.
         return _UnsampledSpan(span.get_span_context()) if span.get_span_context().is_valid else NO_SPAN
 
     async def aclose(self) -> None:
-        """Export what is left; what a collector does not take in time is lost."""
+        """Exports the remaining spans. Spans that the collector does not take within `drain_seconds` are lost."""
         finished = asyncio.Event()
         loop = asyncio.get_running_loop()
 
         def shut_down() -> None:
             self._provider.shutdown()
+            # The thread may end after the timeout, when the loop is gone.
             if not loop.is_closed():
                 loop.call_soon_threadsafe(finished.set)
 
-        # A daemon, unlike the threads of the event loop's own pool: the process does not wait for a hanging collector.
+        # A daemon thread, unlike those of the event loop's pool: the process does not wait for a collector that hangs.
         threading.Thread(target=shut_down, name="traces-shutdown", daemon=True).start()
         try:
             await asyncio.wait_for(finished.wait(), self._drain_seconds)
@@ -116,7 +125,8 @@ class OtelTracing:
 
 
 class _UnsampledSpan(Span):
-    """A request that nothing is recorded of; what it calls is told so."""
+    """The span of a request that is not sampled. It records nothing; calls carry its context, so that providers do not
+    sample either."""
 
     __slots__ = ("_context",)
 
@@ -127,12 +137,19 @@ class _UnsampledSpan(Span):
         return _build_trace_headers(trace.NonRecordingSpan(self._context))
 
     def __enter__(self) -> Span:
+        # Never reset: it is its own child, and the server runs each request in a context of its own.
         make_current(self)
         return self
 
 
 class _OtelSpan(Span):
-    """A span that is recorded. `shared` is one dict for all spans of a request."""
+    """A recorded span.
+
+    Args:
+        tracer: starts child spans.
+        span: the library's span.
+        shared: attributes for model calls; one dict for all spans of a trace.
+    """
 
     __slots__ = ("_has_failed", "_shared", "_span", "_token", "_tracer", "ids")
 
@@ -148,6 +165,7 @@ class _OtelSpan(Span):
         self.ids = {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
 
     def start_child(self, name: str, kind: Kind = "internal", attributes: Attributes | None = None) -> Span:
+        # Shared attributes go to model calls only: OpenTelemetry's conventions define `gen_ai.*` for these.
         parent = trace.set_span_in_context(self._span, _EMPTY)
         told: OtelAttributes = {**self._shared, **(attributes or {})} if kind == "client" else attributes  # type: ignore[dict-item]
         span = self._tracer.start_span(name, parent, _KINDS[kind], told, record_exception=False)
@@ -156,6 +174,7 @@ class _OtelSpan(Span):
     def start_linked_trace(self, name: str) -> Span:
         links = [trace.Link(self._span.get_span_context())]
         span = self._tracer.start_span(name, _EMPTY, links=links, record_exception=False)
+        # Of the shared attributes only the conversation is true of the work in the background.
         known = {name: value for name, value in self._shared.items() if name == CONVERSATION}
         return _OtelSpan(self._tracer, span, known)
 
@@ -182,6 +201,7 @@ class _OtelSpan(Span):
         return _build_trace_headers(self._span)
 
     def end(self) -> None:
+        # The library logs a warning if a span ends twice.
         if self._span.is_recording():
             self._span.end()
 
@@ -199,7 +219,8 @@ class _OtelSpan(Span):
 
 
 class _Sampler(Sampler):
-    """As the client decided; where it did not, by the trace's id. What a recorded request caused is recorded too."""
+    """Samples a request as its client has decided; if it has not, by the ratio of trace ids. A linked trace is always
+    sampled, because only recorded spans start one."""
 
     def __init__(self, ratio: float) -> None:
         self._request_sampler = ParentBased(TraceIdRatioBased(ratio))
@@ -218,13 +239,16 @@ class _Sampler(Sampler):
         return sampler.should_sample(parent_context, trace_id, name, kind, attributes, links, trace_state)
 
     def get_description(self) -> str:
-        return "requests as their clients decide, by ratio where they do not; what those cause"
+        return "requests as their clients decide, otherwise by ratio; linked traces always"
 
 
 class QuietSpanExporter(SpanExporter):
-    """An exporter that says once that its collector is away, and once that it is back.
+    """An exporter that logs once when its collector becomes unavailable, and once when it is back.
 
-    The library's own lines, several for each batch, are left out.
+    The log lines of the library and of `urllib3`, several for each batch, are switched off in the whole process.
+
+    Args:
+        exporter: exports the spans.
     """
 
     def __init__(self, exporter: SpanExporter) -> None:
@@ -254,6 +278,8 @@ def _extract_parent(headers: RawHeaders) -> Context:
     carrier: dict[str, str] = {}
     for name, value in headers:
         if name in CONTEXT_HEADERS:
+            # Repeated headers are joined, because `tracestate` may be split. A repeated `traceparent` thereby becomes
+            # invalid and is ignored.
             key, text = name.decode(), value.decode("latin-1")
             carrier[key] = f"{carrier[key]},{text}" if key in carrier else text
     return _W3C.extract(carrier, _EMPTY) if carrier else _EMPTY

@@ -1,7 +1,7 @@
-"""The gateway's numbers at a glance: what the console's first page and `concertina top` show.
+"""Builds the overview of the gateway's metrics for the console's first page and for `concertina top`.
 
-Sampled in the background and kept for an hour. Totals are of all processes that serve together; the samples are what
-this one has seen.
+Totals are read from all workers when the overview is requested. Samples are taken in the background by each worker and
+kept in its memory for an hour.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ log = logging.getLogger(__name__)
 
 INTERVAL_SECONDS: Final = 10
 MAX_SAMPLES: Final = 360
+"""An hour of samples."""
 RECENT_SAMPLES: Final = 30
-"""Latencies are those of so many samples, as long as there were any."""
+"""Latencies are those of the last 30 samples, five minutes; if nothing was measured in them, those since the start."""
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 LATENCIES: Final[Mapping[str, tuple[MetricFamily, Mapping[str, str]]]] = {
     "first_byte_seconds": (f.FIRST_BYTE_SECONDS, {}),
@@ -38,12 +39,12 @@ SAMPLED_TOTALS: Final = (
     *("requests", "errors", "refusals"),
     *("prompt_tokens", "saved_tokens", "cached_tokens", "cost_usd"),
 )
-"""Of the totals, those that a sample has."""
+"""The fields of `totals` that each sample has, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessInfo:
-    """What does not change while a process runs."""
+    """Facts that do not change while a process runs."""
 
     version: str
     database: str
@@ -52,16 +53,20 @@ class ProcessInfo:
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
+    """A sample: its fields in the overview, and the histograms of `LATENCIES` for the difference to later ones."""
+
     fields: dict[str, Any]
     histograms: dict[str, list[float]]
 
 
 class MetricsOverview:
-    """Samples numbers and tells them.
+    """Samples the metrics and builds the overview.
 
     Args:
-        unix_seconds: the time of day.
-        sleep: such as `asyncio.sleep`.
+        metrics: the metrics of this process.
+        process_info: facts of this process.
+        unix_seconds: returns the time as Unix seconds.
+        sleep: waits between two samples, as `asyncio.sleep` does.
     """
 
     def __init__(
@@ -80,7 +85,7 @@ class MetricsOverview:
         self._sampling_task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to sample; a first time at once."""
+        """Starts to sample in the background. Takes the first sample at once."""
         self._sampling_task = asyncio.create_task(self._sample_forever())  # noqa: TID251 - ended by aclose
 
     async def aclose(self) -> None:
@@ -90,12 +95,13 @@ class MetricsOverview:
                 await self._sampling_task
 
     def take_sample(self) -> None:
-        """Take note of how things stand."""
+        """Adds a sample of the current totals."""
         numbers = self._metrics.read_snapshot()
         totals = _build_totals(numbers)
         histograms = {name: numbers.sum_histogram(family, **labels) for name, (family, labels) in LATENCIES.items()}
         before = self._samples[-1].histograms if self._samples else None
         name = "first_byte_seconds"
+        # The samples of this field are not totals: each is about the time since the sample before.
         first_bytes = histograms[name] if before is None else _subtract_series(histograms[name], before[name])
         told = {
             "at": int(self._unix_seconds()),
@@ -108,7 +114,7 @@ class MetricsOverview:
         self._samples.append(_Sample(told, histograms))
 
     def build_overview(self) -> dict[str, Any]:
-        """Everything, as it stands now."""
+        """Builds the response body of `GET /v1/admin/overview`."""
         numbers = self._metrics.read_snapshot()
         started_at = numbers.sum_series(f.STARTED)
         return {
@@ -128,9 +134,10 @@ class MetricsOverview:
         }
 
     def _build_latency(self, name: str, numbers: MetricsSnapshot) -> dict[str, float | None]:
-        """Of the last minutes; if nothing was seen in them, since the start."""
+        """Returns the quantiles of a latency in the last minutes; if those are empty, since the start."""
         family, labels = LATENCIES[name]
         ever = numbers.sum_histogram(family, **labels)
+        # Until there are enough samples, the last minutes are all the time since the start.
         recent = ever
         if len(self._samples) > RECENT_SAMPLES:
             recent = _subtract_series(ever, self._samples[-RECENT_SAMPLES - 1].histograms[name])
@@ -141,8 +148,9 @@ class MetricsOverview:
         while True:
             try:
                 self.take_sample()
-            except OSError as error:  # what others count cannot be looked at just now
-                log.warning("the numbers of this moment could not be read: %s", error)
+            # The files of other workers cannot be read now. The next sample may succeed, so the task goes on.
+            except OSError as error:
+                log.warning("the metrics of other workers could not be read: %s", error)
             await self._sleep(INTERVAL_SECONDS)
 
 
@@ -175,6 +183,7 @@ def _build_totals(numbers: MetricsSnapshot) -> dict[str, Any]:
         "summary_prompt_tokens": int(summaries.get("prompt", 0)),
         "summary_completion_tokens": int(summaries.get("completion", 0)),
         "cost_usd": _round_dollars(sum(costs.values())) if costs else None,
+        # The summaries are the price of the tokens that were not sent, so the overview shows the difference.
         "saved_usd": _round_dollars(sum(saved) - costs.get("summary", 0.0)) if saved else None,
         "compactions": _to_integers(numbers.sum_by_label(f.COMPACTIONS, "outcome")),
         "statuses": _to_integers(numbers.sum_by_label(f.TURNS, "status")),
@@ -182,13 +191,13 @@ def _build_totals(numbers: MetricsSnapshot) -> dict[str, Any]:
 
 
 def _count_requests(numbers: MetricsSnapshot) -> int:
-    """Count the requests of applications, without those of probes, scrapers, the console and operators."""
+    """Counts the requests of applications, without those of probes, scrapers, the console and operators."""
     requests = numbers.iter_series(f.REQUESTS)
     return int(sum(count for labels, (count,) in requests if is_application_endpoint(labels["endpoint"])))
 
 
 def _build_models(numbers: MetricsSnapshot) -> list[dict[str, Any]]:
-    """Of each model what it was asked and what came of it, the most asked first."""
+    """Builds a row for each model: calls, errors, tokens and cost. The model with the most calls comes first."""
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for labels, (count,) in numbers.iter_series(f.UPSTREAM_REQUESTS):
         if labels["purpose"] == "answer":
@@ -201,6 +210,7 @@ def _build_models(numbers: MetricsSnapshot) -> list[dict[str, Any]]:
             _find_model_row(rows, labels)[name] += int(count)
     for labels, (count,) in numbers.iter_series(f.COMPLETION_TOKENS):
         _find_model_row(rows, labels)["completion_tokens"] += int(count)
+    # Both kinds of cost, of answers and of summaries, count for the model that was called.
     for labels, (count,) in numbers.iter_series(f.COST):
         row = _find_model_row(rows, labels)
         row["cost_usd"] = _round_dollars((row["cost_usd"] or 0.0) + count)
@@ -216,7 +226,10 @@ def _find_model_row(rows: dict[tuple[str, str], dict[str, Any]], labels: Mapping
 
 
 def _build_errors(numbers: MetricsSnapshot) -> list[dict[str, Any]]:
-    """Errors that applications were told, the most frequent first; clients that left (499) were told none."""
+    """Builds a row for each code and status of errors that applications got, the most frequent first.
+
+    A client that disconnected (499) got no error.
+    """
     of_operators = {
         (labels["code"], labels["status"]): count for labels, (count,) in numbers.iter_series(f.OPERATOR_ERRORS)
     }

@@ -1,4 +1,4 @@
-"""Numbers as Prometheus reads them."""
+"""Renders metrics in Prometheus' formats."""
 
 from __future__ import annotations
 
@@ -16,23 +16,27 @@ from app.observability.metric_readings import MetricsSnapshot, Series
 
 
 class MetricsResponse(NamedTuple):
-    """An answer to `/metrics`."""
+    """The response to `GET /metrics`."""
 
     body: bytes
     content_type: str
 
 
 class PrometheusExposition:
-    """Tells what `read` gives, in the form that is asked for."""
+    """Renders the snapshot that `read` returns, by means of a registry of its own.
+
+    The library's global registry is not used: an application that embeds the gateway may have metrics in it.
+    """
 
     def __init__(self, read: Callable[[], MetricsSnapshot]) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(_SnapshotCollector(read))
 
     def render(self, accept: str) -> MetricsResponse:
-        """
+        """Renders all metrics.
+
         Args:
-            accept: the header: OpenMetrics where it names that, else Prometheus' text format.
+            accept: the request's header `Accept`. It selects OpenMetrics; otherwise Prometheus' text format is used.
         """
         encode, content_type = choose_encoder(accept)
         return MetricsResponse(encode(self._registry), content_type)
@@ -43,6 +47,7 @@ class _SnapshotCollector(Collector):
         self._read = read
 
     def describe(self) -> Iterable[Metric]:
+        # The registry asks for names to find clashes between collectors; this one is alone in its registry.
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -65,6 +70,6 @@ def _build_metric(family: MetricFamily, numbers: MetricsSnapshot) -> Metric:
 
 
 def _cumulative_buckets(family: MetricFamily, series: Series) -> list[tuple[str, float]]:
-    """Prometheus wants each bucket with all that lies below it."""
+    """Returns the buckets as Prometheus expects them: each count includes all buckets below."""
     ends = [*map(str, family.bounds), "+Inf"]
     return list(zip(ends, accumulate(series[1:]), strict=True))

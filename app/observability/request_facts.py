@@ -1,7 +1,7 @@
-"""What is known of the request under way, and the line that tells of it when it is over.
+"""Collects the facts of the current request and writes its log line at the end.
 
-The rooms below the edge note what they find out; nothing that a client said is noted, names of models and
-conversations aside.
+The rooms below the edge record facts in a context variable. No fact is content: of what a client sends, only names of
+models and conversations are recorded.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ _TEMPLATES: Final = {
     level: vars(logging.LogRecord(LOGGER, level, "", 0, LOG_MESSAGE, None, None))
     for level in (logging.INFO, logging.WARNING)
 }
-"""What records of requests have in common. To find out thread and process takes longer than to write the line."""
+"""The attributes that all log records of requests share. They are built once, because looking up the thread and the
+process takes longer than writing the line."""
 
 
 class ReportableError(Protocol):
-    """An error that a client is told; `errors.GatewayError`."""
+    """An error that is sent to a client; implemented by `errors.GatewayError`, which this room must not import."""
 
     @property
     def code(self) -> str | None: ...
@@ -40,8 +41,11 @@ class ReportableError(Protocol):
 
 
 class ErrorFacts(msgspec.Struct, frozen=True):
-    """What is kept of an error that a client is told. The error itself would keep its traceback, and so the request:
-    facts live as long as any timer that the request set, the one of its idle connection included."""
+    """The facts of an error that is sent to a client.
+
+    The error itself is not kept, because its traceback refers to the request with its body. Facts live as long as any
+    timer that the request has set, such as the timeout of its idle connection (decision 29).
+    """
 
     code: str | None
     name: str
@@ -49,11 +53,20 @@ class ErrorFacts(msgspec.Struct, frozen=True):
 
 
 class RequestFacts(msgspec.Struct):
-    """Of one request; None where it did not come to that.
+    """The facts of one request. A fact is None if it does not apply, or if the request ended before it was known.
+
+    The names of the fields are names in the log line.
 
     Attributes:
-        error: the one that it ended with.
-        compaction_ms: how long it waited for summaries.
+        error: the error that was sent to the client.
+        compaction_ms: how long the request waited for summaries.
+        context_status: the value of the header `x-context-status`.
+        conversation_id: the request's conversation.
+        model: the model that the request names.
+        prompt_tokens: our count of the view.
+        request_id: the id of the request.
+        saved_tokens: the tokens of the log that were not sent.
+        stream: whether the request asks for a stream.
     """
 
     error: ErrorFacts | None = None
@@ -72,33 +85,35 @@ _current: ContextVar[RequestFacts | None] = ContextVar("request_facts", default=
 
 
 def begin_facts() -> RequestFacts:
-    """Facts for the request that this task answers."""
+    """Starts the facts of the request that this task answers."""
     facts = RequestFacts()
+    # Never reset: the server runs each request in a context of its own.
     _current.set(facts)
     return facts
 
 
 current_request_facts: Final[Callable[[], RequestFacts | None]] = _current.get
-"""The facts of the request that this task works for; None where nobody wants to know."""
+"""Returns the facts of the current request; None outside of a request, or if requests are not observed at all."""
 
 
 def record_request(model: str, *, stream: bool) -> None:
-    """What the request asks for."""
+    """Records the model that a request names, and whether it asks for a stream."""
     facts = _current.get()
     if facts is not None:
         facts.model, facts.stream = shorten_name(model), stream
 
 
 def shorten_name(text: str) -> str | None:
-    """A name that a client or a provider chose; None where it is too long to be one."""
+    """Returns a name that a client or a provider chose; None if it is so long that it may be content."""
     return text if len(text) <= MAX_FIELD_CHARS else None
 
 
 def record_error(error: ReportableError, *, replaces: bool = False) -> None:
-    """The client is told of an error, by a status or within a stream. The first one stands.
+    """Records the error that is sent to the client, as a response or within a stream. The first error is kept.
 
     Args:
-        replaces: what was noted before is not told after all.
+        error: the error.
+        replaces: whether this error is sent instead of the one that was recorded before.
     """
     facts = _current.get()
     if facts is not None and (facts.error is None or replaces):
@@ -106,14 +121,15 @@ def record_error(error: ReportableError, *, replaces: bool = False) -> None:
 
 
 def log_request(facts: RequestFacts, level: int, fields: dict[str, Any]) -> None:
-    """Write the line of a request that is over.
+    """Writes the log line of a request that has ended.
 
-    It is made without looking for the place in the code that it comes from, and written as it is: none of its fields
+    The line is rendered without a search for the calling code and without a check of its fields, because none of them
     can hold content. That takes a third of the time of an ordinary line.
 
     Args:
-        level: info or warning.
-        fields: the fields that come first; the facts are added to it.
+        facts: the facts of the request.
+        level: `logging.INFO` or `logging.WARNING`.
+        fields: the fields that come first. The facts are added to this dict.
     """
     if not _log.isEnabledFor(level):
         return
@@ -121,9 +137,11 @@ def log_request(facts: RequestFacts, level: int, fields: dict[str, Any]) -> None
     fields |= {name: value for name, value in values if value is not None}
     if facts.error is not None:
         fields["error"] = facts.error.name
+    # The usual case: nobody but our own handler gets the line, so it needs no record.
     if (lines := find_json_handler()) is not None:
         lines.write_line(level, LOGGER, LOG_MESSAGE, fields)
         return
+    # `__init__` is left out: it looks up the attributes that `_TEMPLATES` has already.
     record = logging.LogRecord.__new__(logging.LogRecord)
     now = time.time()
     record.__dict__ = {**_TEMPLATES[level], "created": now, "msecs": now % 1 * 1000, PRERENDERED_FIELDS: fields}

@@ -1,8 +1,7 @@
-"""Traces: a request and its steps as spans of time. What is here costs next to nothing while nobody traces.
+"""Declares spans and traces, and implements them for a gateway that does not trace, at next to no cost.
 
-The edge is handed a `Tracing` and begins a span for each request; the rooms below find it as `current_span()` and hang
-their own beneath it, the way log lines find their request. A span tells names, numbers and claims, never a message's
-content, a key or a tenant.
+The edge gets a `Tracing` and starts a span for each request. The rooms below find it as `current_span()`, in a context
+variable, and start child spans. A span has names, numbers and booleans, never content, a key or a tenant.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 CANCELLED: Final = "cancelled"
-"""`error.type` of work that nobody waits for any more."""
+"""The `error.type` of cancelled work."""
 CONVERSATION: Final = "gen_ai.conversation.id"
 STREAMED: Final = "gen_ai.request.stream"
 COMPACTED: Final = "gen_ai.conversation.compacted"
-"""Whether the model is shown summaries in place of a part of the conversation."""
+"""The attribute that says whether the view has summaries in place of a part of the conversation."""
 
 
 class Span:
-    """A stretch of work. This one is recorded nowhere, which is what every span is while nothing is traced.
+    """A span: a timed piece of work. This class records nothing; it is every span's class while tracing is off.
 
-    As a context manager it is the current span within, and ends with it; what is raised through it is its error.
+    As a context manager it makes itself the current span, and ends at the exit. An exception that passes is its error.
 
     Attributes:
-        is_recording: what it is told goes anywhere. Ask before gathering what costs something to know.
-        ids: `trace_id` and `span_id` for log lines; empty where there is no trace.
+        is_recording: whether attributes and events are recorded. Callers ask before they compute them.
+        ids: `trace_id` and `span_id` for log lines; empty if the span is not recorded.
     """
 
     __slots__ = ()
@@ -46,34 +45,34 @@ class Span:
     ids: Mapping[str, str] = {}
 
     def start_child(self, name: str, kind: Kind = "internal", attributes: Attributes | None = None) -> Span:
-        """A span beneath this one, begun now."""
+        """Starts a child span."""
         return self
 
     def start_linked_trace(self, name: str) -> Span:
-        """The first span of a trace of its own, for work that this one caused and does not wait for."""
+        """Starts a new trace that is linked to this span, for work that this span causes but does not wait for."""
         return self
 
     def set(self, attributes: Attributes) -> None:
-        """Say something of this span; after its end nothing is heard."""
+        """Sets attributes of this span. After its end this has no effect."""
 
     def set_shared(self, attributes: Attributes) -> None:
-        """Say something of this span and of every model call of its trace that begins from now on."""
+        """Sets attributes of this span, and of every model call that starts in its trace from now on."""
 
     def rename(self, name: str) -> None:
-        """Call it by what it turned out to be."""
+        """Renames the span, for example to the route when that is known."""
 
     def add_event(self, name: str, attributes: Attributes | None = None) -> None:
-        """Something that happened just now."""
+        """Adds an event with the current time."""
 
     def fail(self, error_type: str) -> None:
-        """It has not come to what it was begun for. The first reason stands."""
+        """Marks the span as failed. Only the first `error_type` is kept."""
 
     def trace_headers(self) -> Mapping[str, str]:
-        """W3C trace context for what is called within this span."""
+        """Returns the W3C trace context headers for calls within this span."""
         return {}
 
     def end(self) -> None:
-        """It is over; the first time counts."""
+        """Ends the span. Only the first call has an effect."""
 
     def __enter__(self) -> Span:
         return self
@@ -87,34 +86,35 @@ _current: ContextVar[Span] = ContextVar("current_span", default=NO_SPAN)
 
 
 current_span: Final[Callable[[], Span]] = _current.get
-"""The innermost span that this task works in. Bound, since every request asks half a dozen times."""
+"""Returns the current span of this task. Bound to save a call, because each request asks half a dozen times."""
 
 
 def make_current(span: Span) -> Token[Span]:
-    """Work in a span from here on; for implementations of `Span`."""
+    """Makes a span the current one; for implementations of `Span`, and for spans that end later than the block does."""
     return _current.set(span)
 
 
 def restore_span(token: Token[Span]) -> None:
-    """Work in the span before again."""
+    """Makes the span before the current one again."""
     _current.reset(token)
 
 
 def error_type_name(error: BaseException) -> str:
-    """The name of an error's class; messages stay out of spans."""
+    """Returns the name of an error's class. Its message stays out of spans, because it may contain content."""
     return CANCELLED if isinstance(error, asyncio.CancelledError) else type(error).__name__
 
 
 def trace_span(
     name: str,
 ) -> Callable[[Callable[Parameters, Coroutine[Any, Any, Result]]], Callable[Parameters, Coroutine[Any, Any, Result]]]:
-    """Give each run of a coroutine function a span beneath the current one."""
+    """Decorates a coroutine function: each run gets a child span of the current span."""
 
     def decorate(
         function: Callable[Parameters, Coroutine[Any, Any, Result]],
     ) -> Callable[Parameters, Coroutine[Any, Any, Result]]:
         @functools.wraps(function)
         def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Coroutine[Any, Any, Result]:
+            # A plain function that returns the coroutine: without a recorded span a call costs no further frame.
             work = function(*args, **kwargs)
             return _run_in_span(name, work) if _current.get().is_recording else work
 
@@ -129,7 +129,7 @@ async def _run_in_span(name: str, work: Coroutine[Any, Any, Result]) -> Result:
 
 
 class Tracing(Protocol):
-    """Begins traces. Made once for each application, and closed with it.
+    """Starts traces. Each application has one, and closes it at its end.
 
     Attributes:
         is_on: whether any request is traced.
@@ -138,18 +138,20 @@ class Tracing(Protocol):
     is_on: bool
 
     def start_request_span(self, name: str, headers: RawHeaders, attributes: Attributes) -> Span:
-        """The span of a request, beneath the client's own where its headers name one.
+        """Starts the span of a request, as a child of the client's span if the headers name one.
 
         Args:
-            headers: of the request, as ASGI gives them.
+            name: the name of the span.
+            headers: the request's headers, as ASGI has them.
+            attributes: the first attributes.
         """
 
     async def aclose(self) -> None:
-        """Deliver what is left, for a bounded time."""
+        """Exports the remaining spans, for a bounded time."""
 
 
 class NoTracing:
-    """Nobody traces."""
+    """The tracing of a gateway that does not trace."""
 
     is_on = False
 

@@ -145,7 +145,7 @@ def test_a_refusal_is_told_with_what_to_do(
         (["--url", "http://a:port"], "--url: expected"),
         (["--interval", "0"], "--interval: expected at least"),
         (["--interval", "nan"], "--interval: expected at least"),
-        (["--key", "ck_\n"], "no key has"),
+        (["--key", "ck_\n"], "printable ASCII"),
     ],
 )
 def test_what_cannot_be_watched_is_told(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:

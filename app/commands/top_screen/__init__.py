@@ -1,1 +1,1 @@
-"""What `concertina top` is made of: asking a running gateway, rates from its counters, and a page of text."""
+"""The parts of `concertina top`: the client that fetches the overview, rates from its totals, and the page of text."""

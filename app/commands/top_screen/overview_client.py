@@ -1,4 +1,4 @@
-"""Asking a running gateway how it is, over HTTP. What goes wrong is told with what to do about it."""
+"""Fetches the overview of a running gateway over HTTP. Errors say what to do."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ REFUSAL_TEXTS: Final = {
 
 
 class GatewayUnreachable(CommandError):
-    """The gateway does not answer, or not now: it may later."""
+    """The gateway does not answer, or answers 5xx; a later attempt may succeed."""
 
 
 class OverviewClient:
-    """A gateway by its address.
+    """Asks one gateway.
 
     Args:
-        url: such as `http://127.0.0.1:8000`; `/v1` at its end does not matter.
-        key: None where none is needed.
+        url: such as `http://127.0.0.1:8000`, with or without `/v1` at its end.
+        key: an API key with scope `admin`; None: the gateway needs no key.
 
     Raises:
-        CommandFailed: the URL is none.
+        CommandError: the URL or the key is malformed.
     """
 
     def __init__(self, url: str, key: str | None) -> None:
@@ -41,22 +41,25 @@ class OverviewClient:
         try:
             self._host, self._port = parts.hostname or "", parts.port
         except ValueError:
+            # `port` raises it if the port is no number, or too large. An empty host is refused below.
             self._host = ""
         if parts.scheme not in ("http", "https") or not self._host:
             raise CommandError(f"--url: expected such as http://127.0.0.1:8000, not {url!r}.")
         if key is not None and not (key.isascii() and key.isprintable()):
-            raise CommandError("the key has characters that no key has.")
+            raise CommandError("the key has other characters than printable ASCII.")
         self._uses_tls = parts.scheme == "https"
+        # Operators copy the base URL of their clients, which ends with /v1.
         self._path = parts.path.rstrip("/").removesuffix("/v1")
         self._headers = {"accept": "application/json"} | ({} if key is None else {"authorization": f"Bearer {key}"})
+        # Without user and password: the address is shown on the screen and in errors.
         self.address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{self._path}"
 
     def fetch_overview(self) -> dict[str, Any]:
-        """`GET /v1/admin/overview`.
+        """Returns the answer of `GET /v1/admin/overview`.
 
         Raises:
-            NotReached: nothing answers, or not now.
-            CommandFailed: it refuses, or is no gateway.
+            GatewayUnreachable: nothing answers, or the answer is 5xx.
+            CommandError: the gateway refuses, or something else than a gateway answers.
         """
         status, body = self._get("/v1/admin/overview")
         if status in REFUSAL_TEXTS:
@@ -66,15 +69,15 @@ class OverviewClient:
         answer = _parse_object(body)
         if status != HTTPStatus.OK or answer.get("object") != "overview":
             raise CommandError(
-                f"what answers at {self.address} (status {status}) is no Concertina; --url names another."
+                f"the server at {self.address} (status {status}) is no Concertina; name another one with --url."
             )
         return answer
 
     def fetch_unreadiness_reason(self) -> str | None:
-        """Why the gateway is not ready; None if it is.
+        """Returns why the gateway is not ready; None if it is.
 
         Raises:
-            NotReached: nothing answers.
+            GatewayUnreachable: nothing answers.
         """
         status, body = self._get("/readyz")
         return _parse_error_message(body) if status >= HTTPStatus.INTERNAL_SERVER_ERROR else None
@@ -86,10 +89,11 @@ class OverviewClient:
             answer = connection.getresponse()
             return answer.status, answer.read()
         except (OSError, http.client.HTTPException) as error:
+            # A timeout or a TLS error is an OSError, too, and may have neither `strerror` nor text.
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise GatewayUnreachable(
                 f"{self.address} is not reached: {reason}. Is a gateway running there (`concertina serve`)? "
-                "--url names another place."
+                "If it runs elsewhere, name its address with --url."
             ) from error
         finally:
             connection.close()

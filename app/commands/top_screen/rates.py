@@ -1,4 +1,4 @@
-"""Rates from counters that only grow, and how they went in the last hour."""
+"""Computes rates from totals that only grow, and fits the values of the last hour to the columns of a sparkline."""
 
 from __future__ import annotations
 
@@ -8,32 +8,36 @@ from itertools import pairwise
 from typing import Any, Final
 
 RATE_WINDOW_SECONDS: Final = 15.0
-"""Rates are those of so long: with several workers, their totals come together in jumps."""
+"""Rates are averages over this time. It smooths the totals of several workers, which grow in jumps."""
 HOUR_SECONDS: Final = 3600.0
 RATED_TOTALS: Final = ("requests", "errors", "prompt_tokens", "completion_tokens")
 
 
 class TotalRates:
-    """How fast totals grow, from one look to the next; from the gateway's own samples while there is only one."""
+    """Computes how fast totals grow, from the overviews that were fetched; while there is only one overview, from the
+    samples in it."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, dict[str, float]]] = deque()
         self._series: Mapping[str, Any] = {}
 
     def add_overview(self, overview: Mapping[str, Any], now_seconds: float) -> None:
-        """Take note of what an overview tells at a moment of a clock that only goes forward."""
+        """Adds the totals of an overview that was fetched at `now_seconds` of a monotonic clock."""
         totals = {name: float(overview["totals"].get(name) or 0) for name in RATED_TOTALS}
+        # The gateway has restarted and counts from 0: differences to the samples before would be negative.
         if self._samples and any(totals[name] < self._samples[-1][1][name] for name in RATED_TOTALS):
             self._samples.clear()
         self._samples.append((now_seconds, totals))
+        # The oldest sample that stays may be older than the window, so that the samples span all of it.
         while len(self._samples) > 2 and now_seconds - self._samples[1][0] >= RATE_WINDOW_SECONDS:
             self._samples.popleft()
         self._series = overview.get("series") or {}
 
     def rate_per_second(self, name: str) -> float | None:
-        """How much a total grows in a second, of late; None while that cannot be told."""
+        """Returns the recent growth of a total per second; None if it is not known yet."""
         if len(self._samples) > 1:
             (began, first), (ended, last) = self._samples[0], self._samples[-1]
+            # Two overviews of one moment must not divide by zero.
             return (last[name] - first[name]) / max(1e-3, ended - began)
         samples = self._series.get("samples") or []
         grown = compute_increments(samples[-2:], name)
@@ -41,7 +45,8 @@ class TotalRates:
 
 
 def compute_increments(samples: Sequence[Mapping[str, Any]], name: str) -> list[float]:
-    """By how much a total grew from sample to sample; nothing where it is not sampled. A restart begins at zero."""
+    """Returns by how much a total grew from each sample to the next; an empty list if the samples do not have it. After
+    a restart of the gateway, the total itself is the growth."""
     values = [float(sample[name]) for sample in samples if sample.get(name) is not None]
     if len(values) < len(samples):
         return []
@@ -49,16 +54,20 @@ def compute_increments(samples: Sequence[Mapping[str, Any]], name: str) -> list[
 
 
 def fit_to_columns(values: Sequence[float | None], columns: int, per_hour: int) -> list[float | None]:
-    """The last hour in so many columns, the newest at the right: of each the largest; None where there is nothing.
+    """Fits the values of the last hour to `columns` columns, the newest at the right. A column has its largest value,
+    or None if it has no values.
 
     Args:
-        values: evenly spaced, `per_hour` of them in an hour; None where nothing was seen.
+        values: evenly spaced, oldest first; None: nothing was observed.
+        columns: the number of columns.
+        per_hour: the number of values in an hour.
     """
     recent = list(values[-per_hour:])
     hour = [None] * (per_hour - len(recent)) + recent
     column_values: list[float | None] = []
     for column in range(columns):
         start = column * per_hour // columns
+        # At least one value for each column: with more columns than values, neighbours show the same value.
         known = [
             value for value in hour[start : max(start + 1, (column + 1) * per_hour // columns)] if value is not None
         ]

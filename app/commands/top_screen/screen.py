@@ -1,4 +1,5 @@
-"""An overview as lines of text that fit a terminal: what matters most first, tables cut to the rows that are left."""
+"""Draws an overview as lines of text that fit a terminal. The most important lines come first; the table of models is
+cut to the rows that are left."""
 
 from __future__ import annotations
 
@@ -26,12 +27,12 @@ from app.commands.top_screen.rates import HOUR_SECONDS, TotalRates, compute_incr
 
 MIN_WIDTH, MAX_WIDTH = 40, 160
 TALL_SCREEN_ROWS: Final = 32
-"""From so many rows on, errors get a row each."""
+"""On a terminal with at least this many rows, each error gets a row."""
 MAX_ERROR_ROWS: Final = 6
 LATENCY_NAMES: Final = ("first_byte_seconds", "request_seconds", "upstream_seconds", "store_seconds")
 QUANTILES: Final = ("p50", "p95", "p99")
 LABEL_WIDTH: Final = 12
-"""Columns of the names at the left."""
+"""The width of the labels at the left, in columns of the terminal."""
 FIGURE_WIDTH: Final = 7
 MODEL_COLUMNS: Final = (("requests", 9), ("errors", 8), ("prompt", 9), ("completion", 11), ("cached", 8), ("cost", 10))
 GOOD_STYLE, BAD_STYLE, LABEL_STYLE, HEADING_STYLE = "green", "bold red", "dim", "bold cyan"
@@ -39,19 +40,20 @@ GOOD_STYLE, BAD_STYLE, LABEL_STYLE, HEADING_STYLE = "green", "bold red", "dim", 
 
 @dataclass(frozen=True, slots=True)
 class OverviewSnapshot:
-    """What was seen at one look."""
+    """The answers of a gateway at one moment."""
 
     overview: Mapping[str, Any]
     address: str
     unreadiness_reason: str | None = None
-    """Why the gateway is not ready, or is not reached any more."""
+    """Why the gateway is not ready, or that it is no longer reached; None: it is ready."""
 
 
 class OverviewScreen:
-    """Draws what was seen last.
+    """Draws the latest snapshot.
 
     Args:
-        footer: the last line of a view that goes on, which fits the terminal. Without it everything is told.
+        footer: the last line of a live screen, which is cut to the terminal's height. Without a footer, all lines are
+            drawn.
     """
 
     def __init__(self, snapshot: OverviewSnapshot, rates: TotalRates, footer: str = "") -> None:
@@ -59,7 +61,7 @@ class OverviewScreen:
         self._rates = rates
         self._footer = footer
         self.drawn_size: ConsoleDimensions | None = None
-        """The size of the terminal when it was last drawn."""
+        """The size of the terminal when the screen was last drawn."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         self.drawn_size = options.size
@@ -72,7 +74,7 @@ class OverviewScreen:
             yield line
 
     def render_lines(self, width: int, height: int | None) -> list[Text]:
-        """All of it, in at most `height` lines (None: in as many as it takes)."""
+        """Returns the screen in at most `height` lines (None: in as many as it takes)."""
         width = max(width, MIN_WIDTH)
         overview = self.snapshot.overview
         top = [
@@ -85,6 +87,7 @@ class OverviewScreen:
         end = list(self._render_errors(width, height))
         if self._footer:
             end.append(Text(self._footer, LABEL_STYLE))
+        # Only the table of models may have any number of rows: it gets those that the other parts leave.
         model_rows = None if height is None else height - len(top) - len(end)
         middle = list(_render_model_table(overview.get("models") or [], width, model_rows))
         lines = [*top, *middle, *end]
@@ -111,8 +114,9 @@ class OverviewScreen:
         return line
 
     def _render_columns(self, width: int) -> Iterator[Text]:
-        """Load, traffic and latencies, side by side as far as there is room."""
+        """Yields load, traffic and latencies, side by side if the width allows it."""
         load, traffic, waits = self._render_load(), self._render_traffic(), self._render_latencies()
+        # A label with one, two or three figures; a space between two blocks. Together 80 columns.
         columns = (20, 27, 33)
         if width < sum(columns[:2]):
             yield from (*load, *traffic, *waits)
@@ -121,6 +125,7 @@ class OverviewScreen:
             yield from _join_columns([load, traffic], columns)
             yield from waits
             return
+        # A wide terminal moves the blocks apart, but not so far that they no longer look like one table.
         spare = min(width - sum(columns), 24) // 2
         yield from _join_columns([load, traffic, waits], [columns[0] + spare, columns[1] + spare, columns[2]])
 
@@ -216,8 +221,10 @@ class OverviewScreen:
 
 
 def _render_model_table(models: Sequence[Mapping[str, Any]], width: int, max_rows: int | None) -> Iterator[Text]:
-    """A table of models in at most `max_rows` rows, its heading included; what does not fit is counted."""
+    """Yields a table of models in at most `max_rows` rows, heading included. Models that do not fit are counted in the
+    last row."""
     columns: Sequence[tuple[str, int]] = MODEL_COLUMNS
+    # On a narrow terminal the columns at the right are left out, so that the names of models stay readable.
     while len(columns) > 2 and width - sum(size for _, size in columns) < 2 * LABEL_WIDTH:
         columns = columns[:-1]
     names = width - sum(size for _, size in columns)
@@ -228,6 +235,7 @@ def _render_model_table(models: Sequence[Mapping[str, Any]], width: int, max_row
     if not models:
         yield Text("  none has been asked yet", LABEL_STYLE)
         return
+    # If not all fit: one row less for the heading, one for the number of the others.
     fitting = len(models) if max_rows is None or len(models) < max_rows else max_rows - 2
     for model in models[:fitting]:
         yield _render_model_row(model, names, columns)
@@ -274,7 +282,7 @@ def _render_sparkline(
 
 
 def _join_columns(blocks: Sequence[Sequence[Text]], columns: Sequence[int]) -> Iterator[Text]:
-    """Blocks of lines beside each other."""
+    """Yields the lines of several blocks side by side, each block padded or cut to its width in `columns`."""
     for index in range(max(map(len, blocks))):
         line = Text()
         for block, size in zip(blocks, columns, strict=False):

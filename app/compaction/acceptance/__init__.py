@@ -1,1 +1,1 @@
-"""Whether an answer is a summary and keeps the facts, and the mechanical summary in its place."""
+"""Accepts or refuses a summarizer's answer, appends the values that it left out, and makes mechanical summaries."""

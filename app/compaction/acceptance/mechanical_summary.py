@@ -1,4 +1,4 @@
-"""A summary without a model: a line for each text and each tool call, thinned to a limit. Pure."""
+"""Makes a summary without a model: one line for each text and each tool call, thinned to a limit. Pure."""
 
 from __future__ import annotations
 
@@ -27,36 +27,44 @@ from app.conversation.messages import LogMessage, Message, Summary
 MECHANICAL_VERSION = "mechanical-2"
 
 MAX_TEXT_CHARS = 200
+"""The most characters of a message's text in its line."""
 HEAD_SHARE = 0.25
-"""Of the lines that are kept, those from the beginning, where the task was set."""
+"""The share of the room for lines that goes to the first lines, because the task is usually set there."""
 
 APPENDIX_SHARE = 0.4
-"""Of a summary's limit, what is kept for values that its lines leave out."""
+"""The share of a summary's limit that is reserved for values that its lines leave out."""
 
 
 def build_mechanical_summary(
     messages: Sequence[LogMessage], earlier_summaries: Sequence[Summary], limit_tokens: int, count_tokens: CountTokens
 ) -> str:
-    """Lines of earlier summaries and of messages, then the values that they leave out, all within a limit.
+    """Returns lines of earlier summaries and of messages, then the values that these lines leave out.
 
     Args:
-        earlier_summaries: summaries that this one stands for besides the messages.
+        messages: the log messages of the range.
+        earlier_summaries: summaries that the new one replaces, besides the messages.
+        limit_tokens: the most tokens of the whole text.
+        count_tokens: counts the tokens of a text.
     """
     lines_limit = int(limit_tokens * (1 - APPENDIX_SHARE))
     lines = [*_split_summary_lines(earlier_summaries), *render_lines([log_message.message for log_message in messages])]
     text = thin_lines(lines, lines_limit, count_tokens)
+    # After the thinning: a value is appended only if no remaining line contains it.
     missing_values = find_missing_values(collect_values(messages, earlier_summaries), text)
     appendix_lines = render_appendix(missing_values, limit_tokens - count_tokens(text) - 2, count_tokens)
     if not appendix_lines:
+        # The share that was reserved for the appendix is free for more lines.
         return thin_lines(lines, limit_tokens, count_tokens)
     return f"{text}\n{appendix_lines}"
 
 
 def thin_lines(lines: Sequence[str], limit_tokens: int, count_tokens: CountTokens) -> str:
-    """Lines within `limit_tokens`: the first and the newest stay, a line says how many between them were left out."""
-    sizes = [count_tokens(line) + 1 for line in lines]
+    """Returns the first and the newest lines that fit into `limit_tokens`, and between them a line with the number of
+    lines that were left out."""
+    sizes = [count_tokens(line) + 1 for line in lines]  # one token for the line break
     if sum(sizes) <= limit_tokens:
         return "\n".join(lines)
+    # The gap line is counted with the largest number that it can show.
     room_tokens = limit_tokens - count_tokens(_render_gap_line(len(lines))) - 1
     head_lines = _count_fitting(sizes, int(room_tokens * HEAD_SHARE))
     tail_start = len(lines) - _count_fitting(sizes[head_lines:][::-1], room_tokens - sum(sizes[:head_lines]))
@@ -64,6 +72,7 @@ def thin_lines(lines: Sequence[str], limit_tokens: int, count_tokens: CountToken
 
 
 def _split_summary_lines(summaries: Sequence[Summary]) -> Iterator[str]:
+    # Without their appendices: `collect_values` reads the values of these apart, and they are appended again.
     for summary in summaries:
         yield from (line for line in strip_appendix(summary.text).splitlines() if line.strip())
 
@@ -73,7 +82,7 @@ def _render_gap_line(count: int) -> str:
 
 
 def _count_fitting(sizes: Sequence[int], room_tokens: int) -> int:
-    """How many sizes from the first on fit into `room_tokens`."""
+    """Counts the sizes, from the first on, that fit into `room_tokens` together."""
     fitting = 0
     for size in sizes:
         room_tokens -= size
@@ -84,12 +93,14 @@ def _count_fitting(sizes: Sequence[int], room_tokens: int) -> int:
 
 
 def render_lines(messages: Sequence[Message]) -> Iterator[str]:
-    """A stretch of the log in lines: `user: …`, `assistant: …`, and one for each call with its result."""
+    """Yields the lines of consecutive messages: `user: …`, `assistant: …`, and one line for each tool call with its
+    result."""
     index = 0
     while index < len(messages):
         message = messages[index]
         index += 1
         text = truncate_to_one_line(render_message_text(message), MAX_TEXT_CHARS)
+        # A result whose call is not among the messages. Results of calls are read with their call below.
         if message.role in TOOL_RESULT_ROLES:
             yield f"tool: {render_result_excerpt(text)}"
             continue
@@ -103,19 +114,26 @@ def render_lines(messages: Sequence[Message]) -> Iterator[str]:
 
 
 MIN_LIMIT_TOKENS: Final = 128
-"""Some summaries are shorter than what can be told of their range line by line."""
+"""A mechanical replacement may have this many tokens even if the summary was shorter: lines take more room than
+prose."""
 
 
 def build_mechanical_replacement(
     summary: Summary, messages: Sequence[LogMessage], *, new_id: str, created_at: datetime, counter: ViewTokenCounter
 ) -> Summary | None:
-    """A mechanical summary over the range of `summary`, about as long; a model is asked for a better one later.
+    """Builds a mechanical summary of the same range and about the same length as `summary`, which was deleted.
+
+    Precompaction replaces it later by a model's summary.
 
     Args:
-        messages: the range as the log has it now.
+        summary: the deleted summary.
+        messages: the messages of its range, as the log has them now.
+        new_id: the id of the new summary.
+        created_at: the time of the new summary.
+        counter: counts in the encoding of the conversation.
 
     Returns:
-        The summary under an id of its own; None where nothing can be told.
+        The new summary; None if the messages give no lines.
     """
     limit_tokens = max(MIN_LIMIT_TOKENS, counter.count(summary.text))
     text = build_mechanical_summary(messages, (), limit_tokens, counter.count)
@@ -126,7 +144,7 @@ def build_mechanical_replacement(
         id=new_id,
         text=text,
         tokens=count_section_tokens(text, through_turn=summary.through_turn, counter=counter),
-        tokens_total=messages[-1].tokens_total,
+        tokens_total=messages[-1].tokens_total,  # from the log: a redaction has changed the sizes
         kind="mechanical",
         model="",
         prompt_version=MECHANICAL_VERSION,

@@ -1,4 +1,4 @@
-"""Whether an answer is a summary, and the summary completed with what it leaves out. Pure."""
+"""Reads the summary of a summarizer's answer, refuses unusable answers, and appends values that it leaves out. Pure."""
 
 from __future__ import annotations
 
@@ -17,48 +17,53 @@ from app.conversation.messages import extract_text
 from app.errors import UpstreamUnavailable
 
 POOR_WORTH_SHARE = 0.25
-"""Of the worth of important values: a summary that keeps less tells nothing that anybody could go on with."""
+"""A summary that keeps less than this share of the important values' worth is *poor* (decision 9)."""
 APPENDIX_SHARE, POOR_APPENDIX_SHARE = 0.4, 0.75
-"""Of a summary's limit, the most that an appendix takes, if that much is free; of a poor summary the more."""
+"""The most that the appendix of a good summary, and of a poor one, takes: shares of the summary's limit."""
 MAX_APPENDIX_TOKENS, APPENDIX_DIVISOR = 192, 6
-"""An appendix takes no more than this many tokens, or this fraction of a summary's limit: every prompt from now on
-carries it, and what else was said can be searched."""
+"""An appendix takes at most a sixth of its summary's limit, or 192 tokens if that is more: every later prompt carries
+it, and a value that it lacks can still be found by a search (decision 17)."""
 MIN_OVERSHOOT_TOKENS = 96
 OVERSHOOT_SHARE = 0.15
-"""Of the limit, what a good summary that has used all of it may be lengthened by."""
+"""How far a good summary may exceed its limit by its appendix: this share of the limit, or `MIN_OVERSHOOT_TOKENS` if
+that is more."""
 MIN_IMPROVED_LIMIT_TOKENS = 1024
-"""A smaller summary has no words to spare for values."""
+"""A summary with a smaller limit is not asked for again: it has no room for more values."""
 MIN_LACKING_VALUES = 8
-"""Important values that an appendix has no room for, from which on a summary is asked for again."""
+"""A summary is asked for again if it lacks at least this many important values that its appendix has no room for."""
 MAX_NAMED_VALUES = 60
-"""Values that the second request names."""
+"""The most values that the second request names."""
 
 _SENTENCE_ENDS = (". ", "! ", "? ", "。", "\n")
 
 
 def accept_summary(answer: Mapping[str, Any], request: SummaryRequest, counter: ViewTokenCounter) -> str:
-    """The text of a usable summary.
+    """Returns the text of a usable summary.
 
     Raises:
-        SummaryRefused: it is blank, calls a tool, was filtered, does not end, or gains too little.
+        NoUsableSummary: the answer is blank, calls a tool, was filtered, has no finish reason, or saves too few tokens.
     """
     text = read_answer_text(answer)
+    # `allowed_tokens`, not `limit_tokens`: a summary that is longer than asked for is paid for and still saves tokens.
     if counter.count(text) > request.allowed_tokens:
         raise NoUsableSummary("the summary is hardly shorter than what it replaces")
     return text
 
 
 def read_answer_text(answer: Mapping[str, Any]) -> str:
-    """What an answer says.
+    """Returns the text of an answer, without reasoning and protocol.
 
     Raises:
-        SummaryRefused: nothing, or something else.
+        NoUsableSummary: the answer is blank, calls a tool, was filtered, or has no finish reason.
     """
     reason = read_finish_reason(answer)
+    # Without a finish reason the answer may have broken off anywhere. `length` is accepted: the summary ends too early,
+    # but what it says is usable.
     if not reason:
         raise NoUsableSummary("the answer has no finish reason")
     if reason == "content_filter":
         raise NoUsableSummary("the answer was filtered")
+    # Refused even if there is text beside the call: the text may only announce the call.
     if _read_message(answer).get("tool_calls") or _read_message(answer).get("function_call"):
         raise NoUsableSummary("the answer calls a tool")
     text = clean_answer_text(answer)
@@ -70,18 +75,23 @@ def read_answer_text(answer: Mapping[str, Any]) -> str:
 def append_missing_values(
     text: str, values: Sequence[ValueMention], *, limit_tokens: int, allowed_tokens: int, count_tokens: CountTokens
 ) -> str:
-    """A summary with the values that it leaves out, as many as there is room for.
+    """Appends the values that a summary leaves out, as many as there is room for.
 
-    A good one stays as it is. A poor one is cut where it takes the room that the values need.
+    The text of a good summary stays as it is. A poor one is cut if the values need its room.
 
     Args:
-        limit_tokens: how long a summary may be.
-        allowed_tokens: how long it may be to gain anything.
+        text: the summary.
+        values: the values of its range, in descending order of worth.
+        limit_tokens: the most tokens that the summary may have.
+        allowed_tokens: the most tokens with which the summary still saves enough.
+        count_tokens: counts the tokens of a text.
     """
     missing_values = find_missing_values(values, text)
     size = count_tokens(text)
     is_poor = compute_share_without(values, missing_values) < POOR_WORTH_SHARE
     room_tokens = _compute_appendix_room(size, limit_tokens, is_poor=is_poor)
+    # A poor summary takes no room from its appendix, because its text can be cut. Two tokens are for the line break
+    # between text and appendix.
     lines = render_appendix(
         missing_values, min(room_tokens, allowed_tokens - (0 if is_poor else size) - 2), count_tokens
     )
@@ -94,9 +104,10 @@ def append_missing_values(
 def find_lacking_values(
     text: str, values: Sequence[ValueMention], limit_tokens: int, count_tokens: CountTokens
 ) -> list[str]:
-    """Important values that neither a summary nor its appendix would hold; none where a second call would not pay.
+    """Returns important values that neither the summary nor its appendix has room for.
 
-    A poor summary is not asked for again: who kept next to nothing the first time does no better the second.
+    Returns none if a second call is not worth its price. A poor summary is not asked for again: a model that kept next
+    to nothing the first time does no better the second time.
     """
     if limit_tokens < MIN_IMPROVED_LIMIT_TOKENS:
         return []
@@ -112,7 +123,7 @@ def find_lacking_values(
 
 
 def decode_answer(raw: bytes) -> dict[str, Any]:
-    """An answer's body.
+    """Returns the decoded body of an answer.
 
     Raises:
         UpstreamUnavailable: it is not a JSON object.
@@ -131,12 +142,12 @@ def read_finish_reason(answer: Mapping[str, Any]) -> str:
 
 
 def clean_answer_text(answer: Mapping[str, Any]) -> str:
-    """The text of an answer without reasoning and protocol."""
+    """Returns the text of an answer without reasoning and protocol; blank if there is none."""
     return strip_to_summary(extract_text(_read_message(answer).get("content")))
 
 
 def _compute_appendix_room(size: int, limit_tokens: int, *, is_poor: bool) -> int:
-    """How many tokens an appendix to a summary of `size` may have."""
+    """Computes the most tokens that the appendix to a summary of `size` tokens may have."""
     free = max(0, limit_tokens - size)
     most = max(MAX_APPENDIX_TOKENS, limit_tokens // APPENDIX_DIVISOR)
     if is_poor:
@@ -146,11 +157,13 @@ def _compute_appendix_room(size: int, limit_tokens: int, *, is_poor: bool) -> in
 
 
 def _cut_at_sentence(text: str, limit_tokens: int, count_tokens: CountTokens) -> str:
-    """The beginning of a text within a limit, up to the end of a sentence where there is one."""
+    """Returns the beginning of a text within a limit, cut at the end of a sentence if there is one."""
     size = count_tokens(text)
     while text and size > limit_tokens:
+        # By the average characters per token; at least one character goes, so that the loop ends.
         text = text[: min(len(text) - 1, int(len(text) * max(0, limit_tokens) / size))]
         end = max(text.rfind(mark) for mark in _SENTENCE_ENDS) + 1
+        # A sentence that ends in the first half would cost too much text: then the cut is inside a sentence.
         text = text[:end].rstrip() if end > len(text) // 2 else text
         size = count_tokens(text)
     return text
@@ -176,14 +189,15 @@ _REASONING_PATTERNS = (
     re.compile(r"<analysis>.*?(?:</analysis>|\Z)", re.DOTALL | re.IGNORECASE),
     re.compile(r"<\|begin_of_thought\|>.*?(?:<\|end_of_thought\|>|\Z)", re.DOTALL),
 )
-"""Mistral's, OpenAI's harmony channels, and what templates of other models use; `<think>` is everybody's."""
+"""Reasoning in an answer's text: Mistral's, OpenAI's harmony channels, templates of other models. `strip_reasoning`
+removes `<think>`, which many models write. A block that is not closed extends to the end."""
 _TOOL_CALL_PATTERNS = (
     re.compile(r"<tool_call>.*?(?:</tool_call>|\Z)", re.DOTALL),
     re.compile(r"<function(?:=[^>\n]{1,80}|_calls?)>.*?(?:</function(?:_calls?)?>|\Z)", re.DOTALL),
     re.compile(r"<\|python_tag\|>.*", re.DOTALL),
     re.compile(r"\[TOOL_CALLS\].*", re.DOTALL),
 )
-"""Hermes and Qwen; Llama; Mistral: calls that a server did not parse."""
+"""Tool calls that the provider's server left in the text: of Hermes and Qwen; of Llama; of Mistral."""
 _FINAL_CHANNEL = re.compile(r"<\|channel\|>final<\|message\|>")
 _SPECIAL_TOKEN = re.compile(r"<\|[a-z_]{2,32}\|>")
 _SUMMARY_TAGS = re.compile(r"\A<(summary|checkpoint)>\s*(.*?)\s*</\1>\Z", re.DOTALL | re.IGNORECASE)
@@ -198,8 +212,12 @@ _CALL_FIELDS = ({"name", "arguments"}, {"name", "parameters"}, {"tool", "argumen
 
 
 def strip_to_summary(answer: str) -> str:
-    """The summary in an answer; blank where there is none."""
+    """Returns the summary in an answer's text; blank if there is none.
+
+    Removes reasoning, tool calls, special tokens, lines of the transcript's fence, tags and a preface ("Here is …").
+    """
     text = strip_reasoning(_FINAL_CHANNEL.split(answer)[-1])
+    # Some chat templates put `<think>` into the prompt, so that the answer has the closing tag only.
     if "<think>" not in answer:
         text = text.rpartition("</think>")[2]
     for pattern in (*_REASONING_PATTERNS, *_TOOL_CALL_PATTERNS):
@@ -209,11 +227,12 @@ def strip_to_summary(answer: str) -> str:
     text = tagged.group(2) if tagged else text
     if is_tool_call(text):
         return ""
+    # A text that is a preface and nothing else may be the summary after all.
     return (_PREFACE.sub("", text, count=1).strip()) or text
 
 
 def is_tool_call(text: str) -> bool:
-    """Whether a whole answer is a call written as JSON, in a code block or by itself."""
+    """Whether the whole text is a tool call that is written as JSON, in a code block or by itself."""
     block = _CODE_BLOCK.match(text)
     bare = (block.group(1) if block else text).strip()
     if bare[:1] not in {"{", "["}:

@@ -1,8 +1,7 @@
-"""What a stretch of a log mentions that nobody can guess again: identifiers, numbers, addresses, dates, names. Pure.
+"""Finds the values that log messages mention: identifiers, numbers, addresses, dates, names. Pure.
 
-Values are found in plain text by their shape (`compaction.acceptance.value_mentions`), in tool calls and JSON results
-also
-by their place.
+A value that is lost in a summary cannot be guessed again. Values are found in plain text by their shape; in tool
+arguments and JSON results also by their keys.
 """
 
 from __future__ import annotations
@@ -21,52 +20,64 @@ from app.conversation.messages import LogMessage
 MentionSource = Literal["user", "argument", "assistant", "result", "kept"]
 
 MAX_READ_CHARS = 100_000
-"""Of one text, what is looked at: its first and last half."""
+"""The most characters of one text that are searched. A longer text is searched in its first and last 50,000."""
 MAX_PHRASE_CHARS = 80
+"""A longer JSON string is searched for values; a shorter one is a value as a whole."""
 MIN_VALUE_KEY_DIGITS = 3
-"""A JSON key with so many digits is a value, not a name of values."""
+"""A JSON key with at least this many digits may be a value itself, such as the id of a record."""
 MAX_LEAVES = 5_000
-"""Of one JSON document, how many leaves are looked at."""
+"""The most nodes (leaves, objects, arrays) of one JSON document that are visited."""
 
 SOURCE_WORTH: dict[MentionSource, float] = {"kept": 4.0, "argument": 3.0, "user": 3.0, "assistant": 1.5, "result": 1.0}
-"""Where a value was seen; `kept`: in the list of important values that an earlier summary carries."""
+"""The worth of a value by where it was mentioned. `kept` is the list of important values in the appendix of an earlier
+summary."""
 REPEAT_WORTH = 0.35
-"""What each further message that mentions it adds, as a share …"""
+"""Each further message that mentions a value adds this share of its worth, for at most `MAX_REPEATS` messages."""
 MAX_REPEATS = 4
-"""… for at most this many."""
 CROWD_EXPONENT = 0.35
-"""A value that stands among n of its kind in one result is worth its n-th part to this power."""
+"""The worth of a value is divided by n to this power if one result has n values under the same label."""
 NAMING_LABEL_FACTOR = 1.3
-"""Times as much for a value whose label says that it names something."""
+"""A value is worth this many times as much if its label says that it identifies something (`_NAMING_LABEL`)."""
 
 _NAMING_LABEL = re.compile(r"(?:^|_|\b)(?:ids?|numbers?|no|keys?|codes?|tokens?|email|phone|account)$", re.IGNORECASE)
 MIN_DISTINCTIVE_WORTH = 1.0
-"""Below it, a shape is too common to be looked for in results: short numbers, times, codes of three letters."""
+"""Values of shapes that are worth less are not searched for in tool results, and are never important: short numbers,
+times, codes of capital letters."""
 GIVEN_NAME_WORTH, NAME_WORTH, QUOTED_TEXT_WORTH, PHRASE_WORTH = 2.0, 1.0, 1.5, 0.7
 
 
 @dataclass(slots=True)
 class ValueMention:
-    """A value and everything that was seen of it."""
+    """A value with all its mentions.
+
+    Attributes:
+        text: the value, as it was written first.
+        label: the word or JSON key that says what the value is; blank if there is none.
+        shape_worth: the highest worth of its shape, its label included.
+        crowd_size: the number of values under the same label in one result; the smallest if there were several results.
+        first_position: the place of its first mention among the first mentions of all values.
+        sources: where it was mentioned.
+        message_keys: the messages that mention it: `seq`, or a negative number for a summary.
+    """
 
     text: str
     label: str
     shape_worth: float
     crowd_size: int
-    """Among how many values of the same label in one result it stood, where that was fewest."""
     first_position: int
-    """Its place among all values, by first mention."""
     sources: set[MentionSource] = field(default_factory=set)
     message_keys: set[int] = field(default_factory=set)
 
     @property
     def is_important(self) -> bool:
-        """Said by the user, passed to a tool, found important by an earlier summary, or mentioned again."""
+        """Whether the value was said by the user, passed to a tool, important in an earlier summary, or mentioned in
+        several messages."""
         is_stressed = bool(self.sources & {"user", "argument", "kept"}) or len(self.message_keys) > 1
         return is_stressed and self.shape_worth >= MIN_DISTINCTIVE_WORTH
 
     @property
     def worth(self) -> float:
+        # The best source counts in full, each further one by half.
         worths = sorted((SOURCE_WORTH[source] for source in self.sources), reverse=True)
         repeat_factor = 1 + REPEAT_WORTH * min(MAX_REPEATS, len(self.message_keys) - 1)
         crowd_divisor: float = self.crowd_size**CROWD_EXPONENT
@@ -74,13 +85,13 @@ class ValueMention:
 
 
 class MentionCollector:
-    """Collects mentions. `place` is anything that tells messages apart."""
+    """Collects mentions of values. A value is the same value in upper and lower case."""
 
     def __init__(self) -> None:
         self._mentions: dict[str, ValueMention] = {}
 
     def list_by_worth(self) -> list[ValueMention]:
-        """Most worth first, then the longest, then in order of appearance."""
+        """Lists the values in descending order of worth; equal ones by length, then by first mention."""
         return sorted(self._mentions.values(), key=lambda one: (-one.worth, -len(one.text)))
 
     def add_message(self, log_message: LogMessage) -> None:
@@ -95,11 +106,18 @@ class MentionCollector:
             self._add_arguments(read_tool_call(call)[1], log_message.seq)
 
     def add_text(self, text: str, source: MentionSource, message_key: int) -> None:
-        """What a text mentions, names and quotations included."""
+        """Adds the values of a text, with names and quoted texts.
+
+        Args:
+            text: the text of a message, or of an earlier summary.
+            source: where the text comes from.
+            message_key: identifies the message, so that mentions in several messages can be counted.
+        """
         text = _cut_to_ends(text)
         for label, word in find_labelled_words(text):
             self._add_word(label, word, source, message_key)
         for quoted in find_quoted_texts(text):
+            # A quoted text with a shape was added by the loop above, with its label.
             if rate_word(quoted) is None:
                 self.add_value(quoted, "", QUOTED_TEXT_WORTH, source, message_key)
         for name in find_given_names(text):
@@ -110,7 +128,7 @@ class MentionCollector:
     def add_value(
         self, text: str, label: str, shape_worth: float, source: MentionSource, message_key: int, crowd_size: int = 1
     ) -> None:
-        """A value that was seen."""
+        """Adds a mention of a value. A known value keeps its first label and gets the higher worth."""
         mention = self._mentions.get(text.casefold())
         if mention is None:
             mention = self._mentions[text.casefold()] = ValueMention(text, label, 0.0, crowd_size, len(self._mentions))
@@ -125,7 +143,7 @@ class MentionCollector:
     def add_appendix_value(
         self, label: str, value: str, source: MentionSource, message_key: int, crowd_size: int
     ) -> None:
-        """A value that an earlier summary carries along."""
+        """Adds a value from the appendix of an earlier summary."""
         self.add_value(value, label, rate_word(value) or PHRASE_WORTH, source, message_key, crowd_size)
 
     def _add_word(self, label: str, word: str, source: MentionSource, message_key: int, crowd_size: int = 1) -> None:
@@ -135,6 +153,7 @@ class MentionCollector:
 
     def _add_arguments(self, arguments: str, message_key: int) -> None:
         decoded = _decode_json(arguments)
+        # Not every tool takes JSON, and a model may write JSON that does not parse.
         if decoded is None:
             self._add_plain_text(arguments, "argument", message_key)
             return
@@ -155,11 +174,13 @@ class MentionCollector:
 
     def _add_plain_text(self, text: str, source: MentionSource, message_key: int) -> None:
         words = list(find_labelled_words(_cut_to_ends(text)))
+        # Words of a plain text have no key to count by, so the crowd is estimated as a sixteenth of the words. In
+        # arguments it is 1: the model chose each of them.
         for label, word in words:
             self._add_word(label, word, source, message_key, 1 if source == "argument" else 1 + len(words) // 16)
 
     def _add_leaf(self, label: str, leaf: str, source: MentionSource, message_key: int, crowd_size: int = 1) -> None:
-        """A value of a JSON document: whole where it is short, otherwise whatever it mentions."""
+        """Adds a leaf of a JSON document: as one value if it is short, otherwise the values in its text."""
         if rate_word(leaf) is not None:
             self._add_word(label, leaf, source, message_key, crowd_size)
         elif "\n" in leaf or len(leaf) > MAX_PHRASE_CHARS:
@@ -169,7 +190,7 @@ class MentionCollector:
 
 
 def find_values(messages: Sequence[LogMessage]) -> list[ValueMention]:
-    """What a stretch of the log mentions, most worth first."""
+    """Finds the values that log messages mention, in descending order of worth."""
     collector = MentionCollector()
     for log_message in messages:
         collector.add_message(log_message)
@@ -183,7 +204,8 @@ def _cut_to_ends(text: str) -> str:
 
 
 def _decode_json(text: str) -> Any:
-    """The JSON object or array that a text is; None if it is neither."""
+    """Decodes a text that is a JSON object or array; returns None for any other text."""
+    # A number or a quoted string is valid JSON, too, but has no keys: it is read as plain text.
     if text.lstrip()[:1] not in {"{", "["}:
         return None
     try:
@@ -193,7 +215,11 @@ def _decode_json(text: str) -> Any:
 
 
 def _iterate_leaves(document: Any) -> Iterator[tuple[str, str]]:
-    """Key and text of each leaf in order; keys that look like values are values of the key above them."""
+    """Yields key and text of each leaf, in the order of the document.
+
+    A key that looks like a value, such as an id, is yielded as a value of the key above it.
+    """
+    # A stack, not recursion: a document may be nested deeper than Python's stack. Children are pushed in reverse order.
     pending: list[tuple[str, Any]] = [("", document)]
     for _ in range(MAX_LEAVES):
         if not pending:
@@ -209,15 +235,18 @@ def _iterate_leaves(document: Any) -> Iterator[tuple[str, str]]:
             pending.extend((label, below) for below in reversed(node))
         elif isinstance(node, str):
             yield label, node.strip()
+        # `bool` is a subclass of `int`; true and false are no values to keep.
         elif isinstance(node, int | float) and not isinstance(node, bool):
             yield label, orjson.dumps(node).decode()
 
 
 MAX_VALUE_CHARS = 200
-"""Longer words are no values; shapes may take quadratic time within one word."""
+"""A longer word is no value. The limit also bounds the time of the shapes' patterns, which may be quadratic in a word's
+length."""
 
 _UNSPACED_SCRIPTS = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\uac00-\ud7af"
-"""Scripts without spaces, or that attach endings to foreign words: what is foreign in them stands for itself."""
+"""Characters of scripts that are written without spaces or attach endings to foreign words (Chinese, Japanese, Korean).
+They end a word, so that an identifier between them is found."""
 _WORD = re.compile(rf"[$€£¥]?\d{{1,3}}(?:,\d{{3}})+(?:\.\d+)?%?|(?:[^\W{_UNSPACED_SCRIPTS}]|[./:@#%+~$€£¥&?=\\-])+")
 _QUOTED_TEXT = re.compile(r'"([^"\n]{2,80})"|“([^”\n]{2,80})”|「([^」\n]{2,80})」|`([^`\n]{2,80})`')
 _GIVEN_NAME = re.compile(
@@ -240,7 +269,7 @@ _VALUE_SHAPES: tuple[tuple[str, re.Pattern[str], float], ...] = (
     ("code", re.compile(r"[A-Z]{3,10}"), 0.8),
     ("identifier", re.compile(r"_*[^\W_]+(?:_+[^\W_]+)+_*|\w+(?:\.\w+){1,6}|[a-z]+(?:[A-Z][a-z0-9]+)+|@\w{2,}"), 1.2),
 )
-"""Kinds by shape, the first that takes the whole word, and what each is worth."""
+"""Shapes of values: kind, pattern, worth. The first pattern that matches the whole word decides."""
 _COMMON_WORD = re.compile(
     r"(?:a|about|all|also|am|an|and|any|are|as|at|be|been|but|by|can|could|did|do|does|for|from|had|has|have|"
     r"he|her|here|him|his|how|i|if|in|into|is|it|its|just|like|me|more|my|no|not|now|of|on|one|or|our|out|"
@@ -252,7 +281,8 @@ _LEFT_TRIM_CHARS, _RIGHT_TRIM_CHARS = ":?=&%", ".:?=&-+~\\"
 
 
 def find_labelled_words(text: str) -> Iterator[tuple[str, str]]:
-    """Each word that may be a value, trimmed, with the word before it that says what it is."""
+    """Yields each word that may be a value, trimmed, with its label: the key of `key=value`, or the last ordinary word
+    before it."""
     label_before = ""
     for match in _WORD.finditer(text):
         word = match.group().lstrip(_LEFT_TRIM_CHARS).rstrip(_RIGHT_TRIM_CHARS)
@@ -260,6 +290,7 @@ def find_labelled_words(text: str) -> Iterator[tuple[str, str]]:
             label_before = ""
             continue
         label, word = _split_assignment(word)
+        # Common words are passed over: in "my order number is 88123" the label is "number", not "is".
         if word.isalpha() and not _COMMON_WORD.fullmatch(word) and rate_word(word) is None:
             label_before = word.casefold() if len(word) > 2 else label_before
             continue
@@ -267,7 +298,7 @@ def find_labelled_words(text: str) -> Iterator[tuple[str, str]]:
 
 
 def find_names(text: str) -> Iterator[str]:
-    """Proper names: capitalised words inside a sentence, or several in a row."""
+    """Yields proper names: capitalised words inside a sentence, or several capitalised words in a row."""
     run: list[str] = []
     run_starts_sentence = starts_sentence = True
     end = 0
@@ -275,6 +306,7 @@ def find_names(text: str) -> Iterator[str]:
         gap = text[end : match.start()]
         word = match.group()
         bare = word.rstrip(".:?-").lstrip(":")
+        # Any sign between two words but these may end a sentence, line breaks included.
         starts_sentence = starts_sentence or end == 0 or gap.strip(" \t*_([\"'“,;—–") != ""
         is_name = _is_name(bare)
         if run and not (is_name and gap == " "):
@@ -283,6 +315,7 @@ def find_names(text: str) -> Iterator[str]:
         if is_name:
             run_starts_sentence = starts_sentence if not run else run_starts_sentence
             run.append(bare)
+        # `_WORD` takes these signs as parts of words (URLs, times), so a full stop is the last character of a word.
         starts_sentence = word != bare and word[-1] in ".:?"
         if starts_sentence and run:
             yield from _join_name(run, run_starts_sentence)
@@ -297,7 +330,7 @@ def _is_name(word: str) -> bool:
 
 
 def _join_name(run: Sequence[str], starts_sentence: bool) -> Iterator[str]:
-    """The run without a leading word that is capitalised for where it stands."""
+    """Yields the name that a run of capitalised words is, without a first word that may only begin a sentence."""
     if _COMMON_WORD.fullmatch(run[0]) or (starts_sentence and len(run) == 1):
         run = run[1:]
     if run:
@@ -305,7 +338,8 @@ def _join_name(run: Sequence[str], starts_sentence: bool) -> Iterator[str]:
 
 
 def _split_assignment(word: str) -> tuple[str, str]:
-    """`key=value` and `key:value` taken apart; no label for anything else."""
+    """Splits `key=value` and `key:value` into key and value; the key is blank for any other word."""
+    # The colon of a URL separates no key.
     if "://" in word:
         return "", word
     for sign in "=:":
@@ -316,7 +350,7 @@ def _split_assignment(word: str) -> tuple[str, str]:
 
 
 def rate_word(word: str) -> float | None:
-    """What a word is worth by its shape; None for an ordinary one."""
+    """Returns the worth of a word by its shape; None for an ordinary word."""
     if len(word) < 2 or len(word) > MAX_VALUE_CHARS or " " in word or (word.isalpha() and word.islower()):
         return None
     for _, shape, worth in _VALUE_SHAPES:
@@ -326,7 +360,7 @@ def rate_word(word: str) -> float | None:
 
 
 def find_quoted_texts(text: str) -> Iterator[str]:
-    """What stands in quotation marks, short ones only."""
+    """Yields the texts between quotation marks or backticks that have 2 to 80 characters."""
     for match in _QUOTED_TEXT.finditer(text):
         quoted = " ".join(next(filter(None, match.groups())).split())
         if quoted:
@@ -334,6 +368,6 @@ def find_quoted_texts(text: str) -> Iterator[str]:
 
 
 def find_given_names(text: str) -> Iterator[str]:
-    """What somebody or something is said to be called."""
+    """Yields the names after phrases such as "my name is" or "called"."""
     for match in _GIVEN_NAME.finditer(text):
         yield match.group(1)

@@ -1,4 +1,4 @@
-"""What of a stretch survives in its summary, and the lines that carry what does not. Pure."""
+"""Finds the values that a summary leaves out, and renders them as its appendix: one or two lines at its end. Pure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from app.compaction.summarizer.transcript import CountTokens
 from app.conversation.messages import LogMessage, Summary
 
 HEADINGS: dict[MentionSource, str] = {"kept": "Values mentioned: ", "result": "Seen in results: "}
-"""Lines of an appendix: what is important, and what only tools have told, once."""
+"""The headings of an appendix's lines: important values, and others, most of which one tool result mentioned once."""
 SECONDARY_SHARE, MIN_SECONDARY_TOKENS = 0.25, 240
-"""Values that were mentioned once and by a tool only may take this share of an appendix's room, or this much."""
+"""Values that are not important may take this share of an appendix's room, or this many tokens if that is more."""
 MIN_APPENDIX_TOKENS = 12
+"""With less room there is no appendix: heading and label leave no room for a value."""
 HEADING_TOKENS = 5
+"""The estimate for a heading and its line break."""
 MAX_SKIPPED_VALUES = 64
-"""So many values in a row for which there is no room end the search for more."""
+"""The choice of values ends after this many in a row that do not fit. It bounds the time for thousands of values."""
 
 _APPENDIX_LINE = re.compile(rf"^({'|'.join(map(re.escape, HEADINGS.values()))})(.*)$", re.MULTILINE)
 _SOURCES_BY_HEADING: dict[str, MentionSource] = {heading: source for source, heading in HEADINGS.items()}
@@ -29,8 +31,15 @@ _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 
 @dataclass(frozen=True, slots=True)
 class AppendixValue:
-    """A value of an appendix; `crowd_size` is how many stand under its label, where that says how little each is
-    worth."""
+    """A value of a stored summary's appendix.
+
+    Attributes:
+        label: the label in front of the value; blank if there is none.
+        text: the value.
+        source: `kept` for an important value, `result` for another one.
+        crowd_size: for `result`, the number of values under its label: the more there are, the less each is worth. 1
+            for `kept`.
+    """
 
     label: str
     text: str
@@ -39,10 +48,13 @@ class AppendixValue:
 
 
 def collect_values(messages: Sequence[LogMessage], earlier_summaries: Sequence[Summary] = ()) -> list[ValueMention]:
-    """What must survive of log messages and of summaries that are replaced too, most worth first."""
+    """Collects the values of log messages and of earlier summaries that are replaced together, in descending order of
+    worth."""
     if not earlier_summaries:
         return find_values(messages)
     collector = MentionCollector()
+    # Negative keys tell summaries apart from messages, whose key is their `seq`. The appendix is read apart from the
+    # text, because its lines say which values were important.
     for number, summary in enumerate(earlier_summaries):
         for appendix_value in parse_appendix(summary.text):
             collector.add_appendix_value(
@@ -55,11 +67,12 @@ def collect_values(messages: Sequence[LogMessage], earlier_summaries: Sequence[S
 
 
 def parse_appendix(text: str) -> list[AppendixValue]:
-    """The values of the appendix that a summary carries."""
+    """Parses the appendix of a summary; the result is empty if there is none. The inverse of `render_appendix`."""
     appendix_values = []
     for heading, line in _APPENDIX_LINE.findall(text):
         source = _SOURCES_BY_HEADING[heading]
         for first, *more in _split_groups(line):
+            # A quoted value may contain ": ", so it is not searched for a label.
             label, separator, value = ("", "", first) if first.startswith('"') else first.partition(": ")
             values = [_unquote_value(item) for item in (value if separator else first, *more)]
             crowd_size = len(values) if source == "result" else 1
@@ -70,7 +83,10 @@ def parse_appendix(text: str) -> list[AppendixValue]:
 
 
 def _split_groups(line: str) -> list[list[str]]:
-    """The items under each label, the label before the first; quoted ones may hold any sign."""
+    """Splits a line of an appendix into groups of values; the first item of a group begins with the group's label.
+
+    A quoted value may contain the separators.
+    """
     groups = [[""]]
     for piece in _APPENDIX_TOKEN.findall(line):
         if piece == "; ":
@@ -87,37 +103,43 @@ def strip_appendix(text: str) -> str:
 
 
 def find_missing_values(values: Sequence[ValueMention], text: str) -> list[ValueMention]:
-    """Those of the values that a text does not contain as words of their own."""
+    """Returns the values that a text does not contain as whole words. Case and thousands separators do not matter."""
     normalized = _normalize_text(text)
     return [value for value in values if not _contains_word(normalized, _normalize_text(value.text))]
 
 
 def compute_kept_share(values: Sequence[ValueMention], text: str) -> float:
-    """How much of the important values' worth a text contains, 0 to 1; 1 where there is nothing to keep."""
+    """Returns the share of the important values' worth that a text contains, 0 to 1; 1 if no value is important."""
     important = [value for value in values if value.is_important]
     return compute_share_without(important, find_missing_values(important, text))
 
 
 def compute_share_without(values: Sequence[ValueMention], missing_values: Sequence[ValueMention]) -> float:
-    """How much of the important values' worth is left where some of the values are lost, 0 to 1."""
+    """Returns the share of the important values' worth that is left without the missing ones, 0 to 1."""
     worth = sum(value.worth for value in values if value.is_important)
     missing_worth = sum(value.worth for value in missing_values if value.is_important)
     return 1 - missing_worth / worth if worth else 1.0
 
 
 def render_appendix(values: Sequence[ValueMention], room_tokens: int, count_tokens: CountTokens) -> str:
-    """Values in a line or two, under the words that say what they are; what is worth most has the first claim on the
-    room. Blank for none."""
+    """Renders values in one or two lines, grouped by label; blank if none fits.
+
+    Args:
+        values: the values in descending order of worth; the first ones get the room.
+        room_tokens: the most tokens of the appendix.
+        count_tokens: counts the tokens of a text.
+    """
     if room_tokens < MIN_APPENDIX_TOKENS:
         return ""
     chosen = _choose_values(values, room_tokens, count_tokens)
+    # The choice adds up counts of pieces, which may differ from the count of the whole. The least worthy values go.
     while chosen and count_tokens(_render_lines(chosen)) > room_tokens:
         chosen = chosen[:-1]
     return _render_lines(chosen)
 
 
 def _choose_values(values: Sequence[ValueMention], room_tokens: int, count_tokens: CountTokens) -> list[ValueMention]:
-    """As many values as fit, by estimate; those that nobody said take a share at most."""
+    """Chooses the values that fit, by estimate; values that are not important take at most a share of the room."""
     remaining_tokens = room_tokens
     secondary = max(MIN_SECONDARY_TOKENS, int(remaining_tokens * SECONDARY_SHARE))
     groups: set[tuple[str, bool]] = set()
@@ -133,6 +155,7 @@ def _choose_values(values: Sequence[ValueMention], room_tokens: int, count_token
         )
         cost += 0 if value.is_important in headings else HEADING_TOKENS
         if cost > remaining_tokens or (not value.is_important and cost > secondary):
+            # A shorter value further down may still fit.
             skipped += 1
             continue
         skipped = 0
@@ -152,7 +175,10 @@ def _render_lines(values: Sequence[ValueMention]) -> str:
 
 
 def _render_groups(values: Sequence[ValueMention]) -> str:
-    """Labels and values in order of first mention, so that what belongs together stands at the same place of each."""
+    """Renders the groups of one line, in order of first mention.
+
+    Values that belong together, such as an order's number and its date, so have the same place in their groups.
+    """
     groups: dict[str, list[str]] = {}
     for value in sorted(values, key=lambda one: one.first_position):
         groups.setdefault(value.label, []).append(_quote_value(value.text))
@@ -162,6 +188,7 @@ def _render_groups(values: Sequence[ValueMention]) -> str:
 
 
 def _flatten_label(label: str) -> str:
+    # A label may be any JSON key. It must not contain the signs that separate groups, values and labels.
     return " ".join(re.sub(r"[;:,]", " ", label).split())[:40]
 
 
@@ -175,6 +202,7 @@ def _unquote_value(item: str) -> str:
         return item
     try:
         return str(orjson.loads(item))
+    # A person or a model may have edited the line.
     except orjson.JSONDecodeError:
         return item.strip('"')
 
@@ -184,13 +212,14 @@ def _normalize_text(text: str) -> str:
 
 
 def _contains_word(text: str, value: str) -> bool:
-    """Whether a value occurs, not as part of a longer word."""
+    """Whether a text contains a value that is not part of a longer word."""
     position = text.find(value)
     while position >= 0:
         character_before, character_after = (
             text[position - 1 : position] if position else "",
             text[position + len(value) : position + len(value) + 1],
         )
+        # The neighbour matters only beside a letter or digit: "$5" is found in "US$5", but "5" not in "15".
         if not (_is_word_character(character_before) and _is_word_character(value[0])) and not (
             _is_word_character(character_after) and _is_word_character(value[-1])
         ):
