@@ -42,12 +42,12 @@ NOT_FOR_THE_FIRST_ANSWER = {
 FIRST_ANSWER = """
 import asyncio, sys
 from app.main import create_app
-from app.settings import load
-from migrations import run as migrations
+from app.settings import load_settings
+from migrations.run import prepare_database
 
 async def first_answer(url):
-    migrations.prepare(url, auto_migrate=True)
-    app = create_app(load(environ={}, arguments={("database",): {"url": url}}))
+    prepare_database(url, auto_migrate=True)
+    app = create_app(load_settings(environ={}, arguments={("database",): {"url": url}}))
     to_app, from_app = asyncio.Queue(), asyncio.Queue()
     running = asyncio.ensure_future(app({"type": "lifespan"}, to_app.get, from_app.put))
     to_app.put_nowait({"type": "lifespan.startup"})

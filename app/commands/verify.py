@@ -7,7 +7,6 @@ import argparse
 import asyncio
 import json
 import sys
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -56,7 +55,28 @@ async def _verify_database(settings: Settings, progress: CommandProgress) -> Ver
 
 
 def _result_to_json(result: VerificationReport) -> dict[str, Any]:
-    return {**asdict(result), "drift": round(result.drift_share, 6), "is_clean": not result.faults}
+    """Builds the output of `--json`. Its names do not follow the report's: scripts read them."""
+    return {
+        "conversations": result.conversations,
+        "messages": result.messages,
+        "chunks": result.chunks,
+        "unreadable": result.unreadable_messages,
+        "redacted": result.redacted_messages,
+        "recounted_tokens": result.recounted_tokens,
+        "miscounted": result.miscounted_messages,
+        "reports": result.usage_reports,
+        "reported_tokens": result.reported_tokens,
+        "drift_tokens": result.drift_tokens,
+        "findings": [_finding_to_json(finding) for finding in result.faults],
+        "notices": [_finding_to_json(finding) for finding in result.notices],
+        "kinds": result.counts_by_kind,
+        "drift": round(result.drift_share, 6),
+        "is_clean": not result.faults,
+    }
+
+
+def _finding_to_json(finding: VerificationFinding) -> dict[str, str]:
+    return {"kind": finding.kind, "where": finding.subject_id, "told": finding.description}
 
 
 def _print_findings(result: VerificationReport) -> None:

@@ -268,9 +268,9 @@ async def test_two_keepers_on_one_database_take_turns(store: Store) -> None:
 
 _HOLD_IN_A_PROCESS = """
 import asyncio, sys
-from app.store.store_factory import open_store
+from app.store.store_factory import create_store
 async def main():
-    store = open_store(sys.argv[1])
+    store = create_store(sys.argv[1])
     await store.open()
     lease = await store.claim_lease(root="root", key="key", holder="another process", seconds=float(sys.argv[2]))
     print(lease.token, flush=True)

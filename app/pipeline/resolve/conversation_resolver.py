@@ -132,7 +132,7 @@ class ConversationResolver:
     async def resolve_without_store(self, request: ChatRequest, encoding: str) -> ResolvedRequest:
         """Resolves a request from its own history, while the store is unavailable."""
         client_history = build_client_history(request)
-        return replace(await self._resolve_unstored(request, client_history, encoding), degraded=True)
+        return replace(await self._resolve_unstored(request, client_history, encoding), is_degraded=True)
 
     async def _resolve_with_store(
         self,

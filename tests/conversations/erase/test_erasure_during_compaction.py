@@ -53,7 +53,7 @@ async def test_what_was_read_before_an_erasure_is_not_summarized_after_it(
         (item,) = (one for one in items if one.get("role") == "user" and SECRET in json.dumps(one))
         (conversation,) = gateway.conversations()
         for chunk in gateway.chunks():
-            await gateway.store.delete_summary(tenant=conversation.tenant, root=conversation.root, chunk_id=chunk.id)
+            await gateway.store.delete_summary(tenant=conversation.tenant, root=conversation.root, summary_id=chunk.id)
         waited_for = f"range:{compute_start_position(conversation.tenant).link.hex()}"
         claimed: list[str] = []
         claim_lease = gateway.store.claim_lease

@@ -178,10 +178,10 @@ async def test_a_directory_that_cannot_be_made_is_said_to_be_the_trouble(tmp_pat
 
 _WRITE_UNTIL_KILLED = """
 import asyncio, sys
-from app.store.store_factory import open_store
+from app.store.store_factory import create_store
 from tests.store.example_logs import begin
 async def main():
-    store = open_store(sys.argv[1])
+    store = create_store(sys.argv[1])
     await store.open()
     number = 0
     while True:
