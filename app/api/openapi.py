@@ -47,7 +47,7 @@ class ContextOptions(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     policy: str | None = Field(None, description="A context policy by name.")
-    instructions: str | None = Field(None, description="What a compaction should pay attention to.")
+    instructions: str | None = Field(None, description="What the summaries should focus on.")
     pin: list[int] | None = Field(None, description="Indexes into `messages` that stay verbatim.")
     summarize: Literal["auto", "never", "now"] | None = None
     recall: bool | Literal["off", "quote", "tool"] | None = None

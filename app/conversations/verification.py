@@ -101,7 +101,8 @@ class DatabaseVerifier:
         self.report = VerificationReport()
 
     async def run(self) -> VerificationReport:
-        """
+        """Verifies all conversations and summaries, and returns the report.
+
         Raises:
             StoreUnavailable: the database became unavailable.
         """
@@ -346,8 +347,8 @@ async def check_summary(audit: DatabaseScan, stored_summary: SummaryRow) -> list
 
 
 async def is_ahead_of_log(audit: DatabaseScan, stored_summary: SummaryRow) -> bool:
-    """Whether no log has a summary's end. Then the request with these messages failed after they were summarized; the
-    summary is used when the messages come again."""
+    """Returns whether no log contains the end of a summary's range. This happens if the request with these messages
+    failed after they were summarized. The summary is used when the client sends the messages again."""
     return not await audit.find_link_locations(stored_summary.root, stored_summary.summary.to_link)
 
 

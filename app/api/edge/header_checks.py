@@ -52,7 +52,8 @@ class HostRules:
         self._serves_any = ANY_HOST in self._allowed_hosts or (asks_for_key and not self._allowed_hosts)
 
     def is_allowed(self, host: str) -> bool:
-        """Whether a request with this `Host` is served. An empty one is: only HTTP/1.0 clients send it, no browser."""
+        """Returns whether a request with this `Host` is served."""
+        # An empty `Host` comes from HTTP/1.0 clients only and never from a browser, against which this check is made.
         if self._serves_any or not host:
             return True
         found = _HOST_PATTERN.fullmatch(host.lower())

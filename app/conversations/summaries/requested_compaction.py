@@ -45,7 +45,7 @@ class CompactionQuery(msgspec.Struct, frozen=True):
     model: str | None = None
     policy: str | None = None
     instructions: str | None = None
-    """What the summaries should pay attention to."""
+    """What the summaries should focus on."""
     through_item: str | None = None
     """The last item to be summarized; None: all but the newest turns that the policy keeps."""
 
@@ -204,7 +204,7 @@ class RequestedCompactions:
         )
 
     async def _ends_unanswered(self, conversation: Conversation) -> bool:
-        """Whether the log ends with a message that needs an answer, or with tool calls."""
+        """Returns whether the log ends with a message that needs an answer, or with tool calls."""
         (last,) = await self._store.read_log(conversation, conversation.head_seq, conversation.head_seq + 1)
         return last.message.role != "assistant" or bool(last.message.tool_calls)
 

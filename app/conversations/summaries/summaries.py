@@ -145,7 +145,7 @@ class SummaryRecords:
     async def regenerate_summary(
         self, caller: Caller, conversation_id: str, summary_id: str, *, instructions: str | None, model: str | None
     ) -> dict[str, Any]:
-        """Has a model write a summary anew. If that fails, nothing changes.
+        """Regenerates a summary with a model. If that fails, nothing changes.
 
         Raises:
             ConversationNotFound, SummaryNotFound: there is none.
@@ -241,7 +241,7 @@ class SummaryRecords:
 
     async def _find_active_ids(self, conversation: Conversation, chunks: Sequence[Summary]) -> set[str]:
         """Returns the ids of the active summaries: the chain from the log's beginning, without summaries of messages
-        that the client leaves out. If one summary of the whole log reaches further (policy `aligned_prefix`, a rolling
+        that the client leaves out. If one summary of the whole log reaches further (policy `checkpoint`, a rolling
         summary), it alone is active. Folds are never active, because they repeat other summaries."""
         chain, _ = find_active_chain(chunks, omitted_seqs=await read_omitted_seqs(self._store, conversation))
         whole = find_active_chain([chunk for chunk in chunks if not chunk.folds], are_replacing=True)[0]

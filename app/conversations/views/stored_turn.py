@@ -33,7 +33,7 @@ class StoredTurnRequest(msgspec.Struct, frozen=True):
     policy: str | None = None
     summarize: SummarizeMode = "auto"
     instructions: str | None = None
-    """What a compaction should pay attention to."""
+    """What the summaries should focus on."""
     through_seq: int | None = None
     """A compaction ends before this `seq`; None: the policy decides."""
 
@@ -99,7 +99,8 @@ class StoredTurnBuilder:
 
 
 def check_policy_summarizes(policy: ContextPolicy) -> None:
-    """
+    """Refuses a policy that writes no summaries.
+
     Raises:
         InvalidRequest: the policy writes no summaries.
     """

@@ -107,7 +107,7 @@ def _is_langchain_dump(fields: Fields) -> bool:
 
 
 def _contains_langchain_dumps(raw: bytes | msgspec.Raw) -> bool:
-    """Whether a value is an array of LangChain's dumped messages, or a history with such an array."""
+    """Returns whether a value is an array of LangChain's dumped messages, or a history with such an array."""
     fields = _decode_fields(raw)
     if fields is not None:
         return "lc" in fields or ("messages" in fields and _contains_langchain_dumps(fields["messages"]))
