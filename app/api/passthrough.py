@@ -138,7 +138,8 @@ def _check_cross_site(headers: Mapping[str, str]) -> None:
     """
     if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") in FOREIGN_FETCH_MODES:
         raise InsufficientPermissions(
-            "This request was sent by a page of another site.", hint="Open the address by itself, or use a program."
+            "This request was sent by a page of another site.",
+            hint="Open the address directly, or use a program that is no browser.",
         )
 
 

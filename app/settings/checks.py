@@ -62,7 +62,7 @@ def _check_database(settings: Settings) -> Iterator[Contradiction]:
     elif scheme.startswith("sqlite") and not re.match(r"/(?!:memory:|\?)[^?]", rest):
         yield path, "expected a file after three slashes, or four for an absolute path; in memory is 'memory://'"
     elif scheme == "memory" and settings.server.workers > 1:
-        yield ("server", "workers"), "several workers cannot share memory://; use 1, or a database that is shared"
+        yield ("server", "workers"), "several workers cannot share memory://; use 1, or PostgreSQL"
 
 
 def _check_pepper(pepper: SecretStr | None) -> Iterator[Contradiction]:
@@ -109,7 +109,7 @@ def _check_own_key(path: SettingPath, provider: Provider, mode: str) -> Iterator
     if mode == "keys" and not provider.has_own_key and not provider.has_private_address:
         where = "this provider is neither on this machine nor in a private network"
         missing = f"missing: in mode 'keys' no client's key is passed on, and {where}"
-        yield path, f"{missing}; if it asks for no key, write any word, such as 'none'"
+        yield path, f"{missing}; if the provider needs no key, write any word, such as 'none'"
 
 
 def _check_traces(traces: Traces) -> Iterator[Contradiction]:
@@ -190,7 +190,7 @@ def _check_provider(path: SettingPath, deployment: Deployment, settings: Setting
 def _check_fallbacks(path: SettingPath, name: str, model: Model, settings: Settings) -> Iterator[Contradiction]:
     for index, fallback in enumerate(model.fallbacks):
         if fallback == EVERY_MODEL:
-            yield (*path, "fallbacks", index), f"'{EVERY_MODEL}' is no model that could be asked"
+            yield (*path, "fallbacks", index), f"'{EVERY_MODEL}' is not the name of a model"
         elif not _is_served(fallback, settings):
             model_names = sorted(set(settings.models) - {EVERY_MODEL, name})
             yield (*path, "fallbacks", index), f"there is no model {fallback!r}; {suggest_names(fallback, model_names)}"

@@ -123,7 +123,9 @@ def build_history_routes(history: ConversationHistory, auth: Authenticator) -> A
     routes = APIRouter(prefix="/v1/conversations/{conversation_id}", tags=["conversations"], responses=ERROR_RESPONSES)
     reads = Depends(auth.require_scope("read"))
 
-    @routes.get("/turns", summary="The answers of a conversation, in numbers", responses={200: {"model": TurnPage}})
+    @routes.get(
+        "/turns", summary="List the answers of a conversation with their numbers", responses={200: {"model": TurnPage}}
+    )
     async def list_turns(
         conversation_id: str,
         limit: TurnLimit = DEFAULT_PAGE_SIZE,

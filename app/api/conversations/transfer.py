@@ -43,8 +43,8 @@ _IMPORT_FILE_SCHEMA: Final[dict[str, Any]] = {
     "requestBody": {
         "required": True,
         "description": (
-            "A history in OpenAI's form, or an array of them; or, whatever its content type says, chat messages or "
-            "histories a line, conversations.json of a ChatGPT export, or a dump of LangChain messages."
+            "A history in OpenAI's form, or an array of them; or, with any content type, one chat message or "
+            "history per line, conversations.json of a ChatGPT export, or a dump of LangChain messages."
         ),
         "content": {
             "application/json": {

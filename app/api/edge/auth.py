@@ -216,11 +216,11 @@ class Authenticator:
         secret = _read_api_key(headers)
         key = await self._key_cache.find_key(hash_api_key(secret))
         if key is None:
-            raise InvalidApiKey("Incorrect API key provided.", hint="Ask whoever runs this gateway for one of its own.")
+            raise InvalidApiKey("Incorrect API key provided.", hint="Ask the operator of this gateway for a key.")
         if not key.is_valid_at(self._now()):
             how = "been revoked" if key.revoked_at is not None else "expired"
             raise InvalidApiKey(
-                f"This API key ({key.id}) has {how}.", hint="Ask whoever runs this gateway for another."
+                f"This API key ({key.id}) has {how}.", hint="Ask the operator of this gateway for another key."
             )
         if required_scope is not None and required_scope not in key.scopes:
             raise InsufficientPermissions(

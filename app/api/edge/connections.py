@@ -139,7 +139,7 @@ class ClientConnection(HttpToolsProtocol):
             most = self._connections.limits.max_connections
             self._send_refusal(
                 Overloaded(
-                    f"The gateway has {most} connections open, which is as many as it may have.",
+                    f"The gateway has {most} connections open, which is its limit.",
                     hint="Try again, or raise `limits.max_connections`.",
                 ),
                 "connections",
@@ -184,7 +184,7 @@ class ClientConnection(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Answers a request that the parser could not read, unless a refusal is sent already."""
         if self._refusal is None:
-            self._send_refusal(InvalidRequest("This is no HTTP request that could be read."), None)
+            self._send_refusal(InvalidRequest("This is not a valid HTTP request."), None)
 
     def check_timeout(self, now: float) -> None:
         """Cuts the connection if its client has made too little progress for too long."""
@@ -249,7 +249,7 @@ class ClientConnection(HttpToolsProtocol):
         else:
             seconds = self._connections.limits.slow_client_seconds
             late = RequestTimedOut(
-                f"The request's {name} did not arrive within {seconds:g} seconds, or more slowly than it may.",
+                f"The request's {name} did not arrive within {seconds:g} seconds, or arrived too slowly.",
                 hint="Send it faster, or raise `limits.slow_client_seconds`.",
             )
             self._send_refusal(late, name)

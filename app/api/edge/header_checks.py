@@ -90,7 +90,7 @@ class HeaderChecks:
         values = dict(headers)
         if len(values) != len(headers) and (repeated := self._find_repeated(headers)) is not None:
             return InvalidRequest(
-                f"The header {repeated} stands in the request more than once.",
+                f"The header {repeated} is repeated in the request.",
                 code="invalid_value",
                 param=repeated,
                 hint="Send it once; a proxy in front must replace it, not add another.",
@@ -111,8 +111,8 @@ class HeaderChecks:
         text = (host or b"").decode("latin-1")
         if not self._hosts.is_allowed(text):
             return HostNotAllowed(
-                f"This gateway is not served under the name {text[:MAX_SHOWN_CHARS]!r}, which the header Host says.",
-                hint="If it is meant to be, add the name to `auth.allowed_hosts`, without a port.",
+                f"The header Host names {text[:MAX_SHOWN_CHARS]!r}, and this gateway is not served under that name.",
+                hint="If it should be, add the name to `auth.allowed_hosts`, without a port.",
             )
         if len(self._allowed_host_cache) < MAX_CACHED_HOSTS and len(text) <= MAX_CACHED_HOST_BYTES:
             self._allowed_host_cache.add(host)

@@ -196,11 +196,13 @@ class RequestedCompactions:
         cut = min(cuts, key=lambda one: (abs(one - 1 - entry.seq), -one))
         named = (await read_range_item_ids(self._store, conversation, [(cut - 1, cut)])).get(cut - 1) if cut else None
         raise InvalidRequest(
-            f"The log cannot be cut behind item {item_id!r}: a call stays with its results, and a question with no "
+            f"The log cannot be cut after item {item_id!r}: a call stays with its results, and a question with no "
             "answer yet is not summarized.",
             code="invalid_value",
             param="through_item",
-            hint=f"The nearest item behind which it can is {named!r}." if named else "There is nothing before it.",
+            hint=f"The nearest item after which it can be cut is {named!r}."
+            if named
+            else "There is nothing before it.",
         )
 
     async def _ends_unanswered(self, conversation: Conversation) -> bool:
@@ -275,7 +277,7 @@ class RequestedCompactions:
             except LeaseLost:
                 break  # another process works on the conversation; its view must not be overwritten
             return ()
-        return ("The summaries are kept, and used once the view is above its line.",)
+        return ("The summaries are stored. They are used when the view is above its threshold.",)
 
     async def _build_summary_objects(
         self, conversation: Conversation, chunks: Sequence[Summary]

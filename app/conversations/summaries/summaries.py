@@ -163,7 +163,9 @@ class SummaryRecords:
         folded = [one for one in chunks if one.id in chunk.folds]
         if len(folded) != len(chunk.folds):
             raise InvalidRequest(
-                f"Summary {summary_id!r} folds summaries that are gone.", code="summary_incomplete", param="summary_id"
+                f"Summary {summary_id!r} folds summaries that were deleted.",
+                code="summary_incomplete",
+                param="summary_id",
             )
         view = await self._view_builder.plan_view(turn, self._view_builder.compute_budget(turn), summarize="never")
         # Shielded: the model's call is paid for, so its summary is stored even if the client disconnects.
@@ -213,7 +215,7 @@ class SummaryRecords:
                 f"The text takes {tokens} tokens, and the messages that it stands for take {replaced_tokens}.",
                 code="summary_too_long",
                 param="text",
-                hint="Shorten it, or delete the summary to have the messages shown word for word.",
+                hint="Shorten it, or delete the summary to show the messages verbatim.",
             )
         kind = "part" if chunk.kind == "part" else "edited"
         return replace(
@@ -272,5 +274,7 @@ def _select_summary(chunks: Sequence[Summary], summary_id: str, conversation: Co
 
 def _revision_conflict_error(summary_id: str) -> RevisionConflict:
     return RevisionConflict(
-        f"Summary {summary_id!r} is another revision by now.", param="revision", hint="Read it again, then decide."
+        f"Summary {summary_id!r} has another revision by now.",
+        param="revision",
+        hint="Read the summary again, then decide.",
     )

@@ -60,7 +60,7 @@ class StoredTurnBuilder:
         model = turn_request.model or last_request.get("model")
         if model is None:
             raise ModelRequired(
-                f"Conversation {conversation.id!r} has no answer yet that would name a model.",
+                f"Conversation {conversation.id!r} has no answer yet from which to take the model.",
                 param="model",
                 hint="Name one with `model`.",
             )

@@ -24,8 +24,8 @@ from app.conversations.transfer.formats.imported_history import (
 Format = Literal["auto", "jsonl", "openai", "chatgpt", "langchain"]
 FORMATS: Final[tuple[Format, ...]] = get_args(Format)
 EXPECTED: Final = (
-    "chat messages a line, objects with 'messages', conversations.json of a ChatGPT export, or a dump of LangChain "
-    "messages"
+    "one chat message per line, objects with 'messages', conversations.json of a ChatGPT export, or a dump of "
+    "LangChain messages"
 )
 Fields = Mapping[str, msgspec.Raw]
 _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
