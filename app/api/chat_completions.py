@@ -48,7 +48,8 @@ class RequestSizeLimits:
     max_tools: int = 1000
 
     def check_request(self, request: ChatRequest) -> None:
-        """
+        """Refuses a request that is too large.
+
         Raises:
             InvalidRequest: a list has more elements than its limit.
         """

@@ -47,7 +47,7 @@ class ContextOptions(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     policy: str | None = Field(None, description="A context policy by name.")
-    instructions: str | None = Field(None, description="What a compaction should pay attention to.")
+    instructions: str | None = Field(None, description="What the summaries should focus on.")
     pin: list[int] | None = Field(None, description="Indexes into `messages` that stay verbatim.")
     summarize: Literal["auto", "never", "now"] | None = None
     recall: bool | Literal["off", "quote", "tool"] | None = None
@@ -84,10 +84,10 @@ class ChatCompletion(Described):
 
 
 CHAT_REQUEST_HEADERS: Final[tuple[tuple[str, dict[str, Any], str], ...]] = (
-    ("X-Conversation-Id", {"type": "string", "pattern": CONVERSATION_ID_PATTERN}, "The conversation that is meant."),
+    ("X-Conversation-Id", {"type": "string", "pattern": CONVERSATION_ID_PATTERN}, "The conversation of the request."),
     ("X-Context-Mode", {"type": "string", "enum": list(CONTEXT_MODES)}, "How the messages relate to the stored log."),
     ("X-Context-Policy", {"type": "string"}, "A context policy by name."),
-    ("X-Context-Events", {"type": "string", "enum": list(EVENT_STYLES)}, "How progress is told in a stream."),
+    ("X-Context-Events", {"type": "string", "enum": list(EVENT_STYLES)}, "How a stream reports progress."),
     (
         "Idempotency-Key",
         {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},

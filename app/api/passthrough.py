@@ -131,14 +131,15 @@ def _read_raw_path(request: Request, path: str) -> str:
 
 
 def _check_cross_site(headers: Mapping[str, str]) -> None:
-    """
+    """Refuses a request that a browser sent for a page of another site.
+
     Raises:
-        InsufficientPermissions: a browser sent the request for a page of another site that links to the gateway or
-            embeds one of its paths.
+        InsufficientPermissions: the page links to the gateway or embeds one of its paths.
     """
     if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") in FOREIGN_FETCH_MODES:
         raise InsufficientPermissions(
-            "This request was sent by a page of another site.", hint="Open the address by itself, or use a program."
+            "This request was sent by a page of another site.",
+            hint="Open the address directly, or use a program that is no browser.",
         )
 
 
@@ -176,7 +177,7 @@ class _PassthroughResponse(Response):
     admission slot is released however the call ends.
 
     Args:
-        admission_slot: acquires the request's admission slot on entry, releases it on exit.
+        admission_slot: a context manager that acquires the request's admission slot on entry and releases it on exit.
         gateway_headers: headers that the gateway adds to the answer.
         client_key: the client's key, even if the call does not send it.
         asks_model: the request names a model, so 204 (no content) is an error.
@@ -228,15 +229,16 @@ class _PassthroughResponse(Response):
             await reply.aclose()
 
     def _check_status(self, status: int) -> None:
-        """
+        """Refuses an answer whose status no client can use.
+
         Raises:
-            UpstreamUnavailable: no client can use an answer with this status.
+            UpstreamUnavailable: the status is unknown, a redirect, 304, or 204 in answer to a call of a model.
         """
         what = f"Provider {self._provider.name!r} answered with status {status}"
         if not FIRST_STATUS <= status <= LAST_STATUS:
             raise UpstreamUnavailable(f"{what}, which HTTP does not know.")
         if status == NOT_MODIFIED:
-            raise UpstreamUnavailable(f"{what} (not modified), although it was not asked whether anything was.")
+            raise UpstreamUnavailable(f"{what} (not modified), although the request had no condition.")
         if 300 <= status < 400:
             raise UpstreamUnavailable(
                 f"{what}, a redirect, and the gateway follows none.",

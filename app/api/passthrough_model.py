@@ -214,7 +214,8 @@ class _MultipartReader:
         self._data: list[bytes] = []
 
     def parse_body(self, body: bytes, boundary: bytes) -> None:
-        """
+        """Parses a whole body into `parts`.
+
         Raises:
             FormParserError: the body is not well-formed.
         """

@@ -1,5 +1,4 @@
-"""What the endpoints for stored objects share: schemas of pages, metadata and errors, and builders of JSON
-responses."""
+"""Schemas of pages, metadata and errors, and builders of JSON responses, which all endpoints for stored objects use."""
 
 from __future__ import annotations
 
@@ -15,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 MAX_PAGE_SIZE: Final = 100
-Limit = Annotated[int, Query(ge=1, le=MAX_PAGE_SIZE, description="How many there are on a page.")]
-After = Annotated[str | None, Query(description="Id of the last one of the page before.")]
+Limit = Annotated[int, Query(ge=1, le=MAX_PAGE_SIZE, description="The most objects on a page.")]
+After = Annotated[str | None, Query(description="The id of the last object on the page before.")]
 Order = Literal["asc", "desc"]
 _WITHOUT_NUL: Final = "^[^\\x00]*$"
 """A pattern for text without NUL, which Postgres cannot store."""
@@ -38,7 +37,7 @@ METADATA_FILTER_SCHEMA: Final[dict[str, Any]] = {
             "in": "query",
             "style": "deepObject",
             "explode": True,
-            "description": "Only those that have all of these pairs: `metadata[topic]=demo`.",
+            "description": "Only objects with all of these pairs: `metadata[topic]=demo`.",
             "schema": {"type": "object"},
         }
     ]
@@ -53,7 +52,7 @@ class Described(BaseModel):
 
 
 EVENT_STREAM_CONTENT: Final[dict[str, Any]] = {
-    "text/event-stream": {"schema": {"description": "Events whose data is JSON, and `[DONE]` as the last one's."}}
+    "text/event-stream": {"schema": {"description": "Events with JSON as their data; the last one has `[DONE]`."}}
 }
 """`content` of a response that may be a stream."""
 
@@ -101,9 +100,9 @@ ERROR_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
         (400, "The request cannot be used; `param` names the place."),
         (401, "The key is missing, unknown or no longer valid."),
         (403, "The key does not allow this."),
-        (404, "There is no such thing, or it is another tenant's."),
+        (404, "There is no such object, or it belongs to another tenant."),
         (413, "The request is larger than the gateway accepts."),
-        (503, "The store is away; try again."),
+        (503, "The store is unavailable; try again."),
     )
 }
 """`responses` of every route that reads or writes stored objects."""

@@ -28,7 +28,8 @@ INDEXING_SECONDS: Final = 1.0
 """How long a search may spend on indexing before it searches."""
 CONVERSATION_PAGE_SIZE: Final = 100
 CLOCK_SKEW: Final = timedelta(seconds=60)
-"""How much older a conversation's time of change may be than the moment at which it became visible to others."""
+"""How long after its time of change a conversation may become visible to other processes. The next indexing begins this
+much before the start of the last one."""
 MAX_CACHED_TENANTS: Final = 10_000
 EXCERPT_CHARS: Final = 240
 EXCERPT_LEAD_CHARS: Final = 60

@@ -101,7 +101,8 @@ class DatabaseVerifier:
         self.report = VerificationReport()
 
     async def run(self) -> VerificationReport:
-        """
+        """Verifies all conversations and summaries, and returns the report.
+
         Raises:
             StoreUnavailable: the database became unavailable.
         """
@@ -112,7 +113,7 @@ class DatabaseVerifier:
             for told in await check_summary(self._audit, kept):
                 self._record_fault("chunk", kept.summary.id, told)
             if await is_ahead_of_log(self._audit, kept):
-                self._record_notice("chunk", kept.summary.id, "it stands for messages that are not stored, yet")
+                self._record_notice("chunk", kept.summary.id, "it stands for messages that are not stored yet")
             self.report.chunks += 1
             self._on_progress()
         async for one in self._audit.stream_dangling_rows(self._now):
@@ -122,7 +123,7 @@ class DatabaseVerifier:
 
     async def _verify_conversation(self, conversation: Conversation) -> None:
         if extract_family_root(conversation.id) != conversation.root:
-            self._record_fault("conversation", conversation.id, f"stands under the root {conversation.root!r}")
+            self._record_fault("conversation", conversation.id, f"is stored under the root {conversation.root!r}")
         log = _LogWalk(conversation, self._counter_for(conversation.counter_name))
         if conversation.lineage:
             shared = await self._find_shared_message(conversation)
@@ -143,11 +144,11 @@ class DatabaseVerifier:
         for ancestor_id, upto_seq in conversation.lineage:
             ancestor = await self._audit.find_conversation(conversation.root, ancestor_id)
             if ancestor is None or ancestor.tenant != conversation.tenant:
-                self._record_fault("lineage", conversation.id, f"branches off {ancestor_id}, which is not there")
+                self._record_fault("lineage", conversation.id, f"branches off {ancestor_id}, which does not exist")
                 return None
             shared = await self._audit.find_message(conversation.root, ancestor_id, upto_seq)
             if upto_seq <= before or shared is None:
-                told = f"shares {ancestor_id} through message {upto_seq}, which that does not keep"
+                told = f"shares {ancestor_id} through message {upto_seq}, which its ancestor does not have"
                 self._record_fault("lineage", conversation.id, told)
                 return None
             before = upto_seq
@@ -232,7 +233,7 @@ class _LogWalk:
             )
             found.append(("totals", told))
         if self._is_answered and not stored.answered:
-            found.append(("answered", f"message {seq} counts as unanswered behind an answer"))
+            found.append(("answered", f"message {seq} counts as unanswered after an answer"))
         found += self._check_message_body(stored, decrypted)
         self._next_seq, self._tokens_total, self._is_answered = seq + 1, stored.tokens_total, stored.answered
         self._position = LinkPosition(stored.link, stored.skeleton, stored.in_skeleton)
@@ -270,7 +271,7 @@ class _LogWalk:
         ):
             return None
         which = "link" if stored.link != expected.link else "skeleton"
-        return f"the {which} of message {stored.seq} is not that of its body and what comes before"
+        return f"the {which} of message {stored.seq} does not match its body and the messages before it"
 
     def _find_linked_message(self, decrypted: LogMessage) -> Message | None:
         """Returns the message from which the link was computed; None if it was erased."""
@@ -325,7 +326,9 @@ async def check_summary(audit: DatabaseScan, stored_summary: SummaryRow) -> list
     if stored_summary.is_fold != bool(chunk.folds):
         found.append("its row does not say whether it folds others")
     found += [
-        f"it folds {one}, which is not there" for one in chunk.folds if not await audit.has_summary(stored_summary, one)
+        f"it folds {one}, which does not exist"
+        for one in chunk.folds
+        if not await audit.has_summary(stored_summary, one)
     ]
     places = await audit.find_link_locations(stored_summary.root, chunk.to_link)
     if not places:
@@ -338,7 +341,7 @@ async def check_summary(audit: DatabaseScan, stored_summary: SummaryRow) -> list
     if not logs:
         return [*found, f"no log has its end, message {chunk.to_seq - 1}"]
     if not await _has_range_start(audit, stored_summary, logs):
-        found.append(f"no log that has its end has its beginning, message {chunk.from_seq}")
+        found.append(f"no log with its end has its beginning, message {chunk.from_seq}")
     totals = {await _read_tokens_total(audit, log, chunk.to_seq - 1) for log in logs}
     if chunk.tokens_total not in totals:
         found.append(f"tokens through its end are {chunk.tokens_total}, its log says {sorted(totals)}")
@@ -346,8 +349,8 @@ async def check_summary(audit: DatabaseScan, stored_summary: SummaryRow) -> list
 
 
 async def is_ahead_of_log(audit: DatabaseScan, stored_summary: SummaryRow) -> bool:
-    """Whether no log has a summary's end. Then the request with these messages failed after they were summarized; the
-    summary is used when the messages come again."""
+    """Returns whether no log contains the end of a summary's range. This happens if the request with these messages
+    failed after they were summarized. The summary is used when the client sends the messages again."""
     return not await audit.find_link_locations(stored_summary.root, stored_summary.summary.to_link)
 
 

@@ -1,4 +1,6 @@
-"""What an operator can set: one frozen `Settings`, read once at start by the composition root and the commands."""
+"""Everything that an operator can set: one frozen `Settings`, which the application and the commands load once at
+start.
+"""
 
 from app.settings.configuration_errors import ConfigurationError, ConfigurationFault
 from app.settings.load import load_settings, read_client_key

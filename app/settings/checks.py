@@ -1,5 +1,6 @@
-"""What can be read but can never work: settings held against each other. Only the impossible is refused here; what is
-merely unwise is the operator's business."""
+"""Finds settings that are valid one by one but can never work together. Settings that are only unwise are not refused:
+the operator may have reasons.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +16,17 @@ from app.settings.configuration_errors import SettingPath, find_nearest_name, su
 from app.settings.sections import EVERY_MODEL, SAME_MODEL, Deployment, Model, Policy, Price, Provider, Settings, Traces
 
 Contradiction = tuple[SettingPath, str]
-"""Where, and what to change."""
+"""The path of a setting, and a message that says what to change."""
 
 MIN_PEPPER_CHARS = 16
+"""A shorter pepper can be guessed, and with it the digests that identify tenants."""
 TRACING_MODULES = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http")
+"""Modules that the optional dependencies `concertina[otel]` install."""
 _DATABASE_SCHEMES = ("sqlite+aiosqlite", "sqlite", "postgresql+asyncpg", "postgresql", "postgres", "memory")
 
 
 def find_contradictions(settings: Settings) -> Iterator[Contradiction]:
-    """Everything that can never work, in the order of the sections."""
+    """Yields every contradiction, in the order of the sections."""
     yield from _check_database(settings)
     yield from _check_pepper(settings.auth.pepper)
     active = settings.encryption.active
@@ -31,6 +34,8 @@ def find_contradictions(settings: Settings) -> Iterator[Contradiction]:
         yield ("encryption", "active"), f"there is no key {active!r}; {suggest_names(active, settings.encryption.keys)}"
     for name, provider in settings.providers.items():
         unusable = list(_check_base_url(("providers", name, "base_url"), provider.base_url))
+        # Whether a provider may go without a key depends on its address, so the key is checked for usable addresses
+        # only.
         yield from unusable or _check_own_key(("providers", name, "api_key"), provider, settings.auth.mode)
         if not provider.auth_header.strip():
             yield ("providers", name, "auth_header"), "expected the name of a header, such as 'authorization'"
@@ -49,16 +54,19 @@ def _check_database(settings: Settings) -> Iterator[Contradiction]:
     scheme, _, rest = settings.database.url.get_secret_value().partition("://")
     path: SettingPath = ("database", "url")
     if scheme not in _DATABASE_SCHEMES:
+        # The message shows known schemes only, and never the URL: its text may be a password. A long text is no
+        # misspelt scheme.
         nearest_scheme = find_nearest_name(scheme, _DATABASE_SCHEMES) if len(scheme) < 32 else None
         suggestion_text = f"; did you mean '{nearest_scheme}://…'?" if nearest_scheme else ""
         yield path, f"expected 'sqlite+aiosqlite:///FILE', 'postgresql+asyncpg://…' or 'memory://'{suggestion_text}"
     elif scheme.startswith("sqlite") and not re.match(r"/(?!:memory:|\?)[^?]", rest):
         yield path, "expected a file after three slashes, or four for an absolute path; in memory is 'memory://'"
     elif scheme == "memory" and settings.server.workers > 1:
-        yield ("server", "workers"), "several workers cannot share memory://; use 1, or a database that is shared"
+        yield ("server", "workers"), "several workers cannot share memory://; use 1, or PostgreSQL"
 
 
 def _check_pepper(pepper: SecretStr | None) -> Iterator[Contradiction]:
+    # An empty pepper counts as none, as a variable without a value does.
     if pepper is not None and 0 < len(pepper.get_secret_value()) < MIN_PEPPER_CHARS:
         expected = f"expected at least {MIN_PEPPER_CHARS} characters that nobody can guess"
         yield ("auth", "pepper"), f"{expected}, such as `openssl rand -hex 32` prints; or leave it out, and one is made"
@@ -73,8 +81,9 @@ def _check_base_url(path: SettingPath, url: str) -> Iterator[Contradiction]:
 
 
 def _check_proxy(path: SettingPath, url: str) -> Iterator[Contradiction]:
-    """The address itself is not told: it may hold a password."""
+    """Checks a proxy's address. The message does not quote it: the address may contain a password."""
     parts = _split_address(url)
+    # An unescaped `/`, `?` or `#` in a password moves the rest of the address into path, query or fragment.
     if parts is None or parts.path.strip("/") or parts.query or parts.fragment or re.search(r"\s", url):
         encoding = "special characters of a password percent-encoded (%40 for '@')"
         yield path, f"expected the address of an HTTP proxy, such as 'http://proxy.internal:3128', {encoding}"
@@ -85,7 +94,9 @@ def _check_ca_file(path: SettingPath, file: str) -> Iterator[Contradiction]:
     try:
         context.load_verify_locations(cafile=file)
     except (ssl.SSLError, ValueError):
-        pass  # the context has no certificate, as with a file of revocation lists alone
+        # The file is not PEM, or its name has a null character. The check below reports it, and also a file without
+        # certificates, such as one of revocation lists alone. (`SSLError` is an `OSError`, so it must come first.)
+        pass
     except OSError as error:
         yield path, f"cannot read {file!r}: {error.strerror}"
         return
@@ -94,11 +105,11 @@ def _check_ca_file(path: SettingPath, file: str) -> Iterator[Contradiction]:
 
 
 def _check_own_key(path: SettingPath, provider: Provider, mode: str) -> Iterator[Contradiction]:
-    """In mode `keys` there is no client's key that a provider could be called with."""
+    """Checks that in mode `keys` a provider on the internet has a key: in this mode no client's key is passed on."""
     if mode == "keys" and not provider.has_own_key and not provider.has_private_address:
         where = "this provider is neither on this machine nor in a private network"
         missing = f"missing: in mode 'keys' no client's key is passed on, and {where}"
-        yield path, f"{missing}; if it asks for no key, write any word, such as 'none'"
+        yield path, f"{missing}; if the provider needs no key, write any word, such as 'none'"
 
 
 def _check_traces(traces: Traces) -> Iterator[Contradiction]:
@@ -115,9 +126,10 @@ def _check_traces(traces: Traces) -> Iterator[Contradiction]:
 
 
 def _split_address(url: str) -> SplitResult | None:
-    """The parts of an HTTP address; None where it is none."""
+    """Returns the parts of an HTTP address; None if the text is not one."""
     try:
         parts = urlsplit(url)
+        # `parts.port` raises ValueError for a port that is no number or above 65535.
         is_address = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except ValueError:
         return None
@@ -127,7 +139,7 @@ def _split_address(url: str) -> SplitResult | None:
 def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:
+    except ModuleNotFoundError:  # a package around the module is missing
         return False
 
 
@@ -136,6 +148,7 @@ def _check_models(settings: Settings) -> Iterator[Contradiction]:
         yield ("models",), f"several providers: say which has what; '{EVERY_MODEL}: {{provider: …}}' takes the rest"
     for name, model in settings.models.items():
         path: SettingPath = ("models", name)
+        # Unlike the names of providers and policies, names of models are free: vendors use slashes and colons.
         if not name.strip():
             yield path, "expected the name of a model"
         if "model" in model.model_fields_set and EVERY_MODEL in (name, model.model):
@@ -151,11 +164,14 @@ def _check_models(settings: Settings) -> Iterator[Contradiction]:
 
 def _check_price(path: SettingPath, price: Price) -> Iterator[Contradiction]:
     for name in ("input", "output"):
+        # Without any field, the list price counts. With some fields only, no cost could be computed.
         if price != Price() and getattr(price, name) is None:
             yield (*path, "price", name), "missing: a price needs both 'input' and 'output'"
 
 
 def _check_deployments(path: SettingPath, model: Model, settings: Settings) -> Iterator[Contradiction]:
+    # The entry's provider is the default of its deployments. It may be missing if there are deployments; a deployment's
+    # own may be missing if the entry has one.
     if model.provider or not model.deployments:
         yield from _check_provider((*path, "provider"), model, settings)
     for index, deployment in enumerate(model.deployments):
@@ -174,19 +190,20 @@ def _check_provider(path: SettingPath, deployment: Deployment, settings: Setting
 def _check_fallbacks(path: SettingPath, name: str, model: Model, settings: Settings) -> Iterator[Contradiction]:
     for index, fallback in enumerate(model.fallbacks):
         if fallback == EVERY_MODEL:
-            yield (*path, "fallbacks", index), f"'{EVERY_MODEL}' is no model that could be asked"
+            yield (*path, "fallbacks", index), f"'{EVERY_MODEL}' is not the name of a model"
         elif not _is_served(fallback, settings):
             model_names = sorted(set(settings.models) - {EVERY_MODEL, name})
             yield (*path, "fallbacks", index), f"there is no model {fallback!r}; {suggest_names(fallback, model_names)}"
         elif fallback in model.fallbacks[:index]:
             yield (*path, "fallbacks", index), f"{fallback!r} is named twice"
     cycle = _find_fallback_cycle(name, settings)
+    # Each model of a cycle finds the same cycle. Only the first by name reports it.
     if cycle and name == min(_find_model_entry(member, settings) for member in cycle):
         yield (*path, "fallbacks"), f"goes round in a circle: {' → '.join(map(repr, cycle))}"
 
 
 def _find_fallback_cycle(start: str, settings: Settings) -> list[str]:
-    """The way from a model along fallbacks back to itself; empty if there is none."""
+    """Returns the models from `start` along fallbacks back to `start`; empty if no fallback leads back."""
     paths = [[start]]
     visited: set[str] = set()
     while paths:
@@ -202,12 +219,15 @@ def _find_fallback_cycle(start: str, settings: Settings) -> list[str]:
 
 
 def _find_model_entry(model: str, settings: Settings) -> str:
+    """Returns the key in `models` that serves a model name."""
     return model if model in settings.models else EVERY_MODEL
 
 
 def _is_served(model: str, settings: Settings) -> bool:
+    # The simulator refuses every other name.
     if settings.uses_simulated_model:
         return model.startswith("sim")
+    # Without entries the only provider serves every name.
     return model in settings.models or EVERY_MODEL in settings.models or not settings.models
 
 
@@ -223,6 +243,7 @@ def _check_policy(path: SettingPath, policy: Policy, settings: Settings) -> Iter
             (*path, "threshold_ratio"),
             f"expected less than {usable:g}, which is what reserve_ratio {policy.reserve_ratio:g} leaves of the window",
         )
+    # A ratio at or above the threshold would trigger the next compaction with the first view after one.
     for name in ("buffer_max_ratio", "fold_ratio", "regrow_ratio"):
         if getattr(policy, name) >= policy.threshold_ratio:
             trigger = f"threshold_ratio ({policy.threshold_ratio:g})"
@@ -232,6 +253,7 @@ def _check_policy(path: SettingPath, policy: Policy, settings: Settings) -> Iter
         yield (*path, "hard_clear_ratio"), f"expected at least soft_trim_ratio ({policy.soft_trim_ratio:g})"
     model_paths = [("model",), *(("fallbacks", index) for index in range(len(policy.summarizer.fallbacks)))]
     for where, model in zip(model_paths, (policy.summarizer.model, *policy.summarizer.fallbacks), strict=True):
+        # `*` is served as an entry, but it is no name that can be sent to a provider.
         if model != SAME_MODEL and (model == EVERY_MODEL or not _is_served(model, settings)):
             model_names = {SAME_MODEL, *settings.models} - {EVERY_MODEL}
             yield (*path, "summarizer", *where), f"there is no model {model!r}; {suggest_names(model, model_names)}"

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, said so that it can be mended: where, what was expected, what was meant."""
+"""Faults of a configuration. Their messages say where the fault is, what was expected, and which name was meant."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from pydantic_core import ErrorDetails
 from app.settings.key_tree import child_keys, find_type, list_setting_paths
 
 SettingPath = tuple[str | int, ...]
-"""Where a setting stands: keys and list positions from the top."""
+"""The place of a setting: keys and list positions, from the top of the settings."""
 
 _SECTION_ERROR_TYPES = {"model_type", "model_attributes_type", "dict_type", "dataclass_type"}
+# pydantic's types of errors for numbers, booleans and choices. Only their messages quote the value: a wrong value of
+# another type may be a secret.
 _ERROR_TYPES_WITH_VALUE = {
     "int_parsing",
     "int_type",
@@ -37,7 +39,7 @@ _ERROR_TYPES_WITH_VALUE |= {
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationFault:
-    """One thing that is wrong. `source` is a file and line, an environment variable or an argument."""
+    """One fault of a configuration. `source` is a file and line, an environment variable or a command's argument."""
 
     path: SettingPath
     message: str
@@ -50,7 +52,7 @@ class ConfigurationFault:
 
 
 class ConfigurationError(Exception):
-    """The configuration cannot be used; `faults` lists everything that is wrong with it."""
+    """The configuration cannot be used; `faults` lists all of its faults."""
 
     def __init__(self, faults: Sequence[ConfigurationFault]) -> None:
         count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
@@ -59,7 +61,7 @@ class ConfigurationError(Exception):
 
 
 def format_path(path: Sequence[str | int]) -> str:
-    """A path as it is written in the documentation: `models."gpt-4.1".deployments[0].provider`."""
+    """Returns a path as the documentation writes it: `models."gpt-4.1".deployments[0].provider`."""
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -70,19 +72,20 @@ def format_path(path: Sequence[str | int]) -> str:
 
 
 def find_source(path: SettingPath, sources: Mapping[SettingPath, str]) -> str | None:
-    """Where a value came from: its own entry, or else that of the nearest section around it."""
+    """Returns where a value came from: its own source, else the source of the nearest section around it."""
     return next((sources[path[:end]] for end in range(len(path), 0, -1) if path[:end] in sources), None)
 
 
 def find_nearest_name(word: str, valid: Iterable[str]) -> str | None:
-    """The valid name that was probably meant, if one is near."""
+    """Returns the valid name that is most similar to a word; None if none is similar."""
     by_lower = {name.lower(): name for name in valid}
+    # 0.6 is difflib's own default.
     close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
     return by_lower[close[0]] if close else None
 
 
 def suggest_names(word: str, valid: Iterable[str]) -> str:
-    """The end of a message about an unknown name: the nearest valid one, or all of them."""
+    """Returns the end of a message about an unknown name: the most similar valid name, or all valid names."""
     names = sorted(valid)
     nearest_name = find_nearest_name(word, names)
     if nearest_name:
@@ -91,15 +94,17 @@ def suggest_names(word: str, valid: Iterable[str]) -> str:
 
 
 def build_fault(error: ErrorDetails, sources: Mapping[SettingPath, str]) -> ConfigurationFault:
-    """A pydantic error as a fault. The value is told only where it cannot be a secret."""
+    """Builds the fault for a pydantic error. The message quotes the value only if the value cannot be a secret."""
     location: SettingPath = error["loc"]
     kind = error["type"]
     source = find_source(location, sources)
+    # pydantic's marker for a wrong key of a map; the key itself stands before the marker.
     if location[-1:] == ("[key]",):
         return ConfigurationFault(location[:-1], "expected a name of letters, digits, '.', '_' and '-'", source)
     if kind == "extra_forbidden":
         return ConfigurationFault(location, _describe_unknown_setting(location), source)
     message = _describe_expected(error)
+    # A source with `$` is a value with a reference: it came from the environment, where secrets are.
     if kind in _ERROR_TYPES_WITH_VALUE and not (source and "$" in source):
         message += f", got {_shorten_value(error['input'])}"
     if kind == "literal_error" and isinstance(error["input"], str):
@@ -109,25 +114,29 @@ def build_fault(error: ErrorDetails, sources: Mapping[SettingPath, str]) -> Conf
 
 
 def is_misplaced_section(error: ErrorDetails) -> bool:
-    """Whether a plain value stands where a section with keys belongs."""
+    """Says whether there is a plain value in the place of a section."""
     return error["type"] in _SECTION_ERROR_TYPES
 
 
 def _describe_expected(error: ErrorDetails) -> str:
+    """Returns what was expected in place of a wrong value."""
     if is_misplaced_section(error):
         return "expected a section with keys of its own"
+    # YAML reads `key: 123` as a number: the remedy is not visible from pydantic's own words.
     if error["type"] == "string_type":
         return "expected text (put numbers, dates and true/false in quotes)"
     if error["type"] in {"tuple_type", "list_type"}:
         return "expected a list, such as [a, b]"
     if error["type"].startswith("int_"):
         return "expected a whole number"
+    # All other messages are pydantic's own, which never quote the value.
     message = error["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
     message = message.replace("a valid boolean", "true or false")
     return message.partition(", unable to")[0]
 
 
 def _describe_unknown_setting(location: SettingPath) -> str:
+    # A similar name in the same section first, then the same name in another section, then all names of the section.
     *parent, word = location
     nearest_name = find_nearest_name(str(word), child_keys(find_type(tuple(parent))))
     if nearest_name:

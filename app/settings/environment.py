@@ -1,4 +1,6 @@
-"""Environment variables as a layer of settings: `CONCERTINA_<SECTION>__<NAME>`, deeper levels likewise."""
+"""Reads settings from environment variables: `CONCERTINA_<SECTION>__<NAME>`, with two more underscores for each level
+below.
+"""
 
 from __future__ import annotations
 
@@ -16,28 +18,32 @@ from app.settings.yaml_file import parse_yaml_value
 
 VARIABLE_PREFIX = "CONCERTINA_"
 CONFIG_VARIABLE = f"{VARIABLE_PREFIX}CONFIG"
+"""Names the settings file."""
 DEFAULTS_VARIABLE = f"{VARIABLE_PREFIX}DEFAULTS"
-"""Names the file of lowest precedence: what an image has in place of the built-in defaults."""
+"""Names a file of lowest precedence, with which a container image replaces built-in defaults (decision 33)."""
 CLIENT_KEY_VARIABLE = f"{VARIABLE_PREFIX}KEY"
-"""With which commands ask a running gateway; not a setting."""
+"""Holds the key that commands send to a running gateway. Not a setting."""
 TESTS_PREFIX = f"{VARIABLE_PREFIX}TEST_"
-"""What the tests are told: browsers, servers. The gateways that they start find it in their environment."""
+"""Prefix of variables that configure the tests. Gateways that tests start inherit them, so they are ignored."""
 
 _KUBERNETES_VARIABLES = re.compile(rf"{VARIABLE_PREFIX}(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_\d+_(TCP|UDP)(_.*)?)?)")
-"""What pods of a cluster find in their environment once a Service is called `concertina`."""
+"""Variables that Kubernetes sets in every pod if a Service is named `concertina`."""
 
 
 def read_environment(
     environ: Mapping[str, str], lower_values: Mapping[str, Any], references: Collection[str] = ()
 ) -> SettingsLayer:
-    """Settings from the environment.
+    """Reads settings from the environment. A variable that is set but empty counts as not set.
 
-    A variable that is set but empty counts as not set. The keys that an operator chooses are matched without regard
-    to case and punctuation with those in `lower_values`: `CONCERTINA_MODELS__GPT_4O__PROVIDER` is
-    `models.gpt-4o.provider`.
-    A variable that names no setting is refused, unless it is one of `references`, which values of a file refer to.
+    Args:
+        environ: the process environment.
+        lower_values: the values of the layers below. Keys that the operator chose in them are matched without regard to
+            case and punctuation: `CONCERTINA_MODELS__GPT_4O__PROVIDER` sets `models.gpt-4o.provider`.
+        references: the variables that values of a file refer to. Any other variable with the prefix that names no
+            setting is a fault.
     """
     layer = SettingsLayer()
+    # Sorted, so that faults and overlapping variables do not depend on the order of the environment.
     for variable in sorted(environ):
         if environ[variable] and variable.startswith(VARIABLE_PREFIX) and not _is_no_setting(variable):
             _read_variable(layer, variable, environ[variable], lower_values, is_referred_to=variable in references)
@@ -45,7 +51,7 @@ def read_environment(
 
 
 def variable_name(path: tuple[str, ...]) -> str:
-    """The variable that sets `path`."""
+    """Returns the variable that sets the setting at `path`."""
     return VARIABLE_PREFIX + "__".join(re.sub(r"[^A-Z0-9]", "_", key.upper()) for key in path)
 
 
@@ -60,11 +66,14 @@ def _read_variable(
 ) -> None:
     path = _find_path(variable, lower_values)
     node = find_type(path)
+    # A file may take values from variables of any name, such as `${CONCERTINA_PEPPER}`.
     if node is None and is_referred_to:
         return
     if node is None:
         layer.faults.append(ConfigurationFault((), f"unknown variable; {_suggest_variable(path)}", variable))
         return
+    # Scalars stay text, so that YAML does not turn a key such as `12345` or `no` into another type. pydantic parses
+    # numbers and booleans.
     value: Any = text
     if not is_scalar(node):
         try:
@@ -78,10 +87,12 @@ def _read_variable(
 
 
 def _find_path(variable: str, lower_values: Mapping[str, Any]) -> SettingPath:
+    """Returns the path that a variable sets: each segment in lower case, or the key of `lower_values` that it means."""
     path: SettingPath = ()
     lower_section: Any = lower_values
     for segment in variable.removeprefix(VARIABLE_PREFIX).split("__"):
         key = segment.lower()
+        # Only a map has keys of the operator's choice. The keys of sections are fixed and match as they are.
         if is_map(find_type(path)) and isinstance(lower_section, dict):
             key = next((name for name in lower_section if _normalize_name(name) == _normalize_name(segment)), key)
         lower_section = lower_section.get(key) if isinstance(lower_section, dict) else None
@@ -94,13 +105,16 @@ def _normalize_name(name: str) -> str:
 
 
 def _suggest_variable(path: SettingPath) -> str:
+    """Returns the end of a message about an unknown variable: the most similar variable, or the form of all."""
     names = tuple(str(key) for key in path)
+    # Paths with names of the operator's choice have no fixed variable. The loop builds theirs from the names in `path`.
     candidates = [variable_name(known) for known in list_setting_paths() if ANY_NAME not in known]
     for end in range(len(names)):
         candidates += [variable_name((*names[:end], key)) for key in child_keys(find_type(names[:end]))]
         if is_map(find_type(names[:end])):
             entry = child_type(find_type(names[:end]), ANY_NAME)
             candidates += [variable_name((*names[:end], names[end], key)) for key in child_keys(entry)]
+    # Stricter than for single names: all variables share a prefix, so even unlike ones are similar.
     similar_variables = difflib.get_close_matches(variable_name(names), candidates, n=1, cutoff=0.75)
     return (
         f"did you mean {similar_variables[0]}?"

@@ -1,4 +1,6 @@
-"""The shape of the settings as data: which keys exist where. For suggestions, environment names and documentation."""
+"""Finds which keys and types exist at which path of the settings. Suggestions in messages, environment variables and
+the documentation are built from it.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,16 @@ from app.settings.sections import Settings
 ANY_NAME = "<name>"
 """Stands for a name that the operator chooses, in the path of a documented setting."""
 ANY_POSITION = "[]"
+"""Stands for a position in a list, in the same paths."""
 
 
 def child_keys(node: Any) -> tuple[str, ...]:
-    """The fixed keys below a type: a section's settings; nothing for other types."""
+    """Returns the fixed keys below a type: the settings of a section; an empty tuple for other types."""
     return tuple(node.model_fields) if _is_section(node) else ()
 
 
 def child_type(node: Any, key: str | int) -> Any:
-    """The type below `node` at `key`, None where there is none."""
+    """Returns the type below `node` at `key`; None if there is none. Every key of a map or list has the same type."""
     if _is_section(node):
         field = node.model_fields.get(str(key))
         return _unwrap_annotation(field.annotation) if field else None
@@ -34,7 +37,7 @@ def child_type(node: Any, key: str | int) -> Any:
 
 
 def find_type(path: tuple[str | int, ...]) -> Any:
-    """The type of the setting at `path`, None where there is none."""
+    """Returns the type of the setting at `path`; None if there is none."""
     node: Any = Settings
     for key in path:
         node = child_type(node, key)
@@ -43,17 +46,19 @@ def find_type(path: tuple[str | int, ...]) -> Any:
 
 @cache
 def list_setting_paths() -> tuple[tuple[str, ...], ...]:
-    """Every setting that holds a value, in the order of declaration; names are `<name>`, list positions `[]`."""
+    """Returns the path of every setting that holds a value, in the order of declaration. Names that the operator
+    chooses are `<name>`, list positions `[]`.
+    """
     return tuple(_walk_setting_paths(Settings, ()))
 
 
 def is_map(node: Any) -> bool:
-    """Whether the operator chooses the keys below this type."""
+    """Says whether the operator chooses the keys below this type."""
     return get_origin(node) is dict
 
 
 def is_scalar(node: Any) -> bool:
-    """Whether a value of this type is written as plain text: no section, map or list."""
+    """Says whether a value of this type is plain text, and not a section, map or list."""
     return not (_is_section(node) or is_map(node) or get_origin(node) is tuple)
 
 
@@ -61,6 +66,7 @@ def _walk_setting_paths(node: Any, path: tuple[str, ...]) -> Iterator[tuple[str,
     if _is_section(node):
         for name in node.model_fields:
             yield from _walk_setting_paths(child_type(node, name), (*path, name))
+    # Maps and lists of plain values, such as `headers`, are one setting.
     elif is_map(node) and _is_section(child_type(node, ANY_NAME)):
         yield from _walk_setting_paths(child_type(node, ANY_NAME), (*path, ANY_NAME))
     elif get_origin(node) is tuple and _is_section(child_type(node, 0)):
@@ -70,7 +76,7 @@ def _walk_setting_paths(node: Any, path: tuple[str, ...]) -> Iterator[tuple[str,
 
 
 def _unwrap_annotation(annotation: Any) -> Any:
-    """A type without `Annotated` and `| None`."""
+    """Returns a type without `Annotated` and `| None`. No setting is a union of two other types."""
     if get_origin(annotation) in (Union, types.UnionType):
         annotation = next(option for option in get_args(annotation) if option is not types.NoneType)
     return _unwrap_annotation(annotation.__origin__) if hasattr(annotation, "__metadata__") else annotation

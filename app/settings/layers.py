@@ -1,4 +1,4 @@
-"""One source of settings: nested values, where each came from, and what was wrong while reading."""
+"""One source of settings: its nested values, the place of each value, and the faults that were found while reading."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ from app.settings.configuration_errors import ConfigurationFault, SettingPath
 
 @dataclass(slots=True)
 class SettingsLayer:
-    """What one source says. `sources` names the line or variable of each path that it sets."""
+    """The settings of one source, or of several merged ones. `sources` gives the line or variable of each path that is
+    set.
+    """
 
     values: dict[str, Any] = field(default_factory=dict)
     sources: dict[SettingPath, str] = field(default_factory=dict)
     faults: list[ConfigurationFault] = field(default_factory=list)
     referenced_variables: set[str] = field(default_factory=set)
-    """Environment variables that values refer to."""
+    """The environment variables that values refer to with `${NAME}`."""
 
     def set_value(self, path: SettingPath, value: Any, source: str) -> None:
+        """Sets the value at a path. A section is merged into what is set below the path already."""
         self.values = merge_values(self.values, nest_value(path, value))
         self.sources[path] = source
 
     def merge_over(self, lower: SettingsLayer) -> SettingsLayer:
-        """This layer on top of another."""
+        """Returns a layer with the values of both; where both set a value, this layer wins."""
         return SettingsLayer(
             merge_values(lower.values, self.values),
             lower.sources | self.sources,
@@ -34,7 +37,9 @@ class SettingsLayer:
 
 
 def merge_values(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
-    """`upper` over `lower`, section by section. A section left empty (all its lines commented out) changes nothing."""
+    """Returns the values of both; where both set a value, `upper` wins. Sections are merged key by key; lists are not.
+    A section of `upper` that is empty changes nothing, as YAML has it when all lines of the section are commented out.
+    """
     merged = dict(lower)
     for key, value in upper.items():
         section = lower.get(key)
@@ -46,7 +51,7 @@ def merge_values(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str
 
 
 def nest_value(path: SettingPath, value: Any) -> dict[str, Any]:
-    """``("server", "port"), 8001`` as ``{"server": {"port": 8001}}``."""
+    """Returns nested sections with one value: ``("server", "port"), 8001`` gives ``{"server": {"port": 8001}}``."""
     for key in reversed(path):
         value = {key: value}
     return dict(value)

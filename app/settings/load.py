@@ -1,5 +1,7 @@
-"""Settings from their sources: built-in defaults, then the file of defaults, then a YAML file, then the environment,
-then arguments; all faults at once. The only place that reads the process environment."""
+"""Loads the settings from their sources and reports all faults at once. Each source wins over the one before: built-in
+defaults, the file of defaults, the settings file, environment variables, arguments. No other module reads the process
+environment.
+"""
 
 from __future__ import annotations
 
@@ -37,17 +39,17 @@ def load_settings(
     arguments: Mapping[SettingPath, Any] | None = None,
     on_override: Callable[[str], None] | None = None,
 ) -> Settings:
-    """The settings of this process.
+    """Loads the settings of this process.
 
     Args:
-        config: the YAML file; without it `CONCERTINA_CONFIG` names one, and without that there is none.
+        config: the settings file; None: the file that `CONCERTINA_CONFIG` names, or no file.
         environ: the process environment.
-        arguments: values given on the command line by path, such as ``{("server", "port"): 8001}``.
-        on_override: called with a sentence for each value of the YAML file that a variable overrides; the sentence
-            names the variable and the setting, and no value.
+        arguments: values of command-line arguments by path, such as ``{("server", "port"): 8001}``.
+        on_override: called with a sentence for each value of the settings file that a variable overrides. The sentence
+            names the variable and the setting, never a value: values may be secrets.
 
     Raises:
-        ConfigurationError: with everything that is wrong, wherever it came from.
+        ConfigurationError: with all faults of all sources.
     """
     merged = SettingsLayer(_build_default_values())
     defaults = environ.get(DEFAULTS_VARIABLE)
@@ -56,24 +58,30 @@ def load_settings(
     name = config or environ.get(CONFIG_VARIABLE)
     file = read_yaml_file(File(name), environ) if name else SettingsLayer()
     merged = file.merge_over(merged)
+    # The environment comes after the files: its variables are matched with the names that the operator chose in them.
     variables = read_environment(environ, merged.values, merged.referenced_variables)
     merged = variables.merge_over(merged)
+    # Values of the file of defaults may be overridden without a message: that is what they are for (decision 33).
     if on_override is not None:
         for sentence in _describe_overrides(variables, file):
             on_override(sentence)
     argument_layer = SettingsLayer()
     for path, value in (arguments or {}).items():
+        # A copy, since the validation changes nested values in place.
         argument_layer.set_value(path, copy.deepcopy(value), f"--{path[-1]}")
     return _validate_layer(argument_layer.merge_over(merged))
 
 
 def read_client_key(environ: Mapping[str, str] = os.environ) -> str | None:
-    """The key with which commands ask a running gateway, if the environment has one. No setting of a gateway."""
+    """Returns the key that commands send to a running gateway; None if the environment has none. It is not a setting of
+    a gateway.
+    """
     return environ.get(CLIENT_KEY_VARIABLE) or None
 
 
 def _describe_overrides(variables: SettingsLayer, file: SettingsLayer) -> Iterator[str]:
-    """A sentence for each value of the file that a variable overrides."""
+    """Yields a sentence for each value of the settings file that a variable overrides."""
+    # A variable may set a whole section in YAML. Then each value in the section is compared with the file.
     for section, variable in variables.sources.items():
         value: Any = variables.values
         for key in section:
@@ -84,7 +92,7 @@ def _describe_overrides(variables: SettingsLayer, file: SettingsLayer) -> Iterat
 
 
 def _list_value_paths(value: Any, path: SettingPath) -> Iterator[SettingPath]:
-    """The paths at and below `path` that hold something else than a section."""
+    """Yields the paths at and below `path` whose value is not a section."""
     if isinstance(value, dict):
         for key, below in value.items():
             yield from _list_value_paths(below, (*path, key))
@@ -93,19 +101,23 @@ def _list_value_paths(value: Any, path: SettingPath) -> Iterator[SettingPath]:
 
 
 def _build_default_values() -> dict[str, Any]:
-    """The named policies, so that a file which changes or adds one keeps the others."""
+    """Returns the built-in policies as the lowest layer, so that a file that changes or adds a policy keeps the others.
+    All other defaults are in the models.
+    """
     return {"policies": {name: policy.model_dump(exclude_unset=True) for name, policy in Settings().policies.items()}}
 
 
 def _validate_layer(layer: SettingsLayer) -> Settings:
-    """Settings from merged values.
+    """Builds the settings from merged values. Invalid values are removed before contradictions are searched, so that
+    one invalid value hides no contradiction elsewhere.
 
-    What cannot be read is put aside before the parts are held against each other, so that one bad value hides no
-    contradiction elsewhere.
+    Raises:
+        ConfigurationError: with all faults of the layer, of single values, and between values.
     """
     _replace_null_sections(layer.values, Settings)
     faults = list(layer.faults)
     removed_paths: set[SettingPath] = set()
+    # Each round removes the values that pydantic refused, and validates the rest again.
     while True:
         try:
             settings = Settings.model_validate(layer.values)
@@ -113,9 +125,12 @@ def _validate_layer(layer: SettingsLayer) -> Settings:
         except ValidationError as error:
             errors = error.errors(include_url=False)
             faults += [build_fault(details, layer.sources) for details in errors]
+            # Backwards: to delete an element of a list moves the ones behind it.
             for details in reversed(errors):
                 _remove_invalid_value(layer.values, details)
                 removed_paths.add(details["loc"])
+    # A contradiction at a removed value follows from the removal: the default is in its place. One mistake is reported
+    # once.
     for path, message in find_contradictions(settings):
         if not any(path[:end] in removed_paths for end in range(1, len(path) + 1)):
             faults.append(ConfigurationFault(path, message, find_source(path, layer.sources)))
@@ -125,7 +140,7 @@ def _validate_layer(layer: SettingsLayer) -> Settings:
 
 
 def _replace_null_sections(values: dict[str, Any], node: Any) -> None:
-    """Turn sections whose lines are all commented out, which YAML reads as null, into empty ones."""
+    """Turns null sections into empty ones. YAML reads a section whose lines are all commented out as null."""
     for key, value in values.items():
         value_type = child_type(node, key)
         if value is None and (child_keys(value_type) or is_map(value_type)):
@@ -135,8 +150,10 @@ def _replace_null_sections(values: dict[str, Any], node: Any) -> None:
 
 
 def _remove_invalid_value(values: Any, details: ErrorDetails) -> None:
+    """Removes the value that a pydantic error is about, or empties the section in whose place it stands."""
     *parents, last = [part for part in details["loc"] if part != "[key]"]
-    with contextlib.suppress(KeyError, IndexError):  # it went with a section around it
+    # The value may be gone already, together with a section around it that had an error of its own.
+    with contextlib.suppress(KeyError, IndexError):
         for part in parents:
             values = values[part]
         if is_misplaced_section(details):

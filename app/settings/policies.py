@@ -1,4 +1,4 @@
-"""The settings of policies. Each docstring of a field is its row in `docs/configuration.md`."""
+"""The settings of policies. The docstring of each field is its row in `docs/configuration.md`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pydantic import BeforeValidator, Field
 from app.settings.value_types import Chars, Instruction, Seconds, Section, Share, Tokens
 
 SAME_MODEL = "same"
-"""`summarizer.model`: the request's own model."""
+"""The value of `summarizer.model` that stands for the request's own model."""
 Band = tuple[Annotated[float, Field(gt=0, le=1)], Annotated[float, Field(gt=0, le=1)]]
-"""Pressure from which on, and the share of a result's cap that is left then."""
+"""A pressure, and the share of a result's cap that remains from that pressure on."""
 PolicyKind = Literal["additive", "checkpoint", "fade", "prune", "window"]
 POLICY_KINDS: tuple[PolicyKind, ...] = get_args(PolicyKind)
-"""Each is built in, as a policy of its own name."""
+"""For each kind there is a built-in policy of the same name."""
 Stage = Literal[
     "mask_results",
     "cap_messages",
@@ -32,7 +32,8 @@ Stage = Literal[
 
 
 def _parse_recall(value: object) -> object:
-    """YAML reads a bare `off` as false."""
+    """Turns a boolean into the word that was written: YAML 1.1 reads a bare `off` as false."""
+    # `on`, `yes` and `true` are no documented values; they enable what kind `additive` does by default.
     return {False: "off", True: "quote"}[value] if isinstance(value, bool) else value
 
 
@@ -40,170 +41,182 @@ Recall = Annotated[Literal["off", "quote", "tool"], BeforeValidator(_parse_recal
 
 
 class Trigger(Section):
-    """When policy `aligned_prefix` writes one."""
+    """When a policy of kind `checkpoint` writes a checkpoint."""
 
     type: Literal["token_ratio", "remaining_tokens", "messages_to_refine"] | None = None
-    """`aligned_prefix`: when one is written. `token_ratio`: the used share of the window is at least `value`;
-    `remaining_tokens`: at most `value` are left; `messages_to_refine`: at least `value` messages overflow. Empty:
-    whenever messages overflow."""
+    """`checkpoint`: when a checkpoint is written. `token_ratio`: at least the share `value` of the window is used.
+    `remaining_tokens`: at most `value` tokens of the window are left. `messages_to_refine`: at least `value` messages
+    overflow. Empty: whenever messages overflow."""
     value: Annotated[float, Field(gt=0)] | None = None
-    """The number that the type compares with."""
+    """The number for `trigger.type`: a share, a number of tokens, or a number of messages."""
 
 
 class ClearToolResults(Section):
     trigger_tokens: Tokens | None = None
-    """`clear_tool_results`: old tool results are cleared once the prompt is above this many tokens. Empty:
-    never."""
+    """`clear_tool_results`: old tool results are cleared when the prompt has more tokens than this. Empty: never."""
     keep: Annotated[int, Field(ge=0)] = 3
-    """How many of the newest results stay."""
+    """`clear_tool_results`: how many of the newest tool results are not cleared."""
     clear_at_least_tokens: Annotated[int, Field(ge=0)] = 0
-    """Nothing is cleared where it would free less: clearing costs the provider's prompt cache from that place
-    on."""
+    """`clear_tool_results`: nothing is cleared if that would free fewer tokens than this. The reason: each clearing
+    invalidates the provider's prompt cache from the first cleared result on."""
     exclude_tools: tuple[str, ...] = ()
-    """Names of tools whose results are never cleared."""
+    """`clear_tool_results`: names of tools whose results are never cleared."""
     inputs: bool = False
-    """Clear the arguments of these calls too."""
+    """`clear_tool_results`: `true` clears the arguments of the calls, too, if all results of their round are
+    cleared."""
 
 
 class ClearReasoning(Section):
     keep_turns: Annotated[int, Field(ge=0)] | None = None
-    """`clear_reasoning`: reasoning is cleared from all but this many of the newest turns, and never from the
-    newest. Empty: never."""
+    """`clear_reasoning`: reasoning is cleared from all turns except this many of the newest ones. The newest turn
+    always keeps its reasoning. Empty: reasoning is never cleared."""
 
 
 class Summarizer(Section):
     enabled: bool = True
-    """`false`: no model is asked; views are trimmed."""
+    """`false`: no model is called for summaries. Views that are too long are trimmed instead."""
     model: str = SAME_MODEL
-    """The model that writes summaries: `same` is the request's own, or a name as in `models`."""
+    """The model that writes summaries: `same` (the request's own model), or a name as in `models`."""
     fallbacks: tuple[str, ...] = ()
-    """Models that are asked, in order, when that one fails or rests after failures."""
+    """Models that are called, in this order, if `summarizer.model` fails or is paused after failures."""
     max_summary_tokens: Tokens | None = None
-    """The longest summary. Empty: 4,096; 2,048 for kind `aligned_prefix`. Never more than 1/16 of the window (or 256
-    tokens, if that is more), nor than 1/20 of what the summary stands for (or 1,024 tokens)."""
+    """The longest summary. Empty: 4,096 tokens; for kind `checkpoint`, 2,048. Two further limits always hold: 1/16 of
+    the window (at least 256 tokens), and 1/20 of the summarized messages (at least 1,024 tokens)."""
     prompt: Instruction | None = None
-    """An instruction in place of the built-in one: what a summary must keep in your domain. Folds keep the built-in
-    one."""
+    """An instruction that replaces the built-in one. It says what a summary must keep in your domain. Folds always use
+    the built-in instruction."""
     update_prompt: Instruction | None = None
-    """`aligned_prefix`: the instruction for each one after the first. Empty: `prompt`, or the built-in one."""
+    """`checkpoint`: the instruction for every checkpoint after the first. Empty: `summarizer.prompt`, or the built-in
+    instruction."""
     form: Literal["auto", "conversation", "transcript"] = "auto"
-    """`auto`: the request's own model gets the messages of the last prompt again, and the instruction after them,
-    so that the provider's prompt cache is hit; other models, and what does not fit, a fenced transcript.
-    `transcript`: always that. `conversation`: the same as `auto` in this version."""
+    """What the summary call sends. `auto`: the request's own model gets the messages of its last prompt and then the
+    instruction, so that the provider's prompt cache is used. Other models get a fenced transcript; so does the
+    request's own model if those messages do not fit. `transcript`: always a fenced transcript. `conversation`: the
+    same as `auto` in this version."""
     parameters: dict[str, Any] = Field(default_factory=dict)
-    """Sent along with the summary call, such as `temperature`. It cannot change messages, model, tools and
-    limits."""
+    """Further fields of the summary call, such as `temperature`. They cannot change the messages, the model, the tools
+    and the limits."""
     timeout_seconds: Seconds = 120.0
-    """How long one summary call may take before the next fallback, or a mechanical summary, takes its place."""
+    """The longest time for one summary call. After it the next fallback is called; after the last fallback, a
+    mechanical summary is used."""
 
 
 class Policy(Section):
-    """One policy; ratios are of the context window unless said otherwise. What they do:
-    `context.plan.policy.Policy`.
+    """One policy. Ratios are shares of the context window unless the docstring says otherwise. The planner reads the
+    policy as `app.context.plan.policy.ContextPolicy`.
     """
 
+    # What every kind reads.
     kind: PolicyKind = "additive"
-    """How the view is made: `additive` summarizes old turns, each once. `aligned_prefix` shortens tool results, then
-    writes one summary of everything. `fade` shortens tool results as the window fills, without a model. `prune`
-    cuts tool results before messages once the window is full, without a model. `window` keeps the last turns. Left
-    out: the name of the policy where that is a kind, else `additive`."""
+    """How the view is built. `additive` summarizes old turns, each turn once. `checkpoint` shortens tool results, then
+    writes one summary of the whole log. `fade` shortens tool results as the window fills, without a model. `prune`
+    waits until the window is full, then cuts tool results, then messages, without a model. `window` keeps the last
+    turns. Left out: the name of the policy if it is a kind, else `additive`."""
     stages: tuple[Stage, ...] | None = None
-    """The stages that shorten a view, in order, in place of the kind's own (below)."""
+    """The stages that shorten a view, in this order. Empty: the stages of the kind (listed below)."""
     reserve_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.05
-    """Kept free for the answer, on top of what the request asks for (`max_tokens`, up to an eighth of the window)."""
+    """Kept free, in addition to the room for the answer that the request asks for (`max_tokens`, up to an eighth of the
+    window)."""
     regrow_ratio: Share = 0.5
-    """Under the same model, verbatim text comes back in place of a summary or a cut only if the prompt then stays
-    under this share."""
+    """While the model stays the same, verbatim text replaces a summary or a cut again only if the prompt then stays
+    below this share."""
     target_ratio: Share = 0.75
-    """What a cut leaves, as a share of the limit that was passed (of `keep_turns` or `keep_tokens` in a sliding
-    window): what is cut stays cut for many turns, and the provider's prompt cache keeps working."""
+    """How much a cut leaves, as a share of the limit that was passed (with `keep_last`: of `keep_turns` or
+    `keep_tokens`). A cut that leaves less lasts for more turns, and the provider's prompt cache stays valid between two
+    cuts."""
     step_ratio: Share = 0.25
-    """`drop_oldest`: whole rounds are left out in quanta of this share of the limit."""
+    """`drop_oldest`: whole rounds are dropped in steps. One step is this share of the limit."""
     recall: Recall | None = None
-    """`quote` shows old messages that bear on the newest one, in front of it; `tool` lets the model search for
-    them; `off` neither. Empty: `quote` in kind `additive`, `off` in others."""
+    """`quote`: old messages that match the newest message are quoted in front of it. `tool`: the model gets a tool to
+    search for old messages. `off`: neither. Empty: `quote` for kind `additive`, `off` for the other kinds."""
     recall_ratio: Share = 0.15
-    """The most that quotations may take. Where part of the log is folded, `additive` keeps it free below the
-    limit."""
+    """The most that quotations may take. `additive` keeps this share free below the limit once part of the log is
+    summarized."""
     restore: Literal["none", "quotes"] = "quotes"
-    """`quotes`: messages that a client leaves out of the history it resends may be quoted, too, in views that do not
-    show everything anyway; `none`: never."""
+    """`quotes`: messages that the client left out of its history may be quoted, too, in views that do not show the
+    whole log. `none`: they are never quoted."""
     pin_ratio: Share = 0.5
-    """The most that pinned messages may take. A request that pins more is refused."""
+    """The most that pinned messages may take. A request that would pin more is refused."""
 
+    # When the kinds that call a model make summaries, and of what.
     threshold_ratio: Share = 0.7
-    """`additive`: compaction starts when the estimated prompt is above this share …"""
+    """`additive`: compaction starts when the estimated prompt is above this share and above `token_floor`."""
     token_floor: Annotated[int, Field(ge=0)] = 4096
-    """… and above this many tokens."""
+    """`additive`: the smallest threshold for compaction, in tokens. In a window whose limit is smaller, the limit is
+    the threshold."""
     buffer_turns: Annotated[int, Field(ge=0)] = 4
-    """How many of the last turns stay verbatim, if they fit."""
+    """`additive`: how many of the last turns a compaction leaves verbatim, if they fit into `buffer_max_ratio`."""
     buffer_max_ratio: Share = 0.3
-    """The most that they may take. `aligned_prefix`: the most that the turns after one may take."""
+    """The most that the last `buffer_turns` turns may take. `checkpoint`: the most that the turns after a checkpoint
+    may take."""
     fold_ratio: Share = 0.3
-    """`additive`: summaries that weigh more than this together are folded into one."""
+    """`additive`: summaries that together take more than this share are folded into one."""
     prepare_ratio: Annotated[float, Field(gt=0, le=1)] = 0.6
-    """Above this share, and where the next turn may cross the threshold, the next summary is written in the
-    background after an answer, and waits. `1`: never."""
+    """If the prompt is above this share and the next turn may cross the threshold, the next summary is written in the
+    background after an answer. It is used when the threshold is crossed. `1`: never."""
     min_gain_ratio: Share = 0.1
-    """A compaction, or a step of stages below the limit, counts only if it makes the prompt at least this much
-    smaller, as a share of what it was."""
+    """The least gain, as a share of the prompt. A compaction, or a run of stages below the limit, that makes the prompt
+    smaller by less is discarded."""
     strategy: Literal["additive", "recursive"] = "additive"
-    """`additive` adds a summary for each stretch. `recursive`: one rolling summary, rewritten with each compaction.
-    For kind `additive`."""
+    """For kind `additive`. `additive`: each compaction adds a summary of the turns since the last one. `recursive`:
+    each compaction rewrites one rolling summary."""
 
+    # For kind `checkpoint` and the stage of sliding windows.
     keep_turns: Annotated[int, Field(ge=0)] | None = None
-    """`aligned_prefix`: turns that stay verbatim after one (empty: 2). `keep_last`: the most turns that are shown
-    (empty: all that fit)."""
+    """`checkpoint`: how many of the last turns stay verbatim after a checkpoint (empty: 2). `keep_last`: the most turns
+    that are shown (empty: all that fit)."""
     keep_tokens: Tokens | None = None
     """`keep_last`: the most tokens that messages may take (empty: all that fit)."""
     trigger: Trigger = Trigger()
 
+    # For single stages; each docstring names its stage.
     mask_pressure: Share = 0.8
-    """Pressure from which on `mask_results`, `cap_messages` and `prune_by_position` run. Pressure is the messages'
-    share of the window without the reserve."""
+    """The pressure from which on `mask_results`, `cap_messages` and `prune_by_position` run. Pressure is the share of
+    the window without the reserve that the messages take."""
     mask_chars: Chars = 300
-    """`mask_results`: about how many characters a result keeps that a later answer has made use of, more where
-    there is room."""
+    """`mask_results`: about how many characters remain of a result that a later answer has used. More remain if there
+    is room."""
     result_ratio: Share = 0.3
-    """`cap_messages`: the most that one tool result may take, as a share of what reserve and instructions leave of
-    the window …"""
+    """`cap_messages`: the most that one tool result may take, as a share of the window without reserve and
+    instructions."""
     result_max_chars: Chars = 400_000
-    """… and in characters."""
+    """`cap_messages`: the most characters of one tool result, if `result_ratio` allows more."""
     arguments_ratio: Share = 0.15
-    """`cap_messages`: the same share for the arguments of one tool call, which remain a JSON object …"""
+    """`cap_messages`: the most that the arguments of one tool call may take, as a share of the window without reserve
+    and instructions. Shortened arguments are still a JSON object."""
     arguments_max_chars: Chars = 200_000
-    """… and in characters."""
+    """`cap_messages`: the most characters of one call's arguments, if `arguments_ratio` allows more."""
     oldest_share: Annotated[float, Field(gt=0, le=1)] = 0.2
-    """`mask_results`, `cap_messages`, `fade_results`: of what the newest tool result may keep, how much the oldest
-    may; those between in proportion."""
+    """`mask_results`, `cap_messages`, `fade_results`: how much the oldest tool result may keep, as a share of what the
+    newest one may keep. The results between them keep amounts between the two."""
     fade_bands: tuple[Band, ...] = ((0.99, 0.05), (0.9, 0.2), (0.85, 0.5), (0.8, 1.0))
-    """`fade_results`: from this pressure on, this share of the cap (`result_ratio`) is left to each result. The
-    highest that is reached counts."""
+    """`fade_results`: pairs of a pressure and a share. From that pressure on, each result keeps that share of its cap
+    (`result_ratio`). Of the pressures that are reached, the highest counts."""
     position_pruning: bool = False
-    """`prune_by_position`: whether it runs at all."""
+    """`true`: stage `prune_by_position` runs. `false`: it does nothing, even if `stages` names it."""
     keep_last_assistants: Annotated[int, Field(ge=0)] = 3
-    """It leaves the last so many turns alone."""
+    """`prune_by_position`: how many of the last turns are not pruned."""
     soft_trim_ratio: Share = 0.3
-    """Relative age (1 is the oldest) from which on it keeps head and tail of a result …"""
+    """`prune_by_position`: from this relative age on (0: newest, 1: oldest), only head and tail of a result remain."""
     hard_clear_ratio: Share = 0.5
-    """… and from which on a placeholder only."""
+    """`prune_by_position`: from this relative age on, only a placeholder remains of a result."""
     soft_trim_chars: Chars = 1_500
-    """Characters of the head, and as many of the tail."""
+    """`prune_by_position`: how many characters remain of a result's head, and how many of its tail."""
     min_prunable_tool_chars: Chars = 50_000
-    """Results with fewer characters are left alone."""
+    """`prune_by_position`: results with fewer characters are not pruned."""
     emergency_chars: Chars = 200
-    """`share_evenly`: what each message keeps at least when the limit is shared evenly."""
+    """`share_evenly`: the fewest characters that each message keeps."""
     max_tool_result_tokens: Tokens = 2_000
-    """`truncate_results`: longer results are truncated, oldest first, once the limit is passed."""
+    """`truncate_results`: once the limit is passed, results that are longer than this are truncated, oldest first."""
     summarize_after_turns: Annotated[int, Field(ge=0)] = 4
-    """`tell_old_rounds`: tool rounds that are at least this many turns old become a line per call."""
+    """`tell_old_rounds`: tool rounds that are at least this many turns old are replaced by one line per call."""
     told_result_chars: Chars = 200
-    """How much of each result such a line repeats."""
+    """`tell_old_rounds`: how many characters of the result each line repeats."""
     clear_tool_results: ClearToolResults = ClearToolResults()
     clear_reasoning: ClearReasoning = ClearReasoning()
     summarizer: Summarizer = Summarizer()
 
 
 def build_default_policies() -> dict[str, Policy]:
-    """One of each kind, by its name."""
+    """Returns the built-in policies: one of each kind, under the kind's name."""
     return {kind: Policy(kind=kind) for kind in POLICY_KINDS}

@@ -1,8 +1,9 @@
-"""The settings and their defaults, section by section; `providers` and `policies` hold theirs. Shapes only: where they
-come from is `load`, what contradicts what is `checks`. Nothing is required here, so that one missing value never hides
-the faults beside it.
+"""The sections of the settings, with types and defaults. `providers` and `policies` have modules of their own; `load`
+reads the values, `checks` finds contradictions between them.
 
-The docstring of a field is its row in `docs/configuration.md`, which `tools/configuration_reference.py` writes.
+No field is required: a missing value would stop the validation and hide all other faults. `checks` reports what is
+missing. The docstring of each field is its row in `docs/configuration.md`, which `tools/configuration_reference.py`
+writes.
 """
 
 from __future__ import annotations
@@ -27,11 +28,18 @@ from app.settings.value_types import (
 )
 
 KEY_BYTES = 32
+"""The length of an encryption key: AES-256."""
 
 
 def _parse_encryption_key(secret: SecretStr) -> SecretStr:
+    """Returns a key as hex text.
+
+    Raises:
+        ValueError: the text is not a key of `KEY_BYTES` bytes in hex or base64.
+    """
     text = secret.get_secret_value().strip()
     try:
+        # 64 hex digits are valid base64, too (for 48 bytes), so hex is recognised first, by its form.
         key = (
             bytes.fromhex(text)
             if re.fullmatch(r"[0-9A-Fa-f]{64}", text)
@@ -47,46 +55,48 @@ def _parse_encryption_key(secret: SecretStr) -> SecretStr:
 
 
 def _normalize_base64(text: str) -> str:
+    """Returns URL-safe or unpadded base64 in the standard alphabet with padding."""
     bare = text.rstrip("=").replace("-", "+").replace("_", "/")
     return bare + "=" * (-len(bare) % 4)
 
 
 EncryptionKey = Annotated[SecretStr, AfterValidator(_parse_encryption_key)]
-"""In hex, however it was written."""
+"""A key in hex, whether it was written in hex or base64."""
 
 
 NonNegativeInt = Annotated[int, Field(ge=0)]
 
 
 class Limits(Section):
-    """What one process takes on at once and what it takes in; several workers have each their own."""
+    """Limits of one process. With several workers, each process has these limits for itself."""
 
     max_concurrent_requests: NonNegativeInt = 2000
-    """How many requests that ask a model run at once: chat completions until their answer's end, compactions on
-    request, summaries written anew, and what is passed through. `0`: as many as come."""
+    """How many requests that call a model may run at once: chat completions until the end of their answer, compactions
+    on request, rewritten summaries, and calls that are passed through. `0`: no limit."""
     max_concurrent_per_tenant: NonNegativeInt = 1000
-    """How many of them one tenant may have running: half of all by default, so that one tenant's requests never take
-    every place. `0`: as many as there is room for; when there is none left, tenants take turns all the same."""
+    """How many of these requests one tenant may have running. The default is half of all, so that one tenant never
+    takes every slot. `0`: no limit for one tenant; when all slots are taken, tenants still take turns."""
     max_waiting: NonNegativeInt = 1000
-    """How many requests wait for a place, all tenants together. Where that many wait, the newest of whoever has most
-    of them makes room for a tenant that has fewer. `0`: nobody waits, and what finds no place is refused at once."""
+    """How many requests may wait for a slot, of all tenants together. If the queue is full and a tenant with fewer
+    waiting requests sends one, the newest request of the tenant with the most is refused instead. `0`: no request
+    waits; without a free slot it is refused at once."""
     max_wait_seconds: Seconds = 20.0
-    """How long a request waits for a place before it is refused."""
+    """How long a request waits for a slot before it is refused."""
     max_connections: NonNegativeInt = 10_000
-    """Connections beyond that are answered with 503 and closed. `0`: as many as come."""
+    """How many connections may be open. Further ones are answered with 503 and closed. `0`: no limit."""
     max_head_bytes: Annotated[int, Field(ge=4096)] = 65_536
-    """The address and all headers of a request. Larger ones are answered with 431."""
+    """The most bytes of a request's address and headers together. Requests with more are answered with 431."""
     slow_client_seconds: Annotated[float, Field(ge=0, le=86_400)] = 30.0
-    """How long a request's head may take, its body may rest, and a client may leave unread what is sent to it. Then
-    the connection is cut; an answer that has begun is finished and stored all the same. `0`: for ever."""
+    """How long a client may take to send a request's head, may pause while it sends the body, and may leave an answer
+    unread. Then the connection is cut. An answer that has begun is still finished and stored. `0`: no limit."""
     min_bytes_per_second: NonNegativeInt = 500
-    """A client that sends or reads more slowly than this, once `limits.slow_client_seconds` have passed, counts as
-    one that rests."""
+    """A client that sends or reads fewer bytes per second than this counts as paused once `limits.slow_client_seconds`
+    have passed."""
     max_messages: Annotated[int, Field(gt=0)] = 20_000
-    """Messages in a chat completion. More are answered with 400. A history that is new costs processor time for each
-    of them: 20,000 take about ten seconds where a small window has to summarize them."""
+    """The most messages of a chat completion. Requests with more are answered with 400. Each message of a new history
+    costs processor time: 20,000 take about ten seconds if they must be summarized for a small window."""
     max_tools: Annotated[int, Field(gt=0)] = 1000
-    """Tools in a chat completion. More are answered with 400."""
+    """The most tools of a chat completion. Requests with more are answered with 400."""
 
 
 __all__ = [
@@ -114,142 +124,147 @@ __all__ = [
 
 class Server(Section):
     host: str = "127.0.0.1"
-    """Address to listen on. `0.0.0.0` for every interface: then keep strangers off the port."""
+    """The address to listen on. `0.0.0.0` listens on every interface; protect the port against strangers then."""
     port: Annotated[int, Field(ge=0, le=65_535)] = 8000
-    """Port to listen on. `0` picks a free one; the start line names it."""
+    """The port to listen on. `0`: a free port, which the start line names."""
     body_limit_bytes: Annotated[int, Field(gt=0)] = 67_108_864
-    """Larger requests are answered with 413."""
+    """The most bytes of a request's body. Larger requests are answered with 413."""
     workers: Annotated[int, Field(ge=1)] = 1
-    """Processes. More than one needs a database that they share; use PostgreSQL."""
+    """How many processes serve requests. More than one process needs a database that they share; use PostgreSQL."""
     drain_seconds: Annotated[float, Field(ge=0, le=86_400)] = 30.0
-    """After SIGTERM, how long running answers may go on. Let whatever stops the process wait a little longer."""
+    """How long running answers may go on after SIGTERM. The service manager must wait a little longer before it kills
+    the process."""
     leave_seconds: Annotated[float, Field(ge=0, le=600)] = 0.0
-    """After SIGTERM and before that drain, how long everything is still answered while `/readyz` says 503: as long as
-    load balancers need to notice. `0` where they need not, or are told otherwise."""
+    """How long all requests are still answered after SIGTERM, before the drain, while `/readyz` answers 503. Set it to
+    the time that load balancers need to notice. `0` if there is no load balancer, or if it learns of the stop in
+    another way."""
     console: bool = True
-    """Whether the console is served at `/console`."""
+    """`true`: the console is served at `/console`."""
     preload: bool = False
-    """Whether all that is needed sooner or later is loaded before the start line: a later start, 80 MB more at rest,
-    and no request that ever waits for it."""
+    """`true`: all modules, and the tokenizers of the configured models, are loaded before the start line. The start
+    takes longer and the idle process needs 80 MB more, but no request waits for the loading."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """`debug`, `info`, `warning` or `error`. No level logs message content or keys."""
+    """The least severe level that is logged. No level logs message content or keys."""
     log_format: Literal["auto", "json", "text"] = "auto"
-    """`json`, `text`, or `auto`: text on a terminal, JSON elsewhere."""
+    """The form of log lines. `auto`: text on a terminal, JSON elsewhere."""
 
 
 class Database(Section):
     url: SecretStr = SecretStr("sqlite+aiosqlite:///data/concertina.db")  # may carry a password: show `location`
-    """A file (three slashes: relative to the working directory, four: absolute),
-    `postgresql+asyncpg://user:password@host:5432/name`, or `memory://`, which forgets everything at the end."""
+    """The database: an SQLite file (three slashes: relative to the working directory, four: absolute),
+    `postgresql+asyncpg://user:password@host:5432/name`, or `memory://`, which loses everything when the process
+    ends."""
     synchronous: Literal["normal", "full"] = "normal"
-    """SQLite only. `full` waits for the disk at each commit and so also survives a power cut; `normal` survives a
-    crash of the process."""
+    """For SQLite only. `normal`: committed turns survive a crash of the process. `full`: they survive a power cut, too,
+    because each commit waits for the disk."""
     timeout_seconds: Seconds = 5.0
     """How long a statement or a connection may take before the store counts as unavailable."""
     auto_migrate: bool = True
-    """Bring an older schema up to date at start, one process at a time. `false`: refuse to start, and leave it to
-    `concertina migrate`. A newer schema is always refused."""
+    """`true`: an older schema is migrated at start, by one process at a time. `false`: with an older schema the start
+    is refused until `concertina migrate` has run. A newer schema is always refused."""
     pool_size: Annotated[int, Field(ge=1)] = 10
-    """Connections of each process to PostgreSQL."""
+    """How many connections each process opens to PostgreSQL."""
     statement_cache_size: Annotated[int, Field(ge=0)] = 256
-    """Prepared statements kept by each connection to PostgreSQL. `0` behind a transaction pooler such as
+    """How many prepared statements each connection to PostgreSQL keeps. Set `0` behind a transaction pooler such as
     PgBouncer."""
 
     @property
     def location(self) -> str:
-        """The URL without user, password and query, for logs."""
+        """Returns the URL without user, password and query, for logs."""
         return strip_credentials(self.url.get_secret_value())
 
 
 class Auth(Section):
     mode: Literal["open", "keys"] = "open"
-    """`open`: anybody who reaches the port is served; each value of the `Authorization` header is a tenant of its
-    own and sees only its own conversations. `keys`: only keys of the gateway's own are let in ([keys](keys.md))."""
+    """`open`: every client that reaches the port is served. Each value of the `Authorization` header is a tenant, which
+    sees only its own conversations. `keys`: only clients with a key of the gateway are served ([keys](keys.md))."""
     pepper: SecretStr | None = None
-    """A secret of at least 16 characters that goes into the digests by which tenants are told apart. Left out, one
-    is made at the first start and kept in the database, for all processes on it. With another one nobody finds
-    their conversations again: do not change it."""
+    """A secret of at least 16 characters. It is part of the digests that identify tenants. Left out: one is generated
+    at the first start and stored in the database, for all processes that use it. Do not change it: with another pepper,
+    tenants lose access to their conversations."""
     allowed_hosts: tuple[HostName, ...] = ()
-    """The names, without ports, by which the gateway is reached; in mode `open` their web pages may use it. A request
-    with another name in `Host` is answered with 403; addresses and `localhost` are always served, and so are probes.
-    Left out, mode `open` also serves names that no stranger can register: those without a dot, and those that end in
-    `.local`, `.internal`, `.svc`, `.test` or `.home.arpa`; mode `keys` serves any name. `["*"]`: any name is served
-    ([why](threat-model.md#a-browser-on-the-same-machine))."""
+    """The host names of the gateway, without ports. In mode `open`, web pages of these hosts may call the gateway. A
+    request with another name in `Host` is answered with 403. IP addresses, `localhost` and health probes are always
+    served. Left out: mode `open` also serves names that nobody can register in public DNS (names without a dot, and
+    names that end in `.local`, `.internal`, `.svc`, `.test` or `.home.arpa`); mode `keys` serves every name. `["*"]`:
+    every name is served ([why](threat-model.md#a-browser-on-the-same-machine))."""
     cache_seconds: Annotated[float, Field(ge=0, le=3600)] = 5.0
-    """How long a key is trusted before the database is asked again. Revoking a key takes that long to reach every
-    process."""
+    """How long a process trusts a key before it reads the key from the database again. A revoked key works for this
+    long at most."""
     end_users: bool = False
-    """`true`: the end users of an application never see each other's conversations, though they share its
+    """`true`: end users of one application cannot see each other's conversations, although they share the application's
     credential."""
     end_user_header: HeaderName = "X-End-User-Id"
-    """The header that names the end user, where `auth.end_users` is on. Without it a chat completion's
-    `safety_identifier` counts, then its `user`."""
+    """The header that names the end user if `auth.end_users` is `true`. A chat completion without this header is
+    assigned by its field `safety_identifier`, else by its field `user`."""
 
 
 class Encryption(Section):
     keys: dict[Name, EncryptionKey] = Field(default_factory=dict)
-    """Keys by names of yours (letters, digits, `.`, `_` and `-`), each 32 bytes as base64 or hex. Take them from
-    the environment: `{k2026: "${CONCERTINA_KEY_2026}"}`. All of them are read with."""
+    """Encryption keys by name. You choose the names (letters, digits, `.`, `_` and `-`). Each key has 32 bytes, in
+    base64 or hex. Take keys from the environment: `{k2026: "${CONCERTINA_KEY_2026}"}`. All keys are used to decrypt."""
     active: Name | None = None
-    """The name of the key that is written with. `null`: plain text is written."""
+    """The name of the key that encrypts new data. `null`: new data is stored as plain text."""
 
     @property
     def key_bytes(self) -> dict[str, bytes]:
+        """Returns the keys by name, 32 bytes each."""
         return {name: bytes.fromhex(key.get_secret_value()) for name, key in self.keys.items()}
 
 
 class Retention(Section):
     days: Annotated[int, Field(gt=0)] | None = None
-    """Conversations in which nothing has happened for longer are erased. A tenant's keys may say otherwise for its
-    own; the shortest counts. `null`: they are kept."""
+    """Conversations without activity for more days than this are erased. A tenant's keys may set another number for the
+    tenant's conversations; the smallest of these counts. `null`: conversations are not erased by age."""
     sweep_seconds: Seconds = 3600.0
-    """How often old conversations are looked for. One process at a time does it."""
+    """The time between two searches for old conversations. One process at a time searches."""
 
 
 class Traces(Section):
     """Where OpenTelemetry traces go, and how many of them."""
 
     endpoint: str | None = None
-    """The address of an OpenTelemetry collector that takes OTLP over HTTP, such as `http://localhost:4318`;
-    `/v1/traces` is added unless it ends with it. `null` or empty: nothing is traced. Needs `pip install
+    """The address of an OpenTelemetry collector that takes OTLP over HTTP, such as `http://localhost:4318`.
+    `/v1/traces` is appended unless the address ends with it. `null` or empty: no traces. Needs `pip install
     'concertina[otel]'`."""
     headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict)
-    """Headers to send with each export, such as the collector's key."""
+    """Headers of each export, such as the collector's key."""
     service_name: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)] = "concertina"
-    """The service that the spans are of."""
+    """The service name of the spans (`service.name`)."""
     sample_ratio: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """The share of requests to trace, 0 to 1. A request that comes with a `traceparent` follows its client's
-    decision."""
+    """The share of requests that are traced, 0 to 1. For a request with a `traceparent`, the client's decision
+    counts."""
     drain_seconds: Seconds = 5.0
-    """How long the end of the process waits for spans that are still to be exported."""
+    """How long a stopping process waits for the export of its last spans."""
 
 
 class Telemetry(Section):
-    """What the gateway tells of itself."""
+    """Metrics, the console's overview, log lines and traces."""
 
     metrics: bool = True
-    """Count what happens, and answer `GET /metrics` for Prometheus. `false`: nothing is counted, and there is no
-    overview."""
+    """`true`: the gateway counts events and answers `GET /metrics` for Prometheus. `false`: it counts nothing and has
+    no overview."""
     metrics_token: HeaderValue | None = None
-    """A secret that `/metrics` wants to see as `Authorization: Bearer`. Left out, everyone who reaches the port may
-    read the numbers; there is no content among them."""
+    """A secret that a request for `/metrics` must send as `Authorization: Bearer`. Left out: everyone who reaches the
+    port can read the metrics. Metrics never contain message content."""
     overview: bool = True
-    """Answer `GET /v1/admin/overview`, the numbers of the console's first page."""
+    """`true`: the gateway answers `GET /v1/admin/overview`, which gives the numbers of the console's first page."""
     request_log: bool = True
-    """Write one log line for each request when it is over: what was asked, how it ended, how long it took, what the
-    context was. Requests for `/healthz`, `/readyz` and `/metrics` are told of only when they fail."""
+    """`true`: each request writes one log line at its end: the request, its outcome, its duration and its context.
+    Requests for `/healthz`, `/readyz` and `/metrics` write a line only if they fail."""
     traces: Traces = Traces()
 
 
 class Compaction(Section):
     lease_seconds: Seconds = 30.0
-    """How long a conversation stays claimed by a process that died. Running ones renew their claim."""
+    """How long a process holds the lease of a conversation without renewing it. If the process dies, other processes
+    wait at most this long. A running process renews its leases."""
     wait_seconds: Seconds = 300.0
-    """How long a request waits for another one of the same conversation before it is answered with 409."""
+    """How long a request waits for another request of the same conversation before it is answered with 409."""
 
 
 class Settings(Section):
-    """Everything that can be set. Names and secrets are the operator's; no client value ever comes here."""
+    """All settings. Every name and secret in them is the operator's; no value of a client ever gets into them."""
 
     server: Server = Server()
     database: Database = Database()
@@ -262,30 +277,33 @@ class Settings(Section):
     models: dict[str, Model] = Field(default_factory=dict)
     retries: Retries = Retries()
     policy: str = "additive"
-    """The policy of requests that name none (`X-Context-Policy`, `context.plan.policy`) for models that name none."""
+    """The policy of a request if neither the request (`X-Context-Policy`, `context.policy`), nor the caller's key, nor
+    the model's entry names one."""
     policies: dict[Name, Policy] = Field(default_factory=build_default_policies)
     compaction: Compaction = Compaction()
     degraded_mode: Literal["serve", "refuse"] = "serve"
-    """While the database is away, requests that bring their whole history along are served without it
-    (`context_status: degraded`). `refuse`: they too are answered with 503."""
+    """What happens to a request that carries its whole history while the database is unavailable. `serve`: it is
+    answered without the database (`context_status: degraded`). `refuse`: it is answered with 503, as all others."""
     window_default: Tokens = 8192
-    """The context window of a model of which nothing else is known. Small on purpose: too small costs an early
-    summary, too large costs a refused request."""
+    """The context window of a model whose window is not known. The default is small on purpose: a number that is too
+    small causes an early summary, one that is too large a refused request."""
 
     @property
     def uses_simulated_model(self) -> bool:
-        """Whether the built-in stand-in answers, because no provider is configured."""
+        """Says whether the built-in simulated model answers, because no provider is configured."""
         return not self.providers
 
     @property
     def default_policy(self) -> str:
-        """The policy where neither a request nor its model's own entry names one."""
+        """Returns the policy for requests that name none and whose model has no entry with a policy: the policy of the
+        entry `"*"`, else `policy`.
+        """
         every = self.models.get(EVERY_MODEL)
         return every.policy if every is not None and every.policy else self.policy
 
     @property
     def served_models(self) -> dict[str, Model]:
-        """`models`; while there are none and just one provider, that provider has every model."""
+        """Returns `models`. If there are none and there is exactly one provider, that provider serves every model."""
         if self.models or len(self.providers) != 1:
             return self.models
         return {EVERY_MODEL: Model(provider=next(iter(self.providers)))}

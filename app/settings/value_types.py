@@ -1,4 +1,4 @@
-"""What settings are made of: kinds of values, and the base of every section."""
+"""The types of single settings, and the base class of every section."""
 
 from __future__ import annotations
 
@@ -8,17 +8,23 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, StringConstraints
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
+"""A duration, at most one day."""
 Share = Annotated[float, Field(gt=0, lt=1)]
 """A share of the context window."""
 Tokens = Annotated[int, Field(gt=0)]
 Chars = Annotated[int, Field(gt=0)]
 Dollars = Annotated[float, Field(ge=0)]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+"""A name that the operator chooses."""
 Instruction = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
 def _strip_line_end(secret: SecretStr) -> SecretStr:
-    """Without the line end that a secret's file ends with; one inside could not be sent in a header."""
+    """Returns a secret without surrounding whitespace, such as the line end of a secret's file.
+
+    Raises:
+        ValueError: the secret has a line end or another control character inside, which no header can carry.
+    """
     text = secret.get_secret_value().strip()
     if any(character < " " or character == "\x7f" for character in text):
         raise ValueError("expected a value on one line, without control characters")
@@ -29,14 +35,18 @@ HeaderValue = Annotated[SecretStr, AfterValidator(_strip_line_end)]
 HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")]
 
 HostName = Annotated[str, StringConstraints(pattern=r"^(\*|[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)$")]
-"""Of a machine, without a port; or `*` for any."""
+"""The name of a host, without a port; `*` stands for every name."""
 
 
 def strip_credentials(url: str) -> str:
-    """A URL without user, password and query, to be shown. Greedy up to the last `@`: an unescaped `/` or `?` in a
-    password must not show the rest of it."""
+    """Returns a URL without user, password and query, for output."""
+    # Greedy up to the last `@`: a password may contain an unescaped `/` or `?`, and its rest must not be shown.
     return re.sub(r"://.*@", "://", url).partition("?")[0]
 
 
 class Section(BaseModel):
+    """The base of every section: frozen, without unknown fields, and without values in error messages, since values may
+    be secrets.
+    """
+
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, allow_inf_nan=False)

@@ -1,4 +1,6 @@
-"""A YAML file as a layer of settings: line numbers kept, doubled keys refused, `${ENV}` expanded in values."""
+"""Reads settings from a YAML file: remembers the line of each value, refuses duplicate keys, and expands `${NAME}` in
+values. PyYAML's own loading does none of this.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +17,21 @@ from app.settings.layers import SettingsLayer
 _Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MAPPING_TAG, _SEQUENCE_TAG, _NULL_TAG = (f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "null"))
 _MAX_DEPTH = 32
-"""Deeper than any setting."""
+"""The deepest nesting that is read. No setting is nested as deeply."""
 _MAX_CHARS = 8 * 1024 * 1024
-"""Of a file with every alias written out: a few lines of aliases may stand for billions of values."""
+"""The largest size of a file with every alias written out. A few lines of aliases may stand for billions of values
+(decision 30)."""
 _CHARS_PER_NODE = 128
-"""What a value counts for beside its text."""
+"""What each value counts in addition to its text: even an empty one takes time and memory."""
 _REFERENCE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|\$\{[^}]*\}?")
 
 
 def read_yaml_file(file: File, environ: Mapping[str, str]) -> SettingsLayer:
-    """Read a settings file.
+    """Reads a settings file. What is wrong with the file is in the layer's `faults`.
 
-    `${NAME}` in a value is replaced by that environment variable, `${NAME:-text}` by the text where the variable is
-    unset or empty; `$${` is a literal `${`. Replacement happens after parsing, so a variable's value is only ever text.
+    `${NAME}` in a value is replaced by that environment variable, `${NAME:-text}` by the text if the variable is unset
+    or empty; `$${` is a literal `${`. The replacement happens after the parsing, so the value of a variable is always
+    text and never YAML.
     """
     try:
         text = file.read_text(encoding="utf-8-sig")
@@ -39,26 +43,28 @@ def read_yaml_file(file: File, environ: Mapping[str, str]) -> SettingsLayer:
 
 
 def parse_yaml_value(text: str) -> Any:
-    """A single YAML value, such as a list given in an environment variable.
+    """Parses one YAML value, such as a list in an environment variable.
 
     Raises:
-        yaml.YAMLError: it is not YAML, nested too deeply, or too large with its aliases written out.
-        ValueError: a number or a date in it is none.
+        yaml.YAMLError: the text is not YAML, nested too deeply, or too large with its aliases written out.
+        ValueError: a number or a date in the text is not valid.
     """
     _check_yaml_size(text)
     return yaml.load(text, _Loader)  # noqa: S506 - the loader is the safe one, in C where that is built
 
 
 def _check_yaml_size(text: str) -> None:
-    """Refuse what would take long to read, before any of it is built: the parser's events come one by one.
+    """Refuses a text that would take long to read, before any value is built. The parser's events come one by one, so
+    the check stops at the first event above a bound.
 
     Raises:
-        yaml.YAMLError: it is not YAML, nested too deeply, or too large with its aliases written out.
+        yaml.YAMLError: the text is not YAML, nested too deeply, or too large with its aliases written out.
     """
     chars = 0
     chars_by_anchor: dict[str | None, int] = {}
     open_anchors: list[tuple[str | None, int]] = []
     for event in yaml.parse(text, _Loader):
+        # An alias counts as much as the anchored value, so nested aliases grow here as they would when written out.
         if isinstance(event, yaml.AliasEvent):
             if any(anchor == event.anchor for anchor, _ in open_anchors):
                 raise _make_yaml_error(f"the anchor {event.anchor!r} contains itself", event)
@@ -81,11 +87,13 @@ def _check_yaml_size(text: str) -> None:
 
 
 def _make_yaml_error(problem: str, event: yaml.Event) -> yaml.MarkedYAMLError:
-    mark: Any = event.start_mark  # the parser in C has a class of its own for it
+    mark: Any = event.start_mark  # the parser in C has its own class for marks, which the type stubs do not know
     return yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
 
 
 class _YamlFileReader:
+    """Reads one file into a layer. It goes through the nodes itself, because only nodes have line numbers."""
+
     def __init__(self, file_name: str, environ: Mapping[str, str]) -> None:
         self._file_name = file_name
         self._environ = environ
@@ -94,6 +102,7 @@ class _YamlFileReader:
     def read(self, text: str) -> SettingsLayer:
         loader = _Loader(text)
         try:
+            # Before the nodes are composed: the composer recurses, so deep nesting would exhaust the stack.
             _check_yaml_size(text)
             root = loader.get_single_node()
             if isinstance(root, yaml.MappingNode):
@@ -105,6 +114,7 @@ class _YamlFileReader:
             self._layer.faults.append(
                 ConfigurationFault((), f"not valid YAML: {error.problem}", f"{self._file_name}{line}")
             )
+        # Errors of the reader, such as a control character, have no mark and thus no line.
         except yaml.YAMLError as error:
             self._layer.faults.append(ConfigurationFault((), f"not valid YAML: {error}", self._file_name))
         finally:
@@ -112,7 +122,10 @@ class _YamlFileReader:
         return self._layer
 
     def _read_value(self, loader: yaml.SafeLoader, node: yaml.Node, path: SettingPath) -> Any:
+        # A key has set the source already, with its own line; only list elements are new here.
         self._layer.sources.setdefault(path, self._format_source(node))
+        # Scalars, and nodes with another tag (`!!set`, `!!python/…`), go to the safe loader, which builds or refuses
+        # them.
         if isinstance(node, yaml.MappingNode) and node.tag == _MAPPING_TAG:
             return self._read_mapping(loader, node, path)
         if isinstance(node, yaml.SequenceNode) and node.tag == _SEQUENCE_TAG:
@@ -124,6 +137,7 @@ class _YamlFileReader:
         return self._expand_references(value, path, node) if isinstance(value, str) else value
 
     def _read_mapping(self, loader: yaml.SafeLoader, node: yaml.MappingNode, path: SettingPath) -> dict[str, Any]:
+        # Before the merge keys (`<<`) are resolved: a key that overrides a merged one is no duplicate.
         self._refuse_duplicate_keys(node, path)
         loader.flatten_mapping(node)
         values: dict[str, Any] = {}
@@ -149,6 +163,7 @@ class _YamlFileReader:
             lines.setdefault(key, key_node.start_mark.line + 1)
 
     def _expand_references(self, text: str, path: SettingPath, node: yaml.Node) -> str:
+        # Every branch returns text, also after a fault, so that all faults of a value are reported.
         def replaced(match: re.Match[str]) -> str:
             reference, name, default = match[0], match[1], match[2]
             if reference == "$${":
@@ -164,6 +179,8 @@ class _YamlFileReader:
 
         expanded, references = _REFERENCE.subn(replaced, text)
         if references:
+            # The source shows the reference: an operator sees which variable has the wrong value, and `build_fault`
+            # sees that the value must not be quoted.
             self._layer.sources[path] = f"{self._format_source(node)}, {text if len(text) <= 40 else '${…}'}"
         return expanded
 

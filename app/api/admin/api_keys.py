@@ -33,20 +33,28 @@ class KeyWish(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    name: Annotated[str, Field(max_length=MAX_NAME_CHARS, pattern=r"\S", description="For people: who uses it.")]
+    name: Annotated[
+        str,
+        Field(max_length=MAX_NAME_CHARS, pattern=r"\S", description="A name for people, such as the application's."),
+    ]
     tenant: Annotated[
         str | None,
-        Field(pattern=TENANT_PATTERN, description="Whose conversations it sees. Left out: those that your key sees."),
+        Field(
+            pattern=TENANT_PATTERN, description="The tenant whose conversations it sees. Left out: your key's tenant."
+        ),
     ] = None
     scopes: Annotated[list[Scope], Field(min_length=1)] = list(DEFAULT_SCOPES)
-    policy: Annotated[str | None, Field(description="The context policy of its requests that name none.")] = None
+    policy: Annotated[str | None, Field(description="The context policy for requests that name none.")] = None
     models: Annotated[
         list[Annotated[str, Field(pattern=r"\S")]],
-        Field(description="Names that it may ask for, with the wildcards `*` and `?`. Empty: all."),
+        Field(description="Models that it may ask for, with the wildcards `*` and `?`. Empty: all."),
     ] = []
     expires_at: Annotated[int | None, Field(le=MAX_UNIX_SECONDS, description="Unix seconds.")] = None
     retention_days: Annotated[
-        int | None, Field(ge=1, le=36_500, description="Conversations of its tenant that rest for longer are erased.")
+        int | None,
+        Field(
+            ge=1, le=36_500, description="Days without a message after which conversations of its tenant are erased."
+        ),
     ] = None
 
 
@@ -86,7 +94,7 @@ def build_api_key_routes(api_keys: ApiKeys, auth: Authenticator) -> APIRouter:
     async def list_keys(
         limit: Limit = DEFAULT_PAGE_SIZE,
         after: After = None,
-        tenant: Annotated[str | None, Query(description="Only this tenant's.")] = None,
+        tenant: Annotated[str | None, Query(description="Only keys of this tenant.")] = None,
         caller: Caller = admin,
     ) -> Response:
         keys = await api_keys.list_keys(tenant)

@@ -14,7 +14,7 @@ from app.api.resource_schemas import ErrorBody
 from app.store.contract import Store
 
 NOT_READY_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
-    503: {"model": ErrorBody, "description": "The store is away, or every upstream has failed repeatedly."}
+    503: {"model": ErrorBody, "description": "The store is unavailable, or every provider has failed repeatedly."}
 }
 
 
@@ -26,7 +26,7 @@ def build_health_routes(store: Store, *, version: str, has_upstream: Callable[[]
     async def healthz() -> Response:
         return await probes.check_liveness()
 
-    @routes.get("/readyz", summary="Store, schema and upstream are there", responses=NOT_READY_RESPONSES)
+    @routes.get("/readyz", summary="Store, schema and a provider are available", responses=NOT_READY_RESPONSES)
     async def readyz() -> Response:
         return await probes.check_readiness()
 

@@ -48,10 +48,10 @@ class CompactionRequest(Strict):
         str | None,
         Field(min_length=1, max_length=256, description="The last item that is to be summarized."),
     ] = None
-    model: Annotated[ModelName | None, Field(description="Left out: the one that was asked last.")] = None
-    policy: Annotated[ModelName | None, Field(description="Left out: the one that a request would have.")] = None
-    dry_run: Annotated[bool, Field(description="Only tell what would be summarized; no model is asked.")] = False
-    stream: Annotated[bool, Field(description="Tell of progress in server-sent events.")] = False
+    model: Annotated[ModelName | None, Field(description="Left out: the model of the last answer.")] = None
+    policy: Annotated[ModelName | None, Field(description="Left out: the policy that a request would have.")] = None
+    dry_run: Annotated[bool, Field(description="Only report what would be summarized; no model is called.")] = False
+    stream: Annotated[bool, Field(description="Report progress in server-sent events.")] = False
 
 
 class CompactionObject(Described):
@@ -84,7 +84,7 @@ def build_compaction_routes(compactions: RequestedCompactions, auth: Authenticat
 
     @routes.post(
         "/{conversation_id}/compact",
-        summary="Summarize now",
+        summary="Compact a conversation now",
         responses={
             200: {"model": CompactionObject, "content": EVENT_STREAM_CONTENT},
             **BUSY_RESPONSE,

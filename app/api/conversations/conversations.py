@@ -89,13 +89,13 @@ Include = Annotated[
     Query(
         default_factory=list,
         alias="include[]",
-        description="`title`: what it is called: its metadata's `title`, or how what its user said first begins.",
+        description="`title`: `title` of the metadata, or the beginning of the first user message.",
     ),
 ]
-ClientMode = Annotated[HistoryMode | None, Query(description="How its client sends messages.")]
+ClientMode = Annotated[HistoryMode | None, Query(description="How the client sends messages.")]
 ExternalId = Annotated[
     str | None,
-    Query(pattern=f"^{ID_PATTERN}$", description="What its client calls it: `X-Conversation-Id` and the like."),
+    Query(pattern=f"^{ID_PATTERN}$", description="The client's own id, as in `X-Conversation-Id`."),
 ]
 UnixSecondsQuery = Annotated[int | None, Query(ge=0, le=MAX_UNIX_SECONDS, description="Unix seconds.")]
 
@@ -113,7 +113,7 @@ def build_conversation_routes(
         title = {"title": await history.find_title(conversation)} if include else {}
         return {**await records.build_conversation_object(conversation), **title}
 
-    @routes.post("", summary="Begin a conversation", responses={200: {"model": ConversationObject}})
+    @routes.post("", summary="Create a conversation", responses={200: {"model": ConversationObject}})
     async def create_conversation(
         new: Annotated[NewConversation | None, Body()] = None, caller: Caller = manages
     ) -> Response:
@@ -174,12 +174,12 @@ def build_conversation_routes(
 
     @routes.delete(
         "/{conversation_id}",
-        summary="Delete a conversation with all that was kept of it",
+        summary="Delete a conversation and everything stored for it",
         responses={200: {"model": Deleted}},
     )
     async def delete_conversation(
         conversation_id: str,
-        branches: Annotated[bool, Query(description="Also all that branched from it.")] = False,
+        branches: Annotated[bool, Query(description="Also delete all its branches.")] = False,
         caller: Caller = manages,
     ) -> Response:
         gone = await records.delete_conversation(caller, conversation_id, with_branches=branches)

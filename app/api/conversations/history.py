@@ -16,9 +16,9 @@ MAX_TURNS: Final = 1_000
 MAX_MESSAGES: Final = 200
 DEFAULT_PAGE_SIZE: Final = 100
 LAST_SEQ: Final = 2_147_483_647
-TurnLimit = Annotated[int, Query(ge=1, le=MAX_TURNS, description="How many answers there are on a page.")]
-MessageLimit = Annotated[int, Query(ge=1, le=MAX_MESSAGES, description="How many messages are told.")]
-FromSeq = Annotated[int, Query(ge=0, le=LAST_SEQ, description="The first of them, counted from 0.")]
+TurnLimit = Annotated[int, Query(ge=1, le=MAX_TURNS, description="The most answers on a page.")]
+MessageLimit = Annotated[int, Query(ge=1, le=MAX_MESSAGES, description="The most messages in the response.")]
+FromSeq = Annotated[int, Query(ge=0, le=LAST_SEQ, description="The `seq` of the first message, counted from 0.")]
 
 
 class TurnObject(Described):
@@ -123,7 +123,9 @@ def build_history_routes(history: ConversationHistory, auth: Authenticator) -> A
     routes = APIRouter(prefix="/v1/conversations/{conversation_id}", tags=["conversations"], responses=ERROR_RESPONSES)
     reads = Depends(auth.require_scope("read"))
 
-    @routes.get("/turns", summary="The answers of a conversation, in numbers", responses={200: {"model": TurnPage}})
+    @routes.get(
+        "/turns", summary="List the answers of a conversation with their numbers", responses={200: {"model": TurnPage}}
+    )
     async def list_turns(
         conversation_id: str,
         limit: TurnLimit = DEFAULT_PAGE_SIZE,
@@ -135,7 +137,7 @@ def build_history_routes(history: ConversationHistory, auth: Authenticator) -> A
         found, has_more = await history.list_turns(caller, conversation_id, wish)
         return build_json_response(build_page(found, has_more=has_more))
 
-    @routes.get("/log", summary="Messages of the log, from any place on", responses={200: {"model": LogStretch}})
+    @routes.get("/log", summary="Messages of the log from a `seq` on", responses={200: {"model": LogStretch}})
     async def read_log(
         conversation_id: str,
         from_seq: FromSeq = 0,

@@ -36,7 +36,7 @@ Include = Annotated[
     Query(
         default_factory=list,
         alias="include[]",
-        description="Of OpenAI's own tools. All that is kept is always included.",
+        description="For OpenAI's own tools. Everything that is stored is always included.",
     ),
 ]
 
@@ -102,13 +102,13 @@ def build_item_routes(
 
     @routes.delete(
         "/{item_id}",
-        summary="Delete or erase an item; the conversation as it then is",
+        summary="Delete or erase an item; returns the changed conversation",
         responses={200: {"model": ConversationObject}, **BUSY_RESPONSE},
     )
     async def delete_item(
         conversation_id: str,
         item_id: str,
-        erase: Annotated[bool, Query(description="Overwrite it for good, wherever it is shared.")] = False,
+        erase: Annotated[bool, Query(description="Remove the text for good, in every branch that shares it.")] = False,
         caller: Caller = manages,
     ) -> Response:
         conversation = await records.find_conversation(caller, conversation_id)
@@ -119,7 +119,7 @@ def build_item_routes(
 
 
 def _is_retry(request: Request) -> bool:
-    """Whether the client's SDK says that it sends this request again."""
+    """Returns whether the client's SDK says that it sends this request again."""
     return read_headers(request.scope).get("x-stainless-retry-count", "0") not in ("", "0")
 
 
@@ -158,18 +158,18 @@ def build_pin_routes(pins: PinStore, auth: Authenticator) -> APIRouter:
     reads, manages = Depends(auth.require_scope("read")), Depends(auth.require_scope("manage"))
     pinned: dict[int | str, dict[str, Any]] = {200: {"model": PinnedItem}, **BUSY_RESPONSE}
 
-    @routes.get("/pins", summary="What is pinned, in the order of the log", responses={200: {"model": PinPage}})
+    @routes.get("/pins", summary="List pins in the order of the log", responses={200: {"model": PinPage}})
     async def list_pins(
         conversation_id: str, limit: Limit = MAX_PAGE_SIZE, after: After = None, caller: Caller = reads
     ) -> Response:
         found, has_more = await pins.list_pins(caller, conversation_id, limit, after)
         return build_json_response(build_page(found, has_more=has_more))
 
-    @routes.post("/items/{item_id}/pin", summary="Show an item word for word from now on", responses=pinned)
+    @routes.post("/items/{item_id}/pin", summary="Pin an item", responses=pinned)
     async def pin_item(conversation_id: str, item_id: str, caller: Caller = manages) -> Response:
         return build_json_response(await pins.pin_item(caller, conversation_id, item_id))
 
-    @routes.delete("/items/{item_id}/pin", summary="Let an item be summarized again", responses=pinned)
+    @routes.delete("/items/{item_id}/pin", summary="Unpin an item", responses=pinned)
     async def unpin_item(conversation_id: str, item_id: str, caller: Caller = manages) -> Response:
         return build_json_response(await pins.unpin_item(caller, conversation_id, item_id))
 

@@ -28,7 +28,7 @@ Question = Annotated[str, Query(min_length=1, max_length=1000, description="The 
 
 Include = Annotated[
     list[Literal["title"]],
-    Query(default_factory=list, alias="include[]", description="`title`: what the conversation is called."),
+    Query(default_factory=list, alias="include[]", description="`title`: the conversation's title."),
 ]
 
 

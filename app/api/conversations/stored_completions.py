@@ -28,7 +28,7 @@ from app.conversations.stored_completions import StoredCompletions
 from app.pipeline.chat_request import Caller
 from app.store.contract import CompletionQuery
 
-ModelName = Annotated[str | None, Query(description="Only those that were asked of this model, by the name asked for.")]
+ModelName = Annotated[str | None, Query(description="Only completions of this model, by its name in the request.")]
 
 
 class CompletionChange(BaseModel):
@@ -106,7 +106,7 @@ def build_stored_completion_routes(completions: StoredCompletions, auth: Authent
 
     @routes.delete(
         "/{completion_id}",
-        summary="Forget a completion; its conversation stays",
+        summary="Delete a stored completion; its conversation stays",
         responses={200: {"model": Deleted}},
     )
     async def delete_completion(completion_id: str, caller: Caller = manages) -> Response:

@@ -38,10 +38,10 @@ Revision = Annotated[int, Field(ge=1, le=MAX_REVISION)]
 Instructions = Annotated[str, Field(max_length=MAX_INSTRUCTIONS_CHARS)]
 ModelName = Annotated[str, Field(min_length=1, max_length=256)]
 CONFLICT_RESPONSE: Final[dict[int | str, dict[str, Any]]] = {
-    409: {"model": ErrorBody, "description": "It is another revision by now, or is being written."}
+    409: {"model": ErrorBody, "description": "The summary has another revision by now, or is being written."}
 }
 SUMMARY_FAILED_RESPONSE: Final[dict[int | str, dict[str, Any]]] = {
-    502: {"model": ErrorBody, "description": "No model gave a summary that can be used; nothing has changed."}
+    502: {"model": ErrorBody, "description": "No model returned an acceptable summary; nothing has changed."}
 }
 
 
@@ -49,24 +49,24 @@ class SummaryEdit(Strict):
     """A summary's new text, written by a person."""
 
     text: Annotated[str, Field(min_length=1, max_length=MAX_TEXT_CHARS, pattern=WITHOUT_NUL)]
-    revision: Annotated[Revision | None, Field(description="The one that you have seen; 409 if there is another.")] = (
-        None
-    )
+    revision: Annotated[
+        Revision | None, Field(description="The revision that you have seen; 409 if there is a newer one.")
+    ] = None
 
 
 class SummaryRegeneration(Strict):
     """Options for a summary that a model writes anew."""
 
-    instructions: Annotated[Instructions | None, Field(description="What to pay attention to.")] = None
-    model: Annotated[ModelName | None, Field(description="Left out: the one that was asked last.")] = None
+    instructions: Annotated[Instructions | None, Field(description="What the summary should focus on.")] = None
+    model: Annotated[ModelName | None, Field(description="Left out: the model of the last answer.")] = None
 
 
 class SummaryRollback(Strict):
     """The earlier revision whose text becomes the newest."""
 
-    revision: Annotated[Revision, Field(description="The one whose text is wanted.")]
+    revision: Annotated[Revision, Field(description="The revision whose text becomes the newest.")]
     current_revision: Annotated[
-        Revision | None, Field(description="The one that you have seen; 409 if there is another.")
+        Revision | None, Field(description="The revision that you have seen; 409 if there is a newer one.")
     ] = None
 
 
@@ -121,7 +121,7 @@ def build_summary_routes(summaries: SummaryRecords, auth: Authenticator, admissi
         after: After = None,
         order: Order = "asc",
         with_inactive: Annotated[
-            bool, Query(alias="all", description="Also folds, and summaries that others took the place of.")
+            bool, Query(alias="all", description="Also folds, and summaries that others replace.")
         ] = False,
         caller: Caller = reads,
     ) -> Response:
@@ -150,7 +150,7 @@ def build_summary_routes(summaries: SummaryRecords, auth: Authenticator, admissi
 
     @routes.post(
         "/{summary_id}/regenerate",
-        summary="Have a summary written anew",
+        summary="Regenerate a summary",
         responses={**one, **CONFLICT_RESPONSE, **SUMMARY_FAILED_RESPONSE},
     )
     async def regenerate_summary(
@@ -168,7 +168,9 @@ def build_summary_routes(summaries: SummaryRecords, auth: Authenticator, admissi
             )
         return build_json_response(made)
 
-    @routes.post("/{summary_id}/rollback", summary="Go back to an earlier text", responses={**one, **CONFLICT_RESPONSE})
+    @routes.post(
+        "/{summary_id}/rollback", summary="Roll back to an earlier text", responses={**one, **CONFLICT_RESPONSE}
+    )
     async def roll_back_summary(
         conversation_id: str, summary_id: str, wish: SummaryRollback, caller: Caller = manages
     ) -> Response:
@@ -184,7 +186,7 @@ def build_summary_routes(summaries: SummaryRecords, auth: Authenticator, admissi
     @routes.delete(
         "/{summary_id}",
         summary="Delete a summary",
-        description="What it stood for is shown word for word again, or summarized anew when the room is needed.",
+        description="The messages that it stood for are verbatim again, until they are summarized anew.",
         responses={200: {"model": Deleted}},
     )
     async def delete_summary(conversation_id: str, summary_id: str, caller: Caller = manages) -> Response:

@@ -21,12 +21,10 @@ from app.pipeline.chat_request import Caller
 NDJSON: Final = "application/x-ndjson"
 ExportFormat = Annotated[
     Literal["jsonl", "openai"],
-    Query(description='A chat message a line, or one line with all of them: `{"messages": […]}`.'),
+    Query(description='One chat message per line, or one line with all messages: `{"messages": […]}`.'),
 ]
-Include = Annotated[
-    Literal["deleted"] | None, Query(description="Also messages that were deleted, as far as they were not erased.")
-]
-ImportFormat = Annotated[Format, Query(description="What the body is; `auto` tells it by its shape.")]
+Include = Annotated[Literal["deleted"] | None, Query(description="Also messages that were deleted but not erased.")]
+ImportFormat = Annotated[Format, Query(description="The format of the body; `auto` detects it.")]
 
 _MESSAGE_SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
@@ -45,8 +43,8 @@ _IMPORT_FILE_SCHEMA: Final[dict[str, Any]] = {
     "requestBody": {
         "required": True,
         "description": (
-            "A history in OpenAI's form, or an array of them; or, whatever its content type says, chat messages or "
-            "histories a line, conversations.json of a ChatGPT export, or a dump of LangChain messages."
+            "A history in OpenAI's form, or an array of them; or, with any content type, one chat message or "
+            "history per line, conversations.json of a ChatGPT export, or a dump of LangChain messages."
         ),
         "content": {
             "application/json": {
@@ -81,7 +79,9 @@ def build_transfer_routes(
         "/{conversation_id}/export",
         summary="Export a conversation as chat messages",
         response_class=StreamingResponse,
-        responses={200: {"content": {NDJSON: {"schema": {"type": "string"}}}, "description": "A JSON text a line."}},
+        responses={
+            200: {"content": {NDJSON: {"schema": {"type": "string"}}}, "description": "One JSON text per line."}
+        },
     )
     async def export_conversation(
         conversation_id: str,

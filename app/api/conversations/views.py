@@ -17,14 +17,16 @@ from app.pipeline.chat_request import Caller
 
 MAX_MESSAGES: Final = 1_000
 DEFAULT_MESSAGES: Final = 100
-MessageLimit = Annotated[int, Query(ge=1, le=MAX_MESSAGES, description="How many messages there are on a page.")]
-Model = Annotated[str | None, Query(min_length=1, max_length=256, description="Left out: the one that was asked last.")]
+MessageLimit = Annotated[int, Query(ge=1, le=MAX_MESSAGES, description="The most messages on a page.")]
+Model = Annotated[
+    str | None, Query(min_length=1, max_length=256, description="Left out: the model of the last answer.")
+]
 Include = Annotated[
     list[Literal["sent"]],
     Query(
         default_factory=list,
         alias="include[]",
-        description="`sent`: the messages as they are sent to the model, all of them, and what each stands for.",
+        description="`sent`: also all messages as they are sent to the model, and what each stands for.",
     ),
 ]
 
@@ -149,7 +151,7 @@ def build_view_routes(view_pages: ViewPages, auth: Authenticator, *, policies: S
     Args:
         policies: the names of all policies.
     """
-    left_out = "Left out: the one that a request would have."
+    left_out = "Left out: the policy that a request would have."
     named = Query(None, description=left_out, json_schema_extra={"enum": list(policies)})
     routes = APIRouter(prefix="/v1/conversations/{conversation_id}", tags=["context"], responses=ERROR_RESPONSES)
     reads = Depends(auth.require_scope("read"))
@@ -160,7 +162,10 @@ def build_view_routes(view_pages: ViewPages, auth: Authenticator, *, policies: S
         description="Plans the next request without making it: no model is called.",
         responses={
             200: {"model": PreviewObject},
-            409: {"model": ErrorBody, "description": "There is no answer yet that would name a model."},
+            409: {
+                "model": ErrorBody,
+                "description": "The request names no model, and there is no answer yet that has one.",
+            },
         },
     )
     async def preview_context(

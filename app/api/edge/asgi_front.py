@@ -76,7 +76,7 @@ class AsgiFront:
 
 
 def is_chat_completion_request(scope: Scope) -> bool:
-    """Whether a request asks for a chat completion."""
+    """Returns whether a request asks for a chat completion."""
     return bool(scope["type"] == "http" and scope["path"] == CHAT_PATH and scope["method"] == "POST")
 
 

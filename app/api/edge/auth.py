@@ -155,8 +155,8 @@ class Authenticator:
         return of_request
 
     def require_operator(self) -> Callable[[Request], Awaitable[Caller]]:
-        """Returns the dependency of routes about the gateway as a whole, without anybody's content: it requires the
-        scope `admin` in mode `keys`, and lets everybody in in mode `open`, which has no such scope."""
+        """Returns the dependency of routes about the gateway as a whole, which show no tenant's content. It requires
+        the scope `admin` in mode `keys`. In mode `open` it lets every caller in, because no caller has this scope."""
         return self.require_scope("admin" if self._rules.mode == "keys" else "chat")
 
     def authorize_request(self, request: ChatRequest, headers: Mapping[str, str]) -> ChatRequest:
@@ -187,7 +187,7 @@ class Authenticator:
         return read if self._rules.mode == "keys" else read | VISITOR_HEADERS
 
     def is_own_header(self, name: str) -> bool:
-        """Whether a header (lower case) is meant for the gateway only and must not reach a provider."""
+        """Returns whether a header (lower case) is meant for the gateway only and must not reach a provider."""
         return name == self._end_user_header
 
     def evict_key(self, key: ApiKey) -> None:
@@ -216,11 +216,11 @@ class Authenticator:
         secret = _read_api_key(headers)
         key = await self._key_cache.find_key(hash_api_key(secret))
         if key is None:
-            raise InvalidApiKey("Incorrect API key provided.", hint="Ask whoever runs this gateway for one of its own.")
+            raise InvalidApiKey("Incorrect API key provided.", hint="Ask the operator of this gateway for a key.")
         if not key.is_valid_at(self._now()):
             how = "been revoked" if key.revoked_at is not None else "expired"
             raise InvalidApiKey(
-                f"This API key ({key.id}) has {how}.", hint="Ask whoever runs this gateway for another."
+                f"This API key ({key.id}) has {how}.", hint="Ask the operator of this gateway for another key."
             )
         if required_scope is not None and required_scope not in key.scopes:
             raise InsufficientPermissions(
@@ -253,7 +253,7 @@ def build_open_caller(authorization: str | None, api_key: str | None, pepper: st
 
 
 def may_use_model(caller: Caller, model: str) -> bool:
-    """Whether the caller's key allows a model."""
+    """Returns whether the caller's key allows a model."""
     # `[` is escaped: keys have the wildcards `*` and `?` only, and a model's name may contain brackets.
     return not caller.allowed_models or any(
         fnmatchcase(model, name.replace("[", "[[]")) for name in caller.allowed_models
@@ -261,7 +261,8 @@ def may_use_model(caller: Caller, model: str) -> bool:
 
 
 def check_model_allowed(caller: Caller, model: str) -> None:
-    """
+    """Refuses a model that the caller's key does not allow.
+
     Raises:
         InsufficientPermissions: the caller's key does not allow this model.
     """
@@ -274,7 +275,8 @@ def check_model_allowed(caller: Caller, model: str) -> None:
 
 
 def check_fallback_models_allowed(caller: Caller, fields: Mapping[str, Any]) -> None:
-    """
+    """Refuses fallback models that the caller's key does not allow: the provider might call them.
+
     Raises:
         InsufficientPermissions: one of `FALLBACK_MODEL_FIELDS` names a model that the caller's key does not allow, or
             holds a value other than names.
@@ -306,12 +308,13 @@ def _read_api_key(headers: Mapping[str, str]) -> str:
 
 
 def _check_single_credential(credentials: Sequence[str | None]) -> None:
-    """
+    """Refuses a request with two different credentials: the gateway and a proxy might choose different ones.
+
     Args:
         credentials: the values of `CREDENTIAL_HEADERS`.
 
     Raises:
-        InvalidRequest: two of them differ: which one counts must not depend on who reads them.
+        InvalidRequest: two of the credentials differ.
     """
     authorization, *keys = credentials
     if len({_parse_token(authorization), *((key or "").strip() for key in keys)} - {""}) > 1:

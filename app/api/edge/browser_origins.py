@@ -30,7 +30,8 @@ class BrowserOriginCheck:
         self._allowed_hosts = frozenset(name.lower() for name in allowed_hosts)
 
     def check_request(self, headers: Mapping[str, str], *, has_credential: bool) -> None:
-        """
+        """Refuses a request that a page of another site sent.
+
         Args:
             headers: values by lower-case name.
             has_credential: the request has a credential. A browser sends its header to another site only with that
@@ -43,7 +44,7 @@ class BrowserOriginCheck:
             self._check_origin(headers["origin"].lower(), headers)
 
     def _check_origin(self, origin: str, headers: Mapping[str, str]) -> None:
-        # Browsers of today say it themselves. Without the header, `Origin` and `Host` are compared.
+        # Current browsers name the relation in `Sec-Fetch-Site`. Without the header, `Origin` and `Host` are compared.
         if headers.get("sec-fetch-site", "cross-site") != "cross-site":
             return
         # Other schemes belong to browser extensions and desktop programs. `null` is a sandboxed page of any site.

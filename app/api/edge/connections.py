@@ -139,7 +139,7 @@ class ClientConnection(HttpToolsProtocol):
             most = self._connections.limits.max_connections
             self._send_refusal(
                 Overloaded(
-                    f"The gateway has {most} connections open, which is as many as it may have.",
+                    f"The gateway has {most} connections open, which is its limit.",
                     hint="Try again, or raise `limits.max_connections`.",
                 ),
                 "connections",
@@ -184,7 +184,7 @@ class ClientConnection(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Answers a request that the parser could not read, unless a refusal is sent already."""
         if self._refusal is None:
-            self._send_refusal(InvalidRequest("This is no HTTP request that could be read."), None)
+            self._send_refusal(InvalidRequest("This is not a valid HTTP request."), None)
 
     def check_timeout(self, now: float) -> None:
         """Cuts the connection if its client has made too little progress for too long."""
@@ -226,8 +226,8 @@ class ClientConnection(HttpToolsProtocol):
         return (("idle", cycle), 0) if self.timeout_keep_alive_task is None else (None, 0)
 
     def _made_progress(self, mark: int, seconds: float, min_bytes_per_second: int) -> bool:
-        """Whether enough bytes moved since the last mark. A write buffer that has grown was empty in between, so the
-        client has read all of it."""
+        """Returns whether enough bytes moved since the last mark. A write buffer that has grown was empty in between,
+        so the client has read all of it."""
         moved_bytes = mark - self._mark
         return moved_bytes < 0 or (moved_bytes > 0 and moved_bytes >= min_bytes_per_second * seconds)
 
@@ -249,7 +249,7 @@ class ClientConnection(HttpToolsProtocol):
         else:
             seconds = self._connections.limits.slow_client_seconds
             late = RequestTimedOut(
-                f"The request's {name} did not arrive within {seconds:g} seconds, or more slowly than it may.",
+                f"The request's {name} did not arrive within {seconds:g} seconds, or arrived too slowly.",
                 hint="Send it faster, or raise `limits.slow_client_seconds`.",
             )
             self._send_refusal(late, name)
@@ -292,7 +292,7 @@ class ClientConnection(HttpToolsProtocol):
 
     @property
     def _is_in_head(self) -> bool:
-        """Whether a request has begun whose head is not complete."""
+        """Returns whether a request has begun whose head is not complete."""
         return self.scope is not self._scope_with_head
 
 
@@ -339,7 +339,7 @@ class RequestCycle(RequestResponseCycle):
         return self._send_head(message)
 
     def has_disconnected(self) -> bool:
-        """Whether the client has disconnected, without waiting. Reading goes on if it was paused, since a paused
+        """Returns whether the client has disconnected, without waiting. Resumes paused reading, because a paused
         connection does not notice a disconnect."""
         if self.disconnected or self.response_complete:
             return True

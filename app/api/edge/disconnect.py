@@ -12,8 +12,9 @@ from app.api.edge.connections import RequestCycle
 
 
 def has_disconnected(receive: Receive) -> bool:
-    """Whether the client has disconnected, as far as the server knows: reads its next message without waiting. Called
-    after the request's body is read. As a side effect a server that had paused reading goes on."""
+    """Returns whether the client has disconnected, as far as the server knows. Reads the server's next message without
+    waiting. To be called after the request's body is read. As a side effect, a server that had paused reading resumes.
+    """
     cycle = getattr(receive, "__self__", None)
     if isinstance(cycle, RequestCycle):
         return cycle.has_disconnected()

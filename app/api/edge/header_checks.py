@@ -52,7 +52,8 @@ class HostRules:
         self._serves_any = ANY_HOST in self._allowed_hosts or (asks_for_key and not self._allowed_hosts)
 
     def is_allowed(self, host: str) -> bool:
-        """Whether a request with this `Host` is served. An empty one is: only HTTP/1.0 clients send it, no browser."""
+        """Returns whether a request with this `Host` is served."""
+        # An empty `Host` comes from HTTP/1.0 clients only and never from a browser, against which this check is made.
         if self._serves_any or not host:
             return True
         found = _HOST_PATTERN.fullmatch(host.lower())
@@ -89,7 +90,7 @@ class HeaderChecks:
         values = dict(headers)
         if len(values) != len(headers) and (repeated := self._find_repeated(headers)) is not None:
             return InvalidRequest(
-                f"The header {repeated} stands in the request more than once.",
+                f"The header {repeated} is repeated in the request.",
                 code="invalid_value",
                 param=repeated,
                 hint="Send it once; a proxy in front must replace it, not add another.",
@@ -110,8 +111,8 @@ class HeaderChecks:
         text = (host or b"").decode("latin-1")
         if not self._hosts.is_allowed(text):
             return HostNotAllowed(
-                f"This gateway is not served under the name {text[:MAX_SHOWN_CHARS]!r}, which the header Host says.",
-                hint="If it is meant to be, add the name to `auth.allowed_hosts`, without a port.",
+                f"The header Host names {text[:MAX_SHOWN_CHARS]!r}, and this gateway is not served under that name.",
+                hint="If it should be, add the name to `auth.allowed_hosts`, without a port.",
             )
         if len(self._allowed_host_cache) < MAX_CACHED_HOSTS and len(text) <= MAX_CACHED_HOST_BYTES:
             self._allowed_host_cache.add(host)

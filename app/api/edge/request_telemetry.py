@@ -206,7 +206,7 @@ def _log_request(watch: _RequestWatch, method: str, route: str | None, duration:
 
 
 def _has_stream_error(watch: _RequestWatch) -> bool:
-    """Whether an error was sent after the status, inside a stream."""
+    """Returns whether an error was sent after the status, inside a stream."""
     return watch.facts.error is not None and watch.status < FIRST_ERROR_STATUS
 
 

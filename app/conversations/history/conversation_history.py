@@ -287,7 +287,7 @@ def read_role(entry: LogMessage) -> str:
 
 
 def starts_turn(entry: LogMessage) -> bool:
-    """Whether a turn begins with this message: a user message, or the first of a log (as in
+    """Returns whether a turn begins with this message: a user message, or the first of a log (as in
     `context.plan.log_rounds`)."""
     return entry.seq == 0 or read_role(entry) == "user"
 

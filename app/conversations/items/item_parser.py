@@ -183,10 +183,8 @@ def _convert_item(item: object, index: int) -> ItemShape:
 def _unsupported_item_message(kind: object, where: str) -> str:
     known = ", ".join(ITEM_SHAPES)
     if kind == "compaction":
-        return (
-            f"{where}: items of type 'compaction' are made by the gateway itself; those that can be added are {known}."
-        )
-    return f"{where}: items of type {kind!r} cannot be kept in a log of chat messages; those that can are {known}."
+        return f"{where}: items of type 'compaction' are made by the gateway itself; these can be added: {known}."
+    return f"{where}: items of type {kind!r} cannot be stored in a log of chat messages; these can be: {known}."
 
 
 def _convert_content(content: str | Sequence[Part]) -> str | list[dict[str, Any]]:

@@ -46,7 +46,7 @@ class ParsedItemId(msgspec.Struct, frozen=True):
     part: int
 
     def is_id_of(self, entry: LogMessage) -> bool:
-        """Whether this id names an item of the message."""
+        """Returns whether this id names an item of the message."""
         return entry.seq == self.seq and entry.link.hex().startswith(self.link_start)
 
 
@@ -86,8 +86,8 @@ def find_message_item_id(entry: LogMessage) -> str:
 
 
 def _is_plain_text(message: Message) -> bool:
-    """Whether a message's first item is certainly a `message` item, as for nearly all messages. Their ids are made
-    without building items."""
+    """Returns whether a message's first item is certainly a `message` item. That is so for nearly all messages, and
+    their ids are then made without building items."""
     content = message.body.get("content")
     if not isinstance(content, str) or not content or message.role in TOOL_ROLES:
         return False

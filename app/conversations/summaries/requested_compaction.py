@@ -46,7 +46,7 @@ class CompactionQuery(msgspec.Struct, frozen=True):
     model: str | None = None
     policy: str | None = None
     instructions: str | None = None
-    """What the summaries should pay attention to."""
+    """What the summaries should focus on."""
     through_item: str | None = None
     """The last item to be summarized; None: all but the newest turns that the policy keeps."""
 
@@ -197,15 +197,17 @@ class RequestedCompactions:
         cut = min(cuts, key=lambda one: (abs(one - 1 - entry.seq), -one))
         named = (await read_range_item_ids(self._store, conversation, [(cut - 1, cut)])).get(cut - 1) if cut else None
         raise InvalidRequest(
-            f"The log cannot be cut behind item {item_id!r}: a call stays with its results, and a question with no "
+            f"The log cannot be cut after item {item_id!r}: a call stays with its results, and a question with no "
             "answer yet is not summarized.",
             code="invalid_value",
             param="through_item",
-            hint=f"The nearest item behind which it can is {named!r}." if named else "There is nothing before it.",
+            hint=f"The nearest item after which it can be cut is {named!r}."
+            if named
+            else "There is nothing before it.",
         )
 
     async def _ends_unanswered(self, conversation: Conversation) -> bool:
-        """Whether the log ends with a message that needs an answer, or with tool calls."""
+        """Returns whether the log ends with a message that needs an answer, or with tool calls."""
         (last,) = await self._store.read_log(conversation, conversation.head_seq, conversation.head_seq + 1)
         return last.message.role != "assistant" or bool(last.message.tool_calls)
 
@@ -276,7 +278,7 @@ class RequestedCompactions:
             except LeaseLost:
                 break  # another process works on the conversation; its view must not be overwritten
             return ()
-        return ("The summaries are kept, and used once the view is above its line.",)
+        return ("The summaries are stored. They are used when the view is above its threshold.",)
 
     async def _build_summary_objects(
         self, conversation: Conversation, chunks: Sequence[Summary]

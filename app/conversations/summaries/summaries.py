@@ -145,7 +145,7 @@ class SummaryRecords:
     async def regenerate_summary(
         self, caller: Caller, conversation_id: str, summary_id: str, *, instructions: str | None, model: str | None
     ) -> dict[str, Any]:
-        """Has a model write a summary anew. If that fails, nothing changes.
+        """Regenerates a summary with a model. If that fails, nothing changes.
 
         Raises:
             ConversationNotFound, SummaryNotFound: there is none.
@@ -163,7 +163,9 @@ class SummaryRecords:
         folded = [one for one in chunks if one.id in chunk.folds]
         if len(folded) != len(chunk.folds):
             raise InvalidRequest(
-                f"Summary {summary_id!r} folds summaries that are gone.", code="summary_incomplete", param="summary_id"
+                f"Summary {summary_id!r} folds summaries that were deleted.",
+                code="summary_incomplete",
+                param="summary_id",
             )
         view = await self._view_builder.plan_view(turn, self._view_builder.compute_budget(turn), summarize="never")
         # Shielded: the model's call is paid for, so its summary is stored even if the client disconnects.
@@ -213,7 +215,7 @@ class SummaryRecords:
                 f"The text takes {tokens} tokens, and the messages that it stands for take {replaced_tokens}.",
                 code="summary_too_long",
                 param="text",
-                hint="Shorten it, or delete the summary to have the messages shown word for word.",
+                hint="Shorten it, or delete the summary to show the messages verbatim.",
             )
         kind = "part" if chunk.kind == "part" else "edited"
         return replace(
@@ -241,7 +243,7 @@ class SummaryRecords:
 
     async def _find_active_ids(self, conversation: Conversation, chunks: Sequence[Summary]) -> set[str]:
         """Returns the ids of the active summaries: the chain from the log's beginning, without summaries of messages
-        that the client leaves out. If one summary of the whole log reaches further (policy `aligned_prefix`, a rolling
+        that the client leaves out. If one summary of the whole log reaches further (policy `checkpoint`, a rolling
         summary), it alone is active. Folds are never active, because they repeat other summaries."""
         chain, _ = find_active_chain(chunks, omitted_seqs=await read_omitted_seqs(self._store, conversation))
         whole = find_active_chain([chunk for chunk in chunks if not chunk.folds], are_replacing=True)[0]
@@ -272,5 +274,7 @@ def _select_summary(chunks: Sequence[Summary], summary_id: str, conversation: Co
 
 def _revision_conflict_error(summary_id: str) -> RevisionConflict:
     return RevisionConflict(
-        f"Summary {summary_id!r} is another revision by now.", param="revision", hint="Read it again, then decide."
+        f"Summary {summary_id!r} has another revision by now.",
+        param="revision",
+        hint="Read the summary again, then decide.",
     )

@@ -185,7 +185,9 @@ class ConversationImporter:
             try:
                 await self._store.erase_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
             except StoreUnavailable as error:
-                log.warning("conversation %s is left of a failed import: %s", conversation.id, error.message)
+                log.warning(
+                    "conversation %s of a failed import could not be removed: %s", conversation.id, error.message
+                )
 
 
 def parse_and_check(data: bytes, file_format: Format) -> list[CheckedConversation]:
@@ -268,7 +270,7 @@ class ImportedLogWriter:
             try:
                 await self._store.append(write)
             except WriteConflict as moved:
-                raise ConversationBusy("Somebody went on with a conversation while it was imported.") from moved
+                raise ConversationBusy("A client continued a conversation while it was imported.") from moved
             conversation, creates = after, False
             if self._on_stored is not None:
                 self._on_stored(len(entries))

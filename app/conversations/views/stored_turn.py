@@ -33,7 +33,7 @@ class StoredTurnRequest(msgspec.Struct, frozen=True):
     policy: str | None = None
     summarize: SummarizeMode = "auto"
     instructions: str | None = None
-    """What a compaction should pay attention to."""
+    """What the summaries should focus on."""
     through_seq: int | None = None
     """A compaction ends before this `seq`; None: the policy decides."""
 
@@ -60,7 +60,7 @@ class StoredTurnBuilder:
         model = turn_request.model or last_request.get("model")
         if model is None:
             raise ModelRequired(
-                f"Conversation {conversation.id!r} has no answer yet that would name a model.",
+                f"Conversation {conversation.id!r} has no answer yet from which to take the model.",
                 param="model",
                 hint="Name one with `model`.",
             )
@@ -99,7 +99,8 @@ class StoredTurnBuilder:
 
 
 def check_policy_summarizes(policy: ContextPolicy) -> None:
-    """
+    """Refuses a policy that writes no summaries.
+
     Raises:
         InvalidRequest: the policy writes no summaries.
     """

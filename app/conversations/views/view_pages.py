@@ -103,7 +103,7 @@ class ViewPages:
         view = await restore_view(self._store, conversation, answer)
         if view is None:
             raise ViewNotFound(
-                f"Item {item_id!r} is no answer that this gateway gave, so no view is known for it.",
+                f"Item {item_id!r} is not an answer of this gateway, so its view is not known.",
                 param="item_id",
                 hint="Ask for the context of an assistant's message that came through the gateway.",
             )

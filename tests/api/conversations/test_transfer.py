@@ -206,8 +206,8 @@ def _conversation(w: World, conversation_id: str) -> Conversation:
 @pytest.mark.parametrize(
     ("data", "param", "expected"),
     [
-        (b"", None, "chat messages a line"),
-        (b"hello", "line 1", "chat messages a line"),
+        (b"", None, "one chat message per line"),
+        (b"hello", "line 1", "one chat message per line"),
         (jsonl(HISTORY[:2]) + b'{"role": "user"', "line 3", "valid JSON"),
         (jsonl([*HISTORY[:2], result("Rain.")]), "line 3.role", "does not follow"),
         ([{"messages": HISTORY}, {"messages": [user("x"), {"role": "robot"}]}], "[1].messages[1].role", "one of"),

@@ -215,15 +215,15 @@ def _read_role(message: Mapping[str, Any]) -> str:
 
 
 def _is_visible(message: Mapping[str, Any]) -> bool:
-    """Whether the chat shows a message: not if it is hidden or addressed to a tool."""
+    """Returns whether the chat shows a message: not if it is hidden or addressed to a tool."""
     facts = message.get("metadata")
     hidden = isinstance(facts, dict) and facts.get("is_visually_hidden_from_conversation") is True
     return not hidden and message.get("recipient", "all") in ("all", None) and message.get("weight", 1) != 0
 
 
 def _has_content(content: Mapping[str, Any]) -> bool:
-    """Whether a message that is left out has content. Every chat begins with an empty system message, which needs no
-    warning."""
+    """Returns whether a message that is left out has content. Every chat begins with an empty system message, which
+    needs no warning."""
     parts = content.get("parts")
     return any(parts) if isinstance(parts, list) else True
 

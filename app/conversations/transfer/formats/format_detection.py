@@ -24,8 +24,8 @@ from app.conversations.transfer.formats.imported_history import (
 Format = Literal["auto", "jsonl", "openai", "chatgpt", "langchain"]
 FORMATS: Final[tuple[Format, ...]] = get_args(Format)
 EXPECTED: Final = (
-    "chat messages a line, objects with 'messages', conversations.json of a ChatGPT export, or a dump of LangChain "
-    "messages"
+    "one chat message per line, objects with 'messages', conversations.json of a ChatGPT export, or a dump of "
+    "LangChain messages"
 )
 Fields = Mapping[str, msgspec.Raw]
 _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -107,7 +107,7 @@ def _is_langchain_dump(fields: Fields) -> bool:
 
 
 def _contains_langchain_dumps(raw: bytes | msgspec.Raw) -> bool:
-    """Whether a value is an array of LangChain's dumped messages, or a history with such an array."""
+    """Returns whether a value is an array of LangChain's dumped messages, or a history with such an array."""
     fields = _decode_fields(raw)
     if fields is not None:
         return "lc" in fields or ("messages" in fields and _contains_langchain_dumps(fields["messages"]))

@@ -35,7 +35,7 @@ DUPLICATE_PART_TYPES: Final = ("tool_use", "tool_call", "tool_call_chunk", "func
 
 
 def is_message(value: object) -> bool:
-    """Whether a decoded value has the shape of a dumped message."""
+    """Returns whether a decoded value has the shape of a dumped message."""
     if not isinstance(value, dict):
         return False
     return "lc" in value or ("data" in value and isinstance(value.get("type"), str))
