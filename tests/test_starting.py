@@ -136,7 +136,7 @@ async def test_nothing_is_left_to_load_where_that_is_wanted() -> None:
     )
     app: Any = create_app(settings)
     async with serving(app):
-        assert app.application._made is not None
+        assert app.application._application is not None
         assert getattr(load_tokenizer("o200k_base"), "_startup_counter") is None  # noqa: B009 - of either kind
 
 

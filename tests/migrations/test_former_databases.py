@@ -134,7 +134,7 @@ def test_a_former_database_migrates_and_nothing_is_wrong_with_it(url: str) -> No
             return await DatabaseVerifier(audit, sealing, counter_for=load_counter, now=datetime.now(UTC)).run()
 
     found = asyncio.run(verify())
-    assert found.findings == []
+    assert found.faults == []
     assert found.chunks > 0
 
 

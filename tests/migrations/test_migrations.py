@@ -268,8 +268,8 @@ def test_an_unreachable_database_is_said_to_be_unreachable(tmp_path: Path) -> No
 def test_a_start_with_nothing_to_migrate_imports_neither_alembic_nor_sqlalchemy(url: str) -> None:
     program = (
         "import sys; from migrations import run; "
-        "run.prepare(sys.argv[1], auto_migrate=True); run.prepare(sys.argv[1], auto_migrate=True); "
-        "print({'alembic', 'sqlalchemy', 'asyncpg'} & sys.modules.keys() or '', run.current(sys.argv[1]))"
+        "run.prepare_database(sys.argv[1], auto_migrate=True); run.prepare_database(sys.argv[1], auto_migrate=True); "
+        "print({'alembic', 'sqlalchemy', 'asyncpg'} & sys.modules.keys() or '', run.read_schema_version(sys.argv[1]))"
     )
     answer = subprocess.run(
         [sys.executable, "-c", program, url],

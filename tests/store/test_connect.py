@@ -54,7 +54,7 @@ def test_each_url_opens_its_store() -> None:
 
 def test_a_store_brings_no_driver_but_its_own(tmp_path: Path) -> None:
     program = (
-        "import sys; from app.store.store_factory import open_store; import app.main; open_store(sys.argv[1]); "
+        "import sys; from app.store.store_factory import create_store; import app.main; create_store(sys.argv[1]); "
         "print(*sorted({'sqlalchemy', 'alembic', 'asyncpg', 'app.store.sqlite.backend'} & sys.modules.keys()))"
     )
 

@@ -119,7 +119,7 @@ async def test_a_client_that_hangs_up_in_a_compaction_does_not_end_it(monkeypatc
     async with world(monkeypatch, upstream) as w:
         await leave_after(w, long_talk(), 1)
         slow.gate.set()
-        await until(lambda: len(w.chunks()) >= 2)
+        await until(lambda: len(summaries_asked(upstream)) >= 2)
         assert all(is_summary(body) for body in upstream.requests)
         events = chunks(await w.post(long_talk(), stream=True))
         assert text_of(events) == "Fine."

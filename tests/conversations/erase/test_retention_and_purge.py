@@ -41,7 +41,7 @@ async def test_what_rested_for_less_stays(monkeypatch: pytest.MonkeyPatch) -> No
     sweeps = []
 
     class Counted(MemoryStore):
-        async def purge_requests(self) -> int:
+        async def purge_idempotency_keys(self) -> int:
             sweeps.append(1)
             return await super().purge_idempotency_keys()
 

@@ -54,7 +54,7 @@ def bookings(count: int) -> list[dict[str, Any]]:
 def nothing_is_prepared() -> bool:
     """Whether no conversation is worked on behind its answer: a call from there would fail beside a turn's own."""
     running = (task.get_coro() for task in asyncio.all_tasks())
-    return not any(getattr(work, "__qualname__", "") == "Preparing._prepare" for work in running)
+    return not any(getattr(work, "__qualname__", "") == "Precompactor._run_traced" for work in running)
 
 
 async def views_of(upstream: ScriptedUpstream, conversation: list[dict[str, Any]], gateway: Any) -> None:

@@ -206,7 +206,7 @@ async def test_a_key_that_is_not_meant_for_a_provider_is_no_reason_to_ask_for_it
 async def test_a_slow_list_delays_requests_once_and_shortly() -> None:
     listed, time = provider({"id": "m", "n_ctx": 4096}), Time()
     listed.list_gate = asyncio.Event()
-    known = windows(time=time, lists=FAST)
+    known = windows(time=time, list_policy=FAST)
 
     async with asyncio.timeout(5):
         first = await asyncio.gather(*(known.find_window(ModelDeployment(listed, "m")) for _ in range(5)))
@@ -226,7 +226,7 @@ async def test_a_slow_list_delays_requests_once_and_shortly() -> None:
 async def test_a_list_that_never_comes_does_not_outlive_the_service() -> None:
     listed = provider()
     listed.list_gate = asyncio.Event()
-    known = windows(lists=FAST)
+    known = windows(list_policy=FAST)
     known.prefetch_model_lists([listed])
     await asyncio.sleep(0)
     assert listed.list_asked == 1
