@@ -40,8 +40,8 @@ def serve(settings: Settings, overrides: Sequence[str] = ()) -> int:
         log.warning("%s", override)
     # Before the workers start: one migration, and one error message if it fails.
     migrations.prepare_database(settings.database.url.get_secret_value(), auto_migrate=settings.database.auto_migrate)
-    with _metrics_folder(settings) as folder:
-        connections = ClientConnections(build_connection_limits(settings), leaving=create_stop_flag(settings.server))
+    with _open_metrics_folder(settings) as folder:
+        connections = ClientConnections(build_connection_limits(settings), stopping=create_stop_flag(settings.server))
         create = functools.partial(_create_worker_app, settings, folder, connections)
         return run_server(create, settings.server, connections, greeting=_build_greeting(settings))
 
@@ -59,7 +59,7 @@ def build_connection_limits(settings: Settings) -> ConnectionLimits:
 
 
 @contextmanager
-def _metrics_folder(settings: Settings) -> Iterator[Path | None]:
+def _open_metrics_folder(settings: Settings) -> Iterator[Path | None]:
     """Yields a folder in which several worker processes count together. The folder exists as long as they serve.
 
     Yields None if there is one process, if metrics are off, or if no folder can be made.

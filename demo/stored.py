@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from app.context.plan.summary_chain import find_active_chain
+from app.context.plan.summary_chain import find_chain_and_folds
 from app.conversation.messages import LogMessage, Summary
 from app.store.store_factory import create_store
 
@@ -35,7 +35,7 @@ async def read(database_url: str, conversation_id: str) -> Stored:
         chunks = await store.find_summaries(
             tenant=conversation.tenant, root=conversation.root, path=conversation.lineage_with_self
         )
-        chain, _ = find_active_chain(chunks)
+        chain, _ = find_chain_and_folds(chunks)
     finally:
         await store.close()
     return Stored(log, chain)

@@ -485,8 +485,11 @@ def test_no_secret_is_ever_shown(file: Path) -> None:
         f"providers: {{a: {{base_url: 'http://h', api_key: {secret}, headers: {{x: {secret}}}, proxy: 'http://{secret}@p'}}}}"
     )
     settings = loaded(text, file)
-    assert secret not in repr(settings) + str(settings) + settings.model_dump_json() + settings.database.location
-    assert settings.database.location == "postgresql+asyncpg://h/d"
+    assert (
+        secret
+        not in repr(settings) + str(settings) + settings.model_dump_json() + settings.database.url_without_credentials
+    )
+    assert settings.database.url_without_credentials == "postgresql+asyncpg://h/d"
     wrong = (
         "server: {port: '${KEY}'}\n"
         f"providers: {{a: {{api_key: [{secret}], base_url: {secret}, apikey: {secret}}}, b: {secret}}}"

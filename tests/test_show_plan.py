@@ -13,7 +13,7 @@ import yaml
 
 from app.__main__ import main
 from app.main import create_app
-from app.pipeline.view.view_history import restore_messages, restore_view
+from app.pipeline.view.view_history import restore_view, restore_view_messages
 from app.settings import load_settings
 from migrations.run import prepare_database
 from tests.live import ScriptedUpstream, serving
@@ -151,7 +151,7 @@ async def test_a_view_is_replayed_from_what_is_stored_byte_for_byte(
             view = await restore_view(gateway.store, conversation, answer)
             assert view is not None
             assert view.is_exact
-            replayed = await restore_messages(
+            replayed = await restore_view_messages(
                 gateway.store, conversation, view.plan, view.next_seq, view.client_versions
             )
             assert [json.loads(raw) for raw in replayed] == sent

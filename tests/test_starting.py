@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from app.api.edge.asgi_front import LazyApplication
-from app.context.count.token_counter import load_counter
+from app.context.count.token_counter import load_token_counter
 from app.context.count.tokenizers import load_tokenizer
 from app.main import create_app
 from app.settings import load_settings
@@ -130,7 +130,7 @@ async def test_chats_are_answered_while_the_rest_is_being_made() -> None:
 
 async def test_nothing_is_left_to_load_where_that_is_wanted() -> None:
     load_tokenizer.cache_clear()
-    load_counter.cache_clear()
+    load_token_counter.cache_clear()
     settings = load_settings(
         environ={}, arguments={("database",): {"url": "memory://"}, ("server",): {"preload": True}}
     )

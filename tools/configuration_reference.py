@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from app.settings.environment import VARIABLE_PREFIX  # noqa: E402 (a script of the repository, not installed)
-from app.settings.key_tree import ANY_NAME, child_type, is_map  # noqa: E402
+from app.settings.key_tree import ANY_NAME, find_child_type, is_map_type  # noqa: E402
 from app.settings.sections import Settings  # noqa: E402
 
 PAGE = ROOT / "docs/configuration.md"
@@ -69,9 +69,9 @@ def _of_section(section: type[BaseModel], path: tuple[str, ...]) -> Iterator[Row
 
 
 def _of_field(section: type[BaseModel], name: str, path: tuple[str, ...]) -> Iterator[Row]:
-    field, below, meaning = section.model_fields[name], child_type(section, name), _docstring(section, name)
-    if meaning is None and is_map(below):
-        yield from _of_section(child_type(below, ANY_NAME), (*path, ANY_NAME))
+    field, below, meaning = section.model_fields[name], find_child_type(section, name), _docstring(section, name)
+    if meaning is None and is_map_type(below):
+        yield from _of_section(find_child_type(below, ANY_NAME), (*path, ANY_NAME))
     elif meaning is None and isinstance(below, type) and issubclass(below, BaseModel):
         yield from _of_section(below, path)
     else:

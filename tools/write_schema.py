@@ -23,7 +23,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from app.store.sql.tables import is_in_dialect, metadata  # noqa: E402 (a script of the repository, not installed)
+from app.store.sql.tables import is_table_in_dialect, metadata  # noqa: E402 (a script of the repository, not installed)
 
 COMMAND = "python tools/write_schema.py"
 _VERSION_TABLE = """\
@@ -42,7 +42,7 @@ def texts() -> Mapping[Path, str]:
 def _all_tables(dialect: Dialect) -> str:
     statements = [_VERSION_TABLE]
     for table in metadata.sorted_tables:
-        if is_in_dialect(table, dialect.name):
+        if is_table_in_dialect(table, dialect.name):
             statements.append(str(CreateTable(table).compile(dialect=dialect)))
             indexes = sorted(table.indexes, key=lambda index: str(index.name))
             statements += [str(CreateIndex(index).compile(dialect=dialect)) for index in indexes]

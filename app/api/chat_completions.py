@@ -26,9 +26,9 @@ from app.errors import GatewayError, InvalidRequest, UpstreamUnavailable, drop_t
 from app.observability.log import log_scope
 from app.observability.metric_families import REPLAYS
 from app.observability.metrics import NO_METRICS, Metrics
-from app.observability.request_facts import record_error, record_request
+from app.observability.request_facts import record_error, record_requested_model
 from app.pipeline.admission.answer_replay import REPLAY_HEADERS
-from app.pipeline.admission.request_coalescing import RequestCoalescing
+from app.pipeline.admission.request_coalescing import RequestCoalescer
 from app.pipeline.admission.shared_attempt import AttemptWaiter
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.respond.answer import StreamedAnswer, WholeAnswer
@@ -41,13 +41,13 @@ _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 @dataclass(frozen=True, slots=True)
-class RequestSizeLimits:
+class RequestListLimits:
     """The settings' limits for lists in a request."""
 
     max_messages: int = 20_000
     max_tools: int = 1000
 
-    def check_request(self, request: ChatRequest) -> None:
+    def check_list_lengths(self, request: ChatRequest) -> None:
         """Refuses a request that is too large.
 
         Raises:
@@ -57,9 +57,9 @@ class RequestSizeLimits:
             raise _too_many_error("messages", len(request.raw_messages), self.max_messages)
         tools = request.raw_fields.get("tools")
         if tools is not None and len(tools) > self.max_tools * MIN_TOOL_BYTES:
-            self._check_tools(tools)
+            self._check_tool_count(tools)
 
-    def _check_tools(self, tools: bytes) -> None:
+    def _check_tool_count(self, tools: bytes) -> None:
         try:
             count = len(_decode_array(tools))
         except msgspec.ValidationError:
@@ -68,16 +68,16 @@ class RequestSizeLimits:
             raise _too_many_error("tools", count, self.max_tools)
 
 
-def _too_many_error(name: str, count: int, most: int) -> InvalidRequest:
+def _too_many_error(name: str, count: int, max_count: int) -> InvalidRequest:
     return InvalidRequest(
-        f"`{name}` has {count} elements; there may be {most}.",
+        f"`{name}` has {count} elements; there may be {max_count}.",
         code="array_above_max_length",
         param=name,
         hint=f"Send fewer, or raise `limits.max_{name}`.",
     )
 
 
-DEFAULT_SIZE_LIMITS: Final = RequestSizeLimits()
+DEFAULT_LIST_LIMITS: Final = RequestListLimits()
 
 
 log = logging.getLogger(__name__)
@@ -113,14 +113,14 @@ class ChatCompletionsEndpoint:
 
     def __init__(
         self,
-        request_coalescing: RequestCoalescing,
+        request_coalescing: RequestCoalescer,
         authenticator: Authenticator,
         *,
         body_limit_bytes: int,
         new_request_id: Callable[[], str],
         extra_headers: Mapping[str, str],
         metrics: Metrics = NO_METRICS,
-        size_limits: RequestSizeLimits = DEFAULT_SIZE_LIMITS,
+        list_limits: RequestListLimits = DEFAULT_LIST_LIMITS,
     ) -> None:
         self._request_coalescing = request_coalescing
         self._authenticator = authenticator
@@ -132,7 +132,7 @@ class ChatCompletionsEndpoint:
         self._json_headers = ResponseHeaders({**JSON_HEADERS, **extra_headers})
         self._stream_headers = ResponseHeaders({**STREAM_HEADERS, **extra_headers})
         self._metrics = metrics
-        self._size_limits = size_limits
+        self._list_limits = list_limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         client = _ResponseSender(send)
@@ -143,10 +143,12 @@ class ChatCompletionsEndpoint:
             caller = await self._authenticator.authenticate(headers, "chat")
             body = await read_body(receive, headers, self._body_limit_bytes)
             request = parse_chat_request(body, headers, caller, request_id)
-            record_request(request.model, stream=request.stream)
-            self._size_limits.check_request(request)
+            record_requested_model(request.model, stream=request.stream)
+            self._list_limits.check_list_lengths(request)
             request = self._authenticator.authorize_request(request, headers)
-            waiter = await self._request_coalescing.join_attempt(request, functools.partial(has_disconnected, receive))
+            waiter = await self._request_coalescing.join_or_create_attempt(
+                request, functools.partial(has_disconnected, receive)
+            )
         except ClientDisconnected:
             return  # nobody is there to receive an answer
         except GatewayError as error:

@@ -67,7 +67,7 @@ def parse_chat_request(body: bytes, headers: Mapping[str, str], caller: Caller, 
     Raises:
         InvalidRequest: the body or a header is invalid; `param` names the place.
     """
-    fields = _decode_fields(body)
+    fields = _decode_body_fields(body)
     option_headers = _EMPTY if OPTION_HEADERS.isdisjoint(headers) else headers
     context = _parse_context_options(fields) if "context" in fields else _EMPTY
     conversation_id, chat_ui = _parse_conversation_id(fields, option_headers)
@@ -105,11 +105,11 @@ def parse_chat_request(body: bytes, headers: Mapping[str, str], caller: Caller, 
     )
 
 
-def _decode_fields(body: bytes) -> dict[str, bytes]:
+def _decode_body_fields(body: bytes) -> dict[str, bytes]:
     try:
         fields: dict[str, bytes] = _decode_object(body)  # type: ignore[assignment]  # msgspec.Raw is a view of the bytes
         if not body.isascii():
-            _check_encoding(fields)
+            _check_utf8_fields(fields)
         return fields
     except msgspec.ValidationError as error:
         raise InvalidRequest("The request body must be a JSON object.", code="invalid_type") from error
@@ -121,7 +121,7 @@ def _decode_fields(body: bytes) -> dict[str, bytes]:
         raise InvalidRequest("The request body is nested too deeply.", code="invalid_value") from error
 
 
-def _check_encoding(fields: Mapping[str, bytes]) -> None:
+def _check_utf8_fields(fields: Mapping[str, bytes]) -> None:
     """Raises UnicodeDecodeError for a field that is not UTF-8. `messages` is left out: each message is checked where it
     turns out to be new."""
     for name, raw in fields.items():
@@ -158,46 +158,46 @@ def _parse_conversation_id(fields: Mapping[str, bytes], headers: Mapping[str, st
     """
     if not headers and CONVERSATION_ID_FIELDS.isdisjoint(fields):
         return None, False
-    found = headers.get("x-conversation-id")
-    if found is not None:
-        return _check_conversation_id(found, "X-Conversation-Id"), False
-    found = decode_field(fields, "conversation_id")
-    if found is not None:
-        return _check_conversation_id(found, "conversation_id"), False
-    found = decode_field(fields, "conversation")
-    if found is not None:
-        if isinstance(found, dict):  # OpenAI's Responses API takes an id or an object with one
-            return _check_conversation_id(found.get("id"), "conversation.id"), False
-        return _check_conversation_id(found, "conversation"), False
+    conversation_id = headers.get("x-conversation-id")
+    if conversation_id is not None:
+        return _validate_conversation_id(conversation_id, "X-Conversation-Id"), False
+    conversation_id = decode_field(fields, "conversation_id")
+    if conversation_id is not None:
+        return _validate_conversation_id(conversation_id, "conversation_id"), False
+    conversation_id = decode_field(fields, "conversation")
+    if conversation_id is not None:
+        if isinstance(conversation_id, dict):  # OpenAI's Responses API takes an id or an object with one
+            return _validate_conversation_id(conversation_id.get("id"), "conversation.id"), False
+        return _validate_conversation_id(conversation_id, "conversation"), False
     metadata = decode_field(fields, "metadata")
     if isinstance(metadata, dict) and metadata.get("conversation_id") is not None:
-        return _check_conversation_id(metadata["conversation_id"], "metadata.conversation_id"), False
+        return _validate_conversation_id(metadata["conversation_id"], "metadata.conversation_id"), False
     for name in CHAT_UI_HEADERS:
-        if found := headers.get(name.lower()):  # a UI sends an empty value before a new chat has an id
-            return _check_conversation_id(found, name), True
+        if conversation_id := headers.get(name.lower()):  # a UI sends an empty value before a new chat has an id
+            return _validate_conversation_id(conversation_id, name), True
     return None, False
 
 
 def _parse_session_hints(fields: Mapping[str, bytes], headers: Mapping[str, str]) -> Mapping[str, str]:
     """Returns the session ids that a client sends for its own purposes, by the name of the header or field."""
-    found: dict[str, Any] = {name: headers.get(name) for name in HINT_HEADERS} if headers else {}
+    hints: dict[str, Any] = {name: headers.get(name) for name in HINT_HEADERS} if headers else {}
     for name in HINT_FIELDS:
         if name in fields:
-            found[name] = decode_field(fields, name)
+            hints[name] = decode_field(fields, name)
     if "metadata" in fields and isinstance(metadata := decode_field(fields, "metadata"), dict):
-        found["user_id"] = _parse_session(metadata.get("user_id"))
-    return {name: one for name, one in found.items() if isinstance(one, str) and 0 < len(one) <= MAX_HINT_CHARS}
+        hints["user_id"] = _parse_session_id(metadata.get("user_id"))
+    return {name: one for name, one in hints.items() if isinstance(one, str) and 0 < len(one) <= MAX_HINT_CHARS}
 
 
-def _parse_session(user_id: object) -> object:
+def _parse_session_id(user_id: object) -> object:
     """Returns the `session_id` that Anthropic's clients send inside `metadata.user_id`, which is JSON text."""
     if not isinstance(user_id, str) or not user_id.startswith("{"):
         return None
     try:
-        told = orjson.loads(user_id)
+        decoded = orjson.loads(user_id)
     except orjson.JSONDecodeError:
         return None
-    return told.get("session_id") if isinstance(told, dict) else None
+    return decoded.get("session_id") if isinstance(decoded, dict) else None
 
 
 def _parse_context_mode(headers: Mapping[str, str]) -> ContextMode:
@@ -207,7 +207,7 @@ def _parse_context_mode(headers: Mapping[str, str]) -> ContextMode:
     return "stateless" if mode == "auto" and headers.get(CHAT_TASK_HEADER) else mode
 
 
-def _check_conversation_id(value: object, param: str) -> str:
+def _validate_conversation_id(value: object, param: str) -> str:
     if isinstance(value, str) and is_valid_conversation_id(value):
         return value
     raise InvalidRequest(
@@ -242,7 +242,7 @@ def _parse_context_options(fields: Mapping[str, bytes]) -> dict[str, Any]:
         if name == "recall":
             context[name] = _parse_recall(value)
         elif name == "pin":
-            context[name] = _parse_pin(value)
+            context[name] = _parse_pin_indexes(value)
         elif value is not None and not isinstance(value, str):
             raise InvalidRequest(f"`context.{name}` must be a string.", code="invalid_type", param=f"context.{name}")
     summarize = context.get("summarize") or "auto"
@@ -268,7 +268,7 @@ def _parse_recall(value: object) -> str | None:
     )
 
 
-def _parse_pin(value: object) -> tuple[int, ...]:
+def _parse_pin_indexes(value: object) -> tuple[int, ...]:
     """Parses `context.pin`: indexes into `messages`, without duplicates."""
     indexes = [] if value is None else value
     if not isinstance(indexes, list) or not all(isinstance(one, int) and not isinstance(one, bool) for one in indexes):
@@ -322,7 +322,7 @@ def _parse_header_choice(headers: Mapping[str, str], name: str, allowed: tuple[s
         return default
     if value in allowed:
         return value
-    shown = value if _HEADER_SAFE.match(value) else "its value"
+    quoted_value = value if _HEADER_SAFE.match(value) else "its value"
     raise InvalidRequest(
-        f"Header {name} must be one of {', '.join(allowed)}, not {shown!r}.", code="invalid_value", param=name
+        f"Header {name} must be one of {', '.join(allowed)}, not {quoted_value!r}.", code="invalid_value", param=name
     )

@@ -65,29 +65,31 @@ class ConsoleFile:
 def read_console_files(folder: Path = CONSOLE_FOLDER) -> dict[str, ConsoleFile]:
     """Reads all files of the console, by their path below `folder`. They are read once, at the start: no request can
     name another file."""
-    found = {}
+    files = {}
     for path in sorted(folder.rglob("*")):
         content_type = CONTENT_TYPES.get(path.suffix)
         name = PurePosixPath(path.relative_to(folder))
         is_ours = path.is_file() and not path.is_symlink() and not any(part.startswith(".") for part in name.parts)
         if content_type is not None and is_ours:
             body = path.read_bytes()
-            found[str(name)] = ConsoleFile(body, content_type, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
-    return found
+            files[str(name)] = ConsoleFile(body, content_type, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+    return files
 
 
-def build_console_routes(files: Mapping[str, ConsoleFile], facts: Mapping[str, Any], auth: Authenticator) -> APIRouter:
+def build_console_routes(
+    files: Mapping[str, ConsoleFile], gateway_facts: Mapping[str, Any], auth: Authenticator
+) -> APIRouter:
     """Builds the routes of the page, its files and `/console/session`.
 
     Args:
         files: the console's files by path.
-        facts: the fields of the session that describe the gateway; the caller's scopes are added.
+        gateway_facts: the fields of the session that describe the gateway; the caller's scopes are added.
     """
     routes = APIRouter(include_in_schema=False)
 
     @routes.get("/console/session")
     async def session(request: Request) -> Response:
-        answer = build_json_response({**facts, "scopes": await auth.list_scopes(read_headers(request.scope))})
+        answer = build_json_response({**gateway_facts, "scopes": await auth.list_scopes(read_headers(request.scope))})
         answer.headers.update({**CONSOLE_HEADERS, "cache-control": "no-store"})
         return answer
 

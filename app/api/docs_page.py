@@ -27,25 +27,25 @@ METHODS: Final = ("get", "post", "put", "patch", "delete")
 OTHER_TAG: Final = "other"
 
 
-def build_reference_routes(document: Callable[[], Mapping[str, Any]]) -> APIRouter:
+def build_docs_routes(document: Callable[[], Mapping[str, Any]]) -> APIRouter:
     """Builds the route `GET /docs`. The page is rendered with the first request and then kept.
 
     Args:
         document: returns the OpenAPI document.
     """
     routes = APIRouter(include_in_schema=False)
-    made: list[str] = []
+    rendered_pages: list[str] = []
 
     @routes.get("/docs")
     async def docs() -> HTMLResponse:
-        if not made:
-            made.append(render_page(document()))
-        return HTMLResponse(made[0], headers=PAGE_HEADERS)
+        if not rendered_pages:
+            rendered_pages.append(render_docs_page(document()))
+        return HTMLResponse(rendered_pages[0], headers=PAGE_HEADERS)
 
     return routes
 
 
-def render_page(document: Mapping[str, Any]) -> str:
+def render_docs_page(document: Mapping[str, Any]) -> str:
     """Renders an OpenAPI document as HTML, with its operations grouped by their first tag."""
     info = document["info"]
     by_tag: dict[str, list[str]] = {}
@@ -76,10 +76,10 @@ def _render_operation(method: str, path: str, operation: Mapping[str, Any]) -> I
     yield f"</summary><p>{_escape_html(operation.get('description', ''))}</p>"
     if parameters := operation.get("parameters"):
         yield "<ul>"
-        for one in parameters:
-            required = ", required" if one.get("required") else ""
-            yield f"<li><code>{_escape_html(one['name'])}</code> ({_escape_html(one['in'])}{required}) "
-            yield _escape_html(one.get("description", ""))
+        for parameter in parameters:
+            required = ", required" if parameter.get("required") else ""
+            yield f"<li><code>{_escape_html(parameter['name'])}</code> ({_escape_html(parameter['in'])}{required}) "
+            yield _escape_html(parameter.get("description", ""))
         yield "</ul>"
     if "requestBody" in operation:
         yield _render_details("request body", operation["requestBody"].get("content", {}))
@@ -89,8 +89,8 @@ def _render_operation(method: str, path: str, operation: Mapping[str, Any]) -> I
 
 
 def _render_details(title: str, value: object) -> str:
-    shown = _escape_html(json.dumps(value, indent=2, ensure_ascii=False))
-    return f"<details><summary>{_escape_html(title)}</summary><pre>{shown}</pre></details>"
+    escaped_json = _escape_html(json.dumps(value, indent=2, ensure_ascii=False))
+    return f"<details><summary>{_escape_html(title)}</summary><pre>{escaped_json}</pre></details>"
 
 
 def _escape_html(value: object) -> str:

@@ -40,10 +40,10 @@ def build_model_routes(model_catalogue: ModelCatalogue, auth: Authenticator) -> 
 
     @routes.get("/models/{model:path}", summary="One model", responses={200: {"model": ModelObject}})
     async def get_model(model: str, caller: Caller = asks) -> Response:
-        found = await model_catalogue.find_model(model, caller.authorization)
-        if found is None or not may_use_model(caller, model):
+        model_object = await model_catalogue.find_model(model, caller.authorization)
+        if model_object is None or not may_use_model(caller, model):
             # 404 and not 403 for a model that the key does not allow: the list does not show it either.
             raise ModelNotFound(f"The model {model!r} does not exist.", param="model")
-        return build_json_response(found)
+        return build_json_response(model_object)
 
     return routes

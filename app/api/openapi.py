@@ -96,21 +96,21 @@ CHAT_REQUEST_HEADERS: Final[tuple[tuple[str, dict[str, Any], str], ...]] = (
 )
 
 
-def build_openapi(application: FastAPI) -> Callable[[], dict[str, Any]]:
+def make_openapi_builder(application: FastAPI) -> Callable[[], dict[str, Any]]:
     """Returns a function that builds the application's OpenAPI document with its first call, and keeps it."""
 
     def document() -> dict[str, Any]:
         if application.openapi_schema is None:
-            made = get_openapi(
+            openapi_document = get_openapi(
                 title=application.title,
                 version=application.version,
                 description=application.description,
                 routes=application.routes,
             )
-            _replace_422_responses(made)
-            _add_chat_completions(made)
-            _add_security_schemes(made)
-            application.openapi_schema = made
+            _replace_422_responses(openapi_document)
+            _add_chat_completions(openapi_document)
+            _add_security_schemes(openapi_document)
+            application.openapi_schema = openapi_document
         return application.openapi_schema
 
     return document
@@ -130,21 +130,24 @@ def _add_chat_completions(document: dict[str, Any]) -> None:
             {"name": name, "in": "header", "required": False, "schema": schema, "description": description}
             for name, schema, description in CHAT_REQUEST_HEADERS
         ],
-        "requestBody": {"required": True, "content": _json_content(_schema_reference("ChatCompletionRequest"))},
+        "requestBody": {"required": True, "content": _json_content_schema(_schema_reference("ChatCompletionRequest"))},
         "responses": {
             "200": {
                 "description": "The answer, as one object or as a stream of server-sent events.",
                 "content": {
-                    **_json_content(_schema_reference("ChatCompletion")),
+                    **_json_content_schema(_schema_reference("ChatCompletion")),
                     **EVENT_STREAM_CONTENT,
                 },
             },
-            **{str(status): _error_response(str(told["description"])) for status, told in ERROR_RESPONSES.items()},
-            "409": _error_response("Another request is using this conversation; try again."),
-            "413": _error_response("The request is larger than the gateway accepts."),
-            "422": _error_response("The idempotency key was used with another request."),
-            **{status: _error_response(UPSTREAM_FAILED_DESCRIPTION) for status in ("502", "504")},
-            "default": _error_response("The provider's own refusal, passed on."),
+            **{
+                str(status): _error_response_schema(str(told["description"]))
+                for status, told in ERROR_RESPONSES.items()
+            },
+            "409": _error_response_schema("Another request is using this conversation; try again."),
+            "413": _error_response_schema("The request is larger than the gateway accepts."),
+            "422": _error_response_schema("The idempotency key was used with another request."),
+            **{status: _error_response_schema(UPSTREAM_FAILED_DESCRIPTION) for status in ("502", "504")},
+            "default": _error_response_schema("The provider's own refusal, passed on."),
         },
     }
     assert SUMMARIZE_MODES == ("auto", "never", "now"), "ContextOptions.summarize says the same"
@@ -155,7 +158,9 @@ def _replace_422_responses(document: dict[str, Any]) -> None:
     for operations in document["paths"].values():
         for operation in operations.values():
             if operation.get("responses", {}).pop("422", None) is not None:
-                operation["responses"].setdefault("400", _error_response(str(ERROR_RESPONSES[400]["description"])))
+                operation["responses"].setdefault(
+                    "400", _error_response_schema(str(ERROR_RESPONSES[400]["description"]))
+                )
     for name in ("HTTPValidationError", "ValidationError"):
         document.get("components", {}).get("schemas", {}).pop(name, None)
 
@@ -173,9 +178,9 @@ def _schema_reference(name: str) -> dict[str, str]:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def _error_response(description: str) -> dict[str, Any]:
-    return {"description": description, "content": _json_content(_schema_reference("ErrorBody"))}
+def _error_response_schema(description: str) -> dict[str, Any]:
+    return {"description": description, "content": _json_content_schema(_schema_reference("ErrorBody"))}
 
 
-def _json_content(schema: dict[str, Any]) -> dict[str, Any]:
+def _json_content_schema(schema: dict[str, Any]) -> dict[str, Any]:
     return {"application/json": {"schema": schema}}

@@ -17,8 +17,14 @@ from app.api.edge.error_responses import build_error_response
 from app.api.edge.forwarded_headers import select_client_headers, select_provider_headers
 from app.api.edge.request_body import read_body, read_headers
 from app.api.edge.response_headers import ResponseHeaders
-from app.api.edge.unknown_paths import METHODS, find_own_methods, unknown_path_error
-from app.api.passthrough_model import MODEL_FIELD, PassthroughRequest, read_fields, read_model, write_model
+from app.api.edge.unknown_paths import METHODS, find_gateway_methods, unknown_path_error
+from app.api.passthrough_model import (
+    MODEL_FIELD,
+    PassthroughRequest,
+    read_body_fields,
+    read_model_name,
+    replace_model_name,
+)
 from app.errors import GatewayError, InsufficientPermissions, MethodNotAllowed, UpstreamUnavailable
 from app.pipeline.admission.admission import Admission
 from app.pipeline.chat_request import Caller
@@ -30,7 +36,7 @@ from app.upstream.provider import (
     find_only_keyless_provider,
 )
 from app.upstream.routing.measured_calls import send_passthrough
-from app.upstream.routing.router import Router, check_client_key
+from app.upstream.routing.router import Router, raise_if_key_withheld
 
 OWN_PATHS: Final = (
     *("admin", "chat/completions", "context", "conversations", "models", "search"),
@@ -69,19 +75,19 @@ def build_passthrough_routes(
 
     @routes.api_route("/v1/{path:path}", methods=list(METHODS), summary="Pass through", include_in_schema=False)
     async def pass_through(request: Request, path: str) -> Response:
-        _check_own_paths(path, request, passes_on=not is_simulated)
+        _refuse_own_paths(path, request, passes_on=not is_simulated)
         headers = read_headers(request.scope)
         own = BYPASSED_HEADERS if request.method == "POST" and _CONVERSATION_PATH.fullmatch(f"/{path}") else {}
         try:
-            _check_cross_site(headers)
+            _refuse_cross_site_request(headers)
             caller = await auth.authenticate(headers, "chat")
             if is_simulated and path not in SIMULATED_PATHS:
                 raise unknown_path_error(request.url.path, passes_on=False)
             body = await read_body(request.receive, headers, body_limit_bytes)
-            sent = PassthroughRequest(
+            passthrough_request = PassthroughRequest(
                 _read_raw_path(request, path), request.url.query, headers.get("content-type", ""), body
             )
-            provider, model, sent = _resolve_provider(router, providers, caller, sent)
+            provider, model, passthrough_request = _resolve_provider(router, providers, caller, passthrough_request)
             if provider is None:
                 raise unknown_path_error(request.url.path, passes_on=False)
         except GatewayError as error:
@@ -89,19 +95,19 @@ def build_passthrough_routes(
         passed = {
             name: value for name, value in select_provider_headers(headers).items() if not auth.is_own_header(name)
         }
-        if sent.content_type:
-            passed["content-type"] = sent.content_type
+        if passthrough_request.content_type:
+            passed["content-type"] = passthrough_request.content_type
         # Without a model nothing says for which provider the client's key is, so only a single one without a key of its
         # own gets it (decision 31).
         meant_for = find_only_keyless_provider(providers) if model is None else provider
         client_key = bind_client_key(caller.authorization, meant_for)
         call = UpstreamRequest(
-            path=sent.path,
+            path=passthrough_request.path,
             method=request.method,
-            body=sent.body,
-            authorization=None if client_key is None else client_key.show_to(provider),
+            body=passthrough_request.body,
+            authorization=None if client_key is None else client_key.disclose_to_provider(provider),
             headers=passed,
-            query=sent.query,
+            query=passthrough_request.query,
         )
         place = admission.hold_slot(
             caller.tenant, lambda: False
@@ -111,14 +117,14 @@ def build_passthrough_routes(
     return routes
 
 
-def _check_own_paths(path: str, request: Request, *, passes_on: bool) -> None:
+def _refuse_own_paths(path: str, request: Request, *, passes_on: bool) -> None:
     # Compared without empty and `.` segments: a provider may normalize `/v1/./conversations`, so that the request would
     # reach the provider's endpoint in place of the gateway's.
-    below = "/".join(part for part in path.split("/") if part not in ("", "."))
-    own = next((own for own in OWN_PATHS if below == own or below.startswith(f"{own}/")), None)
+    path_below_v1 = "/".join(part for part in path.split("/") if part not in ("", "."))
+    own = next((own for own in OWN_PATHS if path_below_v1 == own or path_below_v1.startswith(f"{own}/")), None)
     if own is None:
         return
-    if allowed := find_own_methods(request.app.routes, request.scope):
+    if allowed := find_gateway_methods(request.app.routes, request.scope):
         raise MethodNotAllowed(f"{request.method} is not allowed for {request.url.path!r}.", allowed=allowed)
     raise unknown_path_error(request.url.path, passes_on=passes_on)
 
@@ -126,11 +132,11 @@ def _check_own_paths(path: str, request: Request, *, passes_on: bool) -> None:
 def _read_raw_path(request: Request, path: str) -> str:
     """Returns the path below `/v1` with the client's escapes, because `%2F` within a name is not a slash."""
     raw = request.scope.get("raw_path")
-    prefix, slash, below = raw.decode("latin-1").partition("/v1/") if raw else ("", "", "")
-    return f"/{below}" if slash and not prefix else f"/{path}"
+    prefix, slash, raw_path = raw.decode("latin-1").partition("/v1/") if raw else ("", "", "")
+    return f"/{raw_path}" if slash and not prefix else f"/{path}"
 
 
-def _check_cross_site(headers: Mapping[str, str]) -> None:
+def _refuse_cross_site_request(headers: Mapping[str, str]) -> None:
     """Refuses a request that a browser sent for a page of another site.
 
     Raises:
@@ -154,8 +160,8 @@ def _resolve_provider(
         InvalidRequest: the request names several models, or is a form with too many fields.
         ModelNotFound: no provider has the model.
     """
-    fields = read_fields(request)
-    model = read_model(request, fields)
+    fields = read_body_fields(request)
+    model = read_model_name(request, fields)
     if caller.allowed_models and (model is None or MODEL_FIELD not in fields):
         raise InsufficientPermissions(
             f"This API key ({caller.api_key_id}) allows certain models only; this request names none in its body."
@@ -169,7 +175,7 @@ def _resolve_provider(
     # take another of two `model` fields than the one that was checked.
     if deployment.upstream_model == model and not caller.allowed_models:
         return deployment.provider, model, request
-    return deployment.provider, model, write_model(request, deployment.upstream_model)
+    return deployment.provider, model, replace_model_name(request, deployment.upstream_model)
 
 
 class _PassthroughResponse(Response):
@@ -214,12 +220,12 @@ class _PassthroughResponse(Response):
     async def _relay_response(self, send: Send) -> None:
         reply = await send_passthrough(self._provider, self._upstream_request)
         try:
-            check_client_key(reply.status, self._provider, self._client_key)
-            self._check_status(reply.status)
-            kept = select_client_headers(reply.headers)
+            raise_if_key_withheld(reply.status, self._provider, self._client_key)
+            self._check_reply_status(reply.status)
+            client_headers = select_client_headers(reply.headers)
             if reply.status == NO_CONTENT:
-                kept.pop("content-length", None)  # RFC 9110, 8.6: a 204 must not have one
-            headers = ResponseHeaders({}).merge_headers({**kept, **self._gateway_headers})
+                client_headers.pop("content-length", None)  # RFC 9110, 8.6: a 204 must not have one
+            headers = ResponseHeaders({}).merge_headers({**client_headers, **self._gateway_headers})
             self._has_response_started = True
             await send({"type": "http.response.start", "status": reply.status, "headers": headers})
             async for piece in reply.iter_bytes():
@@ -228,21 +234,21 @@ class _PassthroughResponse(Response):
         finally:
             await reply.aclose()
 
-    def _check_status(self, status: int) -> None:
+    def _check_reply_status(self, status: int) -> None:
         """Refuses an answer whose status no client can use.
 
         Raises:
             UpstreamUnavailable: the status is unknown, a redirect, 304, or 204 in answer to a call of a model.
         """
-        what = f"Provider {self._provider.name!r} answered with status {status}"
+        problem = f"Provider {self._provider.name!r} answered with status {status}"
         if not FIRST_STATUS <= status <= LAST_STATUS:
-            raise UpstreamUnavailable(f"{what}, which HTTP does not know.")
+            raise UpstreamUnavailable(f"{problem}, which HTTP does not know.")
         if status == NOT_MODIFIED:
-            raise UpstreamUnavailable(f"{what} (not modified), although the request had no condition.")
+            raise UpstreamUnavailable(f"{problem} (not modified), although the request had no condition.")
         if 300 <= status < 400:
             raise UpstreamUnavailable(
-                f"{what}, a redirect, and the gateway follows none.",
+                f"{problem}, a redirect, and the gateway follows none.",
                 hint=f"Look at `providers.{self._provider.name}.base_url`.",
             )
         if status == NO_CONTENT and self._asks_model:
-            raise UpstreamUnavailable(f"{what} (no content) where a model was asked for an answer.")
+            raise UpstreamUnavailable(f"{problem} (no content) where a model was asked for an answer.")

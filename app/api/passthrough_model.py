@@ -56,7 +56,7 @@ class PassthroughRequest(msgspec.Struct, frozen=True):
     body: bytes
 
 
-class _Pair(msgspec.Struct, frozen=True):
+class _FormField(msgspec.Struct, frozen=True):
     """One field of a query or a form."""
 
     raw: bytes
@@ -66,7 +66,7 @@ class _Pair(msgspec.Struct, frozen=True):
     value: bytes = b""
 
 
-class _Part(msgspec.Struct, frozen=True):
+class _MultipartPart(msgspec.Struct, frozen=True):
     """One part of a multipart form."""
 
     name: bytes
@@ -75,7 +75,7 @@ class _Part(msgspec.Struct, frozen=True):
     data: bytes
 
 
-def read_fields(request: PassthroughRequest) -> Mapping[str, Any]:
+def read_body_fields(request: PassthroughRequest) -> Mapping[str, Any]:
     """Returns the fields of a body: a JSON object, whatever its content type is, or a form. A form's field that occurs
     several times, or has a name such as `models[]`, becomes a tuple. A body that cannot be parsed has no fields.
 
@@ -84,27 +84,27 @@ def read_fields(request: PassthroughRequest) -> Mapping[str, Any]:
     """
     kind, options = parse_options_header(request.content_type)
     if kind == MULTIPART:
-        parts = _read_multipart(request.body, options)
-        return _group_values([(part.name, part.data) for part in parts if part.filename is None])
-    fields = _read_object(request.body)
+        parts = _parse_multipart(request.body, options)
+        return _group_field_values([(part.name, part.data) for part in parts if part.filename is None])
+    fields = _decode_json_object(request.body)
     if fields or kind != FORM:
         return fields
-    return _group_values([(pair.name, pair.value) for pair in _read_form(request.body) if pair.name])
+    return _group_field_values([(pair.name, pair.value) for pair in _parse_form(request.body) if pair.name])
 
 
-def read_model(request: PassthroughRequest, fields: Mapping[str, Any]) -> str | None:
+def read_model_name(request: PassthroughRequest, fields: Mapping[str, Any]) -> str | None:
     """Returns the model that a request names; None if it names none.
 
     Args:
-        fields: the result of `read_fields`.
+        fields: the result of `read_body_fields`.
 
     Raises:
         InvalidRequest: the request names several models.
     """
-    pairs = _read_form(request.query.encode())
-    in_query = _group_values([(pair.name, pair.value) for pair in pairs if pair.name])
-    named = [fields.get(MODEL_FIELD), in_query.get(MODEL_FIELD), _read_model_from_path(request.path)]
-    values = [value for each in named for value in (each if isinstance(each, tuple) else [each])]
+    pairs = _parse_form(request.query.encode())
+    in_query = _group_field_values([(pair.name, pair.value) for pair in pairs if pair.name])
+    values_by_place = [fields.get(MODEL_FIELD), in_query.get(MODEL_FIELD), _read_model_from_path(request.path)]
+    values = [value for each in values_by_place for value in (each if isinstance(each, tuple) else [each])]
     names = list(dict.fromkeys(value for value in values if isinstance(value, str)))
     if len(names) > 1:
         raise InvalidRequest(
@@ -115,31 +115,31 @@ def read_model(request: PassthroughRequest, fields: Mapping[str, Any]) -> str | 
     return names[0] if names else None
 
 
-def write_model(request: PassthroughRequest, model: str) -> PassthroughRequest:
+def replace_model_name(request: PassthroughRequest, model: str) -> PassthroughRequest:
     """Returns the request with `model` in each place where it names a model. A body that names a model is encoded anew,
     each JSON field once and each part of a form as it was parsed, so that no other parser finds another name in it."""
     path = _MODEL_IN_PATH.sub(lambda found: f"/{found[1]}/{quote(model, safe='')}", request.path)
     query = request.query
-    pairs = _read_form(query.encode())
+    pairs = _parse_form(query.encode())
     if any(pair.name == _MODEL for pair in pairs):
-        query = _write_form(pairs, model).decode()
+        query = _encode_form(pairs, model).decode()
     content_type, body = request.content_type, request.body
     kind, options = parse_options_header(content_type)
     if kind == MULTIPART:
-        if parts := _read_multipart(body, options):
+        if parts := _parse_multipart(body, options):
             boundary = options[b"boundary"]
             content_type = f'multipart/form-data; boundary="{boundary.decode(_BYTES_ENCODING)}"'
-            body = _write_multipart(parts, boundary, model)
-    elif fields := _read_object(body):
+            body = _encode_multipart(parts, boundary, model)
+    elif fields := _decode_json_object(body):
         if MODEL_FIELD in fields:
             content_type = content_type if b"json" in kind else "application/json"
             body = encode_fields({**_decode_object(body), MODEL_FIELD: orjson.dumps(model)})
     elif kind == FORM:
-        body = _write_form(_read_form(body), model)
+        body = _encode_form(_parse_form(body), model)
     return PassthroughRequest(path, query, content_type, body)
 
 
-def _read_object(body: bytes) -> dict[str, Any]:
+def _decode_json_object(body: bytes) -> dict[str, Any]:
     try:
         decoded = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -148,11 +148,11 @@ def _read_object(body: bytes) -> dict[str, Any]:
 
 
 def _read_model_from_path(path: str) -> str | None:
-    found = _MODEL_IN_PATH.search(path)
-    return unquote(found[2]) if found else None
+    match = _MODEL_IN_PATH.search(path)
+    return unquote(match[2]) if match else None
 
 
-def _read_form(form: bytes) -> list[_Pair]:
+def _parse_form(form: bytes) -> list[_FormField]:
     """Splits a query or a form into fields. Only fields that may name a model are decoded: to decode all takes half a
     second for each MB."""
     if form.count(b"&") >= MAX_FORM_FIELDS:
@@ -164,9 +164,9 @@ def _read_form(form: bytes) -> list[_Pair]:
             len(name) <= MAX_FIELD_NAME_BYTES
             and (decoded := _decode_form_value(name)).removesuffix(b"[]") in _MODEL_FIELDS
         ):
-            pairs.append(_Pair(raw, decoded, _decode_form_value(value)))
+            pairs.append(_FormField(raw, decoded, _decode_form_value(value)))
         else:
-            pairs.append(_Pair(raw))
+            pairs.append(_FormField(raw))
     return pairs
 
 
@@ -178,13 +178,13 @@ def _decode_form_value(value: bytes) -> bytes:
     return unquote_to_bytes(value.replace(b"+", b" "))
 
 
-def _write_form(pairs: Sequence[_Pair], model: str) -> bytes:
+def _encode_form(pairs: Sequence[_FormField], model: str) -> bytes:
     """Joins the fields, with another model. A semicolon is escaped, because some parsers end a field there."""
-    named = b"model=" + quote(model, safe="").encode()
-    return b"&".join(named if pair.name == _MODEL else pair.raw.replace(b";", b"%3B") for pair in pairs)
+    model_field = b"model=" + quote(model, safe="").encode()
+    return b"&".join(model_field if pair.name == _MODEL else pair.raw.replace(b";", b"%3B") for pair in pairs)
 
 
-def _read_multipart(body: bytes, options: Mapping[bytes, bytes]) -> list[_Part]:
+def _parse_multipart(body: bytes, options: Mapping[bytes, bytes]) -> list[_MultipartPart]:
     """Returns the parts of a multipart form; none if it is not well-formed to its end."""
     boundary = options.get(b"boundary", b"")
     if _BOUNDARY.fullmatch(boundary.decode(_BYTES_ENCODING)) is None:
@@ -207,7 +207,7 @@ class _MultipartReader:
     """Collects the parts of a form from the parser's callbacks."""
 
     def __init__(self) -> None:
-        self.parts: list[_Part] = []
+        self.parts: list[_MultipartPart] = []
         self.is_whole = False
         self._headers: dict[bytes, bytes] = {}
         self._header = b""
@@ -223,8 +223,8 @@ class _MultipartReader:
             boundary,
             {
                 "on_part_begin": self._start_part,
-                "on_header_field": self._add_header,
-                "on_header_value": self._add_value,
+                "on_header_field": self._start_header,
+                "on_header_value": self._add_header_value,
                 "on_part_data": lambda data, start, end: self._data.append(data[start:end]),
                 "on_part_end": self._finish_part,
                 "on_end": self._finish_body,
@@ -235,27 +235,27 @@ class _MultipartReader:
     def _start_part(self) -> None:
         self._headers, self._data = {}, []
 
-    def _add_header(self, data: bytes, start: int, end: int) -> None:
+    def _start_header(self, data: bytes, start: int, end: int) -> None:
         self._header = data[start:end].lower()
 
-    def _add_value(self, data: bytes, start: int, end: int) -> None:
+    def _add_header_value(self, data: bytes, start: int, end: int) -> None:
         self._headers[self._header] = data[start:end]
 
     def _finish_part(self) -> None:
         _, options = parse_options_header(self._headers.get(b"content-disposition"))
         name, filename = options.get(b"name", b""), options.get(b"filename") or None
-        self.parts.append(_Part(name, filename, self._headers.get(b"content-type"), b"".join(self._data)))
+        self.parts.append(_MultipartPart(name, filename, self._headers.get(b"content-type"), b"".join(self._data)))
 
     def _finish_body(self) -> None:
         self.is_whole = True
 
 
-def _write_multipart(parts: Sequence[_Part], boundary: bytes, model: str) -> bytes:
+def _encode_multipart(parts: Sequence[_MultipartPart], boundary: bytes, model: str) -> bytes:
     pieces: list[bytes] = []
     for part in parts:
-        head = b'content-disposition: form-data; name="%b"' % _escape_quoted(part.name)
+        head = b'content-disposition: form-data; name="%b"' % _escape_field_name(part.name)
         if part.filename is not None:
-            head += b'; filename="%b"' % _escape_quoted(part.filename)
+            head += b'; filename="%b"' % _escape_field_name(part.filename)
         if part.content_type is not None and part.content_type.decode(_BYTES_ENCODING).isprintable():
             head += b"\r\ncontent-type: %b" % part.content_type
         is_model = part.name == _MODEL and part.filename is None
@@ -264,7 +264,7 @@ def _write_multipart(parts: Sequence[_Part], boundary: bytes, model: str) -> byt
     return b"".join([*pieces, b"--%b--\r\n" % boundary])
 
 
-def _escape_quoted(value: bytes) -> bytes:
+def _escape_field_name(value: bytes) -> bytes:
     """Escapes a quoted name as browsers do (WHATWG, multipart/form-data encoding algorithm). A backslash is escaped,
     too, because some parsers take it for the beginning of an escape."""
     for character in (b'"', b"\\", b"\r", b"\n"):
@@ -272,7 +272,7 @@ def _escape_quoted(value: bytes) -> bytes:
     return value
 
 
-def _group_values(pairs: Sequence[tuple[bytes, bytes]]) -> dict[str, str | tuple[str, ...]]:
+def _group_field_values(pairs: Sequence[tuple[bytes, bytes]]) -> dict[str, str | tuple[str, ...]]:
     fields: dict[str, str | tuple[str, ...]] = {}
     for name, value in pairs:
         key, text = name.decode("utf-8", "replace"), value.decode("utf-8", "replace")

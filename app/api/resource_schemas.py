@@ -128,8 +128,8 @@ class _StrictRequest(Request):
 
 def parse_metadata_filter(request: Request) -> dict[str, str]:
     """Returns the pairs of `metadata[name]=value` in the query."""
-    named = ((_METADATA_QUERY.fullmatch(name), value) for name, value in request.query_params.multi_items())
-    return {name[1]: value for name, value in named if name is not None}
+    matches = ((_METADATA_QUERY.fullmatch(name), value) for name, value in request.query_params.multi_items())
+    return {name[1]: value for name, value in matches if name is not None}
 
 
 def to_unix_seconds(moment: datetime | None) -> int:
@@ -147,7 +147,7 @@ def build_json_response(body: Any, *, conversation_id: str | None = None) -> Res
     return Response(orjson.dumps(body), media_type="application/json", headers=headers)
 
 
-def build_page(objects: Sequence[Mapping[str, Any]], *, has_more: bool) -> dict[str, Any]:
+def build_list_page(objects: Sequence[Mapping[str, Any]], *, has_more: bool) -> dict[str, Any]:
     """Builds OpenAI's list object."""
     return {
         "object": "list",

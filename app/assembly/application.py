@@ -8,19 +8,19 @@ from collections.abc import Callable
 from fastapi import FastAPI
 
 from app.api.chat_completions import ChatCompletionsEndpoint
-from app.api.docs_page import build_reference_routes
+from app.api.docs_page import build_docs_routes
 from app.api.edge.asgi_front import CHAT_PATH
 from app.api.edge.error_handlers import install_error_handlers
 from app.api.edge.request_body import BodyLimitMiddleware
 from app.api.edge.request_ids import RequestIdMiddleware
-from app.api.openapi import build_openapi
-from app.assembly.endpoints import build_routes
+from app.api.openapi import make_openapi_builder
+from app.assembly.endpoints import build_endpoint_routes
 from app.assembly.engine import GatewayEngine
 from app.assembly.telemetry import VERSION
 from app.settings import Settings
 
 
-def build_application(
+def build_fastapi_application(
     engine: GatewayEngine,
     settings: Settings,
     chat_completions: ChatCompletionsEndpoint,
@@ -42,15 +42,15 @@ def build_application(
         docs_url=None,  # FastAPI's pages load scripts from a CDN; `api.docs_page` loads nothing
         redoc_url=None,
     )
-    document = application.openapi = build_openapi(application)  # type: ignore[method-assign]  # how FastAPI wants it
-    application.include_router(build_reference_routes(document))
+    document = application.openapi = make_openapi_builder(application)  # type: ignore[method-assign]  # how FastAPI wants it
+    application.include_router(build_docs_routes(document))
     application.router.add_route(
         CHAT_PATH,
         chat_completions,  # type: ignore[arg-type]  # an ASGI application, which is taken as well
         methods=["POST"],
         include_in_schema=False,
     )
-    for routes in build_routes(engine, settings):
+    for routes in build_endpoint_routes(engine, settings):
         application.include_router(routes)
     install_error_handlers(application, passes_on=not settings.uses_simulated_model)
     # The middleware that is added last is the outermost: the body limit's 413 gets a request id, too.

@@ -28,11 +28,11 @@ from app.api.passthrough import build_passthrough_routes
 from app.api.token_count import build_token_count_routes
 from app.assembly.engine import GatewayEngine, random_bytes, utc_now
 from app.assembly.telemetry import VERSION
-from app.compaction.compactor import new_summary_id
-from app.context.count.token_counter import load_counter
+from app.compaction.compactor import make_summary_id
+from app.context.count.token_counter import load_token_counter
 from app.context.count.vocabulary import find_encoding_name
 from app.conversations.api_keys import ApiKeys
-from app.conversations.erase.erasure import ItemEraser
+from app.conversations.erase.erasure import ItemRemover
 from app.conversations.history.conversation_history import ConversationHistory
 from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.items.item_reader import ItemReader
@@ -53,7 +53,7 @@ from app.store.database_url import parse_database_url
 from app.upstream.routing.model_catalogue import ModelCatalogue
 
 
-def build_routes(engine: GatewayEngine, settings: Settings) -> Iterator[APIRouter]:
+def build_endpoint_routes(engine: GatewayEngine, settings: Settings) -> Iterator[APIRouter]:
     """Yields the routes of all endpoints, in the order in which FastAPI tries them."""
     auth, body_limit_bytes = engine.authenticator, settings.server.body_limit_bytes
     yield build_health_routes(
@@ -64,11 +64,11 @@ def build_routes(engine: GatewayEngine, settings: Settings) -> Iterator[APIRoute
     yield build_model_routes(_build_model_catalogue(engine, settings), auth)
     yield build_token_count_routes(engine.pipeline, auth, body_limit_bytes=body_limit_bytes)
     yield build_stored_completion_routes(StoredCompletions(engine.store), auth)
-    issuing = ApiKeys(engine.store, policies=settings.policies, now=utc_now, random_bytes=secrets.token_bytes)
-    yield build_api_key_routes(issuing, auth)
+    api_keys = ApiKeys(engine.store, policies=settings.policies, now=utc_now, random_bytes=secrets.token_bytes)
+    yield build_api_key_routes(api_keys, auth)
     records = ConversationRecords(engine.store)
     yield from _build_conversation_routes(engine, settings, records)
-    yield from _build_view_routes(engine, settings, records)
+    yield from _build_context_routes(engine, settings, records)
     providers = tuple(engine.providers.values())
     is_simulated = settings.uses_simulated_model
     yield build_unknown_path_routes(passes_on=not is_simulated)
@@ -109,7 +109,7 @@ def _build_conversation_routes(
 ) -> Iterator[APIRouter]:
     """Yields the routes for stored conversations: export and import, search, conversations, history, items."""
     auth, store = engine.authenticator, engine.store
-    importing = ConversationImporter(
+    importer = ConversationImporter(
         store=store,
         message_counter=engine.message_counter,
         tasks=engine.background_tasks,
@@ -118,14 +118,14 @@ def _build_conversation_routes(
         encoding=find_encoding_name(""),
     )
     yield build_transfer_routes(
-        ConversationExporter(store), importing, records, auth, body_limit_bytes=settings.server.body_limit_bytes
+        ConversationExporter(store), importer, records, auth, body_limit_bytes=settings.server.body_limit_bytes
     )
-    searching = ConversationSearch(
+    conversation_search = ConversationSearch(
         store=store, message_search=engine.message_search, tasks=engine.background_tasks, clock=utc_now
     )
     history = ConversationHistory(store=store, records=records, policies=engine.model_contexts.policies)
-    yield build_search_routes(searching, records, history, auth)
-    adding = ItemWriter(
+    yield build_search_routes(conversation_search, records, history, auth)
+    item_writer = ItemWriter(
         store=store,
         records=records,
         leases=engine.leases,
@@ -134,35 +134,37 @@ def _build_conversation_routes(
         encoding=find_encoding_name(""),
         wait_seconds=settings.compaction.wait_seconds,
     )
-    yield build_conversation_routes(records, adding, history, auth)
+    yield build_conversation_routes(records, item_writer, history, auth)
     yield build_history_routes(history, auth)
-    erasing = ItemEraser(
+    item_eraser = ItemRemover(
         store=store,
         records=records,
         leases=engine.leases,
         message_counter=engine.message_counter,
         clock=utc_now,
-        new_chunk_id=new_summary_id,
+        new_chunk_id=make_summary_id,
         wait_seconds=settings.compaction.wait_seconds,
     )
-    yield build_item_routes(records, adding, ItemReader(store, records), erasing, auth)
+    yield build_item_routes(records, item_writer, ItemReader(store, records), item_eraser, auth)
 
 
-def _build_view_routes(engine: GatewayEngine, settings: Settings, records: ConversationRecords) -> Iterator[APIRouter]:
+def _build_context_routes(
+    engine: GatewayEngine, settings: Settings, records: ConversationRecords
+) -> Iterator[APIRouter]:
     """Yields the routes for what a model sees of a conversation: views, summaries, compaction, pins."""
-    auth, store, views = engine.authenticator, engine.store, engine.view_builder
-    standing = StoredTurnBuilder(
+    auth, store, view_builder = engine.authenticator, engine.store, engine.view_builder
+    stored_turns = StoredTurnBuilder(
         store=store, message_counter=engine.message_counter, model_contexts=engine.model_contexts
     )
-    looking = ViewPages(store=store, records=records, stored_turns=standing, view_builder=views)
-    yield build_view_routes(looking, auth, policies=sorted(engine.model_contexts.policies))
+    view_pages = ViewPages(store=store, records=records, stored_turns=stored_turns, view_builder=view_builder)
+    yield build_view_routes(view_pages, auth, policies=sorted(engine.model_contexts.policies))
     summaries = SummaryRecords(
         store=store,
         records=records,
-        stored_turns=standing,
-        view_builder=views,
+        stored_turns=stored_turns,
+        view_builder=view_builder,
         turn_compactor=engine.turn_compactor,
-        counter_for=load_counter,
+        counter_for=load_token_counter,
         check_model=check_model_allowed,
         clock=utc_now,
         tasks=engine.background_tasks,
@@ -172,8 +174,8 @@ def _build_view_routes(engine: GatewayEngine, settings: Settings, records: Conve
         store=store,
         leases=engine.leases,
         records=records,
-        stored_turns=standing,
-        view_builder=views,
+        stored_turns=stored_turns,
+        view_builder=view_builder,
         pinning=engine.pin_updater,
         turn_compactor=engine.turn_compactor,
         check_model=check_model_allowed,
@@ -186,8 +188,8 @@ def _build_view_routes(engine: GatewayEngine, settings: Settings, records: Conve
         store=store,
         records=records,
         item_reader=ItemReader(store, records),
-        stored_turns=standing,
-        view_builder=views,
+        stored_turns=stored_turns,
+        view_builder=view_builder,
         pinning=engine.pin_updater,
     )
     yield build_pin_routes(pins, auth)

@@ -14,21 +14,27 @@ from pathlib import Path
 from typing import Final
 
 from app.api.edge.auth import Authenticator, AuthRules
-from app.assembly.models import build_policy, build_providers, build_router, build_routes, build_windows
+from app.assembly.models import (
+    build_context_windows,
+    build_deployment_routes,
+    build_policy,
+    build_providers,
+    build_router,
+)
 from app.assembly.telemetry import build_metrics, build_overview, build_tracing
 from app.compaction.compactor import Compactor
 from app.compaction.summarizer.summarizer import SummaryGenerator
-from app.context.count.token_counter import load_counter
+from app.context.count.token_counter import load_token_counter
 from app.conversation.identity import PrefixCache
 from app.conversations.erase.retention_sweeper import RetentionSweeper
-from app.observability.metric_families import TASKS
+from app.observability.metric_families import BACKGROUND_TASKS
 from app.observability.metrics import NO_METRICS, Metrics
 from app.observability.overview import MetricsOverview
 from app.observability.tracing import Tracing
 from app.pipeline.admission.admission import Admission, AdmissionBounds
 from app.pipeline.admission.answer_replay import StoredAnswers
 from app.pipeline.admission.idempotency_keys import IdempotencyKeys
-from app.pipeline.admission.request_coalescing import RequestCoalescing
+from app.pipeline.admission.request_coalescing import RequestCoalescer
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.call.search_tool_loop import SearchToolLoop
 from app.pipeline.call.upstream_call import UpstreamCaller
@@ -36,7 +42,7 @@ from app.pipeline.compact.precompaction import Precompactor
 from app.pipeline.compact.turn_compaction import TurnCompactor
 from app.pipeline.persist.completion_writer import CompletionWriter
 from app.pipeline.persist.turn_writer import TurnWriter
-from app.pipeline.pipeline import Clocks, Pipeline
+from app.pipeline.pipeline import ClockAndIds, Pipeline
 from app.pipeline.resolve.answer_anchors import AnswerAnchors
 from app.pipeline.resolve.conversation_resolver import ConversationResolver
 from app.pipeline.resolve.history_alignment import HistoryAligner
@@ -58,9 +64,9 @@ from app.upstream.provider import UpstreamProvider
 from app.upstream.routing.context_windows import ContextWindows
 from app.upstream.routing.router import Router
 
-LAST_WRITES_SECONDS: Final = 5.0
+SHUTDOWN_TIMEOUT_SECONDS: Final = 5.0
 """How long a stop waits for background tasks. The server has drained the requests before; what is left are writes."""
-_ids: Final = random.Random(secrets.randbits(256))  # noqa: S311 - see below
+_id_generator: Final = random.Random(secrets.randbits(256))  # noqa: S311 - see below
 """For ids, which must not collide, but may be guessed: an id is of no use to another tenant."""
 
 
@@ -87,7 +93,7 @@ class GatewayEngine:
     retention: RetentionSweeper
     pipeline: Pipeline
     admission: Admission
-    request_coalescing: RequestCoalescing
+    request_coalescing: RequestCoalescer
     authenticator: Authenticator
     tracing: Tracing
     metrics: Metrics
@@ -120,7 +126,7 @@ class GatewayEngine:
         # Before the background tasks: precompactions are among them, and the wait below is meant for writes, not for
         # calls of a model.
         await self.precompactor.aclose()
-        await self.background_tasks.aclose(LAST_WRITES_SECONDS)
+        await self.background_tasks.aclose(SHUTDOWN_TIMEOUT_SECONDS)
         # After the background tasks: a turn that is written adds anchors, and a closed `AnswerAnchors` ignores them.
         await self.answer_anchors.aclose()
         await self.compactor.aclose()
@@ -141,124 +147,144 @@ def build_engine(settings: Settings, metrics_folder: Path | None = None) -> Gate
         metrics_folder: the folder in which several processes count together; None: this process serves alone.
     """
     metrics = build_metrics(settings, metrics_folder)
-    store, tasks, counting = build_store(settings, metrics), BackgroundTasks(), MessageCounter(load_counter)
-    metrics.watch_gauge(TASKS, lambda: tasks.running_count)
+    store, tasks, message_counter = (
+        build_store(settings, metrics),
+        BackgroundTasks(),
+        MessageCounter(load_token_counter),
+    )
+    metrics.watch_gauge(BACKGROUND_TASKS, lambda: tasks.running_count)
     leases = LeaseKeeper(
         store, holder=uuid.uuid4().hex, lease_seconds=settings.compaction.lease_seconds, metrics=metrics
     )
-    providers, routes, windows = build_providers(settings), build_routes(settings), build_windows(settings)
+    providers, routes, windows = (
+        build_providers(settings),
+        build_deployment_routes(settings),
+        build_context_windows(settings),
+    )
     # Two routers, so that failed summarizer calls do not open the circuit breaker for answers.
     router, summary_router = (
         build_router(settings, routes, providers, metrics, purpose) for purpose in ("answer", "summary")
     )
-    views, finding = ViewBuilder(store=store, message_counter=counting), MessageSearch(store)
-    pinning = PinUpdater(store=store, message_counter=counting)
-    slopes = CalibrationSlopes()
+    view_builder, message_search = ViewBuilder(store=store, message_counter=message_counter), MessageSearch(store)
+    pin_updater = PinUpdater(store=store, message_counter=message_counter)
+    calibration_slopes = CalibrationSlopes()
     compactor = Compactor(
         store=store,
         leases=leases,
         summary_generator=SummaryGenerator(
-            router=summary_router, windows=windows, counter_for=load_counter, metrics=metrics
+            router=summary_router, windows=windows, counter_for=load_token_counter, metrics=metrics
         ),
-        counter_for=load_counter,
+        counter_for=load_token_counter,
         metrics=metrics,
     )
-    prefixes: PrefixCache[RememberedPrefix] = PrefixCache()
-    anchors = AnswerAnchors(store, tasks)
-    histories = HistoryAligner(store, counting)
-    answers = StoredAnswers(store, now=utc_now)
-    recall = ConversationResolver(
+    prefix_memory: PrefixCache[RememberedPrefix] = PrefixCache()
+    answer_anchors = AnswerAnchors(store, tasks)
+    history_aligner = HistoryAligner(store, message_counter)
+    stored_answers = StoredAnswers(store, now=utc_now)
+    conversation_resolver = ConversationResolver(
         store=store,
-        stored_answers=answers,
+        stored_answers=stored_answers,
         leases=leases,
-        message_counter=counting,
-        prefix_memory=prefixes,
-        history_aligner=histories,
-        answer_anchors=anchors,
+        message_counter=message_counter,
+        prefix_memory=prefix_memory,
+        history_aligner=history_aligner,
+        answer_anchors=answer_anchors,
         random_bytes=random_bytes,
         lease_wait_seconds=settings.compaction.wait_seconds,
         serves_degraded=settings.degraded_mode == "serve",
     )
-    compacting = TurnCompactor(
-        view_builder=views,
+    turn_compactor = TurnCompactor(
+        view_builder=view_builder,
         compactor=compactor,
-        resolver=recall,
+        resolver=conversation_resolver,
         tasks=tasks,
         wait_seconds=settings.compaction.wait_seconds,
     )
-    preparing = Precompactor(
-        view_builder=views, turn_compactor=compacting, compactor=compactor, message_search=finding, tasks=tasks
+    precompactor = Precompactor(
+        view_builder=view_builder,
+        turn_compactor=turn_compactor,
+        compactor=compactor,
+        message_search=message_search,
+        tasks=tasks,
     )
-    ask = UpstreamCaller(
-        router=router, windows=windows, view_builder=views, store=store, tasks=tasks, calibration_slopes=slopes
+    upstream_caller = UpstreamCaller(
+        router=router,
+        windows=windows,
+        view_builder=view_builder,
+        store=store,
+        tasks=tasks,
+        calibration_slopes=calibration_slopes,
     )
-    recalling = SearchToolLoop(
-        upstream_caller=ask, view_builder=views, message_finder=finding, message_counter=counting
+    search_tool_loop = SearchToolLoop(
+        upstream_caller=upstream_caller,
+        view_builder=view_builder,
+        message_finder=message_search,
+        message_counter=message_counter,
     )
-    remember = TurnWriter(
+    turn_writer = TurnWriter(
         store=store,
         leases=leases,
-        message_counter=counting,
-        prefix_memory=prefixes,
-        client_histories=histories,
-        anchors=anchors,
+        message_counter=message_counter,
+        prefix_memory=prefix_memory,
+        history_aligner=history_aligner,
+        anchors=answer_anchors,
         random_bytes=random_bytes,
         tasks=tasks,
     )
-    turns = ModelContexts(
+    model_contexts = ModelContexts(
         router=router,
         windows=windows,
         policies={name: build_policy(settings, name) for name in settings.policies},
         default_policy=settings.default_policy,
         model_policies={name: model.policy for name, model in settings.models.items() if model.policy},
-        calibration_slopes=slopes,
-        message_counter=counting,
+        calibration_slopes=calibration_slopes,
+        message_counter=message_counter,
     )
-    exchange = Pipeline(
-        conversation_resolver=recall,
-        view_builder=views,
-        turn_compactor=compacting,
-        turn_writer=remember,
+    pipeline = Pipeline(
+        conversation_resolver=conversation_resolver,
+        view_builder=view_builder,
+        turn_compactor=turn_compactor,
+        turn_writer=turn_writer,
         response_delivery=ResponseDelivery(
-            turn_writer=remember,
-            upstream_caller=ask,
-            search_tool_loop=recalling,
-            precompactor=preparing,
+            turn_writer=turn_writer,
+            upstream_caller=upstream_caller,
+            search_tool_loop=search_tool_loop,
+            precompactor=precompactor,
             completion_writer=CompletionWriter(store, clock=utc_now),
             tasks=tasks,
             metrics=metrics,
         ),
-        search_tool_loop=recalling,
+        search_tool_loop=search_tool_loop,
         quotation_builder=QuotationBuilder(
-            view_builder=views, message_search=finding, message_counter=counting, tasks=tasks
+            view_builder=view_builder, message_search=message_search, message_counter=message_counter, tasks=tasks
         ),
-        pin_updater=pinning,
-        model_contexts=turns,
+        pin_updater=pin_updater,
+        model_contexts=model_contexts,
         tasks=tasks,
-        clocks=Clocks(unix_seconds=time.time, new_completion_id=_generate_completion_id),
+        clock_and_ids=ClockAndIds(unix_seconds=time.time, new_completion_id=_generate_completion_id),
     )
     admission = Admission(build_admission_bounds(settings), clock=time.monotonic, metrics=metrics)
     return GatewayEngine(
         store=store,
         leases=leases,
         background_tasks=tasks,
-        message_counter=counting,
+        message_counter=message_counter,
         providers=providers,
         router=router,
         context_windows=windows,
-        calibration_slopes=slopes,
-        view_builder=views,
-        message_search=finding,
-        pin_updater=pinning,
-        model_contexts=turns,
-        answer_anchors=anchors,
+        calibration_slopes=calibration_slopes,
+        view_builder=view_builder,
+        message_search=message_search,
+        pin_updater=pin_updater,
+        model_contexts=model_contexts,
+        answer_anchors=answer_anchors,
         compactor=compactor,
-        turn_compactor=compacting,
-        precompactor=preparing,
-        retention=build_retention(settings, store, leases),
-        pipeline=exchange,
+        turn_compactor=turn_compactor,
+        precompactor=precompactor,
+        retention=build_retention_sweeper(settings, store, leases),
+        pipeline=pipeline,
         admission=admission,
-        request_coalescing=_build_request_coalescing(settings, store, answers, exchange, tasks, admission),
+        request_coalescing=_build_request_coalescing(settings, store, stored_answers, pipeline, tasks, admission),
         authenticator=_build_authenticator(settings, store),
         tracing=build_tracing(settings),
         metrics=metrics,
@@ -281,7 +307,7 @@ def build_store(settings: Settings, metrics: Metrics = NO_METRICS) -> Store:
     )
 
 
-def build_retention(settings: Settings, store: Store, leases: LeaseKeeper) -> RetentionSweeper:
+def build_retention_sweeper(settings: Settings, store: Store, leases: LeaseKeeper) -> RetentionSweeper:
     """Builds the sweeper that erases old conversations by the configured rules."""
     return RetentionSweeper(
         store=store,
@@ -308,12 +334,12 @@ def build_admission_bounds(settings: Settings) -> AdmissionBounds:
 def _build_request_coalescing(
     settings: Settings,
     store: Store,
-    answers: StoredAnswers,
-    exchange: Pipeline,
+    stored_answers: StoredAnswers,
+    pipeline: Pipeline,
     tasks: BackgroundTasks,
     admission: Admission,
-) -> RequestCoalescing:
-    keys = IdempotencyKeys(
+) -> RequestCoalescer:
+    idempotency_keys = IdempotencyKeys(
         store=store,
         tasks=tasks,
         new_holder=lambda: random_bytes(16).hex(),
@@ -322,10 +348,10 @@ def _build_request_coalescing(
         sleep=asyncio.sleep,
         random=random.random,
     )
-    return RequestCoalescing(
-        pipeline=exchange,
-        stored_answers=answers,
-        idempotency_keys=keys,
+    return RequestCoalescer(
+        pipeline=pipeline,
+        stored_answers=stored_answers,
+        idempotency_keys=idempotency_keys,
         tasks=tasks,
         clock=time.monotonic,
         now=utc_now,
@@ -351,7 +377,7 @@ def utc_now() -> datetime:
 
 def random_bytes(count: int) -> bytes:
     """Returns random bytes for ids. They can be predicted, so they must not be used for secrets."""
-    return _ids.randbytes(count)
+    return _id_generator.randbytes(count)
 
 
 def _generate_completion_id() -> str:

@@ -10,7 +10,12 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from app.context.count.token_counter import MAX_EVENT_LOOP_BYTES, TokenCounter, choose_counter_name, load_counter
+from app.context.count.token_counter import (
+    MAX_EVENT_LOOP_BYTES,
+    TokenCounter,
+    choose_token_counter_name,
+    load_token_counter,
+)
 from app.context.plan.policy import (
     MAX_SUMMARY_TOKENS,
     CheckpointTrigger,
@@ -24,7 +29,7 @@ from app.settings import Settings
 from app.settings.sections import EVERY_MODEL
 from app.settings.sections import Deployment as DeploymentSettings
 from app.settings.sections import Provider as ProviderSettings
-from app.simulator.context_window import parse_window
+from app.simulator.context_window import parse_window_from_name
 from app.simulator.options import SimulatorOptions
 from app.simulator.simulated_provider import SimulatedProvider
 from app.simulator.simulator import Simulator
@@ -38,7 +43,7 @@ from app.upstream.routing.router import ConfiguredDeployment, ModelRoute, RetryP
 SIMULATOR: Final = "simulator"
 FREE_PRICE: Final = TokenPrice(input=0.0, output=0.0)
 """The price of the simulated model under every name. Without it, a real model's list price would be applied."""
-POLICY_PARTS: Final[Mapping[str, Callable[..., object]]] = {
+POLICY_PART_CLASSES: Final[Mapping[str, Callable[..., object]]] = {
     "trigger": CheckpointTrigger,
     "clear_tool_results": ToolResultClearing,
     "clear_reasoning": ReasoningClearing,
@@ -49,16 +54,16 @@ POLICY_PARTS: Final[Mapping[str, Callable[..., object]]] = {
 def build_policy(settings: Settings, name: str) -> ContextPolicy:
     """Builds the planner's policy from the policy of that name in the settings."""
     values = dict(settings.policies[name])
-    for part, made in POLICY_PARTS.items():
-        facts = dict(values[part])
+    for part, part_class in POLICY_PART_CLASSES.items():
+        part_values = dict(values[part])
         # The default depends on the kind of policy, which the settings' class for the summarizer does not know.
-        if part == "summarizer" and facts["max_summary_tokens"] is None:
-            facts["max_summary_tokens"] = MAX_SUMMARY_TOKENS[values["kind"]]
-        values[part] = made(**facts)
+        if part == "summarizer" and part_values["max_summary_tokens"] is None:
+            part_values["max_summary_tokens"] = MAX_SUMMARY_TOKENS[values["kind"]]
+        values[part] = part_class(**part_values)
     return ContextPolicy(name=name, **values)
 
 
-def build_windows(settings: Settings) -> ContextWindows:
+def build_context_windows(settings: Settings) -> ContextWindows:
     """Builds the context windows, with what is known before any provider is asked."""
     return ContextWindows(
         default_tokens=settings.window_default,
@@ -120,7 +125,7 @@ def _build_provider(name: str, section: ProviderSettings) -> UpstreamProvider:
     )
 
 
-def build_routes(settings: Settings) -> dict[str, ModelRoute]:
+def build_deployment_routes(settings: Settings) -> dict[str, ModelRoute]:
     """Builds the route of each model name: its deployments and fallbacks."""
     if settings.uses_simulated_model:
         return {EVERY_MODEL: ModelRoute((ConfiguredDeployment(SIMULATOR, price=FREE_PRICE),))}
@@ -134,8 +139,8 @@ def build_routes(settings: Settings) -> dict[str, ModelRoute]:
 
 
 def _build_deployment(deployment: DeploymentSettings, settings: Settings) -> ConfiguredDeployment:
-    section = deployment.quirks.merge_over(settings.providers[deployment.provider].quirks)
-    quirks = ProviderQuirks(**section.model_dump())
+    quirk_settings = deployment.quirks.merge_over(settings.providers[deployment.provider].quirks)
+    quirks = ProviderQuirks(**quirk_settings.model_dump())
     return ConfiguredDeployment(
         provider=deployment.provider,
         model=deployment.model,
@@ -149,7 +154,7 @@ def _build_deployment(deployment: DeploymentSettings, settings: Settings) -> Con
 
 
 def _find_simulated_window(model: str) -> tuple[int, None, None]:
-    return parse_window(model), None, None
+    return parse_window_from_name(model), None, None
 
 
 def warm_up_tokenizers(settings: Settings) -> None:
@@ -157,10 +162,12 @@ def warm_up_tokenizers(settings: Settings) -> None:
     # A long text makes a tokenizer load its table (60 MB), a short text does not.
     text = "warm " * (MAX_EVENT_LOOP_BYTES if settings.server.preload else 1)
     deployments = [deployment for model in settings.served_models.values() for deployment in model.expand_deployments()]
-    named = {choose_counter_name(deployment.model or "", deployment.encoding) for deployment in deployments}
-    for name in named or {choose_counter_name("")}:
-        load_counter(name).count(text)
+    counter_names = {
+        choose_token_counter_name(deployment.model or "", deployment.encoding) for deployment in deployments
+    }
+    for name in counter_names or {choose_token_counter_name("")}:
+        load_token_counter(name).count(text)
 
 
 def _find_token_counter(model: str) -> TokenCounter:
-    return load_counter(choose_counter_name(model))
+    return load_token_counter(choose_token_counter_name(model))

@@ -30,11 +30,13 @@ def build_metrics(settings: Settings, folder: Path | None) -> Metrics:
     if not settings.telemetry.metrics:
         return NO_METRICS
     served = settings.served_models
-    named = {deployment.model or name for name, model in served.items() for deployment in model.expand_deployments()}
+    model_names = {
+        deployment.model or name for name, model in served.items() for deployment in model.expand_deployments()
+    }
     # Configured models always have a label of their own. Other names get one only while there are few of them, since
     # clients may make up names. The wildcard is the entry for such names and no model.
-    metrics = Metrics(folder, models=tuple(sorted(named - {EVERY_MODEL})))
-    metrics.set_build_info(version=VERSION, database=_database_backend(settings))
+    metrics = Metrics(folder, models=tuple(sorted(model_names - {EVERY_MODEL})))
+    metrics.set_build_info(version=VERSION, database=_find_database_backend(settings))
     for code, status in _list_error_codes():
         # Every error is reported as 0 from the start: a series that appears with 1 shows no increase in Prometheus.
         metrics.counter_series(ERRORS, code, str(status))
@@ -43,21 +45,21 @@ def build_metrics(settings: Settings, folder: Path | None) -> Metrics:
 
 def build_overview(settings: Settings, metrics: Metrics) -> MetricsOverview:
     """Builds the overview of the processes that serve together."""
-    nature = ProcessInfo(VERSION, _database_backend(settings), settings.uses_simulated_model)
-    return MetricsOverview(metrics, nature, unix_seconds=time.time)
+    process_info = ProcessInfo(VERSION, _find_database_backend(settings), settings.uses_simulated_model)
+    return MetricsOverview(metrics, process_info, unix_seconds=time.time)
 
 
 def _list_error_codes() -> Iterator[tuple[str, int]]:
     """Yields the code and the status of each class of error that has a code."""
-    kinds: list[type[GatewayError]] = [GatewayError]
-    for kind in kinds:
+    error_classes: list[type[GatewayError]] = [GatewayError]
+    for error_class in error_classes:
         # The list grows while the loop runs: in this way it reaches the whole tree of classes.
-        kinds += kind.__subclasses__()
-        if kind.code is not None:
-            yield kind.code, kind.status
+        error_classes += error_class.__subclasses__()
+        if error_class.code is not None:
+            yield error_class.code, error_class.status
 
 
-def _database_backend(settings: Settings) -> str:
+def _find_database_backend(settings: Settings) -> str:
     return parse_database_url(settings.database.url.get_secret_value()).backend
 
 
@@ -70,7 +72,7 @@ def build_tracing(settings: Settings) -> Tracing:
     otel = import_module("app.observability.opentelemetry_tracing")
     headers = {name: value.get_secret_value() for name, value in traces.headers.items()}
     tracing: Tracing = otel.OtelTracing(
-        otel.build_exporter(traces.endpoint, headers),
+        otel.build_span_exporter(traces.endpoint, headers),
         service_name=traces.service_name,
         version=importlib.metadata.version("concertina"),
         sample_ratio=traces.sample_ratio,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.api.admin.probes import HealthProbes
-from app.api.chat_completions import ChatCompletionsEndpoint, RequestSizeLimits
+from app.api.chat_completions import ChatCompletionsEndpoint, RequestListLimits
 from app.api.edge.asgi_front import AsgiFront, LazyApplication
 from app.api.edge.connections import ClientConnections
 from app.api.edge.header_checks import HeaderChecks, HostRules
@@ -44,30 +44,30 @@ def build_worker_application(
     """
     engine = build_engine(settings, metrics_folder)
     if connections is not None:
-        connections.report_to(engine.metrics)
-    chat = ChatCompletionsEndpoint(
+        connections.register_metrics(engine.metrics)
+    chat_endpoint = ChatCompletionsEndpoint(
         engine.request_coalescing,
         engine.authenticator,
         body_limit_bytes=settings.server.body_limit_bytes,
         new_request_id=_new_request_id,
         extra_headers=SIMULATED_HEADER if settings.uses_simulated_model else {},
         metrics=engine.metrics,
-        size_limits=RequestSizeLimits(settings.limits.max_messages, settings.limits.max_tools),
+        list_limits=RequestListLimits(settings.limits.max_messages, settings.limits.max_tools),
     )
-    rest = LazyApplication(functools.partial(_build_lazy_application, engine, settings, chat))
+    lazy_application = LazyApplication(functools.partial(_build_lazy_application, engine, settings, chat_endpoint))
     probes = HealthProbes(
         engine.store,
         version=VERSION,
         has_upstream=lambda: engine.router.has_available_deployment,
-        is_leaving=lambda: connections is not None and connections.stopping.is_set(),
+        is_stopping=lambda: connections is not None and connections.stopping.is_set(),
     )
     hosts = HostRules(settings.auth.allowed_hosts, asks_for_key=settings.auth.mode == "keys")
     front = AsgiFront(
-        chat,
-        rest,
-        heads=HeaderChecks(hosts, engine.authenticator.credential_headers),
+        chat_endpoint,
+        lazy_application,
+        header_checks=HeaderChecks(hosts, engine.authenticator.credential_headers),
         probes=probes.build_routes(_new_request_id),
-        lifespan=functools.partial(_run_lifespan, engine, settings, rest),
+        lifespan=functools.partial(_run_lifespan, engine, settings, lazy_application),
         new_request_id=_new_request_id,
     )
     return RequestTelemetry(
@@ -75,40 +75,42 @@ def build_worker_application(
         engine.metrics,
         engine.tracing,
         seconds=time.monotonic,
-        tells=settings.telemetry.request_log,
+        logs_requests=settings.telemetry.request_log,
     )
 
 
-def _build_lazy_application(engine: GatewayEngine, settings: Settings, chat: ChatCompletionsEndpoint) -> Any:
+def _build_lazy_application(engine: GatewayEngine, settings: Settings, chat_endpoint: ChatCompletionsEndpoint) -> Any:
     """Builds the FastAPI application for the endpoints other than chat completions and probes."""
     # By name: its imports take most of a start's time and much memory, so they wait until the process serves.
-    made = import_module("app.assembly.application").build_application(engine, settings, chat, _new_request_id)
+    application = import_module("app.assembly.fastapi_application").build_fastapi_application(
+        engine, settings, chat_endpoint, _new_request_id
+    )
     # The new modules stay until the process ends: the garbage collector need not examine them.
     gc.freeze()
-    return made
+    return application
 
 
 @asynccontextmanager
 async def _run_lifespan(
-    engine: GatewayEngine, settings: Settings, rest: LazyApplication, _: object
+    engine: GatewayEngine, settings: Settings, lazy_application: LazyApplication, _: object
 ) -> AsyncIterator[None]:
     """Opens the engine before the server serves; at the end finishes running work and closes the engine."""
     await engine.open()
     # In a thread: a tokenizer's table takes a third of a second to load, and the event loop renews leases.
     await asyncio.to_thread(warm_up_tokenizers, settings)
     if settings.server.preload:
-        await rest.load()
+        await lazy_application.load()
     # The objects of the start stay until the process ends: the garbage collector need not examine them. Garbage is
     # collected before, or it would be kept as well.
     gc.collect()
     gc.freeze()
-    loading = asyncio.get_running_loop().call_later(
-        LAZY_LOAD_DELAY_SECONDS, lambda: engine.background_tasks.spawn(rest.load())
+    load_timer = asyncio.get_running_loop().call_later(
+        LAZY_LOAD_DELAY_SECONDS, lambda: engine.background_tasks.spawn(lazy_application.load())
     )
     try:
         yield
     finally:
-        loading.cancel()
+        load_timer.cancel()
         try:
             await engine.aclose()
         finally:

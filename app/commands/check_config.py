@@ -18,7 +18,7 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"{arguments.file}: ok")
     for line in (*describe_settings(settings), *overrides):
         print(f"  {line}")
-    for line in find_warnings(settings):
+    for line in list_warnings(settings):
         print(f"  warning: {line}")
     print(f"Serve with it: concertina serve --config {shlex.quote(arguments.file)}")
     return 0
@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
 def describe_settings(settings: Settings) -> Iterator[str]:
     """Yields lines that describe a configuration. No line contains a key."""
     yield f"listens on {settings.server.host}:{settings.server.port}, {pluralize(settings.server.workers, 'worker')}"
-    yield f"keeps conversations in {settings.database.location}"
+    yield f"keeps conversations in {settings.database.url_without_credentials}"
     allowed_callers = (
         "holders of its own keys" if settings.auth.mode == "keys" else "anybody, each credential a tenant of its own"
     )
@@ -37,7 +37,8 @@ def describe_settings(settings: Settings) -> Iterator[str]:
     if settings.retention.days is not None:
         yield f"erases conversations that rest for {settings.retention.days} days"
     for name, provider in settings.providers.items():
-        yield f"provider {name}: {strip_credentials(provider.base_url)}, {_describe_key(provider, settings.auth.mode)}"
+        key = _describe_provider_key(provider, settings.auth.mode)
+        yield f"provider {name}: {strip_credentials(provider.base_url)}, {key}"
     for name, model in settings.served_models.items():
         deployments = ", ".join(
             f"{deployment.provider}/{deployment.model or ('…' if name == '*' else name)}"
@@ -50,7 +51,7 @@ def describe_settings(settings: Settings) -> Iterator[str]:
     yield f"policy {settings.policy} of {', '.join(settings.policies)}"
 
 
-def find_warnings(settings: Settings) -> Iterator[str]:
+def list_warnings(settings: Settings) -> Iterator[str]:
     """Yields warnings about settings that are valid, but perhaps not what the operator meant."""
     rules = {name: provider.client_key_rule for name, provider in settings.providers.items()}
     providers_without_key = [name for name, rule in rules.items() if rule != "never"]
@@ -66,7 +67,7 @@ def find_warnings(settings: Settings) -> Iterator[str]:
         )
 
 
-def _describe_key(provider: Provider, mode: str) -> str:
+def _describe_provider_key(provider: Provider, mode: str) -> str:
     if mode == "open" and provider.client_key_rule != "never":
         return f"called with {'every' if provider.client_key_rule == 'always' else 'the'} client’s key"
     return "called with its own key" if provider.has_own_key else "called without a key"

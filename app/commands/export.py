@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from app.commands import CommandError
-from app.commands.open_store import iter_conversations, open_configured_store
+from app.commands.open_store import open_configured_store, stream_conversations
 from app.commands.progress import CommandProgress, pluralize, print_interruption
 from app.conversation.messages import Conversation
 from app.conversations.transfer.export import ConversationExporter, build_export_fields
@@ -37,23 +37,23 @@ class _ExportedSize:
 def run(arguments: argparse.Namespace) -> int:
     settings = load_settings(arguments.config)
     prints_to_terminal = arguments.out == STANDARD_OUTPUT and sys.stdout.isatty()
-    written = _ExportedSize()
+    exported_size = _ExportedSize()
     try:
         # No progress if the conversations go to the same terminal: a bar would be drawn over their text.
         with CommandProgress("exporting", "messages", quiet=arguments.quiet or prints_to_terminal) as progress:
-            asyncio.run(_export_from_store(settings, arguments, progress, written))
+            asyncio.run(_export_from_store(settings, arguments, progress, exported_size))
     except BrokenPipeError as error:
         raise CommandError("the program that reads the output stopped before its end.") from error
     except KeyboardInterrupt:
-        print_interruption(_describe_interruption(arguments.out, written))
+        print_interruption(_describe_interruption(arguments.out, exported_size))
         raise
     where = "" if arguments.out == STANDARD_OUTPUT else f" to {arguments.out}"
-    progress.print_line(f"{written} exported{where} in {progress.format_elapsed()}.")
+    progress.print_line(f"{exported_size} exported{where} in {progress.format_elapsed()}.")
     return 0
 
 
 async def _export_from_store(
-    settings: Settings, arguments: argparse.Namespace, progress: CommandProgress, written: _ExportedSize
+    settings: Settings, arguments: argparse.Namespace, progress: CommandProgress, exported_size: _ExportedSize
 ) -> None:
     async with open_configured_store(settings) as store:
         # The conversations are listed once more for the total, which only a visible progress needs.
@@ -61,11 +61,11 @@ async def _export_from_store(
             progress.set_total(
                 sum([conversation.head_seq + 1 async for conversation in _select_conversations(store, arguments)])
             )
-        await _export_conversations(store, arguments, progress, written)
+        await _export_conversations(store, arguments, progress, exported_size)
 
 
 async def _export_conversations(
-    store: Store, arguments: argparse.Namespace, progress: CommandProgress, written: _ExportedSize
+    store: Store, arguments: argparse.Namespace, progress: CommandProgress, exported_size: _ExportedSize
 ) -> None:
     exporter = ConversationExporter(store, on_read=progress.advance)
     async for conversation in _select_conversations(store, arguments):
@@ -74,43 +74,43 @@ async def _export_conversations(
             # Without --tenant, one output has conversations of several tenants.
             if arguments.tenant is None:
                 fields["tenant"] = conversation.tenant
-            pieces = exporter.stream_object(conversation, with_hidden=arguments.include_deleted, fields=fields)
-            await _write_pieces(pieces, sys.stdout.buffer, progress, written)
+            pieces = exporter.stream_json_object(conversation, with_hidden=arguments.include_deleted, fields=fields)
+            await _write_export_pieces(pieces, sys.stdout.buffer, progress, exported_size)
         else:
-            pieces = exporter.stream_lines(conversation, with_hidden=arguments.include_deleted)
-            with _open_when_whole(Path(arguments.out) / f"{conversation.id}.jsonl") as file:
-                await _write_pieces(pieces, file, progress, written)
-        written.conversations += 1
-        progress.set_note(str(written))
+            pieces = exporter.stream_message_lines(conversation, with_hidden=arguments.include_deleted)
+            with _open_atomic_file(Path(arguments.out) / f"{conversation.id}.jsonl") as file:
+                await _write_export_pieces(pieces, file, progress, exported_size)
+        exported_size.conversations += 1
+        progress.set_note(str(exported_size))
 
 
-async def _write_pieces(
-    pieces: AsyncIterator[bytes], file: BinaryIO, progress: CommandProgress, written: _ExportedSize
+async def _write_export_pieces(
+    pieces: AsyncIterator[bytes], file: BinaryIO, progress: CommandProgress, exported_size: _ExportedSize
 ) -> None:
     async for piece in pieces:
         file.write(piece)
-        written.file_bytes += len(piece)
-        progress.set_note(str(written))
+        exported_size.file_bytes += len(piece)
+        progress.set_note(str(exported_size))
     file.flush()
 
 
 @contextmanager
-def _open_when_whole(path: Path) -> Iterator[BinaryIO]:
+def _open_atomic_file(path: Path) -> Iterator[BinaryIO]:
     """Opens a file that gets its name at the end of the block. After an error or Ctrl-C nothing is left of it.
 
     Raises:
         CommandError: the file cannot be written.
     """
-    part = path.with_name(f"{path.name}.part")
+    partial_path = path.with_name(f"{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with part.open("wb") as file:
+            with partial_path.open("wb") as file:
                 yield file
-            part.replace(path)
+            partial_path.replace(path)
         finally:
             # Missing if it was renamed, or never opened.
-            part.unlink(missing_ok=True)
+            partial_path.unlink(missing_ok=True)
     except OSError as error:
         raise CommandError(f"{path} cannot be written: {error.strerror}.") from error
 
@@ -134,11 +134,11 @@ async def _select_conversations(store: Store, arguments: argparse.Namespace) -> 
             raise CommandError(f"there is no conversation {conversation_id!r}{tenant_text}.")
         yield named_conversation
     if not arguments.conversations:
-        async for conversation in iter_conversations(store, tenant):
+        async for conversation in stream_conversations(store, tenant):
             yield conversation
 
 
-def _describe_interruption(out: str, written: _ExportedSize) -> str:
+def _describe_interruption(out: str, exported_size: _ExportedSize) -> str:
     if out == STANDARD_OUTPUT:
-        return f"{written} were written; the last line may be cut off. Run the command again for all of it."
-    return f"{written} are in {out}, each whole. Run the command again: it writes every file anew."
+        return f"{exported_size} were written; the last line may be cut off. Run the command again for all of it."
+    return f"{exported_size} are in {out}, each whole. Run the command again: it writes every file anew."

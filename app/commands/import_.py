@@ -16,12 +16,12 @@ from app.commands import CommandError
 from app.commands.open_store import open_configured_store
 from app.commands.progress import CommandProgress, pluralize, print_interruption
 from app.commands.top_screen.number_format import make_printable
-from app.context.count.token_counter import find_encoding_name, load_counter
+from app.context.count.token_counter import find_encoding_name, load_token_counter
 from app.conversations.transfer.conversation_import import (
     CheckedConversation,
     ConversationImporter,
     ImportResult,
-    parse_and_check,
+    parse_checked_conversations,
 )
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.token_counting import MessageCounter
@@ -34,21 +34,21 @@ SHUTDOWN_SECONDS = 60.0
 
 def run(arguments: argparse.Namespace) -> int:
     settings = load_settings(arguments.config)
-    if settings.database.location.startswith("memory:"):
+    if settings.database.url_without_credentials.startswith("memory:"):
         raise CommandError("nothing can be kept in memory://; name a database in `database.url`.")
     # Before the database is touched: a faulty file changes nothing.
-    histories = parse_and_check(_read_file(arguments.file), arguments.format)
+    checked_conversations = parse_checked_conversations(_read_import_file(arguments.file), arguments.format)
     try:
         migrations.prepare_database(
             settings.database.url.get_secret_value(), auto_migrate=settings.database.auto_migrate
         )
     except (migrations.SchemaIsNewer, migrations.SchemaIsOlder) as error:
         raise CommandError(str(error)) from error
-    messages = sum(history.count for history in histories)
+    message_count = sum(history.message_count for history in checked_conversations)
     try:
         with CommandProgress("importing", "messages", quiet=arguments.quiet) as progress:
-            progress.set_total(messages)
-            result = asyncio.run(_import_conversations(settings, arguments.tenant, histories, progress))
+            progress.set_total(message_count)
+            result = asyncio.run(_import_conversations(settings, arguments.tenant, checked_conversations, progress))
     except KeyboardInterrupt:
         print_interruption("What had been written was taken back; run the command again to import all of the file.")
         raise
@@ -58,13 +58,13 @@ def run(arguments: argparse.Namespace) -> int:
     for conversation in result.conversations:
         print(conversation.id)
     progress.print_line(
-        f"{pluralize(len(result.conversations), 'conversation')}, {pluralize(messages, 'message')} imported "
+        f"{pluralize(len(result.conversations), 'conversation')}, {pluralize(message_count, 'message')} imported "
         f"for tenant {arguments.tenant!r} in {progress.format_elapsed()}."
     )
     return 0
 
 
-def _read_file(file_name: str) -> bytes:
+def _read_import_file(file_name: str) -> bytes:
     if file_name == "-":
         return sys.stdin.buffer.read()
     try:
@@ -74,19 +74,19 @@ def _read_file(file_name: str) -> bytes:
 
 
 async def _import_conversations(
-    settings: Settings, tenant: str, histories: list[CheckedConversation], progress: CommandProgress
+    settings: Settings, tenant: str, checked_conversations: list[CheckedConversation], progress: CommandProgress
 ) -> ImportResult:
     tasks = BackgroundTasks()
     async with open_configured_store(settings) as store:
         importer = ConversationImporter(
             store=store,
-            message_counter=MessageCounter(load_counter),
+            message_counter=MessageCounter(load_token_counter),
             tasks=tasks,
             random_bytes=secrets.token_bytes,
             encoding=find_encoding_name(""),
         )
         try:
-            return await importer.import_conversations(tenant, histories, on_stored=progress.advance)
+            return await importer.import_conversations(tenant, checked_conversations, on_stored=progress.advance)
         finally:
             # After a second Ctrl-C, the removal of a failed import goes on as a background task and needs the store.
             await tasks.aclose(SHUTDOWN_SECONDS)

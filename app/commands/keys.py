@@ -31,7 +31,7 @@ TIME_UNITS: Final = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 def run(arguments: argparse.Namespace) -> int:
     settings = load_settings(arguments.config)
-    if settings.database.location.startswith("memory:"):
+    if settings.database.url_without_credentials.startswith("memory:"):
         raise CommandError("keys cannot be kept in memory://; name a database in `database.url`.")
     try:
         # Keys may be made before the first start of a gateway, when the database has no tables yet.
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _create_key(settings: Settings, arguments: argparse.Namespace) -> None:
-    wish = NewApiKey(
+    new_key = NewApiKey(
         name=arguments.name,
         tenant=arguments.tenant,
         scopes=tuple(_split_list(arguments.scopes)) or DEFAULT_SCOPES,  # type: ignore[arg-type]  # checked when issued
@@ -56,7 +56,7 @@ async def _create_key(settings: Settings, arguments: argparse.Namespace) -> None
         retention_days=arguments.retention_days,
     )
     async with _open_api_keys(settings) as api_keys:
-        secret, key = await api_keys.create_key(wish)
+        secret, key = await api_keys.create_key(new_key)
     if arguments.json:
         _print_json({**build_key_object(key), "key": secret})
         return
@@ -79,7 +79,7 @@ async def _list_keys(settings: Settings, arguments: argparse.Namespace) -> None:
         console = Console(highlight=False)
         if not console.is_terminal:
             console = Console(highlight=False, width=PLAIN_OUTPUT_WIDTH)
-        console.print(_build_table(keys))
+        console.print(_build_key_table(keys))
     else:
         print("There are no keys. Make one with `concertina keys create --name NAME`.")
 
@@ -117,11 +117,11 @@ def _parse_expiry(arguments: argparse.Namespace) -> datetime | None:
     if arguments.expires_at is None:
         return None
     try:
-        moment = datetime.fromisoformat(arguments.expires_at)
+        expires_at = datetime.fromisoformat(arguments.expires_at)
     except ValueError as error:
         raise CommandError(f"--expires-at: expected such as 2027-01-31, not {arguments.expires_at!r}.") from error
     # Without a time zone it is UTC, like every time in the database, wherever the command runs.
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return expires_at if expires_at.tzinfo else expires_at.replace(tzinfo=UTC)
 
 
 def _describe_validity(key: ApiKey) -> str:
@@ -133,7 +133,7 @@ def _describe_validity(key: ApiKey) -> str:
     return f"{expired}valid until {key.expires_at:%Y-%m-%d %H:%M}"
 
 
-def _build_table(keys: list[ApiKey]) -> Table:
+def _build_key_table(keys: list[ApiKey]) -> Table:
     table = Table()
     for name in ("id", "key", "name", "tenant", "scopes", "models", "policy", "validity"):
         table.add_column(name, no_wrap=name in ("id", "tenant"), overflow="fold")

@@ -15,17 +15,17 @@ def run(arguments: argparse.Namespace) -> int:
     url = settings.database.url.get_secret_value()
     try:
         with CommandProgress("migrating", "steps", quiet=arguments.quiet) as progress:
-            upgrade_database(url, on_step=lambda version: _tell_step(progress, version))
+            upgrade_database(url, on_step=lambda version: _print_step(progress, version))
     except SchemaIsNewer as error:
         raise CommandError(str(error)) from error
     except KeyboardInterrupt:
         print_interruption("The database is as it was, since steps take effect together; run the command again.")
         raise
     if not arguments.quiet:
-        print(f"{settings.database.location} is up to date.")
+        print(f"{settings.database.url_without_credentials} is up to date.")
     return 0
 
 
-def _tell_step(progress: CommandProgress, version: str) -> None:
+def _print_step(progress: CommandProgress, version: str) -> None:
     progress.print_line(f"{version}: done after {progress.format_elapsed()}")
     progress.advance()

@@ -29,7 +29,7 @@ async def open_configured_store(settings: Settings) -> AsyncIterator[Store]:
         await store.close()
 
 
-async def iter_conversations(store: Store, tenant: str | None = None) -> AsyncIterator[Conversation]:
+async def stream_conversations(store: Store, tenant: str | None = None) -> AsyncIterator[Conversation]:
     """Yields the conversations of a tenant (None: of all tenants), oldest first. Reads them page by page."""
     after = None
     while True:

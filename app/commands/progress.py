@@ -111,7 +111,10 @@ class CommandProgress:
 
     def _format_line(self, now: float) -> str:
         per_second = self._done / (now - self._started_at)
-        parts = [f"{self._activity}: {_format_counts(self._done, self._total, self._unit)}", f"{per_second:,.0f}/s"]
+        parts = [
+            f"{self._activity}: {_format_progress_counts(self._done, self._total, self._unit)}",
+            f"{per_second:,.0f}/s",
+        ]
         # Without a total, or before the first unit is done, the remaining time cannot be estimated.
         if self._total and per_second:
             parts.append(_format_time_left((self._total - self._done) / per_second))
@@ -127,7 +130,7 @@ class _FiguresColumn(ProgressColumn):
         self._unit = unit
 
     def render(self, task: Task) -> Text:
-        text = _format_counts(int(task.completed), None if task.total is None else int(task.total), self._unit)
+        text = _format_progress_counts(int(task.completed), None if task.total is None else int(task.total), self._unit)
         if task.speed:
             text += f", {task.speed:,.0f}/s"
             text += f", {_format_time_left(task.time_remaining)}" if task.time_remaining else ""
@@ -158,6 +161,6 @@ def _format_time_left(seconds: float) -> str:
     return f"{format_duration(seconds) if seconds >= 60 else f'{seconds:.0f} s'} left"
 
 
-def _format_counts(done: int, total: int | None, unit: str) -> str:
+def _format_progress_counts(done: int, total: int | None, unit: str) -> str:
     # A running gateway stores more while the command runs, so more may be done than was counted at the start.
     return f"{done:,} {unit}" if total is None else f"{done:,} of {max(done, total):,} {unit}"

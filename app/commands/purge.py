@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from app.assembly.engine import build_retention
+from app.assembly.engine import build_retention_sweeper
 from app.commands import CommandError
 from app.commands.open_store import open_configured_store
 from app.commands.progress import CommandProgress, pluralize, print_interruption
@@ -62,7 +62,7 @@ async def _purge_conversations(
 ) -> None:
     async with open_configured_store(settings) as store:
         leases = LeaseKeeper(store, holder=uuid.uuid4().hex)
-        retention = build_retention(settings, store, leases)
+        retention_sweeper = build_retention_sweeper(settings, store, leases)
         leases.start()
         try:
             tenant = arguments.tenant
@@ -70,14 +70,16 @@ async def _purge_conversations(
             rules = (
                 [RetentionRule(_utc_now() - age, tenant)]
                 if age is not None
-                else _select_rules(await retention.read_rules(), tenant)
+                else _select_retention_rules(await retention_sweeper.read_retention_rules(), tenant)
             )
             # A dry run does nothing but count, so it needs no count before.
             if not (progress.is_quiet or arguments.dry_run):
-                progress.set_total(sum([await _count_old_conversations(retention, rule) for rule in rules]))
+                progress.set_total(sum([await _count_expired_conversations(retention_sweeper, rule) for rule in rules]))
             for rule in rules:
-                async for conversation in retention.find_expired_conversations(rule):
-                    if arguments.dry_run or await retention.erase_conversation(conversation, rule.untouched_since):
+                async for conversation in retention_sweeper.stream_expired_conversations(rule):
+                    if arguments.dry_run or await retention_sweeper.erase_unless_in_use(
+                        conversation, rule.untouched_since
+                    ):
                         counts.erased += 1
                     else:
                         counts.in_use += 1
@@ -85,18 +87,18 @@ async def _purge_conversations(
             if not arguments.dry_run:
                 progress.set_note("freeing the space")
                 await store.purge_idempotency_keys()
-                await retention.purge_summaries()
+                await retention_sweeper.purge_stray_summaries()
                 # Last: it rewrites SQLite's file without the rows that were deleted before.
                 await store.scrub_deleted_data()
         finally:
             await leases.aclose()
 
 
-async def _count_old_conversations(retention: RetentionSweeper, rule: RetentionRule) -> int:
-    return len([None async for _ in retention.find_expired_conversations(rule)])
+async def _count_expired_conversations(retention_sweeper: RetentionSweeper, rule: RetentionRule) -> int:
+    return len([None async for _ in retention_sweeper.stream_expired_conversations(rule)])
 
 
-def _select_rules(rules: list[RetentionRule], tenant: str | None) -> list[RetentionRule]:
+def _select_retention_rules(rules: list[RetentionRule], tenant: str | None) -> list[RetentionRule]:
     """Returns the rules that apply to a tenant (None: all rules), limited to that tenant.
 
     Raises:
@@ -119,10 +121,10 @@ def _parse_age(text: str) -> timedelta:
     Raises:
         CommandError: the text is no such age.
     """
-    parts = re.fullmatch(r"(\d{1,5})([mhdw])", text)
-    if parts is None:
+    match = re.fullmatch(r"(\d{1,5})([mhdw])", text)
+    if match is None:
         raise CommandError(f"--older-than {text!r}: expected a number and one of m, h, d, w, such as 30d.")
-    return timedelta(**{TIME_UNITS[parts.group(2)]: int(parts.group(1))})
+    return timedelta(**{TIME_UNITS[match.group(2)]: int(match.group(1))})
 
 
 def _utc_now() -> datetime:

@@ -9,7 +9,7 @@ import uuid
 from typing import Final
 
 from app.commands import CommandError
-from app.commands.open_store import iter_conversations, open_configured_store
+from app.commands.open_store import open_configured_store, stream_conversations
 from app.commands.progress import CommandProgress, print_interruption
 from app.settings import Settings, load_settings
 from app.store.encryption.encrypted_store import EncryptedStore
@@ -32,11 +32,11 @@ def run(arguments: argparse.Namespace) -> int:
         print_interruption("What was written stays; run the command again for the rest, and keep all keys until then.")
         raise
     if not arguments.quiet:
-        _print_counts(rewritten_counts, settings.encryption.active)
+        _print_reencryption_counts(rewritten_counts, settings.encryption.active)
     if not (rewritten_counts.busy_conversations or rewritten_counts.unreadable_ids):
         return 0
-    _print_remaining("in use; run the command again for", rewritten_counts.busy_conversations)
-    _print_remaining("not readable with the configured keys:", rewritten_counts.unreadable_ids)
+    _print_remaining_ids("in use; run the command again for", rewritten_counts.busy_conversations)
+    _print_remaining_ids("not readable with the configured keys:", rewritten_counts.unreadable_ids)
     # An error, so that a script does not remove the old keys.
     raise CommandError("not everything could be rewritten; keep all keys.")
 
@@ -46,7 +46,7 @@ async def _reencrypt_store(settings: Settings, progress: CommandProgress) -> Ree
         assert isinstance(store, EncryptedStore)
         # The inner store lists conversations without decrypting them: one that is not readable must not end the count.
         if not progress.is_quiet:
-            progress.set_total(len([None async for _ in iter_conversations(store.inner)]))
+            progress.set_total(len([None async for _ in stream_conversations(store.inner)]))
         leases = LeaseKeeper(store, holder=uuid.uuid4().hex)
         leases.start()
         try:
@@ -68,22 +68,22 @@ class _ProgressReport:
         self._progress.set_note(f"{counts.messages:,} messages, {counts.summaries:,} summaries written")
 
 
-def _print_counts(counts: ReencryptionProgress, active: str | None) -> None:
-    print(f"{_format_counts(counts)} {f'under the key {active!r}' if active else 'as plain text'}.")
+def _print_reencryption_counts(counts: ReencryptionProgress, active: str | None) -> None:
+    print(f"{_format_reencryption_counts(counts)} {f'under the key {active!r}' if active else 'as plain text'}.")
     if not (counts.busy_conversations or counts.unreadable_ids):
         print(
             "Everything else had this form before. No other key is needed any more." if active else "No key is needed."
         )
 
 
-def _format_counts(counts: ReencryptionProgress) -> str:
+def _format_reencryption_counts(counts: ReencryptionProgress) -> str:
     return (
         f"{counts.conversations} conversations: {counts.messages} messages, {counts.summaries} summaries, "
         f"{counts.states} states and {counts.completions} stored completions written"
     )
 
 
-def _print_remaining(reason: str, ids: list[str]) -> None:
+def _print_remaining_ids(reason: str, ids: list[str]) -> None:
     if ids:
         more = f" and {len(ids) - MAX_LISTED_IDS} more" if len(ids) > MAX_LISTED_IDS else ""
         print(f"{len(ids)} {reason} {', '.join(ids[:MAX_LISTED_IDS])}{more}")

@@ -21,11 +21,11 @@ from app.commands import CommandError
 from app.commands.open_store import open_configured_store
 from app.commands.top_screen.number_format import make_printable as printable
 from app.compaction.summarizer.summarizer import compute_max_input_tokens
-from app.context.count.token_counter import load_counter
+from app.context.count.token_counter import load_token_counter
 from app.context.plan.policy import ContextPolicy
 from app.context.view.message_fate import FATE_REASONS, MessageFate
 from app.conversation.messages import Conversation, LogMessage, Summary
-from app.conversations.views.stored_turn import StoredTurnRequest, build_bare_request, build_resolved_request
+from app.conversations.views.stored_turn import StoredTurnRequest, build_bare_request, build_bare_resolved_request
 from app.conversations.views.view_objects import build_message_excerpt
 from app.pipeline.chat_request import Caller
 from app.pipeline.respond.context_status import build_summary_fields
@@ -34,16 +34,16 @@ from app.pipeline.turn import Turn
 from app.pipeline.view.view_builder import ViewBuilder
 from app.pipeline.view.view_history import (
     MAX_OUTPUT_TOKENS,
-    ViewRecord,
+    RestoredView,
     read_request_facts,
-    restore_messages,
     restore_view,
+    restore_view_messages,
 )
 from app.pipeline.view.view_preview import ViewPreview, build_preview, read_message_fates
 from app.pipeline.view.view_state import CALIBRATIONS, read_calibration
 from app.settings import Settings, load_settings
 from app.settings.sections import EVERY_MODEL
-from app.simulator.context_window import parse_window
+from app.simulator.context_window import parse_window_from_name
 from app.store.contract import Store
 from app.upstream.provider import (
     ClientKeyRule,
@@ -65,7 +65,7 @@ FATE_STYLES: Final = {
 }
 
 
-class _NamedProvider:
+class _PlaceholderProvider:
     """Stands for a provider in a plan, which needs the provider's name only. It cannot be called."""
 
     def __init__(self, name: str) -> None:
@@ -106,29 +106,29 @@ def run(arguments: argparse.Namespace) -> int:
     settings = load_settings(arguments.config)
     if arguments.answer is not None:
         return _print_view_of_answer(settings, arguments)
-    view_preview = asyncio.run(_plan_next_turn(settings, arguments))
+    preview_with_log = asyncio.run(_plan_next_turn(settings, arguments))
     if arguments.json:
-        print(orjson.dumps(plan_to_json(view_preview), option=orjson.OPT_INDENT_2).decode())
+        print(orjson.dumps(plan_to_json(preview_with_log), option=orjson.OPT_INDENT_2).decode())
     else:
-        _print_plan(view_preview)
+        _print_plan(preview_with_log)
     return 0
 
 
 def _print_view_of_answer(settings: Settings, arguments: argparse.Namespace) -> int:
     """Prints what the model saw when it gave an answer; returns the exit status."""
-    view_preview, view, sent = asyncio.run(_load_view_of_answer(settings, arguments))
+    preview_with_log, view_record, sent_messages = asyncio.run(_load_view_of_answer(settings, arguments))
     if arguments.json:
-        output = plan_to_json(view_preview) | {
+        output = plan_to_json(preview_with_log) | {
             "answer": arguments.answer,
-            "exact": view.is_exact,
-            "sent": [orjson.loads(raw) for raw in sent],
+            "exact": view_record.is_exact,
+            "sent": [orjson.loads(raw) for raw in sent_messages],
         }
         print(orjson.dumps(output, option=orjson.OPT_INDENT_2).decode())
         return 0
-    _print_plan(view_preview, answer=arguments.answer)
+    _print_plan(preview_with_log, answer=arguments.answer)
     print(
         "exactly these bytes were sent"
-        if view.is_exact
+        if view_record.is_exact
         else "the bytes that were sent had another form, or something was erased since"
     )
     return 0
@@ -136,26 +136,34 @@ def _print_view_of_answer(settings: Settings, arguments: argparse.Namespace) -> 
 
 async def _load_view_of_answer(
     settings: Settings, arguments: argparse.Namespace
-) -> tuple[_PreviewWithLog, ViewRecord, list[bytes]]:
+) -> tuple[_PreviewWithLog, RestoredView, list[bytes]]:
     """Restores the view of an answer. Returns it as a preview and as a record, with the messages that were sent."""
     async with open_configured_store(settings) as store:
         conversation = await _find_conversation(store, settings, arguments.conversation)
         # A negative number names no message: the range is empty, and the error below is raised.
         entries = await store.read_log(conversation, max(0, arguments.answer), arguments.answer + 1)
-        view = await restore_view(store, conversation, entries[0]) if entries else None
-        if view is None:
+        view_record = await restore_view(store, conversation, entries[0]) if entries else None
+        if view_record is None:
             raise CommandError(f"message {arguments.answer} of {conversation.id!r} is no answer of this gateway.")
-        sent = await restore_messages(store, conversation, view.plan, view.next_seq, view.client_versions)
-        view_preview = ViewPreview(conversation, (), view.budget, view.plan, view.budget.compaction_threshold)
-        log_rows = await read_message_fates(store, conversation, view.plan, 0, view.next_seq)
-    return _PreviewWithLog(view_preview, str((entries[0].meta or {}).get("model")), log_rows), view, sent
+        sent_messages = await restore_view_messages(
+            store, conversation, view_record.plan, view_record.next_seq, view_record.client_versions
+        )
+        view_preview = ViewPreview(
+            conversation, (), view_record.budget, view_record.plan, view_record.budget.compaction_threshold
+        )
+        log_rows = await read_message_fates(store, conversation, view_record.plan, 0, view_record.next_seq)
+    return (
+        _PreviewWithLog(view_preview, str((entries[0].meta or {}).get("model")), log_rows),
+        view_record,
+        sent_messages,
+    )
 
 
 async def _find_conversation(store: Store, settings: Settings, conversation_id: str) -> Conversation:
     conversation = await store.find_conversation_of_any_tenant(conversation_id)
     if conversation is None:
         raise CommandError(
-            f"there is no conversation {conversation_id!r} in {settings.database.location}; "
+            f"there is no conversation {conversation_id!r} in {settings.database.url_without_credentials}; "
             "the id is the `conversation_id` that every answer carries."
         )
     return conversation
@@ -165,25 +173,27 @@ async def _plan_next_turn(settings: Settings, arguments: argparse.Namespace) -> 
     async with open_configured_store(settings) as store:
         conversation = await _find_conversation(store, settings, arguments.conversation)
         model = await _choose_model(settings, store, conversation, arguments)
-        counting = MessageCounter(load_counter)
-        turn = await _build_turn(conversation, model, _find_policy(settings, arguments.policy), counting)
-        view_preview = await build_preview(ViewBuilder(store=store, message_counter=counting), turn)
+        message_counter = MessageCounter(load_token_counter)
+        turn = await _build_planned_turn(conversation, model, _find_policy(settings, arguments.policy), message_counter)
+        view_preview = await build_preview(ViewBuilder(store=store, message_counter=message_counter), turn)
         log_rows = await read_message_fates(store, conversation, view_preview.plan, 0, conversation.head_seq + 1)
     return _PreviewWithLog(view_preview, model.name, log_rows)
 
 
-async def _build_turn(
-    conversation: Conversation, model: _PlannedModel, policy: ContextPolicy, counting: MessageCounter
+async def _build_planned_turn(
+    conversation: Conversation, model: _PlannedModel, policy: ContextPolicy, message_counter: MessageCounter
 ) -> Turn:
     """Builds the turn of a request that adds no message."""
     provider, _, name = model.key.partition("/")
     caller, output = Caller(conversation.tenant), model.max_output_tokens
     request = build_bare_request(caller, model.name, StoredTurnRequest(), policy=policy.name, max_output_tokens=output)
-    resolved = build_resolved_request(conversation)
-    instructions_tokens = await counting.count_instructions(resolved.instructions, request, conversation.counter_name)
+    resolved = build_bare_resolved_request(conversation)
+    instructions_tokens = await message_counter.count_instruction_tokens(
+        resolved.instructions, request, conversation.token_counter_name
+    )
     return Turn(
         request=request,
-        target=RouteTarget(model.name, (ModelDeployment(_NamedProvider(provider), name),)),
+        target=RouteTarget(model.name, (ModelDeployment(_PlaceholderProvider(provider), name),)),
         policy=policy,
         window=ContextWindow(model.window_tokens, "config"),
         calibration=read_calibration(conversation.state, model.key),
@@ -208,20 +218,20 @@ async def _choose_model(
     Raises:
         CommandError: no model is named, and no answer has one.
     """
-    answers = await store.read_log(conversation, max(0, conversation.head_seq - 1), conversation.head_seq + 1)
-    meta: Mapping[str, Any] = next((entry.meta for entry in reversed(answers) if entry.meta), {})
+    newest_messages = await store.read_log(conversation, max(0, conversation.head_seq - 1), conversation.head_seq + 1)
+    meta: Mapping[str, Any] = next((entry.meta for entry in reversed(newest_messages) if entry.meta), {})
     name = arguments.model or meta.get("model")
     if not isinstance(name, str):
         raise CommandError(f"{conversation.id!r} has no answer yet that would name a model; give one with --model.")
     calibrated_keys = [key for key in conversation.state.get(CALIBRATIONS, {}) if key.partition("/")[2] == name]
-    key, configured = _find_deployment(settings, name)
+    key, configured_window = _find_deployment(settings, name)
     # A deployment that has answered in this conversation has a calibration, which makes the plan more exact than the
     # first configured deployment would.
     if arguments.model is None and calibrated_keys:
         key = calibrated_keys[-1]
     # The window from the best source: command line, configuration, the last answer, what was learned from an overflow,
     # known models. Providers' model lists are not asked: the command makes no calls.
-    window = arguments.window or configured
+    window = arguments.window or configured_window
     if window is None and arguments.model is None:
         window = (meta.get("context") or {}).get("window")
     if window is None:
@@ -242,7 +252,7 @@ def _find_deployment(settings: Settings, name: str) -> tuple[str, int | None]:
 def _find_known_window(settings: Settings, key: str) -> int:
     name = key.partition("/")[2]
     if settings.uses_simulated_model:
-        return parse_window(name)
+        return parse_window_from_name(name)
     known_window = known_model_windows.find_known_window(name)
     return known_window[0] if known_window else settings.window_default
 
@@ -262,7 +272,7 @@ def plan_to_json(preview_with_log: _PreviewWithLog) -> dict[str, Any]:
         "compacts_above": view_preview.compacts_above,
         "fits": plan.fits,
         "instructions": [message.text for message in view_preview.instructions],
-        "summaries": [_summary_to_json(chunk) for chunk in plan.summaries],
+        "summaries": [_summary_to_json(summary) for summary in plan.summaries],
         "messages": [
             {
                 "seq": row.seq,
@@ -277,7 +287,9 @@ def plan_to_json(preview_with_log: _PreviewWithLog) -> dict[str, Any]:
             }
             for entry, row in preview_with_log.rows
         ],
-        "to_summarize": [{"from_seq": one.from_seq, "to_seq": one.to_seq} for one in plan.to_summarize],
+        "to_summarize": [
+            {"from_seq": summary_range.from_seq, "to_seq": summary_range.to_seq} for summary_range in plan.to_summarize
+        ],
         "notes": [{"code": note.code, **note.facts} for note in plan.notes],
     }
 
@@ -299,9 +311,9 @@ def _print_plan(preview_with_log: _PreviewWithLog, *, answer: int | None = None)
         # rich would wrap the lines of a file or a pipe at 80 columns.
         console = Console(highlight=False, width=PLAIN_OUTPUT_WIDTH)
     budget, plan = view_preview.budget, view_preview.plan
-    saw = "would see it now" if answer is None else f"saw it for answer {answer}"
+    saw_text = "would see it now" if answer is None else f"saw it for answer {answer}"
     model = escape(printable(preview_with_log.model))
-    console.print(f"[bold]{view_preview.conversation.id}[/] as {model} {saw}: [bold]{plan.status}[/]")
+    console.print(f"[bold]{view_preview.conversation.id}[/] as {model} {saw_text}: [bold]{plan.status}[/]")
     console.print(
         f"{view_preview.prompt_tokens:,} tokens of {view_preview.limit_tokens:,} (window {budget.window:,}, "
         f"compaction above {view_preview.compacts_above:,})" + ("" if plan.fits else " - does not fit")
@@ -315,8 +327,8 @@ def _print_plan(preview_with_log: _PreviewWithLog, *, answer: int | None = None)
     console.print(_build_message_table(preview_with_log))
     for kind in dict.fromkeys(row.kind for _, row in preview_with_log.rows):
         console.print(f"{kind}: {FATE_REASONS[kind]}", style=FATE_STYLES.get(kind, ""))
-    for one in plan.to_summarize:
-        console.print(f"would first be summarized: messages {one.from_seq} to {one.to_seq - 1}")
+    for summary_range in plan.to_summarize:
+        console.print(f"would first be summarized: messages {summary_range.from_seq} to {summary_range.to_seq - 1}")
     for note in plan.notes:
         facts = ", ".join(f"{name} {value}" for name, value in note.facts.items())
         console.print(f"note: {note.code}" + (f" ({facts})" if facts else ""))

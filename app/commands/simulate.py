@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from app.context.count.token_counter import TokenCounter, choose_counter_name, load_counter
+from app.context.count.token_counter import TokenCounter, choose_token_counter_name, load_token_counter
 from app.simulator.options import SimulatorOptions
 from app.simulator.server import run_simulator_server
 
@@ -16,8 +16,8 @@ def run(arguments: argparse.Namespace) -> int:
         summary_seconds=arguments.summary_seconds,
         default_window=arguments.window,
     )
-    return run_simulator_server(arguments.host, arguments.port, options, _make_counter)
+    return run_simulator_server(arguments.host, arguments.port, options, _load_simulator_counter)
 
 
-def _make_counter(model: str) -> TokenCounter:
-    return load_counter(choose_counter_name(model))
+def _load_simulator_counter(model: str) -> TokenCounter:
+    return load_token_counter(choose_token_counter_name(model))

@@ -43,11 +43,11 @@ def run(arguments: argparse.Namespace) -> int:
     snapshot, rates = _fetch_snapshot(client), TotalRates()
     rates.add_overview(snapshot.overview, time.monotonic())
     if arguments.once or not console.is_terminal or console.is_dumb_terminal:
-        _print_once(console, OverviewScreen(snapshot, rates))
+        _print_overview_once(console, OverviewScreen(snapshot, rates))
         return 0
     screen = OverviewScreen(snapshot, rates, f"q quits · updates every {arguments.interval:g} s")
     with contextlib.suppress(KeyboardInterrupt):
-        _show_live(client, screen, rates, console, arguments.interval)
+        _show_live_overview(client, screen, rates, console, arguments.interval)
     return 0
 
 
@@ -56,13 +56,13 @@ def _fetch_snapshot(client: OverviewClient) -> OverviewSnapshot:
     return OverviewSnapshot(overview, client.address, client.fetch_unreadiness_reason())
 
 
-def _print_once(console: Console, screen: OverviewScreen) -> None:
+def _print_overview_once(console: Console, screen: OverviewScreen) -> None:
     if not console.is_terminal:
         console = Console(highlight=False, width=PLAIN_OUTPUT_WIDTH)
     console.print(screen)
 
 
-def _show_live(
+def _show_live_overview(
     client: OverviewClient, screen: OverviewScreen, rates: TotalRates, console: Console, interval_seconds: float
 ) -> None:
     """Fetches and draws the overview periodically, until `q` or Ctrl-C."""

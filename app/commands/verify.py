@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from app.commands.progress import CommandProgress, pluralize, print_interruption
-from app.context.count.token_counter import load_counter
+from app.context.count.token_counter import load_token_counter
 from app.conversations.verification import DatabaseVerifier, VerificationFinding, VerificationReport
 from app.errors import GatewayError
 from app.settings import Settings, load_settings
@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = load_settings(arguments.config)
     try:
         with CommandProgress("verifying", "messages", quiet=arguments.quiet) as progress:
-            result = asyncio.run(_verify_database(settings, progress))
+            report = asyncio.run(_verify_database(settings, progress))
     except KeyboardInterrupt:
         print_interruption("Nothing was written; run the command again.")
         raise
@@ -35,43 +35,47 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"concertina: {error}", file=sys.stderr)
         return EXIT_COULD_NOT_VERIFY
     if arguments.json:
-        print(json.dumps(_result_to_json(result)))
+        print(json.dumps(_report_to_json(report)))
     else:
-        _print_findings(result)
-        progress.print_line(f"{_format_totals(result)} verified in {progress.format_elapsed()}.")
-    return EXIT_FAULTS_FOUND if result.faults else EXIT_CLEAN
+        _print_findings(report)
+        progress.print_line(f"{_format_verified_totals(report)} verified in {progress.format_elapsed()}.")
+    return EXIT_FAULTS_FOUND if report.faults else EXIT_CLEAN
 
 
 async def _verify_database(settings: Settings, progress: CommandProgress) -> VerificationReport:
     cipher = Cipher(settings.encryption.key_bytes, settings.encryption.active)
-    async with open_database_scan(settings.database.url.get_secret_value()) as audit:
+    async with open_database_scan(settings.database.url.get_secret_value()) as database_scan:
         if not progress.is_quiet:
-            counts = await audit.count_rows()
+            counts = await database_scan.count_rows()
             progress.set_total(counts["messages"] + counts["chunks"])
-        verification = DatabaseVerifier(
-            audit, FieldSealer(cipher), counter_for=load_counter, now=datetime.now(UTC), on_progress=progress.advance
+        verifier = DatabaseVerifier(
+            database_scan,
+            FieldSealer(cipher),
+            counter_for=load_token_counter,
+            now=datetime.now(UTC),
+            on_progress=progress.advance,
         )
-        return await verification.run()
+        return await verifier.run()
 
 
-def _result_to_json(result: VerificationReport) -> dict[str, Any]:
+def _report_to_json(report: VerificationReport) -> dict[str, Any]:
     """Builds the output of `--json`. Its names do not follow the report's: scripts read them."""
     return {
-        "conversations": result.conversations,
-        "messages": result.messages,
-        "chunks": result.chunks,
-        "unreadable": result.unreadable_messages,
-        "redacted": result.redacted_messages,
-        "recounted_tokens": result.recounted_tokens,
-        "miscounted": result.miscounted_messages,
-        "reports": result.usage_reports,
-        "reported_tokens": result.reported_tokens,
-        "drift_tokens": result.drift_tokens,
-        "findings": [_finding_to_json(finding) for finding in result.faults],
-        "notices": [_finding_to_json(finding) for finding in result.notices],
-        "kinds": result.counts_by_kind,
-        "drift": round(result.drift_share, 6),
-        "is_clean": not result.faults,
+        "conversations": report.conversations,
+        "messages": report.messages,
+        "chunks": report.chunks,
+        "unreadable": report.unreadable_messages,
+        "redacted": report.redacted_messages,
+        "recounted_tokens": report.recounted_tokens,
+        "miscounted": report.miscounted_messages,
+        "reports": report.usage_reports,
+        "reported_tokens": report.reported_tokens,
+        "drift_tokens": report.drift_tokens,
+        "findings": [_finding_to_json(finding) for finding in report.faults],
+        "notices": [_finding_to_json(finding) for finding in report.notices],
+        "kinds": report.counts_by_kind,
+        "drift": round(report.drift_share, 6),
+        "is_clean": not report.faults,
     }
 
 
@@ -79,16 +83,16 @@ def _finding_to_json(finding: VerificationFinding) -> dict[str, str]:
     return {"kind": finding.kind, "where": finding.subject_id, "told": finding.description}
 
 
-def _print_findings(result: VerificationReport) -> None:
-    for finding in result.faults:
+def _print_findings(report: VerificationReport) -> None:
+    for finding in report.faults:
         print(f"FAULT   {_format_finding(finding)}")
-    for finding in result.notices:
+    for finding in report.notices:
         print(f"notice  {_format_finding(finding)}")
-    listed = len(result.faults) + len(result.notices)
-    more = sum(result.counts_by_kind.values()) - listed
-    if more:
-        print(f"… and {more:,} more of these kinds")
-    if not result.faults:
+    listed_count = len(report.faults) + len(report.notices)
+    unlisted_count = sum(report.counts_by_kind.values()) - listed_count
+    if unlisted_count:
+        print(f"… and {unlisted_count:,} more of these kinds")
+    if not report.faults:
         print("No faults.")
 
 
@@ -96,10 +100,10 @@ def _format_finding(finding: VerificationFinding) -> str:
     return f"{finding.kind}: {finding.subject_id}: {finding.description}"
 
 
-def _format_totals(result: VerificationReport) -> str:
+def _format_verified_totals(report: VerificationReport) -> str:
     parts = [
-        pluralize(result.conversations, "conversation"),
-        pluralize(result.messages, "message"),
-        pluralize(result.chunks, "summary", "summaries"),
+        pluralize(report.conversations, "conversation"),
+        pluralize(report.messages, "message"),
+        pluralize(report.chunks, "summary", "summaries"),
     ]
     return ", ".join(parts)

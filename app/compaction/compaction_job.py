@@ -119,7 +119,7 @@ class CompactionResult:
     warnings: tuple[str, ...] = ()
 
 
-def build_sources(job: CompactionJob) -> list[SummarySource]:
+def build_summary_sources(job: CompactionJob) -> list[SummarySource]:
     """Builds the source of each range of a job."""
     return [
         _build_fold_source(job, log_range) if log_range.folds else _build_range_source(job, log_range)

@@ -21,7 +21,7 @@ from app.compaction.compaction_job import (
     CompactionOutcome,
     CompactionResult,
     SummarySource,
-    build_sources,
+    build_summary_sources,
     sum_usages,
 )
 from app.compaction.summarizer.summarizer import SummaryGenerator
@@ -89,7 +89,7 @@ def _read_utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-def new_summary_id() -> str:
+def make_summary_id() -> str:
     return f"sum_{uuid.uuid4().hex}"
 
 
@@ -115,7 +115,7 @@ class Compactor:
         summary_generator: SummaryGenerator,
         counter_for: Callable[[str], ViewTokenCounter],
         clock: Callable[[], datetime] = _read_utc_now,
-        new_id: Callable[[], str] = new_summary_id,
+        new_id: Callable[[], str] = make_summary_id,
         monotonic: Callable[[], float] = time.monotonic,
         metrics: Metrics = NO_METRICS,
     ) -> None:
@@ -141,7 +141,7 @@ class Compactor:
                 found.
             on_summary: called with each summary when it is ready.
         """
-        return await self._run_job(job, self._maker.make_summary, "", on_start, on_summary)
+        return await self._run_job(job, self._maker.find_or_make_summary, "", on_start, on_summary)
 
     async def rewrite_summary(self, job: CompactionJob, source: SummarySource, summary: Summary) -> Summary:
         """Writes a stored summary again by a model, and stores the text as the next revision.
@@ -195,12 +195,12 @@ class Compactor:
         results = [range_result for range_result in outcomes if isinstance(range_result, RangeResult)]
         return _build_result(results, round((self._monotonic() - started_at) * 1000))
 
-    async def remake_mechanical(self, job: CompactionJob) -> CompactionResult:
+    async def replace_mechanical_summaries(self, job: CompactionJob) -> CompactionResult:
         """Replaces mechanical summaries of a job's ranges by a model's, under the same ids.
 
         For the background: if the model fails again, the mechanical summary stays.
         """
-        return await self._run_job(job, self._maker.remake_mechanical, REMAKE_PREFIX, None)
+        return await self._run_job(job, self._maker.replace_mechanical_summary, REMAKE_PREFIX, None)
 
     async def _run_job(
         self,
@@ -220,7 +220,7 @@ class Compactor:
         listener = _StartListener(on_start)
         slots = asyncio.Semaphore(MAX_PARALLEL_SUMMARIES)
         is_long = len(job.log_tail.messages) > LONG_TAIL_MESSAGES
-        sources = await asyncio.to_thread(build_sources, job) if is_long else build_sources(job)
+        sources = await asyncio.to_thread(build_summary_sources, job) if is_long else build_summary_sources(job)
         works = [
             self._join_or_start(
                 job, (job.root, prefix + _build_range_name(job, source)), partial(make, job, source), listener, slots
@@ -258,7 +258,7 @@ class Compactor:
         shared_work = self._running_work.get(key)
         if shared_work is None:
             shared_work = self._running_work[key] = _SharedWork(job.conversation_id, self._monotonic())
-            self._metrics.compacting.add()
+            self._metrics.running_compactions.add()
             coroutine = self._run_work(key, make, shared_work, slots)
             shared_work.task = asyncio.create_task(coroutine)  # noqa: TID251  aclose awaits and cancels it
             shared_work.task.add_done_callback(lambda task: self._finish_work(key, shared_work, task))
@@ -299,7 +299,7 @@ class Compactor:
         self._cached_results.setdefault(key, (self._monotonic() + RESULT_CACHE_SECONDS, cached_result))
 
     def _record_metrics(self, key: RangeKey, work: _SharedWork, task: asyncio.Task[RangeResult]) -> None:
-        self._metrics.compacting.add(-1)
+        self._metrics.running_compactions.add(-1)
         if not self._metrics.is_on:
             return
         outcome = "cancelled" if task.cancelled() else "failed" if task.exception() else task.result().outcome

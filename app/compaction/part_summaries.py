@@ -53,7 +53,9 @@ class LogPartSummaries:
     """The most tokens that a part summary may have."""
     build_summary: BuildSummary
 
-    async def cover_log(self, room_tokens: int, write_part: WritePart) -> tuple[list[Summary], Sequence[LogMessage]]:
+    async def make_missing_part_summaries(
+        self, room_tokens: int, write_part: WritePart
+    ) -> tuple[list[Summary], Sequence[LogMessage]]:
         """Makes the part summaries that are missing.
 
         Args:
@@ -71,8 +73,8 @@ class LogPartSummaries:
             return [], self.source.messages
         limit_tokens = compute_part_limit(MIN_PARTS, room_tokens, self.limit_tokens)
         stored_parts, taken_ranges = await self._read_stored_parts()
-        pieces = _split_into_pieces(tail, stored_parts)
-        stretches = _choose_stretches(pieces, room_tokens, limit_tokens, taken_ranges)
+        pieces = _split_at_stored_parts(tail, stored_parts)
+        stretches = _choose_stretches_to_summarize(pieces, room_tokens, limit_tokens, taken_ranges)
         slots = asyncio.Semaphore(MAX_PARALLEL_PARTS)
 
         async def summarize(rounds: Sequence[Round]) -> Summary:
@@ -151,7 +153,7 @@ class LogPartSummaries:
         return summary
 
 
-def _split_into_pieces(tail: LogTail, stored_parts: Sequence[Summary]) -> list[LogPiece]:
+def _split_at_stored_parts(tail: LogTail, stored_parts: Sequence[Summary]) -> list[LogPiece]:
     """Splits the log into part summaries and the rounds between them, in order.
 
     Of several parts that begin at one message, the longest is taken.
@@ -173,7 +175,7 @@ def _split_into_pieces(tail: LogTail, stored_parts: Sequence[Summary]) -> list[L
     return [*pieces, tuple(gap)] if gap else pieces
 
 
-def _choose_stretches(
+def _choose_stretches_to_summarize(
     pieces: Sequence[LogPiece], room_tokens: int, limit_tokens: int, taken_ranges: Set[tuple[int, int]]
 ) -> list[Sequence[Round]]:
     """Chooses the stretches of rounds to summarize, oldest first, until the rest can be read at once.

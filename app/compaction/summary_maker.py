@@ -18,7 +18,7 @@ from app.compaction.summarizer.prompts import PromptVariant, compute_prompt_vers
 from app.compaction.summarizer.summarizer import SummaryGenerator
 from app.compaction.summarizer.summary_request import GeneratedSummary, NoUsableSummary, SummaryRequest
 from app.context.plan.budget import compute_summary_token_limit
-from app.context.view.view_messages import ViewTokenCounter, count_empty_section_tokens, count_section_tokens
+from app.context.view.view_messages import ViewTokenCounter, count_empty_summary_tokens, count_summary_section_tokens
 from app.conversation.messages import Conversation, Summary
 from app.errors import ConversationBusy, GatewayError, StoreUnavailable, UpstreamRefused, UpstreamUnavailable
 from app.store.contract import Lease, LeaseLost, Store
@@ -82,7 +82,7 @@ class SummaryMaker:
         self._clock = clock
         self._new_id = new_id
 
-    async def make_summary(
+    async def find_or_make_summary(
         self, job: CompactionJob, source: SummarySource, on_start: Callable[[], None]
     ) -> RangeResult:
         """Finds the summary of a range, or makes it: by a model, else mechanically.
@@ -98,10 +98,10 @@ class SummaryMaker:
             async with self._acquire_lease(job, source) as lease:
                 notice_timer.cancel()
                 # Looked for under the lease: another process may have stored the summary while this one waited.
-                stored_summary = await self._find_stored_summary(job, source) if lease else None
+                stored_summary = await self._find_usable_summary(job, source) if lease else None
                 if stored_summary is not None:
                     return RangeResult(stored_summary, "found")
-                if await is_outdated(self._store, job, source):
+                if await is_job_outdated(self._store, job, source):
                     return OUTDATED_RESULT
                 on_start()
                 return await self._store_result(
@@ -110,12 +110,12 @@ class SummaryMaker:
         # The holder of the lease takes too long. The client gets a mechanical summary now; it is not stored, because
         # the holder will store a better one.
         except ConversationBusy:
-            stored_summary = await self._find_stored_summary(job, source)
+            stored_summary = await self._find_usable_summary(job, source)
             if stored_summary is not None:
                 return RangeResult(stored_summary, "found")
-            if await is_outdated(self._store, job, source):
+            if await is_job_outdated(self._store, job, source):
                 return OUTDATED_RESULT
-            result = await self._make_mechanical(job, source, "another process has been at it for too long")
+            result = await self._make_mechanical_summary(job, source, "another process has been at it for too long")
             return replace(result, is_stored=False)
         finally:
             notice_timer.cancel()
@@ -125,18 +125,20 @@ class SummaryMaker:
 
         If it fails, the request that needs the range makes the summary.
         """
-        if self._summary_generator.is_backing_off(self._build_request(job, source)):
+        if self._summary_generator.is_backing_off(self._build_summary_request(job, source)):
             return RangeResult(None, "none")
         try:
             async with self._acquire_lease(job, source) as lease:
-                stored_summary = await self._find_stored_summary(job, source) if lease else None
+                stored_summary = await self._find_usable_summary(job, source) if lease else None
                 if stored_summary is not None or lease is None:
                     return RangeResult(stored_summary, "found" if stored_summary else "none")
-                if await is_outdated(self._store, job, source):
+                if await is_job_outdated(self._store, job, source):
                     return OUTDATED_RESULT
                 on_start()
                 try:
-                    generated = await self._summary_generator.generate_summary(self._build_request(job, source, lease))
+                    generated = await self._summary_generator.generate_summary(
+                        self._build_summary_request(job, source, lease)
+                    )
                 except (NoUsableSummary, GatewayError) as error:
                     return RangeResult(None, "none", warning=f"Nothing was prepared: {_describe_failure(error)}.")
                 result = RangeResult(
@@ -146,29 +148,31 @@ class SummaryMaker:
         except ConversationBusy:
             return RangeResult(None, "none")
 
-    async def remake_mechanical(
+    async def replace_mechanical_summary(
         self, job: CompactionJob, source: SummarySource, on_start: Callable[[], None]
     ) -> RangeResult:
         """Replaces the stored mechanical summary of exactly this range by a model's, under the same id.
 
         Does nothing if there is no such summary, if every model is backing off, or if the model fails again.
         """
-        if self._summary_generator.is_backing_off(self._build_request(job, source)):
+        if self._summary_generator.is_backing_off(self._build_summary_request(job, source)):
             return RangeResult(None, "none")
         try:
             async with self._acquire_lease(job, source) as lease:
-                stored_summary = await self._find_stored_summary(job, source) if lease else None
+                stored_summary = await self._find_usable_summary(job, source) if lease else None
                 if (
                     stored_summary is None
                     or stored_summary.kind != "mechanical"
                     or stored_summary.to_link != source.to_link
                 ):
                     return RangeResult(stored_summary, "none" if stored_summary is None else "found")
-                if await is_outdated(self._store, job, source):
+                if await is_job_outdated(self._store, job, source):
                     return OUTDATED_RESULT
                 on_start()
                 try:
-                    generated = await self._summary_generator.generate_summary(self._build_request(job, source, lease))
+                    generated = await self._summary_generator.generate_summary(
+                        self._build_summary_request(job, source, lease)
+                    )
                 except (NoUsableSummary, GatewayError) as error:
                     return RangeResult(
                         stored_summary,
@@ -189,7 +193,7 @@ class SummaryMaker:
             ConversationBusy, UpstreamUnavailable, WriteConflict, StoreUnavailable: as `Compactor.rewrite_summary`.
         """
         async with self._leases.hold_lease(job.root, source.lease_key, job.wait_seconds) as lease:
-            request = self._build_request(job, source, lease)
+            request = self._build_summary_request(job, source, lease)
             backoff_seconds = self._summary_generator.compute_backoff_seconds(request)
             if backoff_seconds > 0:
                 raise UpstreamUnavailable(
@@ -225,7 +229,7 @@ class SummaryMaker:
         finally:
             await _release_lease(lease_context)
 
-    async def _find_stored_summary(self, job: CompactionJob, source: SummarySource) -> Summary | None:
+    async def _find_usable_summary(self, job: CompactionJob, source: SummarySource) -> Summary | None:
         """Finds a stored summary that can be used for the range.
 
         It begins where the range does and ends in the range or at most `MAX_OVERRUN_MESSAGES` after it, because another
@@ -243,7 +247,9 @@ class SummaryMaker:
             return None
         summaries = [summary for summary in summaries if summary.kind != "part"]
         usable = [
-            fitted for fitted in (_fit_to_source(chunk, source, job) for chunk in summaries) if fitted is not None
+            fitted
+            for fitted in (_adapt_stored_summary(chunk, source, job) for chunk in summaries)
+            if fitted is not None
         ]
         # A model's summary before a mechanical one, then the oldest, so that all processes choose the same.
         return min(usable, key=lambda chunk: (chunk.kind == "mechanical", chunk.created_at, chunk.id), default=None)
@@ -253,20 +259,20 @@ class SummaryMaker:
     ) -> RangeResult:
         """Makes a summary by a model, or mechanically if the model fails."""
         try:
-            generated = await self._summary_generator.generate_summary(self._build_request(job, source, lease))
+            generated = await self._summary_generator.generate_summary(self._build_summary_request(job, source, lease))
         except UpstreamRefused as refusal:
-            result = await self._make_mechanical(job, source, _describe_failure(refusal))
+            result = await self._make_mechanical_summary(job, source, _describe_failure(refusal))
             return replace(result, is_stored=result.is_stored and refusal.status not in CALLER_KEY_STATUSES)
         except (NoUsableSummary, GatewayError) as error:
-            return await self._make_mechanical(job, source, _describe_failure(error))
+            return await self._make_mechanical_summary(job, source, _describe_failure(error))
         return RangeResult(self._build_summary(job, source, generated.text, generated), "made", generated=generated)
 
-    async def _make_mechanical(self, job: CompactionJob, source: SummarySource, reason: str) -> RangeResult:
+    async def _make_mechanical_summary(self, job: CompactionJob, source: SummarySource, reason: str) -> RangeResult:
         """Makes a summary without a model; none if that would not be shorter by the policy's `min_gain_ratio`."""
         counter = self._counter_for(job.encoding)
-        gain_limit = int(source.replaced_tokens * (1 - job.policy.min_gain_ratio)) - count_empty_section_tokens(counter)
+        gain_limit = int(source.replaced_tokens * (1 - job.policy.min_gain_ratio)) - count_empty_summary_tokens(counter)
         limit_tokens = min(compute_summary_token_limit(job.policy, job.window), gain_limit)
-        earlier_summaries = self._build_request(job, source).earlier_summaries
+        earlier_summaries = self._build_summary_request(job, source).earlier_summaries
         text = await asyncio.to_thread(
             build_mechanical_summary, source.messages, earlier_summaries, limit_tokens, counter.count
         )
@@ -288,12 +294,12 @@ class SummaryMaker:
         try:
             await self._store.add_summary(tenant=job.tenant, root=job.root, summary=result.range_summary, fence=lease)
         except LeaseLost:
-            stored_summary = await self._find_stored_summary(job, source)
+            stored_summary = await self._find_usable_summary(job, source)
             if stored_summary is not None:
                 return replace(result, range_summary=stored_summary)
             # A lost lease can mean that an erasure took it: then this summary may hold erased text and must not be
             # used.
-            return OUTDATED_RESULT if await is_outdated(self._store, job, source) else unstored_result
+            return OUTDATED_RESULT if await is_job_outdated(self._store, job, source) else unstored_result
         except StoreUnavailable:
             return unstored_result
         return result
@@ -318,7 +324,9 @@ class SummaryMaker:
             self._store, job, source, lease, compute_summary_token_limit(job.policy, job.window), make_chunk
         )
 
-    def _build_request(self, job: CompactionJob, source: SummarySource, lease: Lease | None = None) -> SummaryRequest:
+    def _build_summary_request(
+        self, job: CompactionJob, source: SummarySource, lease: Lease | None = None
+    ) -> SummaryRequest:
         return SummaryRequest(
             messages=source.messages,
             folded_summaries=source.folded_summaries,
@@ -351,7 +359,7 @@ class SummaryMaker:
             to_link=source.to_link,
             to_skeleton=source.to_skeleton,
             text=text,
-            tokens=count_section_tokens(
+            tokens=count_summary_section_tokens(
                 text, through_turn=source.boundary.through_turn, counter=self._counter_for(job.encoding)
             ),
             tokens_total=source.boundary.tokens_total,
@@ -381,7 +389,7 @@ def _compute_summary_limit(job: CompactionJob, source: SummarySource) -> int:
     )
 
 
-def _fit_to_source(summary: Summary, source: SummarySource, job: CompactionJob) -> Summary | None:
+def _adapt_stored_summary(summary: Summary, source: SummarySource, job: CompactionJob) -> Summary | None:
     """Returns a stored summary with the seqs and token totals of the job's log; None if it cannot be used for the
     range.
 
@@ -427,7 +435,7 @@ DELETED_PARTS: Final = "deleted"
 """Key in `LogMessage.meta`: the parts of the message that were deleted."""
 
 
-async def is_outdated(store: Store, job: CompactionJob, source: SummarySource) -> bool:
+async def is_job_outdated(store: Store, job: CompactionJob, source: SummarySource) -> bool:
     """Whether messages were deleted since a job was built, or summaries that it reads have changed.
 
     False while the store is away, because then the result is not stored either.
@@ -436,15 +444,15 @@ async def is_outdated(store: Store, job: CompactionJob, source: SummarySource) -
         return False
     try:
         return (
-            await _has_new_marks(store, job.conversation)
-            or await _has_other_messages(store, job.conversation, source)
-            or await _has_other_summaries(store, job, source)
+            await _has_new_redactions(store, job.conversation)
+            or await _has_lost_text(store, job.conversation, source)
+            or await _has_changed_summaries(store, job, source)
         )
     except StoreUnavailable:
         return False
 
 
-async def _has_new_marks(store: Store, conversation: Conversation) -> bool:
+async def _has_new_redactions(store: Store, conversation: Conversation) -> bool:
     conversation_id, last_seq = conversation.id, conversation.head_seq
     stored = await store.find_conversation(tenant=conversation.tenant, conversation_id=conversation_id)
     if stored is None and conversation.lineage:
@@ -457,7 +465,7 @@ async def _has_new_marks(store: Store, conversation: Conversation) -> bool:
     return [seq for seq in stored.redacted_seqs if seq <= last_seq] != known_seqs
 
 
-async def _has_other_messages(store: Store, conversation: Conversation, source: SummarySource) -> bool:
+async def _has_lost_text(store: Store, conversation: Conversation, source: SummarySource) -> bool:
     """Whether a message has lost text that the job still has.
 
     Only the texts tell: the mark alone may be older than the job.
@@ -471,7 +479,7 @@ async def _has_other_messages(store: Store, conversation: Conversation, source: 
     )
 
 
-async def _has_other_summaries(store: Store, job: CompactionJob, source: SummarySource) -> bool:
+async def _has_changed_summaries(store: Store, job: CompactionJob, source: SummarySource) -> bool:
     read_summaries = [
         *source.folded_summaries,
         *([source.previous_summary] if source.previous_summary is not None else []),

@@ -165,10 +165,10 @@ class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
         shown = self.drop_attachments_before(prompt.boundary_seq).attachments
         report = self._build_report(prompt, shown, reported_tokens)
         # The report is of a cut prompt: it must not teach a slope. The ceiling stays the reference.
-        if self.detect_silent_truncation(prompt, reported_tokens) is not None:
+        if self.find_silent_truncation_window(prompt, reported_tokens) is not None:
             assert self.ceiling is not None
             return replace(self, attachments=shown, reports=_prepend_report(self.reports, self.ceiling))
-        ceiling = None if prompt.has_provider_tools else self._choose_ceiling(report)
+        ceiling = None if prompt.has_provider_tools else self._choose_ceiling_report(report)
         known = replace(self, attachments=shown, ceiling=ceiling)
         messages_tokens = report.text_tokens - report.instructions_tokens
         # Without messages there is nothing to compare; an impossible report is ignored.
@@ -180,10 +180,10 @@ class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
             known = known._assign_attachment_costs(report, self._compute_base_tokens(anchor))
             report = replace(report, attachments_tokens=self._sum_attachment_costs(known.attachments))
             return replace(known, reports=_prepend_report(self.reports, report))
-        if anchor is not None and _is_comparable(anchor, report):
+        if anchor is not None and _are_reports_comparable(anchor, report):
             reported = reported_tokens - anchor.reported_tokens
             estimated = report.text_tokens - anchor.text_tokens
-            if _is_plausible(reported, estimated):
+            if _is_plausible_text_change(reported, estimated):
                 sign = 1 if estimated >= 0 else -1
                 known = replace(
                     known,
@@ -194,7 +194,7 @@ class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
                 return known
         return replace(known, reports=_prepend_report(self.reports, report))
 
-    def detect_silent_truncation(self, prompt: CountedPrompt, reported_tokens: int) -> int | None:
+    def find_silent_truncation_window(self, prompt: CountedPrompt, reported_tokens: int) -> int | None:
         """Returns the window of a provider that cuts prompts silently, None if nothing suggests that. Reports of such a
         provider stay flat while our count grows.
         """
@@ -207,7 +207,7 @@ class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
         ).attachments:  # a client may have left one out as the text grew
             return None
         report = self._build_report(prompt, (), reported_tokens)
-        if not _is_comparable(ceiling, report) or not _is_flat(ceiling, report):
+        if not _are_reports_comparable(ceiling, report) or not _has_flat_reported_tokens(ceiling, report):
             return None
         grown = LOWEST_SLOPE * (report.text_tokens - ceiling.text_tokens)
         return (
@@ -285,10 +285,10 @@ class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
         rate = self.attachment_rate
         return sum(rate * one.estimated_tokens if one.cost_tokens is None else one.cost_tokens for one in attachments)
 
-    def _choose_ceiling(self, report: UsageReport) -> UsageReport:
+    def _choose_ceiling_report(self, report: UsageReport) -> UsageReport:
         """Returns the old ceiling while reports stay flat; else the new report."""
         ceiling = self.ceiling
-        if ceiling is not None and _has_same_schemas(ceiling, report) and _is_flat(ceiling, report):
+        if ceiling is not None and _has_same_schemas(ceiling, report) and _has_flat_reported_tokens(ceiling, report):
             return ceiling
         return report
 
@@ -328,12 +328,12 @@ def _has_same_schemas(before: UsageReport, after: UsageReport) -> bool:
     return _extract_schemas_digest(before.instructions) == _extract_schemas_digest(after.instructions)
 
 
-def _is_comparable(before: UsageReport, after: UsageReport) -> bool:
+def _are_reports_comparable(before: UsageReport, after: UsageReport) -> bool:
     """Says whether only text changed between two reports."""
     return _has_same_schemas(before, after) and before.attachments == after.attachments
 
 
-def _is_plausible(reported: int, estimated: int) -> bool:
+def _is_plausible_text_change(reported: int, estimated: int) -> bool:
     """Says whether a change between reports may be a change of text."""
     if estimated < 0:
         reported, estimated = -reported, -estimated
@@ -341,7 +341,7 @@ def _is_plausible(reported: int, estimated: int) -> bool:
     return least <= reported <= HIGHEST_SLOPE * PLAUSIBLE_FACTOR * estimated + PLAUSIBLE_TOKENS
 
 
-def _is_flat(before: UsageReport, after: UsageReport) -> bool:
+def _has_flat_reported_tokens(before: UsageReport, after: UsageReport) -> bool:
     """Says whether a report for a longer prompt is no higher, and hardly lower, than an earlier one."""
     lowest, highest = FLAT_REPORT_SHARES
     share = after.reported_tokens / before.reported_tokens

@@ -26,7 +26,7 @@ from app.conversation.alignment_pairs import (
     is_answer_version,
     is_long_answer,
     is_random_call_id,
-    order_messages_by_calls,
+    order_indexes_by_calls,
 )
 from app.conversation.canonical_form import canonicalize_answer_text, canonicalize_message
 from app.conversation.messages import Message
@@ -116,7 +116,7 @@ class Alignment(msgspec.Struct, frozen=True):
     """Whether the log's newest user message is one of these."""
 
     @property
-    def aligned_share(self) -> float:
+    def aligned_client_share(self) -> float:
         return self.aligned_client_message_count / self.client_message_count if self.client_message_count else 1.0
 
 
@@ -186,13 +186,13 @@ def align_history(
         is_log_named: whether an explicit id or a client's hint names this log. Then user messages and short answers are
             recognised by themselves, and an answer in the head's place counts as the head.
     """
-    log_order, history_order = order_messages_by_calls(log), order_messages_by_calls(history)
+    log_order, history_order = order_indexes_by_calls(log), order_indexes_by_calls(history)
     pairing = MessagePairing(
         [log[place] for place in log_order], [history[at] for at in history_order], is_log_named=is_log_named
     )
     pairing.find_pairs()
     pairs = [(history_order[at], log_order[place]) for at, place in pairing.pairs]
-    new_from = min(history_order[pairing.end_pair[0] :], default=len(history))
+    new_from = min(history_order[pairing.end_indexes[0] :], default=len(history))
     pairs = [pair for pair in pairs if pair[0] < new_from]
     return _AlignmentBuilder(log, history, pairs, new_from).build_alignment(first_seq)
 
@@ -315,7 +315,7 @@ def record_first_seqs(first_seqs: dict[Hashable, int], elements: Iterable[Alignm
 
 
 def _list_element_keys(element: AlignmentElement) -> Sequence[Hashable]:
-    return (element.key, *element.call_ids) if element.kind == "assistant" else ()
+    return (element.comparison_key, *element.call_ids) if element.kind == "assistant" else ()
 
 
 class _AlignmentBuilder:
@@ -344,13 +344,13 @@ class _AlignmentBuilder:
         users = {
             place
             for at, place in self.log_index_by_history_index.items()
-            if self.history[at].kind == "user" and self._is_same(at)
+            if self.history[at].kind == "user" and self._is_same_as_log(at)
         }
         prefill = self._find_prefill()
         assistants = [at for at, element in enumerate(self.history) if element.kind == "assistant" and at != prefill]
         unknown = {at for at in assistants if not self._is_known_answer(at)}
         end = max([self.first_new_index, *(at + 1 for at in assistants[-1:])])
-        others = [at for at in range(end) if self._is_client_message(at, unknown)]
+        others = [at for at in range(end) if self._counts_for_share(at, unknown)]
         return Alignment(
             message_alignments=tuple(self._build_message_alignments(first_seq)),
             omitted_ranges=_merge_into_ranges(
@@ -363,19 +363,20 @@ class _AlignmentBuilder:
             returned_call_id_count=self._count_returned_call_ids(assistants),
             unknown_answer_count=len(unknown),
             reworded_count=sum(
-                not self._is_same(at) and not self._is_answer_version(at) for at in self.log_index_by_history_index
+                not self._is_same_as_log(at) and not self._is_answer_version(at)
+                for at in self.log_index_by_history_index
             ),
             is_newest_answer_unknown=bool(assistants) and assistants[-1] in unknown,
             client_message_count=len(others),
             aligned_client_message_count=sum(
-                at in self.log_index_by_history_index and self._is_same(at) for at in others
+                at in self.log_index_by_history_index and self._is_same_as_log(at) for at in others
             ),
             same_user_message_count=len(users),
             has_newest_user_message=newest_user in users,
         )
 
-    def _is_same(self, at: int) -> bool:
-        return self.log[self.log_index_by_history_index[at]].key == self.history[at].key
+    def _is_same_as_log(self, at: int) -> bool:
+        return self.log[self.log_index_by_history_index[at]].comparison_key == self.history[at].comparison_key
 
     def _extend_to_log_head(self) -> None:
         """Decides whether the client has merely left out the log messages after the last pair. Then the history
@@ -442,7 +443,7 @@ class _AlignmentBuilder:
         marks = [MessageAlignment("new", -1)] * len(self.history)
         for at in self.log_index_by_history_index:
             marks[at] = MessageAlignment(
-                "same" if self._is_same(at) else "rewritten", first_seq + self.log_index_by_history_index[at]
+                "same" if self._is_same_as_log(at) else "rewritten", first_seq + self.log_index_by_history_index[at]
             )
         for indices, start, end in self._find_gaps():
             rounds = sum(element.kind in ("user", "assistant") for element in self.log[start:end])
@@ -474,7 +475,9 @@ class _AlignmentBuilder:
         if at not in self.log_index_by_history_index:
             return False
         known, element = self.log[self.log_index_by_history_index[at]], self.history[at]
-        return known.key == element.key or bool(known.call_ids) or is_answer_version(known, element)
+        return (
+            known.comparison_key == element.comparison_key or bool(known.call_ids) or is_answer_version(known, element)
+        )
 
     def _is_answer_version(self, at: int) -> bool:
         return self.history[at].kind == "assistant" and is_answer_version(
@@ -486,7 +489,9 @@ class _AlignmentBuilder:
             return False
         if not is_long_answer(self.log[self.log_index_by_history_index[at]]):
             return self._is_returned_with_question(at)
-        return self._is_same(at) or is_answer_version(self.log[self.log_index_by_history_index[at]], self.history[at])
+        return self._is_same_as_log(at) or is_answer_version(
+            self.log[self.log_index_by_history_index[at]], self.history[at]
+        )
 
     def _is_returned_with_question(self, at: int) -> bool:
         """Returns whether a short answer came back together with its question, and the two together are as long as a
@@ -496,7 +501,7 @@ class _AlignmentBuilder:
             return False
         known, question = self.log[place], self.log[asked]
         is_long = known.is_answer and known.is_final_answer and question.tokens + known.tokens >= MIN_EXCHANGE_TOKENS
-        return is_long and self._is_same(at) and self._is_same(at - 1)
+        return is_long and self._is_same_as_log(at) and self._is_same_as_log(at - 1)
 
     def _count_returned_call_ids(self, assistants: Sequence[int]) -> int:
         uses = Counter(call_id for element in self.log if element.kind == "assistant" for call_id in element.call_ids)
@@ -512,13 +517,14 @@ class _AlignmentBuilder:
             for element, known in paired
         )
 
-    def _is_client_message(self, at: int, unknown: set[int]) -> bool:
-        """Returns whether a message counts for `aligned_share`: it is no note, no answer of ours, and no reworded
+    def _counts_for_share(self, at: int, unknown: set[int]) -> bool:
+        """Returns whether a message counts for `aligned_client_share`: it is no note, no answer of ours, and no
+        reworded
         result (a reworded result is known only by its call)."""
         kind, paired = self.history[at].kind, at in self.log_index_by_history_index
         if kind == "assistant":
             return at in unknown or (paired and not self.log[self.log_index_by_history_index[at]].is_answer)
-        return kind == "user" or (kind == "tool" and (not paired or self._is_same(at)))
+        return kind == "user" or (kind == "tool" and (not paired or self._is_same_as_log(at)))
 
 
 def _merge_into_ranges(seqs: Sequence[int]) -> tuple[tuple[int, int], ...]:
@@ -541,7 +547,7 @@ def proves_same_conversation(alignment: Alignment) -> bool:
     known = alignment.returned_answer_count + alignment.returned_call_id_count
     return (
         (alignment.returned_answer_count >= 2 or alignment.returned_call_id_count >= 1)
-        and alignment.aligned_share >= MIN_ALIGNED_SHARE
+        and alignment.aligned_client_share >= MIN_ALIGNED_SHARE
         and not alignment.is_newest_answer_unknown
         and alignment.unknown_answer_count <= known
     )
@@ -576,5 +582,5 @@ def confirms_conversation_hint(alignment: Alignment) -> bool:
     A session id alone is not enough, because sub-agents with other histories share it.
     """
     same = sum(aligned.kind == "same" for aligned in alignment.message_alignments)
-    is_contradicted = alignment.unknown_answer_count > 0 or alignment.aligned_share < MIN_ALIGNED_SHARE
+    is_contradicted = alignment.unknown_answer_count > 0 or alignment.aligned_client_share < MIN_ALIGNED_SHARE
     return alignment.has_newest_user_message and same >= 2 and not is_contradicted

@@ -45,7 +45,7 @@ class AlignmentElement(msgspec.Struct, frozen=True):
     """Only for messages of the log: the digests of the answer's other choices."""
 
     @property
-    def key(self) -> Hashable:
+    def comparison_key(self) -> Hashable:
         """Equal for messages with the same content and the same call ids. All known clients keep the ids of calls."""
         return (self.digest, self.call_ids) if self.call_ids else self.digest
 
@@ -68,7 +68,7 @@ def is_random_call_id(call_id: str) -> bool:
     return _RANDOM_CALL_ID.fullmatch(call_id) is not None
 
 
-def order_messages_by_calls(elements: Sequence[AlignmentElement]) -> list[int]:
+def order_indexes_by_calls(elements: Sequence[AlignmentElement]) -> list[int]:
     """Returns the indexes of the messages that are no notes. Tool results are in the order of their calls."""
     order = [index for index, element in enumerate(elements) if element.kind != "note"]
     place = 0
@@ -125,12 +125,12 @@ class MessagePairing:
             self._drop_unmatched_results()
             self._pair_call_results()
             self._add_pairs(
-                [pair for gap in self._iterate_gaps(with_end=False) for pair in self._pair_equal_sequences(gap)]
+                [pair for gap in self._iterate_gaps(with_end=False) for pair in self._pair_equal_role_sequences(gap)]
             )
         self._pair_head_answer()
 
     @property
-    def end_pair(self) -> IndexPair:
+    def end_indexes(self) -> IndexPair:
         """The indexes after the last pair."""
         return (self.pairs[-1][0] + 1, self.pairs[-1][1] + 1) if self.pairs else (0, 0)
 
@@ -138,7 +138,10 @@ class MessagePairing:
     def is_log_confirmed(self) -> bool:
         """Whether an id names the log, or an answer of ours came back that hardly any other conversation has."""
         return self.is_log_named or any(
-            (self.log[place].key == self.history[at].key or is_answer_version(self.log[place], self.history[at]))
+            (
+                self.log[place].comparison_key == self.history[at].comparison_key
+                or is_answer_version(self.log[place], self.history[at])
+            )
             and (is_long_answer(self.log[place]) or has_random_call_ids(self.log[place]))
             for at, place in self.pairs
         )
@@ -159,7 +162,7 @@ class MessagePairing:
     def _count_common_prefix(self) -> int:
         length = 0
         for known, element in zip(self.log, self.history, strict=False):
-            if known.key != element.key:
+            if known.comparison_key != element.comparison_key:
                 break
             length += 1
         return length
@@ -175,7 +178,7 @@ class MessagePairing:
         """Returns a key of an assistant message together with the message before it."""
         if elements[index].kind != "assistant" or index == 0:
             return None
-        return (elements[index - 1].kind, elements[index - 1].digest, elements[index].key)
+        return (elements[index - 1].kind, elements[index - 1].digest, elements[index].comparison_key)
 
     def _make_answer_key(self, elements: Sequence[AlignmentElement], index: int) -> Hashable:
         """Returns a key of an assistant message alone: a call with its ids, or a final answer, which must be long in
@@ -187,7 +190,7 @@ class MessagePairing:
             and element.tokens < MIN_ANCHOR_TOKENS
             and not self.is_log_named
         )
-        return None if element.kind != "assistant" or short else element.key
+        return None if element.kind != "assistant" or short else element.comparison_key
 
     def _pair_truncated_answers(self) -> None:
         """Pairs answers with the beginnings that the client kept of them."""
@@ -234,7 +237,7 @@ class MessagePairing:
         ours = [index for index, element in enumerate(self.log) if element.kind == "user"]
         theirs = [index for index, element in enumerate(self.history) if element.kind == "user"]
         for place, at in zip(ours, theirs, strict=False):
-            if self.log[place].key != self.history[at].key:
+            if self.log[place].comparison_key != self.history[at].comparison_key:
                 break
             self.pairs.append((at, place))
         self._pair_unique(make_user_key, make_user_key)
@@ -254,7 +257,7 @@ class MessagePairing:
         self._add_pairs(found)
 
     def _is_equal(self, at: int, place: int) -> bool:
-        return self.history[at].key == self.log[place].key
+        return self.history[at].comparison_key == self.log[place].comparison_key
 
     def _pair_gaps(self) -> None:
         """Pairs equal messages between two pairs, or before the first pair; then calls with the same ids."""
@@ -270,10 +273,10 @@ class MessagePairing:
         at, at_end, place, place_end = gap
         places: dict[Hashable, list[int]] = {}
         for index in range(place, place_end):
-            places.setdefault(self.log[index].key, []).append(index)
+            places.setdefault(self.log[index].comparison_key, []).append(index)
         limit = place_end
         for index in range(at_end - 1, at - 1, -1):
-            candidates = places.get(self.history[index].key, ())
+            candidates = places.get(self.history[index].comparison_key, ())
             if before := bisect_left(candidates, limit):
                 limit = candidates[before - 1]
                 yield index, limit
@@ -328,7 +331,7 @@ class MessagePairing:
                         found.append((index, to))
         self._add_pairs(found)
 
-    def _pair_equal_sequences(self, gap: IndexGap) -> list[IndexPair]:
+    def _pair_equal_role_sequences(self, gap: IndexGap) -> list[IndexPair]:
         """Returns pairs of user messages and final answers, one to one, if the gap has the same sequence of roles on
         both sides. Otherwise it is not known which message is a version of which."""
         at, at_end, place, place_end = gap
@@ -341,7 +344,7 @@ class MessagePairing:
     def _pair_reworded_end(self) -> None:
         """Pairs reworded user messages and results after the last pair, if an answer after them came back. They are
         paired one by one through the last such answer, and only if the log is confirmed."""
-        at, place = self.end_pair
+        at, place = self.end_indexes
         step: list[IndexPair] = []
         length = 0
         backed = self.is_log_confirmed
@@ -365,7 +368,7 @@ class MessagePairing:
         """Pairs the log's last answer, if it is the only unpaired message of the log and the history has a version of
         it in its place."""
         start = [] if self.pairs else [(place, place) for place in range(self._count_common_prefix())]
-        at, place = (len(start), len(start)) if start else self.end_pair
+        at, place = (len(start), len(start)) if start else self.end_indexes
         if place != len(self.log) - 1 or at >= len(self.history) or not place:
             return
         known, element = self.log[place], self.history[at]
@@ -399,11 +402,11 @@ def is_skeleton_element(element: AlignmentElement) -> bool:
 
 
 def make_user_key(elements: Sequence[AlignmentElement], index: int) -> Hashable:
-    return elements[index].key if elements[index].kind == "user" else None
+    return elements[index].comparison_key if elements[index].kind == "user" else None
 
 
 def make_element_key(elements: Sequence[AlignmentElement], index: int) -> Hashable:
-    return elements[index].key
+    return elements[index].comparison_key
 
 
 def find_results_end(elements: Sequence[AlignmentElement], index: int) -> int:

@@ -57,7 +57,7 @@ def canonicalize_message(body: dict[str, Any]) -> bytes | None:
         items = _build_answer_items(body)
         return _encode_with_lengths(b"assistant", items) if items else None
     if role in ("tool", "function"):
-        return _encode_with_lengths(b"tool", _build_content_items(content, _build_result_item))
+        return _encode_with_lengths(b"tool", _build_content_items(content, _build_json_or_text_item))
     return _encode_with_lengths(_encode_name(role), _build_content_items(content, _build_text_item))
 
 
@@ -185,7 +185,7 @@ def _build_arguments_item(arguments: object) -> CanonicalItem:
     """Encodes parsed arguments. Missing arguments and an empty object are the same, because clients turn one into the
     other."""
     if isinstance(arguments, str):
-        return _build_result_item(arguments) or (b"j", b"{}")
+        return _build_json_or_text_item(arguments) or (b"j", b"{}")
     return b"j", _encode_json({} if arguments is None else arguments)
 
 
@@ -205,7 +205,7 @@ def _build_text_item_without_thinking(text: str) -> CanonicalItem | None:
     return _build_text_item(text)
 
 
-def _build_result_item(text: str) -> CanonicalItem | None:
+def _build_json_or_text_item(text: str) -> CanonicalItem | None:
     """Encodes a text as canonical JSON if it is JSON, else as text. It is parsed before it is normalized: NFC would
     make a difference between an escaped character and the same character written out."""
     dumped = _canonicalize_json_text(text.strip())

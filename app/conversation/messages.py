@@ -246,8 +246,8 @@ class Conversation(msgspec.Struct, frozen=True):
     """Messages before this seq are in the search index."""
 
     @property
-    def counter_name(self) -> str:
-        """The name of the token counter (`context.count.token_counter.choose_counter_name`). The image rule is in
+    def token_counter_name(self) -> str:
+        """The name of the token counter (`context.count.token_counter.choose_token_counter_name`). The image rule is in
         `state`, so that a replica of an earlier release, which knows no image rules, can still read `encoding`."""
         rule = self.state.get(IMAGE_RULE_STATE_KEY)
         return f"{self.encoding}{COUNTER_NAME_SEPARATOR}{rule}" if rule else self.encoding

@@ -108,8 +108,8 @@ class ApiKeys:
             )
         unknown = [scope for scope in new_key.scopes if scope not in SCOPES]
         if unknown or not new_key.scopes:
-            what = f"{unknown[0]!r} is none" if unknown else "a key without any could do nothing"
-            raise InvalidRequest(f"`scopes` must be some of {', '.join(SCOPES)}; {what}.", param="scopes")
+            problem = f"{unknown[0]!r} is none" if unknown else "a key without any could do nothing"
+            raise InvalidRequest(f"`scopes` must be some of {', '.join(SCOPES)}; {problem}.", param="scopes")
         if new_key.policy is not None and new_key.policy not in self._policies:
             known = ", ".join(sorted(self._policies))
             raise InvalidRequest(f"There is no policy {new_key.policy!r}; known are {known}.", param="policy")

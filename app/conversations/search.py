@@ -76,8 +76,8 @@ class ConversationSearch:
         if not is_complete:
             self._index_in_background(conversation.id, self._finish_conversation_index(conversation))
         end = conversation.head_seq + 1
-        found = await self._store.search_log(conversation, terms=terms, from_seq=0, before_seq=end, limit=limit)
-        hits = [MessageHit(conversation, one.message, one.score) for one in found if one.score is not None]
+        matches = await self._store.search_log(conversation, terms=terms, from_seq=0, before_seq=end, limit=limit)
+        hits = [MessageHit(conversation, one.message, one.score) for one in matches if one.score is not None]
         return SearchResult(terms, hits, is_complete, not self._store.is_fully_searchable)
 
     async def search_tenant(self, caller: Caller, query: str, *, limit: int) -> SearchResult:
@@ -86,8 +86,8 @@ class ConversationSearch:
         is_complete = await self._index_tenant(caller.tenant, time.monotonic() + INDEXING_SECONDS)
         if not is_complete:
             self._index_in_background(caller.tenant, self._finish_tenant_index(caller.tenant))
-        found = await self._store.search_tenant(tenant=caller.tenant, terms=terms, limit=limit)
-        hits = [MessageHit(one.conversation, one.message, one.score) for one in found]
+        matches = await self._store.search_tenant(tenant=caller.tenant, terms=terms, limit=limit)
+        hits = [MessageHit(one.conversation, one.message, one.score) for one in matches]
         return SearchResult(terms, hits, is_complete, not self._store.is_fully_searchable)
 
     def _index_in_background(self, name: str, work: AsyncIterator[None]) -> None:
@@ -126,10 +126,10 @@ class ConversationSearch:
         if not self._store.is_fully_searchable:
             return True
         started_at = self._clock()
-        after: tuple[datetime, str] | None = None
+        cursor: tuple[datetime, str] | None = None
         while True:
             query = ConversationQuery(
-                limit=CONVERSATION_PAGE_SIZE, after=after, updated_after=self._indexed_until.get(tenant)
+                limit=CONVERSATION_PAGE_SIZE, after=cursor, updated_after=self._indexed_until.get(tenant)
             )
             page = await self._store.list_conversations(tenant=tenant, query=query)
             for conversation in page:
@@ -140,7 +140,7 @@ class ConversationSearch:
                 return True
             last = page[-1]
             assert last.created_at is not None
-            after = (last.created_at, last.id)
+            cursor = (last.created_at, last.id)
 
     def _cache_indexed_until(self, tenant: str, until: datetime) -> None:
         self._indexed_until[tenant] = until

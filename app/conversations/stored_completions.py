@@ -62,15 +62,17 @@ class StoredCompletions:
         if after is not None:
             last = await self._find_completion(caller, after, "after")
             query = replace(query, after=(last.created_at, last.id))
-        found = await self._store.list_completions(tenant=caller.tenant, query=replace(query, limit=query.limit + 1))
+        completions = await self._store.list_completions(
+            tenant=caller.tenant, query=replace(query, limit=query.limit + 1)
+        )
         reading = asyncio.Semaphore(MAX_CONCURRENT_READS)
 
         async def shown(completion: StoredCompletion) -> dict[str, Any] | None:
             async with reading:
-                return await self._build_object(completion)
+                return await self._read_completion_object(completion)
 
-        objects = await asyncio.gather(*(shown(completion) for completion in found[: query.limit]))
-        return [one for one in objects if one is not None], len(found) > query.limit
+        objects = await asyncio.gather(*(shown(completion) for completion in completions[: query.limit]))
+        return [one for one in objects if one is not None], len(completions) > query.limit
 
     async def read_completion(self, caller: Caller, completion_id: str) -> dict[str, Any]:
         """Returns a stored completion as an object.
@@ -78,10 +80,10 @@ class StoredCompletions:
         Raises:
             CompletionNotFound: there is none.
         """
-        shown = await self._build_object(await self._find_completion(caller, completion_id))
-        if shown is None:
-            raise _not_found_error(completion_id)
-        return shown
+        completion_object = await self._read_completion_object(await self._find_completion(caller, completion_id))
+        if completion_object is None:
+            raise _completion_not_found_error(completion_id)
+        return completion_object
 
     async def replace_metadata(self, caller: Caller, completion_id: str, metadata: Mapping[str, str]) -> dict[str, Any]:
         """Replaces a completion's metadata; returns the changed object.
@@ -103,7 +105,7 @@ class StoredCompletions:
         """
         completion = await self._find_completion(caller, completion_id)
         if not await self._store.delete_completion(tenant=caller.tenant, completion_id=completion.id):
-            raise _not_found_error(completion_id)
+            raise _completion_not_found_error(completion_id)
 
     async def list_messages(
         self, caller: Caller, completion_id: str, *, after: str | None, limit: int, descending: bool
@@ -117,16 +119,16 @@ class StoredCompletions:
         completion = await self._find_completion(caller, completion_id)
         conversation = await self._find_conversation(completion)
         if conversation is None:
-            raise _not_found_error(completion_id)
+            raise _completion_not_found_error(completion_id)
         ahead = len(completion.instructions)
         count = ahead + completion.seq
         step = -1 if descending else 1
-        first = (
+        first_number = (
             (count - 1 if descending else 0)
             if after is None
             else _parse_message_index(completion_id, after, count) + step
         )
-        numbers = range(first, -1 if descending else count, step)[:limit]
+        numbers = range(first_number, -1 if descending else count, step)[:limit]
         stored = await self._read_messages(conversation, [number - ahead for number in numbers if number >= ahead])
         items = [
             _build_message_object(
@@ -135,7 +137,7 @@ class StoredCompletions:
             for number in numbers
             if number < ahead or number - ahead in stored
         ]
-        return items, len(range(first, -1 if descending else count, step)) > limit
+        return items, len(range(first_number, -1 if descending else count, step)) > limit
 
     async def _read_messages(self, conversation: Conversation, seqs: Sequence[int]) -> dict[int, Message]:
         if not seqs:
@@ -145,15 +147,15 @@ class StoredCompletions:
 
     async def _find_completion(self, caller: Caller, completion_id: str, param: str | None = None) -> StoredCompletion:
         if NUL not in completion_id:
-            found = await self._store.find_completion(tenant=caller.tenant, completion_id=completion_id)
-            if found is not None:
-                return found
-        raise _not_found_error(completion_id, param)
+            completion = await self._store.find_completion(tenant=caller.tenant, completion_id=completion_id)
+            if completion is not None:
+                return completion
+        raise _completion_not_found_error(completion_id, param)
 
     async def _find_conversation(self, completion: StoredCompletion) -> Conversation | None:
         return await self._store.find_conversation(tenant=completion.tenant, conversation_id=completion.conversation_id)
 
-    async def _build_object(self, completion: StoredCompletion) -> dict[str, Any] | None:
+    async def _read_completion_object(self, completion: StoredCompletion) -> dict[str, Any] | None:
         """Builds OpenAI's completion object; None if the conversation was deleted meanwhile."""
         conversation = await self._find_conversation(completion)
         if conversation is None:
@@ -163,11 +165,11 @@ class StoredCompletions:
 
 
 def _build_completion_object(completion: StoredCompletion, answer: LogMessage) -> dict[str, Any]:
-    told = build_stored_completion(answer, completion.model)
+    stored_fields = build_stored_completion(answer, completion.model)
     # A redaction covers the first choice; the alternatives repeat its content and must not be shown either.
-    choices = told["choices"][:1] if DELETED in (answer.meta or {}) else told["choices"]
+    choices = stored_fields["choices"][:1] if DELETED in (answer.meta or {}) else stored_fields["choices"]
     return {
-        **told,
+        **stored_fields,
         "id": completion.id,
         "created": int(completion.created_at.timestamp()),
         "choices": [
@@ -203,7 +205,7 @@ def _parse_message_index(completion_id: str, message_id: str, count: int) -> int
     return int(number)
 
 
-def _not_found_error(completion_id: str, param: str | None = None) -> CompletionNotFound:
+def _completion_not_found_error(completion_id: str, param: str | None = None) -> CompletionNotFound:
     return CompletionNotFound(
         f"Chat completion with id {completion_id!r} not found.",
         param=param,

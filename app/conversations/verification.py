@@ -109,36 +109,40 @@ class DatabaseVerifier:
         async for conversation in self._audit.stream_conversations():
             await self._verify_conversation(conversation)
             self.report.conversations += 1
-        async for kept in self._audit.stream_summaries():
-            for told in await check_summary(self._audit, kept):
-                self._record_fault("chunk", kept.summary.id, told)
-            if await is_ahead_of_log(self._audit, kept):
-                self._record_notice("chunk", kept.summary.id, "it stands for messages that are not stored yet")
+        async for stored_summary in self._audit.stream_summaries():
+            for fault in await find_summary_faults(self._audit, stored_summary):
+                self._record_fault("chunk", stored_summary.summary.id, fault)
+            if await is_summary_ahead(self._audit, stored_summary):
+                self._record_notice(
+                    "chunk", stored_summary.summary.id, "it stands for messages that are not stored yet"
+                )
             self.report.chunks += 1
             self._on_progress()
-        async for one in self._audit.stream_dangling_rows(self._now):
-            (self._record_fault if one.is_fault else self._record_notice)(one.kind, one.where, one.description)
-        self._report_totals()
+        async for dangling_row in self._audit.stream_dangling_rows(self._now):
+            (self._record_fault if dangling_row.is_fault else self._record_notice)(
+                dangling_row.kind, dangling_row.where, dangling_row.description
+            )
+        self._record_total_notices()
         return self.report
 
     async def _verify_conversation(self, conversation: Conversation) -> None:
         if extract_family_root(conversation.id) != conversation.root:
             self._record_fault("conversation", conversation.id, f"is stored under the root {conversation.root!r}")
-        log = _LogWalk(conversation, self._counter_for(conversation.counter_name))
+        log = _LogVerifier(conversation, self._counter_for(conversation.token_counter_name))
         if conversation.lineage:
-            shared = await self._find_shared_message(conversation)
+            shared = await self._find_last_shared_message(conversation)
             if shared is None:
                 return
             log.start_after(shared)
         async for stored in self._audit.stream_own_messages(conversation):
-            for kind, told in log.check_message(stored, self._decrypt_message(conversation, stored)):
-                (self._record_notice if kind == "tokens" else self._record_fault)(kind, conversation.id, told)
-            self._add_to_report(stored, log)
+            for kind, fault in log.find_message_faults(stored, self._decrypt_message(conversation, stored)):
+                (self._record_notice if kind == "tokens" else self._record_fault)(kind, conversation.id, fault)
+            self._add_message_counts(stored, log)
             self._on_progress()
-        for told in log.check_head():
-            self._record_fault("head", conversation.id, told)
+        for fault in log.find_head_faults():
+            self._record_fault("head", conversation.id, fault)
 
-    async def _find_shared_message(self, conversation: Conversation) -> LogMessage | None:
+    async def _find_last_shared_message(self, conversation: Conversation) -> LogMessage | None:
         """Returns the last message that a branch shares with its ancestors; None if its lineage is faulty."""
         before, shared = -1, None
         for ancestor_id, upto_seq in conversation.lineage:
@@ -148,8 +152,8 @@ class DatabaseVerifier:
                 return None
             shared = await self._audit.find_message(conversation.root, ancestor_id, upto_seq)
             if upto_seq <= before or shared is None:
-                told = f"shares {ancestor_id} through message {upto_seq}, which its ancestor does not have"
-                self._record_fault("lineage", conversation.id, told)
+                description = f"shares {ancestor_id} through message {upto_seq}, which its ancestor does not have"
+                self._record_fault("lineage", conversation.id, description)
                 return None
             before = upto_seq
         return shared
@@ -161,27 +165,31 @@ class DatabaseVerifier:
         except StoreUnreadable:
             return None
 
-    def _add_to_report(self, stored: LogMessage, log: _LogWalk) -> None:
-        found = self.report
-        found.messages += 1
-        found.unreadable_messages += log.was_unreadable
-        found.redacted_messages += log.was_redacted
-        found.recounted_tokens += log.recounted_tokens
-        found.miscounted_messages += log.was_miscounted
-        calibration = _read_calibration(log.decrypted_message)
+    def _add_message_counts(self, stored: LogMessage, log: _LogVerifier) -> None:
+        report = self.report
+        report.messages += 1
+        report.unreadable_messages += log.was_unreadable
+        report.redacted_messages += log.was_redacted
+        report.recounted_tokens += log.recounted_tokens
+        report.miscounted_messages += log.was_miscounted
+        calibration = _read_prompt_counts(log.decrypted_message)
         if calibration is not None:
-            found.usage_reports += 1
-            found.reported_tokens += calibration[1]
-            found.drift_tokens += abs(calibration[0] - calibration[1])
+            report.usage_reports += 1
+            report.reported_tokens += calibration[1]
+            report.drift_tokens += abs(calibration[0] - calibration[1])
 
-    def _report_totals(self) -> None:
-        found = self.report
-        if found.unreadable_messages:
-            told = f"{found.unreadable_messages} messages are encrypted with missing keys: their links were not checked"
-            self._record_notice("encryption", "-", told)
-        if found.usage_reports >= MIN_DRIFT_REPORTS and found.drift_share > MAX_DRIFT_SHARE:
-            told = f"our counts of prompts are off by {found.drift_share:.1%} of what providers report, on average"
-            self._record_notice("drift", "-", told)
+    def _record_total_notices(self) -> None:
+        report = self.report
+        if report.unreadable_messages:
+            description = (
+                f"{report.unreadable_messages} messages are encrypted with missing keys: their links were not checked"
+            )
+            self._record_notice("encryption", "-", description)
+        if report.usage_reports >= MIN_DRIFT_REPORTS and report.drift_share > MAX_DRIFT_SHARE:
+            description = (
+                f"our counts of prompts are off by {report.drift_share:.1%} of what providers report, on average"
+            )
+            self._record_notice("drift", "-", description)
 
     def _record_fault(self, kind: str, subject_id: str, description: str) -> None:
         self._record_finding(self.report.faults, VerificationFinding(kind, subject_id, description))
@@ -196,7 +204,7 @@ class DatabaseVerifier:
             listed.append(finding)
 
 
-class _LogWalk:
+class _LogVerifier:
     """Checks one conversation's own messages, from the first to the last."""
 
     def __init__(self, conversation: Conversation, counter: TokenCounter) -> None:
@@ -216,7 +224,7 @@ class _LogWalk:
         self._position = LinkPosition(shared_message.link, shared_message.skeleton, False)
         self._tokens_total, self._is_answered = shared_message.tokens_total, shared_message.answered
 
-    def check_message(self, stored: LogMessage, decrypted: LogMessage | None) -> list[tuple[str, str]]:
+    def find_message_faults(self, stored: LogMessage, decrypted: LogMessage | None) -> list[tuple[str, str]]:
         """Returns the faults of the next message, as pairs of kind and description.
 
         Args:
@@ -224,40 +232,40 @@ class _LogWalk:
             decrypted: the same message, decrypted; None if that is not possible.
         """
         self.decrypted_message = decrypted
-        seq, found = stored.seq, []
+        seq, faults = stored.seq, []
         if seq != self._next_seq:
-            found.append(("sequence", f"message {seq} follows {self._next_seq - 1}"))
+            faults.append(("sequence", f"message {seq} follows {self._next_seq - 1}"))
         if stored.tokens_total != self._tokens_total + stored.tokens:
-            told = (
+            description = (
                 f"tokens through message {seq} are {stored.tokens_total}, expected {self._tokens_total + stored.tokens}"
             )
-            found.append(("totals", told))
+            faults.append(("totals", description))
         if self._is_answered and not stored.answered:
-            found.append(("answered", f"message {seq} counts as unanswered after an answer"))
-        found += self._check_message_body(stored, decrypted)
+            faults.append(("answered", f"message {seq} counts as unanswered after an answer"))
+        faults += self._find_body_faults(stored, decrypted)
         self._next_seq, self._tokens_total, self._is_answered = seq + 1, stored.tokens_total, stored.answered
         self._position = LinkPosition(stored.link, stored.skeleton, stored.in_skeleton)
-        return found
+        return faults
 
-    def _check_message_body(self, stored: LogMessage, decrypted: LogMessage | None) -> list[tuple[str, str]]:
+    def _find_body_faults(self, stored: LogMessage, decrypted: LogMessage | None) -> list[tuple[str, str]]:
         self.was_unreadable, self.was_redacted = decrypted is None, stored.seq in self._redacted
         self.was_miscounted, self.recounted_tokens = False, 0
         if decrypted is None:
             return []
-        found = []
+        faults = []
         try:
-            told = self._find_link_fault(stored, decrypted)
-            if told is not None:
-                found.append(("link", told))
+            link_fault = self._find_link_fault(stored, decrypted)
+            if link_fault is not None:
+                faults.append(("link", link_fault))
             self.recounted_tokens = self._counter.count_message(decrypted.message.body)
         except InvalidRequest as error:
             return [("body", f"message {stored.seq} cannot be read: {error.message}")]
         if self.recounted_tokens != stored.tokens:
             self.was_miscounted = True
-            found.append(
+            faults.append(
                 ("tokens", f"message {stored.seq} was counted as {stored.tokens}, is {self.recounted_tokens} now")
             )
-        return found
+        return faults
 
     def _find_link_fault(self, stored: LogMessage, decrypted: LogMessage) -> str | None:
         message = self._find_linked_message(decrypted)
@@ -280,7 +288,7 @@ class _LogWalk:
         deleted: dict[str, Any] = (decrypted.meta or {}).get(DELETED) or {}
         return Message(deleted["body"].encode()) if deleted.get("body") and not deleted.get("erased") else None
 
-    def check_head(self) -> list[str]:
+    def find_head_faults(self) -> list[str]:
         """Returns where the conversation's row differs from its last message."""
         one, last = self._conversation, self._position
         pairs = (
@@ -290,82 +298,82 @@ class _LogWalk:
             ("counts tokens", one.head_tokens_total, self._tokens_total),
             ("counts as answered", one.answered, self._is_answered),
         )
-        found = [
+        differences = [
             f"{what}: {_format_value(said)}, its log says {_format_value(there)}"
             for what, said, there in pairs
             if said != there
         ]
         if one.indexed_before > one.head_seq + 1:
-            found.append(f"is indexed before {one.indexed_before}, which is beyond its end")
+            differences.append(f"is indexed before {one.indexed_before}, which is beyond its end")
         if any(not 0 <= seq <= one.head_seq for seq in self._redacted):
-            found.append("marks messages as deleted that are beyond its end")
-        return found
+            differences.append("marks messages as deleted that are beyond its end")
+        return differences
 
 
 def _format_value(value: object) -> object:
     return value.hex() if isinstance(value, bytes) else value
 
 
-def _read_calibration(answer: LogMessage | None) -> tuple[int, int] | None:
+def _read_prompt_counts(answer: LogMessage | None) -> tuple[int, int] | None:
     """Returns our count of an answer's prompt and the provider's; None without a report."""
-    told = ((answer.meta if answer is not None else None) or {}).get("context") or {}
-    calibration = told.get("calibration") or {}
+    context = ((answer.meta if answer is not None else None) or {}).get("context") or {}
+    calibration = context.get("calibration") or {}
     estimated, reported = calibration.get("estimated_tokens"), calibration.get("reported_tokens")
     if not isinstance(estimated, int) or not isinstance(reported, int):
         return None
     return estimated, reported
 
 
-async def check_summary(audit: DatabaseScan, stored_summary: SummaryRow) -> list[str]:
+async def find_summary_faults(audit: DatabaseScan, stored_summary: SummaryRow) -> list[str]:
     """Returns the faults of a stored summary. It stands for every log with its `to_link`: a link names all messages
-    before it, so those logs begin with the same messages. Without such a log, see `is_ahead_of_log`."""
-    chunk = stored_summary.summary
-    found = []
-    if not 0 <= chunk.from_seq < chunk.to_seq:
-        return [f"its range is {chunk.from_seq} to {chunk.to_seq}"]
-    if stored_summary.is_fold != bool(chunk.folds):
-        found.append("its row does not say whether it folds others")
-    found += [
+    before it, so those logs begin with the same messages. Without such a log, see `is_summary_ahead`."""
+    summary = stored_summary.summary
+    faults = []
+    if not 0 <= summary.from_seq < summary.to_seq:
+        return [f"its range is {summary.from_seq} to {summary.to_seq}"]
+    if stored_summary.is_fold != bool(summary.folds):
+        faults.append("its row does not say whether it folds others")
+    faults += [
         f"it folds {one}, which does not exist"
-        for one in chunk.folds
+        for one in summary.folds
         if not await audit.has_summary(stored_summary, one)
     ]
-    places = await audit.find_link_locations(stored_summary.root, chunk.to_link)
-    if not places:
-        return found
-    keepers = [keeper for keeper, seq in places if seq == chunk.to_seq - 1]
+    locations = await audit.find_link_locations(stored_summary.root, summary.to_link)
+    if not locations:
+        return faults
+    keepers = [keeper for keeper, seq in locations if seq == summary.to_seq - 1]
     logs = [
         log for keeper in keepers if (log := await audit.find_conversation(stored_summary.root, keeper)) is not None
     ]
     logs = [log for log in logs if log.tenant == stored_summary.tenant]
     if not logs:
-        return [*found, f"no log has its end, message {chunk.to_seq - 1}"]
-    if not await _has_range_start(audit, stored_summary, logs):
-        found.append(f"no log with its end has its beginning, message {chunk.from_seq}")
-    totals = {await _read_tokens_total(audit, log, chunk.to_seq - 1) for log in logs}
-    if chunk.tokens_total not in totals:
-        found.append(f"tokens through its end are {chunk.tokens_total}, its log says {sorted(totals)}")
-    return found
+        return [*faults, f"no log has its end, message {summary.to_seq - 1}"]
+    if not await _has_summary_start(audit, stored_summary, logs):
+        faults.append(f"no log with its end has its beginning, message {summary.from_seq}")
+    totals = {await _read_tokens_total(audit, log, summary.to_seq - 1) for log in logs}
+    if summary.tokens_total not in totals:
+        faults.append(f"tokens through its end are {summary.tokens_total}, its log says {sorted(totals)}")
+    return faults
 
 
-async def is_ahead_of_log(audit: DatabaseScan, stored_summary: SummaryRow) -> bool:
+async def is_summary_ahead(audit: DatabaseScan, stored_summary: SummaryRow) -> bool:
     """Returns whether no log contains the end of a summary's range. This happens if the request with these messages
     failed after they were summarized. The summary is used when the client sends the messages again."""
     return not await audit.find_link_locations(stored_summary.root, stored_summary.summary.to_link)
 
 
-async def _has_range_start(audit: DatabaseScan, stored_summary: SummaryRow, logs: list[Conversation]) -> bool:
-    chunk = stored_summary.summary
-    if chunk.from_seq == 0:
-        return chunk.from_link == compute_first_link(stored_summary.tenant)
+async def _has_summary_start(audit: DatabaseScan, stored_summary: SummaryRow, logs: list[Conversation]) -> bool:
+    summary = stored_summary.summary
+    if summary.from_seq == 0:
+        return summary.from_link == compute_first_link(stored_summary.tenant)
     for log in logs:
-        places = find_segments(log.lineage_with_self, chunk.from_seq - 1, chunk.from_seq)
+        segments = find_segments(log.lineage_with_self, summary.from_seq - 1, summary.from_seq)
         before = (
-            await audit.find_message(stored_summary.root, places[0].conversation_id, chunk.from_seq - 1)
-            if places
+            await audit.find_message(stored_summary.root, segments[0].conversation_id, summary.from_seq - 1)
+            if segments
             else None
         )
-        if before is not None and before.link == chunk.from_link:
+        if before is not None and before.link == summary.from_link:
             return True
     return False
 

@@ -58,24 +58,24 @@ class CounterCells:
         self.values: memoryview[float] = memoryview(memory).cast("d")
         self._journal = journal
         self._has_journal_failed = False
-        self._next = SPILL_CELLS
+        self._next_cell = SPILL_CELLS
         self.cells_by_series: dict[SeriesKey, int] = {}
         if journal is not None:
             self.read_new_series(journal)
 
     def read_new_series(self, journal: BinaryIO) -> None:
         """Reads the series that were written to the journal since the last call."""
-        for key in read_journal(journal):
+        for key in read_series_journal(journal):
             self._allocate_cells(key)
 
-    def find_cell(self, family: MetricFamily, labels: tuple[str, ...]) -> int:
+    def find_or_allocate_cell(self, family: MetricFamily, labels: tuple[str, ...]) -> int:
         """Returns the first cell of a series. A new series gets cells; if that is not possible, 0 (`SPILL_CELLS`)."""
         key = SeriesKey(family, labels)
-        place = self.cells_by_series.get(key)
-        if place is not None:
-            return place
+        cell = self.cells_by_series.get(key)
+        if cell is not None:
+            return cell
         # Readers number the cells by the order of the journal, so a series that is not in it must not get cells.
-        if self._next + family.width > CELL_COUNT or not self._write_to_journal(key):
+        if self._next_cell + family.cells_per_series > CELL_COUNT or not self._write_to_journal(key):
             return 0
         return self._allocate_cells(key)
 
@@ -102,12 +102,12 @@ class CounterCells:
         return not self._has_journal_failed
 
     def _allocate_cells(self, key: SeriesKey) -> int:
-        place = self.cells_by_series[key] = self._next
-        self._next += key.family.width
-        return place
+        cell = self.cells_by_series[key] = self._next_cell
+        self._next_cell += key.family.cells_per_series
+        return cell
 
 
-def read_journal(journal: BinaryIO) -> Iterator[SeriesKey]:
+def read_series_journal(journal: BinaryIO) -> Iterator[SeriesKey]:
     """Yields the series that follow the file's position, in the order of their cells.
 
     An incomplete last line is left for the next call: another process may be writing it.
@@ -182,27 +182,27 @@ class PeerCells:
         return False
 
 
-def find_peers(folder: Path, known: dict[int, PeerCells]) -> dict[int, PeerCells]:
+def find_peer_cells(folder: Path, known: dict[int, PeerCells]) -> dict[int, PeerCells]:
     """Adds the processes that have counted in a folder to `known`, by number, and returns it."""
     # Numbers are taken in order and files are never removed, so the first number without files ends the search.
     number = 0
-    while number in known or _has_files(folder, number):
+    while number in known or _has_cell_files(folder, number):
         if number not in known:
             known[number] = PeerCells(folder, number)
         number += 1
     return known
 
 
-def _has_files(folder: Path, number: int) -> bool:
+def _has_cell_files(folder: Path, number: int) -> bool:
     cells = _cells_path(folder, number)
     return cells.exists() and cells.stat().st_size >= CELL_COUNT * CELL_BYTES and _journal_path(folder, number).exists()
 
 
 def _reset_gauges(cells: CounterCells) -> None:
     """Sets the gauges that the process before left to 0. The start time stays: it is that of the first process."""
-    for (family, _), place in cells.cells_by_series.items():
+    for (family, _), cell in cells.cells_by_series.items():
         if family.kind == "gauge" and family.merging != "min":
-            cells.values[place] = 0.0
+            cells.values[cell] = 0.0
 
 
 def _map_cells(folder: Path, number: int) -> mmap.mmap:

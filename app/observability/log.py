@@ -33,7 +33,7 @@ FLUSH_SECONDS: Final = 0.05
 PRERENDERED_FIELDS: Final = "told_fields"
 """The attribute of a record that holds all fields of its line. The code that sets it ensures that none is content."""
 
-_LEVELS: Final = {logging.INFO: "info", logging.WARNING: "warning"}
+_LEVEL_NAMES: Final = {logging.INFO: "info", logging.WARNING: "warning"}
 """The levels of lines with prerendered fields."""
 _root: Final = logging.getLogger()
 
@@ -186,14 +186,14 @@ class JsonFormatter(logging.Formatter):
     """Renders a line as one JSON object: `time`, `level`, `logger`, `message`, then the fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        if (told := getattr(record, PRERENDERED_FIELDS, None)) is not None:
-            return _render_json_line(record.levelno, record.name, record.msg, record.created, told)
+        if (fields := getattr(record, PRERENDERED_FIELDS, None)) is not None:
+            return _render_json_line(record.levelno, record.name, record.msg, record.created, fields)
         line: dict[str, Any] = {
             "time": _record_time(record).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": _redact_secrets(record.getMessage()),
-            **collect_fields(record),
+            **collect_log_fields(record),
         }
         if record.exc_info:
             line["exception"] = _redact_secrets(self.formatException(record.exc_info))
@@ -204,13 +204,13 @@ class TextFormatter(logging.Formatter):
     """Renders a line for people: time, level, message, then the fields as `name=value`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = "".join(f"  {name}={_quote_value(value)}" for name, value in collect_fields(record).items())
+        fields = "".join(f"  {name}={_quote_value(value)}" for name, value in collect_log_fields(record).items())
         message = _escape_control_characters(_redact_secrets(record.getMessage()))
         line = f"{_record_time(record):%H:%M:%S} {record.levelname.lower():7} {message}{fields}"
         if not record.exc_info:
             return line
-        told = _redact_secrets(self.formatException(record.exc_info)).split("\n")
-        return "\n".join([line, *(f"  {_escape_control_characters(part)}" for part in told)])
+        trace_lines = _redact_secrets(self.formatException(record.exc_info)).split("\n")
+        return "\n".join([line, *(f"  {_escape_control_characters(part)}" for part in trace_lines)])
 
 
 def _render_json_line(level: int, logger: str, message: str, created: float, fields: dict[str, Any]) -> str:
@@ -218,14 +218,14 @@ def _render_json_line(level: int, logger: str, message: str, created: float, fie
     second = int(created)
     line = {
         "time": f"{_format_second(second)}.{int((created - second) * 1000):03}+00:00",
-        "level": _LEVELS[level],
+        "level": _LEVEL_NAMES[level],
         "logger": logger,
         "message": message,
         **fields,
     }
     # A client may send a key in place of a model's name, by mistake.
     if "model" in fields:
-        line["model"] = _redact_name(fields["model"])
+        line["model"] = _redact_model_name(fields["model"])
     # orjson escapes control characters below space. All others in `_CONTROL_CHARACTERS` but DEL are not ASCII.
     text = orjson.dumps(line).decode()
     return text if text.isascii() and "\x7f" not in text else _escape_control_characters(text)
@@ -237,13 +237,13 @@ def _format_second(unix_seconds: int) -> str:
     return datetime.fromtimestamp(unix_seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
-def collect_fields(record: logging.LogRecord) -> dict[str, Any]:
+def collect_log_fields(record: logging.LogRecord) -> dict[str, Any]:
     """Returns the fields of a record: the current scope, `extra` and the current span, without what may be content."""
-    if (told := getattr(record, PRERENDERED_FIELDS, None)) is not None:
-        return {name: _redact_value(value) for name, value in told.items()}
+    if (fields := getattr(record, PRERENDERED_FIELDS, None)) is not None:
+        return {name: _redact_value(value) for name, value in fields.items()}
     extra = {name: value for name, value in vars(record).items() if name not in _OWN_ATTRIBUTES}
-    named = {**(_scope.get() or {}), **extra, **current_span().ids}
-    return {name: _redact_value(value) for name, value in named.items() if _is_loggable(value)}
+    all_fields = {**(_scope.get() or {}), **extra, **current_span().ids}
+    return {name: _redact_value(value) for name, value in all_fields.items() if _is_loggable(value)}
 
 
 def _is_loggable(value: Any) -> bool:
@@ -255,7 +255,7 @@ def _redact_value(value: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=256)
-def _redact_name(name: str) -> str:
+def _redact_model_name(name: str) -> str:
     return _redact_secrets(name)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 PREFIX: Final = "concertina_"
-Kind = Literal["counter", "gauge", "histogram"]
+MetricKind = Literal["counter", "gauge", "histogram"]
 GaugeMerge = Literal["sum", "max", "min"]
 
 # Upper ends of histogram buckets. Requests and model calls take from milliseconds to minutes.
@@ -56,13 +56,13 @@ LONG_WAIT_BOUNDS: Final = (*SHORT_SECONDS_BOUNDS, 30.0, 300.0)
 SHARE_BOUNDS: Final = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 MODEL_LABELS: Final = ("provider", "model")
 
-CONSOLE: Final = "console"
+CONSOLE_LABEL: Final = "console"
 """The label `endpoint` of reads by the console's pages."""
-OTHER: Final = "other"
+OTHER_LABEL: Final = "other"
 """The label of unknown paths, and of models beyond `MAX_MODEL_LABELS`."""
 _OPERATOR_ENDPOINTS: Final = (
     *("/healthz", "/readyz", "/metrics", "/docs", "/openapi.json", "/console", "/v1/admin/"),
-    *(CONSOLE, OTHER),
+    *(CONSOLE_LABEL, OTHER_LABEL),
 )
 """Prefixes of the endpoints that operators and their tools request."""
 
@@ -86,7 +86,7 @@ class MetricFamily:
     """
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
     labels: tuple[str, ...] = ()
     bounds: tuple[float, ...] = ()
@@ -98,66 +98,76 @@ class MetricFamily:
         return PREFIX + self.name
 
     @property
-    def width(self) -> int:
+    def cells_per_series(self) -> int:
         """The number of cells of one series. A histogram has its sum, then a count for each bucket."""
         # Two more than bounds: the sum, and the bucket above the last bound.
         return len(self.bounds) + 2 if self.kind == "histogram" else 1
 
 
-def _counter(name: str, told: str, *labels: str) -> MetricFamily:
-    return MetricFamily(name, "counter", told, labels)
+def _define_counter(name: str, description: str, *labels: str) -> MetricFamily:
+    return MetricFamily(name, "counter", description, labels)
 
 
-def _gauge(name: str, told: str, *labels: str, merging: GaugeMerge = "sum") -> MetricFamily:
-    return MetricFamily(name, "gauge", told, labels, merging=merging)
+def _define_gauge(name: str, description: str, *labels: str, merging: GaugeMerge = "sum") -> MetricFamily:
+    return MetricFamily(name, "gauge", description, labels, merging=merging)
 
 
-def _histogram(name: str, told: str, *labels: str, bounds: tuple[float, ...] = SECONDS_BOUNDS) -> MetricFamily:
-    return MetricFamily(name, "histogram", told, labels, bounds)
+def _define_histogram(
+    name: str, description: str, *labels: str, bounds: tuple[float, ...] = SECONDS_BOUNDS
+) -> MetricFamily:
+    return MetricFamily(name, "histogram", description, labels, bounds)
 
 
-REQUESTS: Final = _counter("requests_total", "Requests, by path and status of the answer.", "endpoint", "code")
-REQUEST_SECONDS: Final = _histogram("request_seconds", "From a request to the end of its answer.", "endpoint", "stream")
-FIRST_BYTE_SECONDS: Final = _histogram(
+REQUESTS: Final = _define_counter("requests_total", "Requests, by path and status of the answer.", "endpoint", "code")
+REQUEST_SECONDS: Final = _define_histogram(
+    "request_seconds", "From a request to the end of its answer.", "endpoint", "stream"
+)
+FIRST_BYTE_SECONDS: Final = _define_histogram(
     "first_byte_seconds", "From the request for a chat completion to the first byte of the answer's body.", "stream"
 )
-ERRORS: Final = _counter("errors_total", "Errors that were sent to clients, also inside streams.", "code", "status")
-OPERATOR_ERRORS: Final = _counter(
+ERRORS: Final = _define_counter(
+    "errors_total", "Errors that were sent to clients, also inside streams.", "code", "status"
+)
+OPERATOR_ERRORS: Final = _define_counter(
     "operator_errors_total",
     "The part of `errors_total` that no application got: probes, metrics, the console, `/v1/admin` and unknown paths.",
     "code",
     "status",
 )
-DISCONNECTS: Final = _counter("client_disconnects_total", "Clients that disconnected before the end of their answer.")
-IN_FLIGHT: Final = _gauge("requests_in_flight", "Chat completions that are being answered.")
-STREAMS: Final = _gauge("streams_open", "Streams that have begun and not ended.")
-ADMITTED: Final = _gauge("requests_admitted", "Requests that have an admission slot and may call a model.")
-WAITING: Final = _gauge("requests_waiting", "Requests that wait for an admission slot.")
-ADMISSION_WAIT_SECONDS: Final = _histogram(
+DISCONNECTS: Final = _define_counter(
+    "client_disconnects_total", "Clients that disconnected before the end of their answer."
+)
+REQUESTS_IN_FLIGHT: Final = _define_gauge("requests_in_flight", "Chat completions that are being answered.")
+STREAMS_OPEN: Final = _define_gauge("streams_open", "Streams that have begun and not ended.")
+REQUESTS_ADMITTED: Final = _define_gauge(
+    "requests_admitted", "Requests that have an admission slot and may call a model."
+)
+REQUESTS_WAITING: Final = _define_gauge("requests_waiting", "Requests that wait for an admission slot.")
+ADMISSION_WAIT_SECONDS: Final = _define_histogram(
     "admission_wait_seconds",
     "How long requests waited for a slot; those that found one free are not counted.",
 )
-REFUSALS: Final = _counter("refusals_total", "Requests that got no admission slot.", "reason")
-CONNECTIONS: Final = _gauge("connections_open", "Open connections of clients.")
-CUTS: Final = _counter(
+REFUSALS: Final = _define_counter("refusals_total", "Requests that got no admission slot.", "reason")
+CONNECTIONS: Final = _define_gauge("connections_open", "Open connections of clients.")
+CLOSED_CONNECTIONS: Final = _define_counter(
     "connections_cut_total", "Connections of clients that the gateway refused or closed early.", "reason"
 )
 
-TURNS: Final = _counter(
+TURNS: Final = _define_counter(
     "turns_total", "Answers of models, by the context status of their prompts and the policy.", "status", "policy"
 )
-INTERRUPTED: Final = _counter(
+INTERRUPTED_TURNS: Final = _define_counter(
     "interrupted_turns_total", "The part of `turns_total` that broke off, or whose client disconnected."
 )
-REPLAYS: Final = _counter(
+REPLAYS: Final = _define_counter(
     "replays_total",
     "Answers that retries got without another call of a model: stored, or of a request that still ran.",
 )
-RECOVERIES: Final = _counter(
+OVERFLOW_RECOVERIES: Final = _define_counter(
     "overflow_recoveries_total",
     "Answers to a smaller prompt, after the provider had refused the first one as too long.",
 )
-PROMPT_TOKENS: Final = _counter(
+PROMPT_TOKENS: Final = _define_counter(
     "prompt_tokens_total",
     "Tokens of prompts: `estimated` is our count of what was sent, `reported` the provider's count, `cached` the part"
     " of it that the provider read from its cache, `log` the whole histories, `saved` the part of them that was not"
@@ -165,60 +175,64 @@ PROMPT_TOKENS: Final = _counter(
     "kind",
     *MODEL_LABELS,
 )
-COMPLETION_TOKENS: Final = _counter(
+COMPLETION_TOKENS: Final = _define_counter(
     "completion_tokens_total", "Tokens of answers, as providers report them.", *MODEL_LABELS
 )
-PRESSURE: Final = _histogram("context_pressure", "Tokens of a prompt as a share of its limit.", bounds=SHARE_BOUNDS)
-COST: Final = _counter(
+CONTEXT_PRESSURE: Final = _define_histogram(
+    "context_pressure", "Tokens of a prompt as a share of its limit.", bounds=SHARE_BOUNDS
+)
+COST: Final = _define_counter(
     "cost_usd_total", "Cost of answers and summaries by list price, as far as it is known.", "kind", *MODEL_LABELS
 )
-SAVED_COST: Final = _counter(
+SAVED_COST: Final = _define_counter(
     "saved_usd_total", "Cost that was saved by tokens that were not sent, by list price.", *MODEL_LABELS
 )
-UNPRICED: Final = _counter(
+UNPRICED_CALLS: Final = _define_counter(
     "unpriced_calls_total", "Calls whose cost is not known: no `price` of the model, or no `usage` reported.", "reason"
 )
 
-COMPACTIONS: Final = _counter(
+COMPACTIONS: Final = _define_counter(
     "compactions_total", "Compactions; each makes the summary of one range.", "outcome", "trigger"
 )
-COMPACTION_SECONDS: Final = _histogram("compaction_seconds", "How long the compaction of a range took.", "outcome")
-COMPACTING: Final = _gauge("compactions_running", "Ranges that are being summarized.")
-SUMMARY_TOKENS: Final = _counter(
+COMPACTION_SECONDS: Final = _define_histogram(
+    "compaction_seconds", "How long the compaction of a range took.", "outcome"
+)
+RUNNING_COMPACTIONS: Final = _define_gauge("compactions_running", "Ranges that are being summarized.")
+SUMMARY_TOKENS: Final = _define_counter(
     "summary_tokens_total", "Tokens of summary calls, as providers report them.", "kind", *MODEL_LABELS
 )
 
-LEASE_WAIT_SECONDS: Final = _histogram(
+LEASE_WAIT_SECONDS: Final = _define_histogram(
     "lease_wait_seconds",
     "How long the lease of a conversation or a range was waited for.",
     "of",
     "outcome",
     bounds=LONG_WAIT_BOUNDS,
 )
-STORE_SECONDS: Final = _histogram(
+STORE_SECONDS: Final = _define_histogram(
     "store_seconds", "How long an operation of the store took.", "operation", bounds=SHORT_SECONDS_BOUNDS
 )
-STORE_ERRORS: Final = _counter(
+STORE_ERRORS: Final = _define_counter(
     "store_errors_total", "Operations that failed because the store was unavailable.", "operation"
 )
-STORE_QUEUE: Final = _gauge("store_queue_depth", "Operations of the store that wait or run.")
+STORE_QUEUE: Final = _define_gauge("store_queue_depth", "Operations of the store that wait or run.")
 
-UPSTREAM_REQUESTS: Final = _counter(
+UPSTREAM_REQUESTS: Final = _define_counter(
     "upstream_requests_total", "Calls of providers, including failed ones.", *MODEL_LABELS, "purpose", "outcome"
 )
-UPSTREAM_SECONDS: Final = _histogram(
+UPSTREAM_SECONDS: Final = _define_histogram(
     "upstream_seconds", "From a call to the end of its answer.", *MODEL_LABELS, "purpose"
 )
-UPSTREAM_FIRST_BYTE_SECONDS: Final = _histogram(
+UPSTREAM_FIRST_BYTE_SECONDS: Final = _define_histogram(
     "upstream_first_byte_seconds", "From a call to the first byte of its answer's body.", *MODEL_LABELS, "purpose"
 )
-UPSTREAM_RETRIES: Final = _counter(
+UPSTREAM_RETRIES: Final = _define_counter(
     "upstream_retries_total", "Calls that were repeated at a deployment that had just failed.", *MODEL_LABELS
 )
-UPSTREAM_FALLBACKS: Final = _counter(
+UPSTREAM_FALLBACKS: Final = _define_counter(
     "upstream_fallbacks_total", "Answers of a deployment that is not the first for its model.", *MODEL_LABELS
 )
-BREAKER_OPEN: Final = _gauge(
+BREAKER_OPEN: Final = _define_gauge(
     "upstream_breaker_open",
     "1 while the circuit breaker of a deployment is open, or lets one call through as a trial.",
     *MODEL_LABELS,
@@ -226,10 +240,14 @@ BREAKER_OPEN: Final = _gauge(
     merging="max",
 )
 
-TASKS: Final = _gauge("background_tasks", "Tasks that run in the background.")
-WORKERS: Final = _gauge("workers", "Worker processes.")
-STARTED: Final = _gauge("start_time_seconds", "When the first worker process started, Unix time.", merging="min")
-BUILD: Final = _gauge("build_info", "1; the labels say what is running.", "version", "database", merging="max")
+BACKGROUND_TASKS: Final = _define_gauge("background_tasks", "Tasks that run in the background.")
+WORKERS: Final = _define_gauge("workers", "Worker processes.")
+START_TIME: Final = _define_gauge(
+    "start_time_seconds", "When the first worker process started, Unix time.", merging="min"
+)
+BUILD_INFO: Final = _define_gauge(
+    "build_info", "1; the labels say what is running.", "version", "database", merging="max"
+)
 
 FAMILIES: Final[tuple[MetricFamily, ...]] = tuple(
     one for one in list(globals().values()) if isinstance(one, MetricFamily)

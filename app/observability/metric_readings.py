@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from app.observability.counter_cells import CounterCells, PeerCells, SeriesKey, find_peers
+from app.observability.counter_cells import CounterCells, PeerCells, SeriesKey, find_peer_cells
 from app.observability.metric_families import MetricFamily
 
 Series = Sequence[float]
@@ -27,21 +27,23 @@ class MetricsSnapshot:
 
     def sum_series(self, family: MetricFamily, **labels: str) -> float:
         """Returns the sum over all series of a counter or gauge that have these labels."""
-        return sum(numbers[0] for told, numbers in self.iter_series(family) if labels.items() <= told.items())
+        return sum(
+            numbers[0] for series_labels, numbers in self.iter_series(family) if labels.items() <= series_labels.items()
+        )
 
     def sum_histogram(self, family: MetricFamily, **labels: str) -> list[float]:
         """Returns the sum of all series of a histogram that have these labels."""
-        total = [0.0] * family.width
-        for told, numbers in self.iter_series(family):
-            if labels.items() <= told.items():
-                total = [one + other for one, other in zip(total, numbers, strict=True)]
+        total = [0.0] * family.cells_per_series
+        for series_labels, numbers in self.iter_series(family):
+            if labels.items() <= series_labels.items():
+                total = [left + right for left, right in zip(total, numbers, strict=True)]
         return total
 
     def sum_by_label(self, family: MetricFamily, label: str) -> dict[str, float]:
         """Returns the totals of a counter by the values of one label."""
         totals: dict[str, float] = {}
-        for told, numbers in self.iter_series(family):
-            totals[told[label]] = totals.get(told[label], 0.0) + numbers[0]
+        for series_labels, numbers in self.iter_series(family):
+            totals[series_labels[label]] = totals.get(series_labels[label], 0.0) + numbers[0]
         return totals
 
 
@@ -65,7 +67,7 @@ class MetricsReader:
             _merge_cells(series, self._own, is_alive=True)
             return MetricsSnapshot(series)
         # The peers include this process.
-        for peer in find_peers(self._folder, self._peers).values():
+        for peer in find_peer_cells(self._folder, self._peers).values():
             peer.read_new_series()
             _merge_cells(series, peer.cells, is_alive=peer.is_alive)
         return MetricsSnapshot(series)
@@ -87,33 +89,33 @@ def estimate_quantile(share: float, family: MetricFamily, series: Series) -> flo
         family: the family, for its bounds.
         series: the histogram's numbers.
     """
-    hits = series[1:]
-    seen = sum(hits)
-    if seen <= 0:
+    bucket_counts = series[1:]
+    total_count = sum(bucket_counts)
+    if total_count <= 0:
         return None
-    wanted, below = share * seen, 0.0
-    for place, count in enumerate(hits):
-        if below + count >= wanted and count > 0:
-            if place == len(family.bounds):
+    target_count, count_below = share * total_count, 0.0
+    for bucket, count in enumerate(bucket_counts):
+        if count_below + count >= target_count and count > 0:
+            if bucket == len(family.bounds):
                 break
-            low = family.bounds[place - 1] if place else 0.0
-            return low + (family.bounds[place] - low) * (wanted - below) / count
-        below += count
+            lower_bound = family.bounds[bucket - 1] if bucket else 0.0
+            return lower_bound + (family.bounds[bucket] - lower_bound) * (target_count - count_below) / count
+        count_below += count
     return family.bounds[-1]
 
 
 def _merge_cells(series: dict[SeriesKey, list[float]], cells: CounterCells, *, is_alive: bool) -> None:
     """Adds the numbers of one process to `series`."""
-    for key, place in list(cells.cells_by_series.items()):
+    for key, cell in list(cells.cells_by_series.items()):
         family = key.family
         # A dead process has no open connections and runs no tasks. Only the start time is true of it.
         if family.kind == "gauge" and not is_alive and family.merging != "min":
             continue
-        found: list[float] = [*cells.values[place : place + family.width]]
-        there = series.get(key)
-        if there is None:
-            series[key] = found
+        numbers: list[float] = [*cells.values[cell : cell + family.cells_per_series]]
+        merged = series.get(key)
+        if merged is None:
+            series[key] = numbers
         elif family.kind == "gauge" and family.merging != "sum":
-            there[0] = (max if family.merging == "max" else min)(there[0], found[0])
+            merged[0] = (max if family.merging == "max" else min)(merged[0], numbers[0])
         else:
-            series[key] = [one + other for one, other in zip(there, found, strict=True)]
+            series[key] = [left + right for left, right in zip(merged, numbers, strict=True)]

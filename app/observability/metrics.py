@@ -17,7 +17,7 @@ import msgspec
 
 from app.observability import metric_families as f
 from app.observability.counter_cells import CounterCells, create_private_cells, open_shared_cells
-from app.observability.metric_families import OTHER, MetricFamily
+from app.observability.metric_families import OTHER_LABEL, MetricFamily
 from app.observability.metric_readings import MetricsReader, MetricsSnapshot
 
 log = logging.getLogger(__name__)
@@ -32,37 +32,37 @@ class CounterSeries:
     """One series of a counter or gauge.
 
     Attributes:
-        place: the index of its cell, for callers that add to several cells at once.
+        cell: the index of its cell, for callers that add to several cells at once.
     """
 
-    __slots__ = ("_values", "place")
+    __slots__ = ("_values", "cell")
 
-    def __init__(self, values: memoryview[float], place: int) -> None:
+    def __init__(self, values: memoryview[float], cell: int) -> None:
         self._values = values
-        self.place = place
+        self.cell = cell
 
     def add(self, number: float = 1.0) -> None:
-        self._values[self.place] += number
+        self._values[self.cell] += number
 
     def set(self, number: float) -> None:
-        self._values[self.place] = number
+        self._values[self.cell] = number
 
 
 class HistogramSeries:
     """One series of a histogram."""
 
-    __slots__ = ("_bounds", "_place", "_values")
+    __slots__ = ("_bounds", "_cell", "_values")
 
-    def __init__(self, values: memoryview[float], place: int, bounds: tuple[float, ...]) -> None:
+    def __init__(self, values: memoryview[float], cell: int, bounds: tuple[float, ...]) -> None:
         self._values = values
-        self._place = place
+        self._cell = cell
         self._bounds = bounds
 
     def observe(self, number: float) -> None:
         # The first cell is the sum. A value at a bound belongs to the bucket that ends there, as in Prometheus.
-        place = self._place
-        self._values[place] += number
-        self._values[place + 1 + bisect_left(self._bounds, number)] += 1
+        cell = self._cell
+        self._values[cell] += number
+        self._values[cell + 1 + bisect_left(self._bounds, number)] += 1
 
 
 class TurnFacts(msgspec.Struct):
@@ -78,7 +78,7 @@ class TurnFacts(msgspec.Struct):
         cost_usd: the cost of the answer by list price.
         saved_usd: the list price of the tokens that were not sent.
         is_whole: the answer came to its end.
-        recovered: the provider had refused the first prompt as too long.
+        has_recovered: the provider had refused the first prompt as too long.
     """
 
     provider: str
@@ -94,7 +94,7 @@ class TurnFacts(msgspec.Struct):
     cost_usd: float | None = None
     saved_usd: float | None = None
     is_whole: bool = True
-    recovered: bool = False
+    has_recovered: bool = False
 
 
 class SummaryFacts(msgspec.Struct, frozen=True):
@@ -123,7 +123,7 @@ class Metrics:
         now: the monotonic clock, for durations.
         in_flight: chat completions that are being answered.
         streams: open streams.
-        compacting: running compactions.
+        running_compactions: running compactions.
         store_queue: operations of the store that wait or run.
     """
 
@@ -139,18 +139,18 @@ class Metrics:
     ) -> None:
         cells = None if folder is None else _open_shared_cells(folder)
         self._cells = cells or create_private_cells()
-        self._reading = MetricsReader(self._cells, None if cells is None else folder)
+        self._reader = MetricsReader(self._cells, None if cells is None else folder)
         self._counter_cache: dict[tuple[MetricFamily, tuple[str, ...]], CounterSeries] = {}
         self._histogram_cache: dict[tuple[MetricFamily, tuple[str, ...]], HistogramSeries] = {}
-        self._models: dict[str, str] = {name: name for name in models}
-        self._by_model: dict[tuple[str, str, str, str], _ModelSeries] = {}
-        self._watched: list[tuple[CounterSeries, Callable[[], float]]] = []
+        self._model_labels: dict[str, str] = {name: name for name in models}
+        self._model_series: dict[tuple[str, str, str, str], _ModelSeries] = {}
+        self._watched_gauges: list[tuple[CounterSeries, Callable[[], float]]] = []
         self.now = clock
-        self.in_flight = self.counter_series(f.IN_FLIGHT)
-        self.streams = self.counter_series(f.STREAMS)
-        self.compacting = self.counter_series(f.COMPACTING)
+        self.in_flight = self.counter_series(f.REQUESTS_IN_FLIGHT)
+        self.streams = self.counter_series(f.STREAMS_OPEN)
+        self.running_compactions = self.counter_series(f.RUNNING_COMPACTIONS)
         self.store_queue = self.counter_series(f.STORE_QUEUE)
-        self._pressure = self.histogram_series(f.PRESSURE)
+        self._pressure_series = self.histogram_series(f.CONTEXT_PRESSURE)
         self.counter_series(f.WORKERS).set(1)
         # Counters begin at 0: if one first appears at 1, a rate over it misses the first event. Counters with labels
         # begin when the values of their labels are known.
@@ -162,43 +162,45 @@ class Metrics:
     def counter_series(self, family: MetricFamily, *labels: str) -> CounterSeries:
         """Returns a series of a counter or gauge. From the first call on the series is part of `/metrics`."""
         key = (family, labels)
-        found = self._counter_cache.get(key)
-        if found is None:
-            found = self._counter_cache[key] = CounterSeries(self._cells.values, self._cells.find_cell(family, labels))
-        return found
+        series = self._counter_cache.get(key)
+        if series is None:
+            series = self._counter_cache[key] = CounterSeries(
+                self._cells.values, self._cells.find_or_allocate_cell(family, labels)
+            )
+        return series
 
     def histogram_series(self, family: MetricFamily, *labels: str) -> HistogramSeries:
         """Returns a series of a histogram. From the first call on the series is part of `/metrics`."""
         key = (family, labels)
-        found = self._histogram_cache.get(key)
-        if found is None:
-            place = self._cells.find_cell(family, labels)
-            found = self._histogram_cache[key] = HistogramSeries(self._cells.values, place, family.bounds)
-        return found
+        series = self._histogram_cache.get(key)
+        if series is None:
+            cell = self._cells.find_or_allocate_cell(family, labels)
+            series = self._histogram_cache[key] = HistogramSeries(self._cells.values, cell, family.bounds)
+        return series
 
-    def watch_gauge(self, family: MetricFamily, value: Callable[[], float], *labels: str) -> None:
+    def watch_gauge(self, family: MetricFamily, read_value: Callable[[], float], *labels: str) -> None:
         """Registers a function that returns a number; it is called whenever metrics are read."""
-        self._watched.append((self.counter_series(family, *labels), value))
+        self._watched_gauges.append((self.counter_series(family, *labels), read_value))
 
     def set_build_info(self, *, version: str, database: str) -> None:
         """Sets the gauge `build_info`, whose labels say what is running."""
-        self.counter_series(f.BUILD, version, database).set(1)
+        self.counter_series(f.BUILD_INFO, version, database).set(1)
 
     def read_snapshot(self) -> MetricsSnapshot:
         """Reads everything that was counted until now, by all workers."""
         # Before the reading, which sees the gauges in the cells only. Other workers' gauges are as old as their last
         # reading, at most one interval of the overview.
         self.refresh_gauges()
-        return self._reading.read_snapshot()
+        return self._reader.read_snapshot()
 
     def refresh_gauges(self) -> None:
         """Writes the current values of watched gauges into the cells, where other workers read them, too."""
-        for gauge, value in self._watched:
-            gauge.set(value())
+        for gauge, read_value in self._watched_gauges:
+            gauge.set(read_value())
 
     def close(self) -> None:
         """Closes the files of this process's cells and those of the other workers."""
-        self._reading.close()
+        self._reader.close()
         self._cells.close()
 
     def model_label(self, name: str, *, is_served: bool = True) -> str:
@@ -209,12 +211,12 @@ class Metrics:
             is_served: whether a provider has answered for this model. A name that no provider has confirmed gets no
                 label, so that clients cannot use up the labels with made-up names.
         """
-        known = self._models.get(name)
-        if known is not None:
-            return known
-        if not is_served or len(self._models) >= MAX_MODEL_LABELS:
-            return OTHER
-        self._models[name] = name
+        label = self._model_labels.get(name)
+        if label is not None:
+            return label
+        if not is_served or len(self._model_labels) >= MAX_MODEL_LABELS:
+            return OTHER_LABEL
+        self._model_labels[name] = name
         return name
 
     def count_error(self, code: str | None, status: int, *, is_of_application: bool = True) -> None:
@@ -225,39 +227,39 @@ class Metrics:
             status: the HTTP status.
             is_of_application: False if the client is a probe, a scraper, the console or an operator.
         """
-        self.counter_series(f.ERRORS, code or OTHER, str(status)).add()
+        self.counter_series(f.ERRORS, code or OTHER_LABEL, str(status)).add()
         if not is_of_application:
-            self.counter_series(f.OPERATOR_ERRORS, code or OTHER, str(status)).add()
+            self.counter_series(f.OPERATOR_ERRORS, code or OTHER_LABEL, str(status)).add()
 
     def count_turn(self, facts: TurnFacts) -> None:
         """Counts the answer of a model."""
         # Adds to the cells directly: a call for each number would take longer than the counting.
         key = (facts.provider, facts.model, facts.status, facts.policy)
-        of = self._by_model.get(key) or self._find_model_series(key)
+        series = self._model_series.get(key) or self._find_model_series(key)
         values = self._cells.values
-        values[of.turns] += 1
-        self._pressure.observe(facts.pressure)
-        values[of.estimated] += facts.prompt_tokens
-        values[of.log] += facts.log_tokens
+        values[series.turns] += 1
+        self._pressure_series.observe(facts.pressure)
+        values[series.estimated] += facts.prompt_tokens
+        values[series.log] += facts.log_tokens
         # A view can have more tokens than the log, by quotations or summaries. A counter must not go down.
         if facts.log_tokens > facts.prompt_tokens:
-            values[of.saved] += facts.log_tokens - facts.prompt_tokens
+            values[series.saved] += facts.log_tokens - facts.prompt_tokens
         if facts.reported_tokens is not None:
-            values[of.reported] += facts.reported_tokens
+            values[series.reported] += facts.reported_tokens
             if facts.cached_tokens:
-                values[of.cached] += facts.cached_tokens
-            values[of.completion] += facts.completion_tokens or 0
+                values[series.cached] += facts.cached_tokens
+            values[series.completion] += facts.completion_tokens or 0
         # An unknown cost is not counted as 0: the call counts as unpriced instead.
         if facts.cost_usd is not None:
-            of.cost.add(facts.cost_usd)
+            series.cost_series.add(facts.cost_usd)
         else:
-            self.counter_series(f.UNPRICED, "usage" if facts.reported_tokens is None else "price").add()
+            self.counter_series(f.UNPRICED_CALLS, "usage" if facts.reported_tokens is None else "price").add()
         if facts.saved_usd is not None:
-            of.saved_cost.add(facts.saved_usd)
+            series.saved_cost_series.add(facts.saved_usd)
         if not facts.is_whole:
-            self.counter_series(f.INTERRUPTED).add()
-        if facts.recovered:
-            self.counter_series(f.RECOVERIES).add()
+            self.counter_series(f.INTERRUPTED_TURNS).add()
+        if facts.has_recovered:
+            self.counter_series(f.OVERFLOW_RECOVERIES).add()
 
     def count_summary_call(self, facts: SummaryFacts) -> None:
         """Counts a summarizer call that was answered, whether or not the answer was usable."""
@@ -267,39 +269,39 @@ class Metrics:
         if facts.cost_usd is not None:
             self.counter_series(f.COST, "summary", facts.provider, model).add(facts.cost_usd)
         else:
-            self.counter_series(f.UNPRICED, "price" if facts.is_reported else "usage").add()
+            self.counter_series(f.UNPRICED_CALLS, "price" if facts.is_reported else "usage").add()
 
     def _find_model_series(self, key: tuple[str, str, str, str]) -> _ModelSeries:
         """Returns the series of a model, and caches them up to `MAX_CACHED_MODEL_SERIES`."""
         provider, model, status, policy = key
-        found = _ModelSeries(self, provider, self.model_label(model), (status, policy))
-        if len(self._by_model) < MAX_CACHED_MODEL_SERIES:
-            self._by_model[key] = found
-        return found
+        series = _ModelSeries(self, provider, self.model_label(model), (status, policy))
+        if len(self._model_series) < MAX_CACHED_MODEL_SERIES:
+            self._model_series[key] = series
+        return series
 
 
 class _ModelSeries:
     """The cells for answers of one model with the same status and policy, so that they are looked up once."""
 
-    def __init__(self, metrics: Metrics, provider: str, model: str, ended: tuple[str, str]) -> None:
+    def __init__(self, metrics: Metrics, provider: str, model: str, turn_labels: tuple[str, str]) -> None:
         self._metrics = metrics
-        self._of = of = (provider, model)
-        self.turns = metrics.counter_series(f.TURNS, *ended).place
-        self.estimated = metrics.counter_series(f.PROMPT_TOKENS, "estimated", *of).place
-        self.reported = metrics.counter_series(f.PROMPT_TOKENS, "reported", *of).place
-        self.log = metrics.counter_series(f.PROMPT_TOKENS, "log", *of).place
-        self.saved = metrics.counter_series(f.PROMPT_TOKENS, "saved", *of).place
-        self.cached = metrics.counter_series(f.PROMPT_TOKENS, "cached", *of).place
-        self.completion = metrics.counter_series(f.COMPLETION_TOKENS, *of).place
+        self._labels = model_labels = (provider, model)
+        self.turns = metrics.counter_series(f.TURNS, *turn_labels).cell
+        self.estimated = metrics.counter_series(f.PROMPT_TOKENS, "estimated", *model_labels).cell
+        self.reported = metrics.counter_series(f.PROMPT_TOKENS, "reported", *model_labels).cell
+        self.log = metrics.counter_series(f.PROMPT_TOKENS, "log", *model_labels).cell
+        self.saved = metrics.counter_series(f.PROMPT_TOKENS, "saved", *model_labels).cell
+        self.cached = metrics.counter_series(f.PROMPT_TOKENS, "cached", *model_labels).cell
+        self.completion = metrics.counter_series(f.COMPLETION_TOKENS, *model_labels).cell
 
     @functools.cached_property
-    def cost(self) -> CounterSeries:
+    def cost_series(self) -> CounterSeries:
         """The series of the cost. It is created by the first priced answer: an unknown cost must not appear as 0."""
-        return self._metrics.counter_series(f.COST, "answer", *self._of)
+        return self._metrics.counter_series(f.COST, "answer", *self._labels)
 
     @functools.cached_property
-    def saved_cost(self) -> CounterSeries:
-        return self._metrics.counter_series(f.SAVED_COST, *self._of)
+    def saved_cost_series(self) -> CounterSeries:
+        return self._metrics.counter_series(f.SAVED_COST, *self._labels)
 
 
 def _open_shared_cells(folder: Path) -> CounterCells | None:
@@ -313,9 +315,9 @@ def _open_shared_cells(folder: Path) -> CounterCells | None:
 
 def _set_start_time(cells: CounterCells, unix_seconds: float) -> None:
     """Sets the start time, unless a process before this one has set it in the same files."""
-    place = cells.find_cell(f.STARTED, ())
-    if not cells.values[place]:
-        cells.values[place] = unix_seconds
+    cell = cells.find_or_allocate_cell(f.START_TIME, ())
+    if not cells.values[cell]:
+        cells.values[cell] = unix_seconds
 
 
 class _NoMetrics(Metrics):
@@ -323,7 +325,7 @@ class _NoMetrics(Metrics):
 
     is_on = False
 
-    def watch_gauge(self, family: MetricFamily, value: Callable[[], float], *labels: str) -> None:
+    def watch_gauge(self, family: MetricFamily, read_value: Callable[[], float], *labels: str) -> None:
         return None
 
     def count_turn(self, facts: TurnFacts) -> None:

@@ -27,14 +27,14 @@ from opentelemetry.util.types import Attributes as OtelAttributes
 
 from app.observability.log import MAX_FIELD_CHARS
 from app.observability.tracing import (
-    CONVERSATION,
+    CONVERSATION_ATTRIBUTE,
     NO_SPAN,
     Attributes,
-    Kind,
     RawHeaders,
     Span,
+    SpanKind,
     error_type_name,
-    make_current,
+    make_span_current,
     restore_span,
 )
 
@@ -45,12 +45,12 @@ EXPORT_SECONDS: Final = 10.0
 """The timeout of one export, including its retries."""
 CONTEXT_HEADERS: Final = (b"traceparent", b"tracestate")
 _KINDS: Final = {"internal": trace.SpanKind.INTERNAL, "client": trace.SpanKind.CLIENT}
-_EMPTY: Final = Context()
+_EMPTY_CONTEXT: Final = Context()
 """An empty context. Without an explicit one the library takes the ambient one, which is the embedding application's."""
 _W3C: Final = TraceContextTextMapPropagator()
 
 
-def build_exporter(endpoint: str, headers: Mapping[str, str]) -> SpanExporter:
+def build_span_exporter(endpoint: str, headers: Mapping[str, str]) -> SpanExporter:
     """Builds an exporter to an OTLP/HTTP collector.
 
     Args:
@@ -97,7 +97,7 @@ class OtelTracing:
 
     def start_request_span(self, name: str, headers: RawHeaders, attributes: Attributes) -> Span:
         """Starts the span of a request. A request that is not sampled gets a span that only passes the trace on."""
-        parent = _extract_parent(headers)
+        parent = _extract_parent_context(headers)
         # `record_exception=False`, here and below: an exception's message may contain content.
         span = self._tracer.start_span(name, parent, trace.SpanKind.SERVER, attributes, record_exception=False)
         if span.is_recording():
@@ -138,7 +138,7 @@ class _UnsampledSpan(Span):
 
     def __enter__(self) -> Span:
         # Never reset: it is its own child, and the server runs each request in a context of its own.
-        make_current(self)
+        make_span_current(self)
         return self
 
 
@@ -164,19 +164,19 @@ class _OtelSpan(Span):
         context = span.get_span_context()
         self.ids = {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
 
-    def start_child(self, name: str, kind: Kind = "internal", attributes: Attributes | None = None) -> Span:
+    def start_child(self, name: str, kind: SpanKind = "internal", attributes: Attributes | None = None) -> Span:
         # Shared attributes go to model calls only: OpenTelemetry's conventions define `gen_ai.*` for these.
-        parent = trace.set_span_in_context(self._span, _EMPTY)
-        told: OtelAttributes = {**self._shared, **(attributes or {})} if kind == "client" else attributes  # type: ignore[dict-item]
-        span = self._tracer.start_span(name, parent, _KINDS[kind], told, record_exception=False)
+        parent = trace.set_span_in_context(self._span, _EMPTY_CONTEXT)
+        span_attributes: OtelAttributes = {**self._shared, **(attributes or {})} if kind == "client" else attributes  # type: ignore[dict-item]
+        span = self._tracer.start_span(name, parent, _KINDS[kind], span_attributes, record_exception=False)
         return _OtelSpan(self._tracer, span, self._shared)
 
     def start_linked_trace(self, name: str) -> Span:
         links = [trace.Link(self._span.get_span_context())]
-        span = self._tracer.start_span(name, _EMPTY, links=links, record_exception=False)
+        span = self._tracer.start_span(name, _EMPTY_CONTEXT, links=links, record_exception=False)
         # Of the shared attributes only the conversation is true of the work in the background.
-        known = {name: value for name, value in self._shared.items() if name == CONVERSATION}
-        return _OtelSpan(self._tracer, span, known)
+        shared = {name: value for name, value in self._shared.items() if name == CONVERSATION_ATTRIBUTE}
+        return _OtelSpan(self._tracer, span, shared)
 
     def set(self, attributes: Attributes) -> None:
         self._span.set_attributes(attributes)
@@ -206,7 +206,7 @@ class _OtelSpan(Span):
             self._span.end()
 
     def __enter__(self) -> Span:
-        self._token = make_current(self)
+        self._token = make_span_current(self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
@@ -274,7 +274,7 @@ class QuietSpanExporter(SpanExporter):
         return self._exporter.force_flush(timeout_millis)
 
 
-def _extract_parent(headers: RawHeaders) -> Context:
+def _extract_parent_context(headers: RawHeaders) -> Context:
     carrier: dict[str, str] = {}
     for name, value in headers:
         if name in CONTEXT_HEADERS:
@@ -282,10 +282,10 @@ def _extract_parent(headers: RawHeaders) -> Context:
             # invalid and is ignored.
             key, text = name.decode(), value.decode("latin-1")
             carrier[key] = f"{carrier[key]},{text}" if key in carrier else text
-    return _W3C.extract(carrier, _EMPTY) if carrier else _EMPTY
+    return _W3C.extract(carrier, _EMPTY_CONTEXT) if carrier else _EMPTY_CONTEXT
 
 
 def _build_trace_headers(span: trace.Span) -> dict[str, str]:
     carrier: dict[str, str] = {}
-    _W3C.inject(carrier, trace.set_span_in_context(span, _EMPTY))
+    _W3C.inject(carrier, trace.set_span_in_context(span, _EMPTY_CONTEXT))
     return carrier

@@ -33,7 +33,7 @@ LATENCIES: Final[Mapping[str, tuple[MetricFamily, Mapping[str, str]]]] = {
     "upstream_seconds": (f.UPSTREAM_SECONDS, {"purpose": "answer"}),
     "store_seconds": (f.STORE_SECONDS, {}),
 }
-FIRST_FAILURE: Final = 500
+FIRST_SERVER_ERROR_STATUS: Final = 500
 CLIENT_CLOSED_REQUEST: Final = 499
 SAMPLED_TOTALS: Final = (
     *("requests", "errors", "refusals"),
@@ -103,20 +103,20 @@ class MetricsOverview:
         name = "first_byte_seconds"
         # The samples of this field are not totals: each is about the time since the sample before.
         first_bytes = histograms[name] if before is None else _subtract_series(histograms[name], before[name])
-        told = {
+        fields = {
             "at": int(self._unix_seconds()),
-            **{one: totals[one] for one in SAMPLED_TOTALS},
+            **{total_name: totals[total_name] for total_name in SAMPLED_TOTALS},
             "compactions": sum(totals["compactions"].values()),
             "first_byte_p95_seconds": _round_seconds(
                 estimate_quantile(QUANTILES["p95"], LATENCIES[name][0], first_bytes)
             ),
         }
-        self._samples.append(_Sample(told, histograms))
+        self._samples.append(_Sample(fields, histograms))
 
     def build_overview(self) -> dict[str, Any]:
         """Builds the response body of `GET /v1/admin/overview`."""
         numbers = self._metrics.read_snapshot()
-        started_at = numbers.sum_series(f.STARTED)
+        started_at = numbers.sum_series(f.START_TIME)
         return {
             "object": "overview",
             "version": self._process_info.version,
@@ -128,21 +128,23 @@ class MetricsOverview:
             "now": _build_gauges(numbers),
             "totals": _build_totals(numbers),
             "latency": {name: self._build_latency(name, numbers) for name in LATENCIES},
-            "models": _build_models(numbers),
-            "errors": _build_errors(numbers),
+            "models": _build_model_rows(numbers),
+            "errors": _build_application_errors(numbers),
             "series": {"interval_seconds": INTERVAL_SECONDS, "samples": [sample.fields for sample in self._samples]},
         }
 
     def _build_latency(self, name: str, numbers: MetricsSnapshot) -> dict[str, float | None]:
         """Returns the quantiles of a latency in the last minutes; if those are empty, since the start."""
         family, labels = LATENCIES[name]
-        ever = numbers.sum_histogram(family, **labels)
+        since_start = numbers.sum_histogram(family, **labels)
         # Until there are enough samples, the last minutes are all the time since the start.
-        recent = ever
+        recent = since_start
         if len(self._samples) > RECENT_SAMPLES:
-            recent = _subtract_series(ever, self._samples[-RECENT_SAMPLES - 1].histograms[name])
-        seen = recent if sum(recent[1:]) else ever
-        return {one: _round_seconds(estimate_quantile(share, family, seen)) for one, share in QUANTILES.items()}
+            recent = _subtract_series(since_start, self._samples[-RECENT_SAMPLES - 1].histograms[name])
+        series = recent if sum(recent[1:]) else since_start
+        return {
+            quantile: _round_seconds(estimate_quantile(share, family, series)) for quantile, share in QUANTILES.items()
+        }
 
     async def _sample_forever(self) -> None:
         while True:
@@ -156,24 +158,24 @@ class MetricsOverview:
 
 def _build_gauges(numbers: MetricsSnapshot) -> dict[str, int]:
     gauges = {
-        "requests_in_flight": f.IN_FLIGHT,
-        "streams_open": f.STREAMS,
-        "compactions_running": f.COMPACTING,
-        "background_tasks": f.TASKS,
+        "requests_in_flight": f.REQUESTS_IN_FLIGHT,
+        "streams_open": f.STREAMS_OPEN,
+        "compactions_running": f.RUNNING_COMPACTIONS,
+        "background_tasks": f.BACKGROUND_TASKS,
         "store_queue_depth": f.STORE_QUEUE,
     }
     return {name: int(numbers.sum_series(family)) for name, family in gauges.items()}
 
 
 def _build_totals(numbers: MetricsSnapshot) -> dict[str, Any]:
-    errors = _build_errors(numbers)
+    errors = _build_application_errors(numbers)
     tokens = numbers.sum_by_label(f.PROMPT_TOKENS, "kind")
     summaries = numbers.sum_by_label(f.SUMMARY_TOKENS, "kind")
     costs, saved = numbers.sum_by_label(f.COST, "kind"), [series[0] for _, series in numbers.iter_series(f.SAVED_COST)]
     return {
-        "requests": _count_requests(numbers),
-        "errors": sum(error["count"] for error in errors if error["status"] >= FIRST_FAILURE),
-        "refusals": sum(error["count"] for error in errors if error["status"] < FIRST_FAILURE),
+        "requests": _count_application_requests(numbers),
+        "errors": sum(error["count"] for error in errors if error["status"] >= FIRST_SERVER_ERROR_STATUS),
+        "refusals": sum(error["count"] for error in errors if error["status"] < FIRST_SERVER_ERROR_STATUS),
         "prompt_tokens": int(tokens.get("estimated", 0)),
         "log_tokens": int(tokens.get("log", 0)),
         "saved_tokens": int(tokens.get("saved", 0)),
@@ -190,13 +192,13 @@ def _build_totals(numbers: MetricsSnapshot) -> dict[str, Any]:
     }
 
 
-def _count_requests(numbers: MetricsSnapshot) -> int:
+def _count_application_requests(numbers: MetricsSnapshot) -> int:
     """Counts the requests of applications, without those of probes, scrapers, the console and operators."""
     requests = numbers.iter_series(f.REQUESTS)
     return int(sum(count for labels, (count,) in requests if is_application_endpoint(labels["endpoint"])))
 
 
-def _build_models(numbers: MetricsSnapshot) -> list[dict[str, Any]]:
+def _build_model_rows(numbers: MetricsSnapshot) -> list[dict[str, Any]]:
     """Builds a row for each model: calls, errors, tokens and cost. The model with the most calls comes first."""
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for labels, (count,) in numbers.iter_series(f.UPSTREAM_REQUESTS):
@@ -218,32 +220,32 @@ def _build_models(numbers: MetricsSnapshot) -> list[dict[str, Any]]:
 
 
 def _find_model_row(rows: dict[tuple[str, str], dict[str, Any]], labels: Mapping[str, str]) -> dict[str, Any]:
-    of = (labels["provider"], labels["model"])
-    if of not in rows:
+    key = (labels["provider"], labels["model"])
+    if key not in rows:
         counts = dict.fromkeys(("requests", "errors", "prompt_tokens", "completion_tokens", "cached_tokens"), 0)
-        rows[of] = {"model": labels["model"], "provider": labels["provider"], **counts, "cost_usd": None}
-    return rows[of]
+        rows[key] = {"model": labels["model"], "provider": labels["provider"], **counts, "cost_usd": None}
+    return rows[key]
 
 
-def _build_errors(numbers: MetricsSnapshot) -> list[dict[str, Any]]:
+def _build_application_errors(numbers: MetricsSnapshot) -> list[dict[str, Any]]:
     """Builds a row for each code and status of errors that applications got, the most frequent first.
 
     A client that disconnected (499) got no error.
     """
-    of_operators = {
+    operator_counts = {
         (labels["code"], labels["status"]): count for labels, (count,) in numbers.iter_series(f.OPERATOR_ERRORS)
     }
-    found = []
+    errors = []
     for labels, (count,) in numbers.iter_series(f.ERRORS):
         code, status = labels["code"], labels["status"]
-        remaining = int(count - of_operators.get((code, status), 0.0))
+        remaining = int(count - operator_counts.get((code, status), 0.0))
         if remaining > 0 and int(status) != CLIENT_CLOSED_REQUEST:
-            found.append({"code": code, "status": int(status), "count": remaining})
-    return sorted(found, key=lambda error: -int(error["count"]))
+            errors.append({"code": code, "status": int(status), "count": remaining})
+    return sorted(errors, key=lambda error: -int(error["count"]))
 
 
 def _subtract_series(series: list[float], before: list[float]) -> list[float]:
-    return [now - then for now, then in zip(series, before, strict=True)]
+    return [current - earlier for current, earlier in zip(series, before, strict=True)]
 
 
 def _to_integers(totals: Mapping[str, float]) -> dict[str, int]:

@@ -60,12 +60,12 @@ def _build_metric(family: MetricFamily, numbers: MetricsSnapshot) -> Metric:
     name, labels = family.full_name, family.labels
     if family.kind == "histogram":
         histogram = HistogramMetricFamily(name, family.help, labels=labels)
-        for told, series in numbers.iter_series(family):
-            histogram.add_metric([*told.values()], _cumulative_buckets(family, series), series[0])
+        for series_labels, series in numbers.iter_series(family):
+            histogram.add_metric([*series_labels.values()], _cumulative_buckets(family, series), series[0])
         return histogram
     metric = (CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily)(name, family.help, labels=labels)
-    for told, series in numbers.iter_series(family):
-        metric.add_metric([*told.values()], series[0])
+    for series_labels, series in numbers.iter_series(family):
+        metric.add_metric([*series_labels.values()], series[0])
     return metric
 
 

@@ -80,11 +80,11 @@ class RequestFacts(msgspec.Struct):
     stream: bool | None = None
 
 
-_NAMES: Final = RequestFacts.__struct_fields__
+_FACT_NAMES: Final = RequestFacts.__struct_fields__
 _current: ContextVar[RequestFacts | None] = ContextVar("request_facts", default=None)
 
 
-def begin_facts() -> RequestFacts:
+def begin_request_facts() -> RequestFacts:
     """Starts the facts of the request that this task answers."""
     facts = RequestFacts()
     # Never reset: the server runs each request in a context of its own.
@@ -96,14 +96,14 @@ current_request_facts: Final[Callable[[], RequestFacts | None]] = _current.get
 """Returns the facts of the current request; None outside of a request, or if requests are not observed at all."""
 
 
-def record_request(model: str, *, stream: bool) -> None:
+def record_requested_model(model: str, *, stream: bool) -> None:
     """Records the model that a request names, and whether it asks for a stream."""
     facts = _current.get()
     if facts is not None:
-        facts.model, facts.stream = shorten_name(model), stream
+        facts.model, facts.stream = omit_long_name(model), stream
 
 
-def shorten_name(text: str) -> str | None:
+def omit_long_name(text: str) -> str | None:
     """Returns a name that a client or a provider chose; None if it is so long that it may be content."""
     return text if len(text) <= MAX_FIELD_CHARS else None
 
@@ -133,13 +133,13 @@ def log_request(facts: RequestFacts, level: int, fields: dict[str, Any]) -> None
     """
     if not _log.isEnabledFor(level):
         return
-    values = zip(_NAMES, msgspec.structs.astuple(facts), strict=True)
+    values = zip(_FACT_NAMES, msgspec.structs.astuple(facts), strict=True)
     fields |= {name: value for name, value in values if value is not None}
     if facts.error is not None:
         fields["error"] = facts.error.name
     # The usual case: nobody but our own handler gets the line, so it needs no record.
-    if (lines := find_json_handler()) is not None:
-        lines.write_line(level, LOGGER, LOG_MESSAGE, fields)
+    if (handler := find_json_handler()) is not None:
+        handler.write_line(level, LOGGER, LOG_MESSAGE, fields)
         return
     # `__init__` is left out: it looks up the attributes that `_TEMPLATES` has already.
     record = logging.LogRecord.__new__(logging.LogRecord)

@@ -13,19 +13,19 @@ from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, Final, Literal, ParamSpec, Protocol, TypeVar
 
-Attribute = str | bool | int | float | Sequence[str]
-Attributes = Mapping[str, Attribute]
-Kind = Literal["internal", "client"]
+AttributeValue = str | bool | int | float | Sequence[str]
+Attributes = Mapping[str, AttributeValue]
+SpanKind = Literal["internal", "client"]
 RawHeaders = Iterable[tuple[bytes, bytes]]
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
-CANCELLED: Final = "cancelled"
+CANCELLED_ERROR_TYPE: Final = "cancelled"
 """The `error.type` of cancelled work."""
-CONVERSATION: Final = "gen_ai.conversation.id"
-STREAMED: Final = "gen_ai.request.stream"
-COMPACTED: Final = "gen_ai.conversation.compacted"
+CONVERSATION_ATTRIBUTE: Final = "gen_ai.conversation.id"
+STREAMED_ATTRIBUTE: Final = "gen_ai.request.stream"
+COMPACTED_ATTRIBUTE: Final = "gen_ai.conversation.compacted"
 """The attribute that says whether the view has summaries in place of a part of the conversation."""
 
 
@@ -44,7 +44,7 @@ class Span:
     is_recording: bool = False
     ids: Mapping[str, str] = {}
 
-    def start_child(self, name: str, kind: Kind = "internal", attributes: Attributes | None = None) -> Span:
+    def start_child(self, name: str, kind: SpanKind = "internal", attributes: Attributes | None = None) -> Span:
         """Starts a child span."""
         return self
 
@@ -89,7 +89,7 @@ current_span: Final[Callable[[], Span]] = _current.get
 """Returns the current span of this task. Bound to save a call, because each request asks half a dozen times."""
 
 
-def make_current(span: Span) -> Token[Span]:
+def make_span_current(span: Span) -> Token[Span]:
     """Makes a span the current one; for implementations of `Span`, and for spans that end later than the block does."""
     return _current.set(span)
 
@@ -101,7 +101,7 @@ def restore_span(token: Token[Span]) -> None:
 
 def error_type_name(error: BaseException) -> str:
     """Returns the name of an error's class. Its message stays out of spans, because it may contain content."""
-    return CANCELLED if isinstance(error, asyncio.CancelledError) else type(error).__name__
+    return CANCELLED_ERROR_TYPE if isinstance(error, asyncio.CancelledError) else type(error).__name__
 
 
 def trace_span(

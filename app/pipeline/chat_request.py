@@ -91,7 +91,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
     the answer, or None if the answer is not stored."""
 
     @property
-    def end_user(self) -> str | None:
+    def end_user_digest(self) -> str | None:
         """A digest of the application's name for its end user; None if the request names no end user."""
         if not any(field in self.raw_fields for field in END_USER_FIELDS):
             return None

@@ -17,13 +17,24 @@ from app.context.plan.outline import SummarizeMode
 from app.errors import GatewayError, StoreUnavailable, drop_tracebacks
 from app.observability.log import set_log_conversation
 from app.observability.request_facts import record_error
-from app.observability.tracing import COMPACTED, CONVERSATION, STREAMED, current_span, trace_span
+from app.observability.tracing import (
+    COMPACTED_ATTRIBUTE,
+    CONVERSATION_ATTRIBUTE,
+    STREAMED_ATTRIBUTE,
+    current_span,
+    trace_span,
+)
 from app.pipeline.admission.answer_replay import render_stored_answer
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.call.search_tool_loop import SearchToolLoop
 from app.pipeline.call.upstream_call import UpstreamAnswer
 from app.pipeline.chat_request import ChatRequest
-from app.pipeline.compact.turn_compaction import TurnCompactionTask, TurnCompactor, may_compact, resolve_without_store
+from app.pipeline.compact.turn_compaction import (
+    TurnCompactionTask,
+    TurnCompactor,
+    may_compact,
+    resolve_turn_without_store,
+)
 from app.pipeline.persist.turn_writer import TurnWriter
 from app.pipeline.resolve.conversation_resolver import ConversationResolver
 from app.pipeline.resolve.held_leases import HeldLeases
@@ -33,9 +44,9 @@ from app.pipeline.respond.answer import Answer, StreamedAnswer
 from app.pipeline.respond.context_status import ContextReport, select_forwarded_headers
 from app.pipeline.respond.response_delivery import ResponseDelivery, build_context_report
 from app.pipeline.respond.stream_frames import CompactionProgressStream, render_error_frames
-from app.pipeline.respond.turn_metrics import record_view_facts
+from app.pipeline.respond.turn_metrics import log_and_trace_report
 from app.pipeline.turn import Turn, View
-from app.pipeline.view.pins import PinUpdater, check_request_pins
+from app.pipeline.view.pins import PinUpdater, check_request_pin_share
 from app.pipeline.view.quotations import QuotationBuilder
 from app.pipeline.view.view_builder import ViewBuilder
 
@@ -46,7 +57,7 @@ HEARTBEAT_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Clocks:
+class ClockAndIds:
     """The sources of time and of ids. They are arguments, so that tests control them."""
 
     unix_seconds: Callable[[], float]
@@ -69,7 +80,7 @@ class Pipeline:
         pin_updater: PinUpdater,
         model_contexts: ModelContexts,
         tasks: BackgroundTasks,
-        clocks: Clocks,
+        clock_and_ids: ClockAndIds,
     ) -> None:
         self._conversation_resolver = conversation_resolver
         self._view_builder = view_builder
@@ -81,7 +92,7 @@ class Pipeline:
         self._pin_updater = pin_updater
         self._model_contexts = model_contexts
         self._tasks = tasks
-        self._clocks = clocks
+        self._clock_and_ids = clock_and_ids
 
     async def answer(self, request: ChatRequest) -> Answer:
         """Answers a chat completion.
@@ -100,7 +111,7 @@ class Pipeline:
             if turn.resolved_request.is_stored:
                 set_log_conversation(turn.resolved_request.conversation.id)
                 if (span := current_span()).is_recording:
-                    span.set_shared({CONVERSATION: turn.resolved_request.conversation.id})
+                    span.set_shared({CONVERSATION_ATTRIBUTE: turn.resolved_request.conversation.id})
             if turn.resolved_request.stored_answer is not None:
                 # A replayed answer adds nothing to the log, so the lease is released before the replay is rendered.
                 await held_leases.release()
@@ -116,9 +127,9 @@ class Pipeline:
                 # Only a client that accepts progress events gets a stream before the answer. If the store can serve the
                 # summary at once, `wait_for_start` is false and the client gets a normal answer.
                 if request.stream and request.event_style != "off" and await compaction.wait_for_start():
-                    return self._start_early_stream(turn, view, compaction, held_leases)
+                    return self._build_compaction_progress_answer(turn, view, compaction, held_leases)
                 view = await compaction.wait_for_view()
-            return await self._deliver_answer(turn, view, held_leases)
+            return await self._call_upstream_and_deliver(turn, view, held_leases)
         except BaseException as error:
             # BaseException, because a cancelled request must release its lease, too. Without the release, the next
             # append to the conversation would wait until the lease expires.
@@ -132,13 +143,13 @@ class Pipeline:
         """Plans the view with the summaries that exist now. If the store is unavailable, the view is built from the
         client history alone, unless the request needs the store."""
         budget = self._view_builder.compute_budget(turn)
-        check_request_pins(turn.request, turn.resolved_request, turn.policy, budget)
+        check_request_pin_share(turn.request, turn.resolved_request, turn.policy, budget)
         try:
-            return await self._search_tool_loop.plan_view(turn, budget, _choose_summarize(turn))
+            return await self._search_tool_loop.plan_view_with_tool(turn, budget, _choose_summarize_mode(turn))
         except StoreUnavailable:
             if turn.resolved_request.needs_store:
                 raise
-            turn = await resolve_without_store(self._conversation_resolver, turn)
+            turn = await resolve_turn_without_store(self._conversation_resolver, turn)
             return turn, await self._view_builder.build_view(turn, budget, summarize="never")
 
     def _build_error_headers(self, turn: Turn, view: View | None) -> dict[str, str]:
@@ -147,7 +158,7 @@ class Pipeline:
         headers = {}
         if view is not None:
             context_report = build_context_report(turn, view)
-            record_view_facts(turn.request, context_report)
+            log_and_trace_report(turn.request, context_report)
             headers = context_report.build_headers(turn.request.request_id)
         # The id of a conversation that this request was to create is withheld: its first write may not have happened,
         # and the client would get "not found" for that id.
@@ -169,7 +180,7 @@ class Pipeline:
         async with HeldLeases() as held_leases:
             turn = await self._resolve_turn(replace(request, context_mode="stateless"), held_leases)
         budget = self._view_builder.compute_budget(turn)
-        tokens = budget.calibrate_tokens(turn.instructions_tokens + turn.resolved_request.log_tokens)
+        tokens = budget.calibrate_tokens(turn.planned_instructions_tokens + turn.resolved_request.log_tokens)
         return {
             "object": "context.count",
             "model": request.model,
@@ -180,14 +191,14 @@ class Pipeline:
             "compacts_above": compute_compaction_threshold(turn.policy, budget, has_summaries=False),
         }
 
-    def _start_early_stream(
+    def _build_compaction_progress_answer(
         self, turn: Turn, view: View, compaction: TurnCompactionTask, held_leases: HeldLeases
     ) -> StreamedAnswer:
         context_report = build_context_report(turn, view)
-        frames = self._stream_with_compaction(turn, view, compaction, held_leases, context_report)
+        frames = self._stream_progress_then_answer(turn, view, compaction, held_leases, context_report)
         return StreamedAnswer(context_report.build_headers(turn.request.request_id, is_summarizing=True), frames)
 
-    async def _stream_with_compaction(
+    async def _stream_progress_then_answer(
         self,
         turn: Turn,
         view: View,
@@ -197,8 +208,8 @@ class Pipeline:
     ) -> AsyncGenerator[bytes, None]:
         """Streams progress events while the compaction runs, then the answer."""
         progress_stream = CompactionProgressStream(
-            completion_id=self._clocks.new_completion_id(),
-            created=int(self._clocks.unix_seconds()),
+            completion_id=self._clock_and_ids.new_completion_id(),
+            created=int(self._clock_and_ids.unix_seconds()),
             model=turn.request.model,
             style=turn.request.event_style,
             fields=context_report.render_status_fields(),
@@ -208,7 +219,7 @@ class Pipeline:
             yield progress_stream.render_start(
                 {
                     "type": "compaction_started",
-                    "input_tokens": view.uncompacted_tokens,
+                    "input_tokens": view.tokens_before_compaction,
                     "context_window": view.budget.window,
                 }
             )
@@ -218,8 +229,8 @@ class Pipeline:
             outcome = "compaction_failed" if view.compaction.get("outcome") == "failed" else "compaction_completed"
             current_span().add_event(outcome)
             event = {"type": outcome, "duration_ms": view.compaction["duration_ms"]}
-            yield progress_stream.render_end(event, build_context_report(turn, view).render_status_fields())
-            upstream_answer, turn, view = await self._call_upstream(turn, view)
+            yield progress_stream.render_outcome(event, build_context_report(turn, view).render_status_fields())
+            upstream_answer, turn, view = await self._call_upstream_storing_question(turn, view)
         except GatewayError as error:
             # The response has begun, so the status code is sent already: the error becomes an error event at the end of
             # the stream.
@@ -240,12 +251,12 @@ class Pipeline:
             async for frame in frames:
                 yield frame
 
-    async def _deliver_answer(self, turn: Turn, view: View, held_leases: HeldLeases) -> Answer:
+    async def _call_upstream_and_deliver(self, turn: Turn, view: View, held_leases: HeldLeases) -> Answer:
         """Calls the upstream and returns the answer. A streamed answer is returned when the upstream has begun to
         answer."""
-        upstream_answer, turn, view = await self._call_upstream(turn, view)
+        upstream_answer, turn, view = await self._call_upstream_storing_question(turn, view)
         if not turn.request.stream:
-            return await self._response_delivery.deliver_whole(turn, view, upstream_answer, held_leases)
+            return await self._response_delivery.deliver_whole_answer(turn, view, upstream_answer, held_leases)
         context_report = build_context_report(turn, upstream_answer.sent_view)
         headers = {
             **select_forwarded_headers(upstream_answer.reply.headers),
@@ -255,7 +266,7 @@ class Pipeline:
             headers, self._response_delivery.deliver_stream(turn, view, upstream_answer, held_leases, context_report)
         )
 
-    async def _call_upstream(self, turn: Turn, view: View) -> tuple[UpstreamAnswer, Turn, View]:
+    async def _call_upstream_storing_question(self, turn: Turn, view: View) -> tuple[UpstreamAnswer, Turn, View]:
         """Calls the upstream while the new messages of the request are written to the store.
 
         Returns:
@@ -265,27 +276,29 @@ class Pipeline:
         # After the quotations: only now is it known whether the view hides any message that a search could find.
         turn = self._search_tool_loop.remove_unneeded_tool(turn, view)
         if (span := current_span()).is_recording:
-            span.set_shared({COMPACTED: bool(view.plan.summaries), STREAMED: turn.request.stream})
+            span.set_shared({COMPACTED_ATTRIBUTE: bool(view.plan.summaries), STREAMED_ATTRIBUTE: turn.request.stream})
         request = turn.request
         # Only a turn that nobody can observe before its answer is complete may delay its question (see `TurnWriter`).
-        has_one_answer = not request.stream and turn.search_tool_state is None and request.on_answer is None
+        has_one_answer = not request.stream and turn.search_tool_session is None and request.on_answer is None
         # The write starts before the call and is awaited after it: the time of the write is hidden behind the model's
         # latency.
         question_write = self._turn_writer.start_question_write(turn.resolved_request, may_delay=has_one_answer)
         try:
-            upstream_answer, turn, view = await self._search_tool_loop.call_upstream(turn, view, self._turn_compactor)
+            upstream_answer, turn, view = await self._search_tool_loop.call_with_tool_fallback(
+                turn, view, self._turn_compactor
+            )
         except BaseException:
             # Shielded: if the client has disconnected, this task is cancelled, and a question without an answer would
             # stay in the log.
-            await self._tasks.run_shielded(self._withdraw_question(question_write))
+            await self._tasks.run_shielded(self._erase_unanswered_conversation(question_write))
             raise
         try:
-            resolved_request = self._turn_writer.join_delayed_question(
+            resolved_request = self._turn_writer.defer_question_to_answer(
                 question_write
             ) or await self._turn_writer.finish_question_write(question_write)
         except asyncio.CancelledError:
             await upstream_answer.reply.aclose()
-            await self._tasks.run_shielded(self._withdraw_question(question_write))
+            await self._tasks.run_shielded(self._erase_unanswered_conversation(question_write))
             raise
         except StoreUnavailable as error:
             # The model has answered already. A request that does not need the store gets the answer, which is then not
@@ -304,21 +317,21 @@ class Pipeline:
             resolved_request = replace(resolved_request, instructions_tokens=instructions_tokens)
         turn = replace(turn, resolved_request=resolved_request)
         if turn.request.stream:
-            upstream_answer = await self._read_first_event(turn, upstream_answer)
+            upstream_answer = await self._start_answer_stream(turn, upstream_answer)
         return upstream_answer, turn, view
 
-    async def _read_first_event(self, turn: Turn, upstream_answer: UpstreamAnswer) -> UpstreamAnswer:
+    async def _start_answer_stream(self, turn: Turn, upstream_answer: UpstreamAnswer) -> UpstreamAnswer:
         """Waits until the stream has something to show. The model may run searches first, and these may fail."""
         try:
-            return await self._search_tool_loop.start_stream(turn, upstream_answer)
+            return await self._search_tool_loop.start_streamed_rounds(turn, upstream_answer)
         except BaseException:
-            await self._tasks.run_shielded(self._turn_writer.remove_unanswered_question(turn.resolved_request))
+            await self._tasks.run_shielded(self._turn_writer.erase_unanswered_conversation(turn.resolved_request))
             raise
 
-    async def _withdraw_question(self, question_write: PendingWrite) -> None:
+    async def _erase_unanswered_conversation(self, question_write: PendingWrite) -> None:
         """Removes the request's new messages from the log, because the upstream gave no answer."""
         try:
-            await self._turn_writer.remove_unanswered_question(
+            await self._turn_writer.erase_unanswered_conversation(
                 await self._turn_writer.finish_question_write(question_write)
             )
         except GatewayError as error:
@@ -328,5 +341,5 @@ class Pipeline:
             log.warning("an unanswered question could not be taken back: %s", error.message)
 
 
-def _choose_summarize(turn: Turn) -> SummarizeMode:
+def _choose_summarize_mode(turn: Turn) -> SummarizeMode:
     return turn.request.summarize if may_compact(turn) else "never"

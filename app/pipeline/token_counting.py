@@ -26,14 +26,16 @@ class MessageCounter:
     def find_token_counter(self, encoding: str) -> TokenCounter:
         return self._find_token_counter(encoding)
 
-    async def count_messages(self, messages: Sequence[Message], encoding: str) -> list[int]:
+    async def count_message_tokens(self, messages: Sequence[Message], encoding: str) -> list[int]:
         """Returns the raw tokens of each message."""
         count = self._find_token_counter(encoding).count_message
         if must_count_off_event_loop(count_message_bytes(messages)):
             return await asyncio.to_thread(lambda: [count(message.body) for message in messages])
         return [count(message.body) for message in messages]
 
-    async def count_instructions(self, instructions: Sequence[Message], request: ChatRequest, encoding: str) -> int:
+    async def count_instruction_tokens(
+        self, instructions: Sequence[Message], request: ChatRequest, encoding: str
+    ) -> int:
         """Returns the raw tokens of the leading system messages, the tool schemas and the fixed overhead of a
         request."""
         fields = request.raw_fields

@@ -12,7 +12,7 @@ from app.context.calibration import Calibration, CountedPrompt, digest_instructi
 from app.context.plan.budget import Budget
 from app.context.plan.outline import Outline, Plan
 from app.context.plan.policy import ContextPolicy
-from app.pipeline.call.search_tool import SearchToolOffer
+from app.pipeline.call.search_tool import SearchToolSession
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.resolved_request import ResolvedRequest
 from app.pipeline.token_counting import SCHEMA_FIELDS
@@ -36,7 +36,7 @@ class Turn(msgspec.Struct, frozen=True):
     calibration: Calibration
     summarizer_input_tokens: int
     resolved_request: ResolvedRequest
-    search_tool_state: SearchToolOffer | None = None
+    search_tool_session: SearchToolSession | None = None
     """Set if the request offers the search tool to the model."""
 
     @property
@@ -50,7 +50,7 @@ class Turn(msgspec.Struct, frozen=True):
         return bind_client_key(self.request.caller.authorization, self.target.deployments[0].provider)
 
     @property
-    def instructions_tokens(self) -> int:
+    def planned_instructions_tokens(self) -> int:
         """The raw tokens of the instructions for planning: our count, and what the provider was seen to add to it."""
         calibration, own_count = self.calibration, self.resolved_request.instructions_tokens
         if not calibration.reports and not calibration.attachments:
@@ -64,7 +64,7 @@ class Turn(msgspec.Struct, frozen=True):
         schemas = {name: bytes(fields[name]) for name in SCHEMA_FIELDS & fields.keys()}
         return digest_instructions((bytes(message.raw) for message in self.resolved_request.instructions), schemas)
 
-    def count_prompt(self, view: View) -> CountedPrompt:
+    def build_counted_prompt(self, view: View) -> CountedPrompt:
         """Returns our raw count of the prompt that is sent with a view, for the calibration."""
         own_count = self.resolved_request.instructions_tokens
         return CountedPrompt(
@@ -97,7 +97,7 @@ class View(msgspec.Struct, frozen=True):
         """Calibrated tokens of the prompt."""
         return self.budget.calibrate_tokens(self.plan.prompt_tokens)
 
-    def compute_output_limit(self, added_tokens: int = 0) -> int | None:
+    def compute_lowered_output_limit(self, added_tokens: int = 0) -> int | None:
         """Returns the output limit to send in place of the client's; None if the client's is sent.
 
         Args:
@@ -109,7 +109,7 @@ class View(msgspec.Struct, frozen=True):
         return max(1, self.provider_output_limit - added_estimate)
 
     @property
-    def uncompacted_tokens(self) -> int:
+    def tokens_before_compaction(self) -> int:
         """Calibrated tokens of a prompt that uses all stored summaries and shortens nothing else."""
         outline = self.outline
         covered_tokens = outline.summaries[-1].tokens_total if outline.summaries else 0

@@ -33,10 +33,12 @@ def find_contradictions(settings: Settings) -> Iterator[Contradiction]:
     if active is not None and active not in settings.encryption.keys:
         yield ("encryption", "active"), f"there is no key {active!r}; {suggest_names(active, settings.encryption.keys)}"
     for name, provider in settings.providers.items():
-        unusable = list(_check_base_url(("providers", name, "base_url"), provider.base_url))
+        address_contradictions = list(_check_base_url(("providers", name, "base_url"), provider.base_url))
         # Whether a provider may go without a key depends on its address, so the key is checked for usable addresses
         # only.
-        yield from unusable or _check_own_key(("providers", name, "api_key"), provider, settings.auth.mode)
+        yield from address_contradictions or _check_provider_key(
+            ("providers", name, "api_key"), provider, settings.auth.mode
+        )
         if not provider.auth_header.strip():
             yield ("providers", name, "auth_header"), "expected the name of a header, such as 'authorization'"
         if provider.proxy:
@@ -51,7 +53,7 @@ def find_contradictions(settings: Settings) -> Iterator[Contradiction]:
 
 
 def _check_database(settings: Settings) -> Iterator[Contradiction]:
-    scheme, _, rest = settings.database.url.get_secret_value().partition("://")
+    scheme, _, database_path = settings.database.url.get_secret_value().partition("://")
     path: SettingPath = ("database", "url")
     if scheme not in _DATABASE_SCHEMES:
         # The message shows known schemes only, and never the URL: its text may be a password. A long text is no
@@ -59,7 +61,7 @@ def _check_database(settings: Settings) -> Iterator[Contradiction]:
         nearest_scheme = find_nearest_name(scheme, _DATABASE_SCHEMES) if len(scheme) < 32 else None
         suggestion_text = f"; did you mean '{nearest_scheme}://…'?" if nearest_scheme else ""
         yield path, f"expected 'sqlite+aiosqlite:///FILE', 'postgresql+asyncpg://…' or 'memory://'{suggestion_text}"
-    elif scheme.startswith("sqlite") and not re.match(r"/(?!:memory:|\?)[^?]", rest):
+    elif scheme.startswith("sqlite") and not re.match(r"/(?!:memory:|\?)[^?]", database_path):
         yield path, "expected a file after three slashes, or four for an absolute path; in memory is 'memory://'"
     elif scheme == "memory" and settings.server.workers > 1:
         yield ("server", "workers"), "several workers cannot share memory://; use 1, or PostgreSQL"
@@ -104,12 +106,12 @@ def _check_ca_file(path: SettingPath, file: str) -> Iterator[Contradiction]:
         yield path, f"{file!r} holds no certificate in PEM form, which begins with '-----BEGIN CERTIFICATE-----'"
 
 
-def _check_own_key(path: SettingPath, provider: Provider, mode: str) -> Iterator[Contradiction]:
+def _check_provider_key(path: SettingPath, provider: Provider, mode: str) -> Iterator[Contradiction]:
     """Checks that in mode `keys` a provider on the internet has a key: in this mode no client's key is passed on."""
     if mode == "keys" and not provider.has_own_key and not provider.has_private_address:
-        where = "this provider is neither on this machine nor in a private network"
-        missing = f"missing: in mode 'keys' no client's key is passed on, and {where}"
-        yield path, f"{missing}; if the provider needs no key, write any word, such as 'none'"
+        location_text = "this provider is neither on this machine nor in a private network"
+        problem = f"missing: in mode 'keys' no client's key is passed on, and {location_text}"
+        yield path, f"{problem}; if the provider needs no key, write any word, such as 'none'"
 
 
 def _check_traces(traces: Traces) -> Iterator[Contradiction]:
@@ -191,14 +193,14 @@ def _check_fallbacks(path: SettingPath, name: str, model: Model, settings: Setti
     for index, fallback in enumerate(model.fallbacks):
         if fallback == EVERY_MODEL:
             yield (*path, "fallbacks", index), f"'{EVERY_MODEL}' is not the name of a model"
-        elif not _is_served(fallback, settings):
+        elif not _is_model_served(fallback, settings):
             model_names = sorted(set(settings.models) - {EVERY_MODEL, name})
             yield (*path, "fallbacks", index), f"there is no model {fallback!r}; {suggest_names(fallback, model_names)}"
         elif fallback in model.fallbacks[:index]:
             yield (*path, "fallbacks", index), f"{fallback!r} is named twice"
     cycle = _find_fallback_cycle(name, settings)
     # Each model of a cycle finds the same cycle. Only the first by name reports it.
-    if cycle and name == min(_find_model_entry(member, settings) for member in cycle):
+    if cycle and name == min(_choose_model_entry_name(member, settings) for member in cycle):
         yield (*path, "fallbacks"), f"goes round in a circle: {' → '.join(map(repr, cycle))}"
 
 
@@ -208,9 +210,9 @@ def _find_fallback_cycle(start: str, settings: Settings) -> list[str]:
     visited: set[str] = set()
     while paths:
         path = paths.pop()
-        model = settings.models.get(_find_model_entry(path[-1], settings))
+        model = settings.models.get(_choose_model_entry_name(path[-1], settings))
         for fallback in model.fallbacks if model else ():
-            if _find_model_entry(fallback, settings) == start:
+            if _choose_model_entry_name(fallback, settings) == start:
                 return [*path, fallback]
             if fallback not in visited:
                 visited.add(fallback)
@@ -218,12 +220,12 @@ def _find_fallback_cycle(start: str, settings: Settings) -> list[str]:
     return []
 
 
-def _find_model_entry(model: str, settings: Settings) -> str:
+def _choose_model_entry_name(model: str, settings: Settings) -> str:
     """Returns the key in `models` that serves a model name."""
     return model if model in settings.models else EVERY_MODEL
 
 
-def _is_served(model: str, settings: Settings) -> bool:
+def _is_model_served(model: str, settings: Settings) -> bool:
     # The simulator refuses every other name.
     if settings.uses_simulated_model:
         return model.startswith("sim")
@@ -237,11 +239,12 @@ def _check_policy_name(path: SettingPath, name: str, settings: Settings) -> Iter
 
 
 def _check_policy(path: SettingPath, policy: Policy, settings: Settings) -> Iterator[Contradiction]:
-    usable = 1 - policy.reserve_ratio
-    if policy.threshold_ratio >= usable:
+    max_threshold = 1 - policy.reserve_ratio
+    if policy.threshold_ratio >= max_threshold:
         yield (
             (*path, "threshold_ratio"),
-            f"expected less than {usable:g}, which is what reserve_ratio {policy.reserve_ratio:g} leaves of the window",
+            f"expected less than {max_threshold:g}, "
+            f"which is what reserve_ratio {policy.reserve_ratio:g} leaves of the window",
         )
     # A ratio at or above the threshold would trigger the next compaction with the first view after one.
     for name in ("buffer_max_ratio", "fold_ratio", "regrow_ratio"):
@@ -252,11 +255,14 @@ def _check_policy(path: SettingPath, policy: Policy, settings: Settings) -> Iter
     if policy.hard_clear_ratio < policy.soft_trim_ratio:
         yield (*path, "hard_clear_ratio"), f"expected at least soft_trim_ratio ({policy.soft_trim_ratio:g})"
     model_paths = [("model",), *(("fallbacks", index) for index in range(len(policy.summarizer.fallbacks)))]
-    for where, model in zip(model_paths, (policy.summarizer.model, *policy.summarizer.fallbacks), strict=True):
+    for model_path, model in zip(model_paths, (policy.summarizer.model, *policy.summarizer.fallbacks), strict=True):
         # `*` is served as an entry, but it is no name that can be sent to a provider.
-        if model != SAME_MODEL and (model == EVERY_MODEL or not _is_served(model, settings)):
+        if model != SAME_MODEL and (model == EVERY_MODEL or not _is_model_served(model, settings)):
             model_names = {SAME_MODEL, *settings.models} - {EVERY_MODEL}
-            yield (*path, "summarizer", *where), f"there is no model {model!r}; {suggest_names(model, model_names)}"
+            yield (
+                (*path, "summarizer", *model_path),
+                f"there is no model {model!r}; {suggest_names(model, model_names)}",
+            )
 
 
 def _check_trigger(path: SettingPath, policy: Policy) -> Iterator[Contradiction]:

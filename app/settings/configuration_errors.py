@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
-from app.settings.key_tree import child_keys, find_type, list_setting_paths
+from app.settings.key_tree import find_setting_type, list_child_keys, list_setting_paths
 
 SettingPath = tuple[str | int, ...]
 """The place of a setting: keys and list positions, from the top of the settings."""
@@ -46,9 +46,9 @@ class ConfigurationFault:
     source: str | None = None
 
     def __str__(self) -> str:
-        where = [format_path(self.path)] if self.path else []
-        where += ([f"({self.source})"] if where else [self.source]) if self.source else []
-        return f"{' '.join(where)}: {self.message}"
+        places = [format_setting_path(self.path)] if self.path else []
+        places += ([f"({self.source})"] if places else [self.source]) if self.source else []
+        return f"{' '.join(places)}: {self.message}"
 
 
 class ConfigurationError(Exception):
@@ -60,7 +60,7 @@ class ConfigurationError(Exception):
         self.faults = tuple(faults)
 
 
-def format_path(path: Sequence[str | int]) -> str:
+def format_setting_path(path: Sequence[str | int]) -> str:
     """Returns a path as the documentation writes it: `models."gpt-4.1".deployments[0].provider`."""
     text = ""
     for part in path:
@@ -71,7 +71,7 @@ def format_path(path: Sequence[str | int]) -> str:
     return text
 
 
-def find_source(path: SettingPath, sources: Mapping[SettingPath, str]) -> str | None:
+def find_setting_source(path: SettingPath, sources: Mapping[SettingPath, str]) -> str | None:
     """Returns where a value came from: its own source, else the source of the nearest section around it."""
     return next((sources[path[:end]] for end in range(len(path), 0, -1) if path[:end] in sources), None)
 
@@ -93,11 +93,11 @@ def suggest_names(word: str, valid: Iterable[str]) -> str:
     return f"valid: {', '.join(map(repr, names))}" if names else "there are none"
 
 
-def build_fault(error: ErrorDetails, sources: Mapping[SettingPath, str]) -> ConfigurationFault:
+def build_configuration_fault(error: ErrorDetails, sources: Mapping[SettingPath, str]) -> ConfigurationFault:
     """Builds the fault for a pydantic error. The message quotes the value only if the value cannot be a secret."""
     location: SettingPath = error["loc"]
     kind = error["type"]
-    source = find_source(location, sources)
+    source = find_setting_source(location, sources)
     # pydantic's marker for a wrong key of a map; the key itself stands before the marker.
     if location[-1:] == ("[key]",):
         return ConfigurationFault(location[:-1], "expected a name of letters, digits, '.', '_' and '-'", source)
@@ -138,13 +138,13 @@ def _describe_expected(error: ErrorDetails) -> str:
 def _describe_unknown_setting(location: SettingPath) -> str:
     # A similar name in the same section first, then the same name in another section, then all names of the section.
     *parent, word = location
-    nearest_name = find_nearest_name(str(word), child_keys(find_type(tuple(parent))))
+    nearest_name = find_nearest_name(str(word), list_child_keys(find_setting_type(tuple(parent))))
     if nearest_name:
-        return f"unknown setting; did you mean {format_path((*parent, nearest_name))!r}?"
+        return f"unknown setting; did you mean {format_setting_path((*parent, nearest_name))!r}?"
     elsewhere = [path for path in list_setting_paths() if path[-1] == word]
     if elsewhere:
-        return f"unknown setting here; did you mean {format_path(elsewhere[0])!r}?"
-    return f"unknown setting; {suggest_names(str(word), child_keys(find_type(tuple(parent))))}"
+        return f"unknown setting here; did you mean {format_setting_path(elsewhere[0])!r}?"
+    return f"unknown setting; {suggest_names(str(word), list_child_keys(find_setting_type(tuple(parent))))}"
 
 
 def _shorten_value(value: Any) -> str:

@@ -12,7 +12,15 @@ from typing import Any
 import yaml
 
 from app.settings.configuration_errors import ConfigurationFault, SettingPath
-from app.settings.key_tree import ANY_NAME, child_keys, child_type, find_type, is_map, is_scalar, list_setting_paths
+from app.settings.key_tree import (
+    ANY_NAME,
+    find_child_type,
+    find_setting_type,
+    is_map_type,
+    is_scalar_type,
+    list_child_keys,
+    list_setting_paths,
+)
 from app.settings.layers import SettingsLayer
 from app.settings.yaml_file import parse_yaml_value
 
@@ -45,7 +53,7 @@ def read_environment(
     layer = SettingsLayer()
     # Sorted, so that faults and overlapping variables do not depend on the order of the environment.
     for variable in sorted(environ):
-        if environ[variable] and variable.startswith(VARIABLE_PREFIX) and not _is_no_setting(variable):
+        if environ[variable] and variable.startswith(VARIABLE_PREFIX) and not _is_ignored_variable(variable):
             _read_variable(layer, variable, environ[variable], lower_values, is_referred_to=variable in references)
     return layer
 
@@ -55,7 +63,7 @@ def variable_name(path: tuple[str, ...]) -> str:
     return VARIABLE_PREFIX + "__".join(re.sub(r"[^A-Z0-9]", "_", key.upper()) for key in path)
 
 
-def _is_no_setting(variable: str) -> bool:
+def _is_ignored_variable(variable: str) -> bool:
     if variable in (CONFIG_VARIABLE, DEFAULTS_VARIABLE, CLIENT_KEY_VARIABLE) or variable.startswith(TESTS_PREFIX):
         return True
     return _KUBERNETES_VARIABLES.fullmatch(variable) is not None
@@ -64,8 +72,8 @@ def _is_no_setting(variable: str) -> bool:
 def _read_variable(
     layer: SettingsLayer, variable: str, text: str, lower_values: Mapping[str, Any], *, is_referred_to: bool
 ) -> None:
-    path = _find_path(variable, lower_values)
-    node = find_type(path)
+    path = _find_setting_path(variable, lower_values)
+    node = find_setting_type(path)
     # A file may take values from variables of any name, such as `${CONCERTINA_PEPPER}`.
     if node is None and is_referred_to:
         return
@@ -75,7 +83,7 @@ def _read_variable(
     # Scalars stay text, so that YAML does not turn a key such as `12345` or `no` into another type. pydantic parses
     # numbers and booleans.
     value: Any = text
-    if not is_scalar(node):
+    if not is_scalar_type(node):
         try:
             value = parse_yaml_value(text)
         except (yaml.YAMLError, ValueError):
@@ -86,14 +94,14 @@ def _read_variable(
     layer.set_value(path, value, variable)
 
 
-def _find_path(variable: str, lower_values: Mapping[str, Any]) -> SettingPath:
+def _find_setting_path(variable: str, lower_values: Mapping[str, Any]) -> SettingPath:
     """Returns the path that a variable sets: each segment in lower case, or the key of `lower_values` that it means."""
     path: SettingPath = ()
     lower_section: Any = lower_values
     for segment in variable.removeprefix(VARIABLE_PREFIX).split("__"):
         key = segment.lower()
         # Only a map has keys of the operator's choice. The keys of sections are fixed and match as they are.
-        if is_map(find_type(path)) and isinstance(lower_section, dict):
+        if is_map_type(find_setting_type(path)) and isinstance(lower_section, dict):
             key = next((name for name in lower_section if _normalize_name(name) == _normalize_name(segment)), key)
         lower_section = lower_section.get(key) if isinstance(lower_section, dict) else None
         path = (*path, key)
@@ -110,10 +118,10 @@ def _suggest_variable(path: SettingPath) -> str:
     # Paths with names of the operator's choice have no fixed variable. The loop builds theirs from the names in `path`.
     candidates = [variable_name(known) for known in list_setting_paths() if ANY_NAME not in known]
     for end in range(len(names)):
-        candidates += [variable_name((*names[:end], key)) for key in child_keys(find_type(names[:end]))]
-        if is_map(find_type(names[:end])):
-            entry = child_type(find_type(names[:end]), ANY_NAME)
-            candidates += [variable_name((*names[:end], names[end], key)) for key in child_keys(entry)]
+        candidates += [variable_name((*names[:end], key)) for key in list_child_keys(find_setting_type(names[:end]))]
+        if is_map_type(find_setting_type(names[:end])):
+            entry = find_child_type(find_setting_type(names[:end]), ANY_NAME)
+            candidates += [variable_name((*names[:end], names[end], key)) for key in list_child_keys(entry)]
     # Stricter than for single names: all variables share a prefix, so even unlike ones are similar.
     similar_variables = difflib.get_close_matches(variable_name(names), candidates, n=1, cutoff=0.75)
     return (

@@ -19,14 +19,14 @@ ANY_POSITION = "[]"
 """Stands for a position in a list, in the same paths."""
 
 
-def child_keys(node: Any) -> tuple[str, ...]:
+def list_child_keys(node: Any) -> tuple[str, ...]:
     """Returns the fixed keys below a type: the settings of a section; an empty tuple for other types."""
-    return tuple(node.model_fields) if _is_section(node) else ()
+    return tuple(node.model_fields) if _is_section_type(node) else ()
 
 
-def child_type(node: Any, key: str | int) -> Any:
+def find_child_type(node: Any, key: str | int) -> Any:
     """Returns the type below `node` at `key`; None if there is none. Every key of a map or list has the same type."""
-    if _is_section(node):
+    if _is_section_type(node):
         field = node.model_fields.get(str(key))
         return _unwrap_annotation(field.annotation) if field else None
     if get_origin(node) is dict:
@@ -36,11 +36,11 @@ def child_type(node: Any, key: str | int) -> Any:
     return None
 
 
-def find_type(path: tuple[str | int, ...]) -> Any:
+def find_setting_type(path: tuple[str | int, ...]) -> Any:
     """Returns the type of the setting at `path`; None if there is none."""
     node: Any = Settings
     for key in path:
-        node = child_type(node, key)
+        node = find_child_type(node, key)
     return node
 
 
@@ -52,25 +52,25 @@ def list_setting_paths() -> tuple[tuple[str, ...], ...]:
     return tuple(_walk_setting_paths(Settings, ()))
 
 
-def is_map(node: Any) -> bool:
+def is_map_type(node: Any) -> bool:
     """Says whether the operator chooses the keys below this type."""
     return get_origin(node) is dict
 
 
-def is_scalar(node: Any) -> bool:
+def is_scalar_type(node: Any) -> bool:
     """Says whether a value of this type is plain text, and not a section, map or list."""
-    return not (_is_section(node) or is_map(node) or get_origin(node) is tuple)
+    return not (_is_section_type(node) or is_map_type(node) or get_origin(node) is tuple)
 
 
 def _walk_setting_paths(node: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    if _is_section(node):
+    if _is_section_type(node):
         for name in node.model_fields:
-            yield from _walk_setting_paths(child_type(node, name), (*path, name))
+            yield from _walk_setting_paths(find_child_type(node, name), (*path, name))
     # Maps and lists of plain values, such as `headers`, are one setting.
-    elif is_map(node) and _is_section(child_type(node, ANY_NAME)):
-        yield from _walk_setting_paths(child_type(node, ANY_NAME), (*path, ANY_NAME))
-    elif get_origin(node) is tuple and _is_section(child_type(node, 0)):
-        yield from _walk_setting_paths(child_type(node, 0), (*path, ANY_POSITION))
+    elif is_map_type(node) and _is_section_type(find_child_type(node, ANY_NAME)):
+        yield from _walk_setting_paths(find_child_type(node, ANY_NAME), (*path, ANY_NAME))
+    elif get_origin(node) is tuple and _is_section_type(find_child_type(node, 0)):
+        yield from _walk_setting_paths(find_child_type(node, 0), (*path, ANY_POSITION))
     else:
         yield path
 
@@ -82,5 +82,5 @@ def _unwrap_annotation(annotation: Any) -> Any:
     return _unwrap_annotation(annotation.__origin__) if hasattr(annotation, "__metadata__") else annotation
 
 
-def _is_section(node: Any) -> bool:
+def _is_section_type(node: Any) -> bool:
     return isinstance(node, type) and issubclass(node, BaseModel)

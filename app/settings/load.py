@@ -20,13 +20,13 @@ from app.settings.configuration_errors import (
     ConfigurationError,
     ConfigurationFault,
     SettingPath,
-    build_fault,
-    find_source,
-    format_path,
+    build_configuration_fault,
+    find_setting_source,
+    format_setting_path,
     is_misplaced_section,
 )
 from app.settings.environment import CLIENT_KEY_VARIABLE, CONFIG_VARIABLE, DEFAULTS_VARIABLE, read_environment
-from app.settings.key_tree import child_keys, child_type, is_map
+from app.settings.key_tree import find_child_type, is_map_type, list_child_keys
 from app.settings.layers import SettingsLayer
 from app.settings.sections import Settings
 from app.settings.yaml_file import read_yaml_file
@@ -51,7 +51,7 @@ def load_settings(
     Raises:
         ConfigurationError: with all faults of all sources.
     """
-    merged = SettingsLayer(_build_default_values())
+    merged = SettingsLayer(_build_default_policy_values())
     defaults = environ.get(DEFAULTS_VARIABLE)
     if defaults:
         merged = read_yaml_file(File(defaults), environ).merge_over(merged)
@@ -88,19 +88,19 @@ def _describe_overrides(variables: SettingsLayer, file: SettingsLayer) -> Iterat
             value = value[key]
         for path in _list_value_paths(value, section):
             if path in file.sources:
-                yield f"{variable} overrides {format_path(path)} ({file.sources[path]})"
+                yield f"{variable} overrides {format_setting_path(path)} ({file.sources[path]})"
 
 
 def _list_value_paths(value: Any, path: SettingPath) -> Iterator[SettingPath]:
     """Yields the paths at and below `path` whose value is not a section."""
     if isinstance(value, dict):
-        for key, below in value.items():
-            yield from _list_value_paths(below, (*path, key))
+        for key, child_value in value.items():
+            yield from _list_value_paths(child_value, (*path, key))
     else:
         yield path
 
 
-def _build_default_values() -> dict[str, Any]:
+def _build_default_policy_values() -> dict[str, Any]:
     """Returns the built-in policies as the lowest layer, so that a file that changes or adds a policy keeps the others.
     All other defaults are in the models.
     """
@@ -124,7 +124,7 @@ def _validate_layer(layer: SettingsLayer) -> Settings:
             break
         except ValidationError as error:
             errors = error.errors(include_url=False)
-            faults += [build_fault(details, layer.sources) for details in errors]
+            faults += [build_configuration_fault(details, layer.sources) for details in errors]
             # Backwards: to delete an element of a list moves the ones behind it.
             for details in reversed(errors):
                 _remove_invalid_value(layer.values, details)
@@ -133,7 +133,7 @@ def _validate_layer(layer: SettingsLayer) -> Settings:
     # once.
     for path, message in find_contradictions(settings):
         if not any(path[:end] in removed_paths for end in range(1, len(path) + 1)):
-            faults.append(ConfigurationFault(path, message, find_source(path, layer.sources)))
+            faults.append(ConfigurationFault(path, message, find_setting_source(path, layer.sources)))
     if faults:
         raise ConfigurationError(faults)
     return settings
@@ -142,8 +142,8 @@ def _validate_layer(layer: SettingsLayer) -> Settings:
 def _replace_null_sections(values: dict[str, Any], node: Any) -> None:
     """Turns null sections into empty ones. YAML reads a section whose lines are all commented out as null."""
     for key, value in values.items():
-        value_type = child_type(node, key)
-        if value is None and (child_keys(value_type) or is_map(value_type)):
+        value_type = find_child_type(node, key)
+        if value is None and (list_child_keys(value_type) or is_map_type(value_type)):
             values[key] = {}
         elif isinstance(value, dict):
             _replace_null_sections(value, value_type)

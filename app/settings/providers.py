@@ -134,8 +134,8 @@ class Provider(Section):
         # A name that only looks like a credential's counts, too: a client's key is then not passed on, which is the
         # safe mistake.
         in_query = any(name.lower().endswith(("key", "token")) for name, _ in parse_qsl(url.query))
-        sent = {name.lower() for name, value in self.headers.items() if value.get_secret_value()}
-        return bool(url.username or in_query or sent & {self.auth_header.lower(), *CREDENTIAL_HEADERS})
+        sent_headers = {name.lower() for name, value in self.headers.items() if value.get_secret_value()}
+        return bool(url.username or in_query or sent_headers & {self.auth_header.lower(), *CREDENTIAL_HEADERS})
 
     @property
     def client_key_rule(self) -> Literal["never", "if_meant", "always"]:
@@ -208,10 +208,10 @@ class Model(Deployment):
     def expand_deployments(self) -> tuple[Deployment, ...]:
         """Returns the deployments in order. A field that a deployment leaves out is taken from the entry."""
         defaults = Deployment(**{name: getattr(self, name) for name in Deployment.model_fields})
-        return tuple(_apply_defaults(deployment, defaults) for deployment in self.deployments) or (defaults,)
+        return tuple(_apply_deployment_defaults(deployment, defaults) for deployment in self.deployments) or (defaults,)
 
 
-def _apply_defaults(deployment: Deployment, defaults: Deployment) -> Deployment:
+def _apply_deployment_defaults(deployment: Deployment, defaults: Deployment) -> Deployment:
     written = {name: getattr(deployment, name) for name in deployment.model_fields_set}
     return defaults.model_copy(update=written | {"quirks": deployment.quirks.merge_over(defaults.quirks)})
 

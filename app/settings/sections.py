@@ -56,8 +56,8 @@ def _parse_encryption_key(secret: SecretStr) -> SecretStr:
 
 def _normalize_base64(text: str) -> str:
     """Returns URL-safe or unpadded base64 in the standard alphabet with padding."""
-    bare = text.rstrip("=").replace("-", "+").replace("_", "/")
-    return bare + "=" * (-len(bare) % 4)
+    unpadded = text.rstrip("=").replace("-", "+").replace("_", "/")
+    return unpadded + "=" * (-len(unpadded) % 4)
 
 
 EncryptionKey = Annotated[SecretStr, AfterValidator(_parse_encryption_key)]
@@ -169,7 +169,7 @@ class Database(Section):
     PgBouncer."""
 
     @property
-    def location(self) -> str:
+    def url_without_credentials(self) -> str:
         """Returns the URL without user, password and query, for logs."""
         return strip_credentials(self.url.get_secret_value())
 
@@ -298,8 +298,8 @@ class Settings(Section):
         """Returns the policy for requests that name none and whose model has no entry with a policy: the policy of the
         entry `"*"`, else `policy`.
         """
-        every = self.models.get(EVERY_MODEL)
-        return every.policy if every is not None and every.policy else self.policy
+        every_model = self.models.get(EVERY_MODEL)
+        return every_model.policy if every_model is not None and every_model.policy else self.policy
 
     @property
     def served_models(self) -> dict[str, Model]:

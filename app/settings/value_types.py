@@ -19,7 +19,7 @@ Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
 Instruction = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
-def _strip_line_end(secret: SecretStr) -> SecretStr:
+def _parse_header_value(secret: SecretStr) -> SecretStr:
     """Returns a secret without surrounding whitespace, such as the line end of a secret's file.
 
     Raises:
@@ -31,7 +31,7 @@ def _strip_line_end(secret: SecretStr) -> SecretStr:
     return SecretStr(text)
 
 
-HeaderValue = Annotated[SecretStr, AfterValidator(_strip_line_end)]
+HeaderValue = Annotated[SecretStr, AfterValidator(_parse_header_value)]
 HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")]
 
 HostName = Annotated[str, StringConstraints(pattern=r"^(\*|[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)$")]

@@ -79,9 +79,9 @@ def _check_yaml_size(text: str) -> None:
             if len(open_anchors) > _MAX_DEPTH:
                 raise _make_yaml_error(f"nested too deeply: at most {_MAX_DEPTH} levels", event)
         elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, before = open_anchors.pop()
+            anchor, chars_before = open_anchors.pop()
             if anchor is not None:
-                chars_by_anchor[anchor] = chars - before
+                chars_by_anchor[anchor] = chars - chars_before
         if chars > _MAX_CHARS:
             raise _make_yaml_error("too large with its aliases written out: use fewer aliases (*name)", event)
 
@@ -179,7 +179,8 @@ class _YamlFileReader:
 
         expanded, references = _REFERENCE.subn(replaced, text)
         if references:
-            # The source shows the reference: an operator sees which variable has the wrong value, and `build_fault`
+            # The source shows the reference: an operator sees which variable has the wrong value, and
+            # `build_configuration_fault`
             # sees that the value must not be quoted.
             self._layer.sources[path] = f"{self._format_source(node)}, {text if len(text) <= 40 else '${…}'}"
         return expanded

@@ -12,7 +12,7 @@ _SIZE_IN_NAME = re.compile(r"(?:^|-)(\d{1,9})(k?)(?:-|$)", re.IGNORECASE)
 _MIN_WINDOW_TOKENS = 64
 
 
-def parse_window(model: str, default: int = DEFAULT_WINDOW_TOKENS) -> int:
+def parse_window_from_name(model: str, default: int = DEFAULT_WINDOW_TOKENS) -> int:
     """Returns the window of a model by its name, in tokens: `sim-4096`, `sim-8k`. Text after ``!`` is not part of the
     name.
 
@@ -27,7 +27,7 @@ def parse_window(model: str, default: int = DEFAULT_WINDOW_TOKENS) -> int:
     return number if number >= _MIN_WINDOW_TOKENS else default
 
 
-def build_overflow_error(window: int, prompt_tokens: int, requested_tokens: int) -> dict[str, Any] | None:
+def build_error_if_overflow(window: int, prompt_tokens: int, requested_tokens: int) -> dict[str, Any] | None:
     """Returns OpenAI's error body if a request does not fit the window; None if it does.
 
     Args:

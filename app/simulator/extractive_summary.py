@@ -58,7 +58,7 @@ class _ScoredSentence:
     stems: frozenset[str]
 
 
-def find_transcript(messages: Sequence[PromptText]) -> list[PromptText] | None:
+def find_transcript_to_summarize(messages: Sequence[PromptText]) -> list[PromptText] | None:
     """Returns what a prompt asks to be summarized; None if it asks for something else.
 
     The last user, system or developer message must ask for a summary, and have a fenced transcript or labelled lines,
@@ -90,7 +90,9 @@ def find_transcript(messages: Sequence[PromptText]) -> list[PromptText] | None:
     return earlier if last_messages_match or len(earlier) >= 2 else None
 
 
-def summarize(transcript: Sequence[PromptText], max_tokens: int | None, count: Callable[[str], int]) -> str:
+def summarize_by_extraction(
+    transcript: Sequence[PromptText], max_tokens: int | None, count: Callable[[str], int]
+) -> str:
     """Returns the sentences with the highest scores, in order, within `max_tokens` tokens and `MAX_SHARE_OF_TRANSCRIPT`
     of the transcript.
     """
@@ -115,7 +117,7 @@ def summarize(transcript: Sequence[PromptText], max_tokens: int | None, count: C
     return "\n".join(line.text for line in selected) or EMPTY_SUMMARY
 
 
-def select_best_sentence(text: str, max_chars: int) -> str:
+def shorten_to_best_sentence(text: str, max_chars: int) -> str:
     """Returns a text of up to `max_chars` as it is; of a longer one the sentence with the highest score."""
     if len(text) <= max_chars:
         return text

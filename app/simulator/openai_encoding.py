@@ -49,13 +49,13 @@ def encode_completion(answer: SimulatedAnswer, envelope: AnswerEnvelope) -> byte
     return orjson.dumps(envelope.wrap("chat.completion", choices=choices, usage=answer.build_usage()))
 
 
-def stream_events(answer: SimulatedAnswer, envelope: AnswerEnvelope, *, include_usage: bool) -> Iterator[bytes]:
+def encode_stream_events(answer: SimulatedAnswer, envelope: AnswerEnvelope, *, include_usage: bool) -> Iterator[bytes]:
     """Yields the answer as server-sent events: role, text in word pieces or tool call deltas, finish reason, usage,
     `[DONE]`.
     """
     empty_usage = {"usage": None} if include_usage else {}
     for index in range(answer.choice_count):
-        for delta, finish_reason in _stream_deltas(answer):
+        for delta, finish_reason in _split_answer_into_deltas(answer):
             choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
             yield encode_event(envelope.wrap("chat.completion.chunk", choices=[choice], **empty_usage))
     if include_usage:
@@ -67,18 +67,18 @@ def encode_event(body: Mapping[str, Any]) -> bytes:
     return b"data: " + orjson.dumps(body) + b"\n\n"
 
 
-def _stream_deltas(answer: SimulatedAnswer) -> Iterator[tuple[dict[str, Any], str | None]]:
+def _split_answer_into_deltas(answer: SimulatedAnswer) -> Iterator[tuple[dict[str, Any], str | None]]:
     opening = None if answer.text is None else ""
     yield {"role": "assistant", "content": opening, "refusal": None}, None
     for piece in _WORD_PIECE.findall(answer.text or ""):
         yield {"content": piece}, None
     for index, call in enumerate(answer.tool_calls):
-        for fragment in _stream_call_deltas(call):
+        for fragment in _split_call_into_deltas(call):
             yield {"tool_calls": [{"index": index, **fragment}]}, None
     yield {}, answer.finish_reason
 
 
-def _stream_call_deltas(call: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _split_call_into_deltas(call: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yields a call in fragments: id and name without arguments, then the arguments in pieces."""
     kind = call["type"]
     text_field, streamed_text = (

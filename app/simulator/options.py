@@ -2,7 +2,7 @@
 
 Faults can also be requested in a model's name, which passes through any client and gateway:
 ``sim-8k!status=503,first=2`` fails the first two requests for exactly that name, ``sim!hang,on=summary`` never answers
-a request for a summary. Keys are those of `Faults`; a key without a value is true.
+a request for a summary. Keys are those of `SimulatedFaults`; a key without a value is true.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FaultScope = Literal["all", "summary", "answer"]
 
 
 @dataclass(frozen=True, slots=True)
-class Faults:
+class SimulatedFaults:
     """What goes wrong, and when. Without any field set, nothing does."""
 
     status: int | None = None
@@ -41,14 +41,14 @@ class Faults:
     on: FaultScope = "all"
     """Which requests are counted and fail."""
 
-    def is_struck(self, nth: int) -> bool:
+    def is_request_affected(self, nth: int) -> bool:
         """Says whether the nth request in scope, counted from 1, fails."""
         if self.first:
             return nth <= self.first
-        return nth % self.every == 0 if self.every else self.has_any
+        return nth % self.every == 0 if self.every else self.has_fault
 
     @property
-    def has_any(self) -> bool:
+    def has_fault(self) -> bool:
         return bool(self.status or self.has_other_fault_than_status or self.has_schedule)
 
     @property
@@ -78,10 +78,10 @@ class SimulatorOptions:
     default_window: int = 128_000
     """Window of models whose name has no size."""
     max_recorded_requests: int = 1000
-    faults: Faults = field(default_factory=Faults)
+    faults: SimulatedFaults = field(default_factory=SimulatedFaults)
 
 
-def parse_faults(model: str) -> Faults | None:
+def parse_faults_from_name(model: str) -> SimulatedFaults | None:
     """Returns the faults that a model's name requests after ``!``; None if it requests none.
 
     Raises:
@@ -90,14 +90,14 @@ def parse_faults(model: str) -> Faults | None:
     _, separator, fault_text = model.partition("!")
     if not separator:
         return None
-    kinds = {one.name: one.type for one in fields(Faults)}
+    kinds = {one.name: one.type for one in fields(SimulatedFaults)}
     values: dict[str, Any] = {}
     for part in filter(None, fault_text.split(",")):
         key, _, value = part.partition("=")
         if key not in kinds:
             raise InvalidRequest(f"{key!r} is no fault; expected one of {', '.join(kinds)}.", param="model")
         values[key] = _parse_fault_value(key, value, str(kinds[key]))
-    return Faults(**values)
+    return SimulatedFaults(**values)
 
 
 def _parse_fault_value(key: str, value: str, kind: str) -> Any:

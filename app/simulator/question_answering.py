@@ -76,7 +76,7 @@ def find_answer_sentences(question: str, prompt_texts: Sequence[PromptText]) -> 
         if share / full_weight >= MIN_ANSWER_WEIGHT_SHARE and new_stem_count:
             # Between equal sentences the shorter one wins, which has fewer other words.
             scored.append((share / full_weight - 0.002 * new_stem_count, position, found.text))
-    return _select_best(scored)
+    return _select_best_sentences(scored)
 
 
 def may_be_answer(text: str) -> bool:
@@ -106,7 +106,7 @@ def _sum_weights(weights: dict[str, float], words: Iterable[str]) -> float:
     return sum(weights[word] for word in words)
 
 
-def _select_best(scored: list[tuple[float, int, str]]) -> list[str]:
+def _select_best_sentences(scored: list[tuple[float, int, str]]) -> list[str]:
     """Returns the best few sentences; of equal ones the later first, and none that contains or repeats another."""
     selected: list[str] = []
     ranked = sorted(scored, key=lambda entry: (-entry[0], -entry[1]))

@@ -14,8 +14,12 @@ import orjson
 
 from app.conversation.messages import extract_text
 from app.errors import InvalidRequest
-from app.simulator.context_window import build_error_body, build_overflow_error
-from app.simulator.extractive_summary import find_transcript, select_best_sentence, summarize
+from app.simulator.context_window import build_error_body, build_error_if_overflow
+from app.simulator.extractive_summary import (
+    find_transcript_to_summarize,
+    shorten_to_best_sentence,
+    summarize_by_extraction,
+)
 from app.simulator.question_answering import (
     NOTED_PREFIX,
     UNKNOWN_ANSWER,
@@ -25,8 +29,13 @@ from app.simulator.question_answering import (
 )
 from app.simulator.request_schemas import check_chat_request
 from app.simulator.sentences import split_sentences
-from app.simulator.simulated_tool_calls import build_schema_instance, has_searched, make_search_call, make_tool_calls
-from app.simulator.tool_pairing import find_pairing_fault
+from app.simulator.simulated_tool_calls import (
+    build_schema_instance,
+    ends_with_search_results,
+    make_search_call,
+    make_tool_calls,
+)
+from app.simulator.tool_pairing import find_tool_pairing_fault
 
 MAX_QUOTE_CHARS = 160
 MAX_RESULT_CHARS = 400
@@ -101,12 +110,12 @@ def _answer_valid_request(
     Raises:
         InvalidRequest: a JSON schema in it is invalid, or asks for too much.
     """
-    fault = find_pairing_fault(messages)
+    fault = find_tool_pairing_fault(messages)
     if fault is not None:
         return SimulatedAnswer(error_body=build_error_body(fault.message, param=fault.param))
     prompt_tokens = counter.count_request(messages, tools=request.get("tools"))
     limit = request.get("max_completion_tokens") or request.get("max_tokens") or 0
-    overflow_error = build_overflow_error(window, prompt_tokens, limit)
+    overflow_error = build_error_if_overflow(window, prompt_tokens, limit)
     if overflow_error is not None:
         return SimulatedAnswer(prompt_tokens=prompt_tokens, error_body=overflow_error)
     return _choose_answer(request, messages, prompt_tokens, limit or window - prompt_tokens, counter)
@@ -119,7 +128,7 @@ def _choose_answer(
     prompt_texts = [
         PromptText(str(message.get("role", "")), extract_text(message.get("content"))) for message in messages
     ]
-    transcript = find_transcript(prompt_texts)
+    transcript = find_transcript_to_summarize(prompt_texts)
     calls = (
         []
         if transcript
@@ -139,7 +148,11 @@ def _choose_answer(
             completion_tokens=tokens * choices,
         )
     asked_limit = request.get("max_completion_tokens") or request.get("max_tokens")
-    text = summarize(transcript, asked_limit, counter.count) if transcript else _write_text(request, prompt_texts)
+    text = (
+        summarize_by_extraction(transcript, asked_limit, counter.count)
+        if transcript
+        else _write_answer_text(request, prompt_texts)
+    )
     text = _cut_at_stop_sequence(text, request.get("stop"))
     text, finish_reason = _truncate_to_limit(text, limit, counter.count)
     return SimulatedAnswer(
@@ -152,14 +165,14 @@ def _choose_answer(
     )
 
 
-def _write_text(request: Mapping[str, Any], prompt_texts: Sequence[PromptText]) -> str:
+def _write_answer_text(request: Mapping[str, Any], prompt_texts: Sequence[PromptText]) -> str:
     """Returns an ordinary answer, in the form that `response_format` asks for."""
     response_format = request.get("response_format") or {}
     if response_format.get("type") == "json_schema":
         schema = (response_format.get("json_schema") or {}).get("schema") or {}
         return orjson.dumps(build_schema_instance(schema, _newest_user_text(prompt_texts))).decode()
     # Results of the search tool are context to answer from, not something to report.
-    tells_results = prompt_texts[-1].role in {"tool", "function"} and not has_searched(request["messages"])
+    tells_results = prompt_texts[-1].role in {"tool", "function"} and not ends_with_search_results(request["messages"])
     text = _report_tool_results(prompt_texts) if tells_results else _answer_user_message(prompt_texts)
     return orjson.dumps({"answer": text}).decode() if response_format.get("type") == "json_object" else text
 
@@ -178,7 +191,7 @@ def _answer_user_message(prompt_texts: Sequence[PromptText]) -> str:
     question, statements = _split_questions(user_text)
     if not question:
         return (
-            f"{NOTED_PREFIX} {_shorten_quotation(select_best_sentence(user_text, MAX_QUOTE_CHARS))}"
+            f"{NOTED_PREFIX} {_shorten_quotation(shorten_to_best_sentence(user_text, MAX_QUOTE_CHARS))}"
             if split_sentences(user_text).stems
             else GREETING
         )

@@ -54,7 +54,7 @@ def make_tool_calls(request: Mapping[str, Any], user_text: str, *, may_choose: b
         selected_tools = selected_tools[:1]
     # Ids differ from turn to turn, but the same request gets the same ids.
     depth = len(request.get("messages") or ())
-    return [_build_call(tool, user_text, f"{depth}.{index}") for index, tool in enumerate(selected_tools)]
+    return [_build_tool_call(tool, user_text, f"{depth}.{index}") for index, tool in enumerate(selected_tools)]
 
 
 def make_search_call(request: Mapping[str, Any], user_text: str) -> dict[str, Any] | None:
@@ -70,7 +70,7 @@ def make_search_call(request: Mapping[str, Any], user_text: str) -> dict[str, An
     return {"id": call_id, "type": "function", "function": {"name": SEARCH_TOOL_NAME, "arguments": arguments}}
 
 
-def has_searched(messages: Sequence[Mapping[str, Any]]) -> bool:
+def ends_with_search_results(messages: Sequence[Mapping[str, Any]]) -> bool:
     """Says whether the results at the end are those of the search tool."""
     calls = next((message.get("tool_calls") for message in reversed(messages) if message.get("role") != "tool"), None)
     return any((call.get("function") or {}).get("name") == SEARCH_TOOL_NAME for call in calls or ())
@@ -132,7 +132,7 @@ def _name_stems(tool: _OfferedTool) -> frozenset[str]:
     return find_word_stems(tool.name.replace("_", " "))
 
 
-def _build_call(tool: _OfferedTool, user_text: str, id_seed: str) -> dict[str, Any]:
+def _build_tool_call(tool: _OfferedTool, user_text: str, id_seed: str) -> dict[str, Any]:
     if tool.kind == "custom":
         material = _TextValues.from_text(user_text)
         body: dict[str, Any] = {"name": tool.name, "input": material.next_string("input")}

@@ -16,9 +16,9 @@ import orjson
 
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
 from app.errors import GatewayError, InvalidRequest, MethodNotAllowed, ModelNotFound, NotFound
-from app.simulator.context_window import LISTED_MODELS, build_error_body, parse_window
-from app.simulator.openai_encoding import AnswerEnvelope, encode_completion, stream_events
-from app.simulator.options import Faults, SimulatorOptions, parse_faults
+from app.simulator.context_window import LISTED_MODELS, build_error_body, parse_window_from_name
+from app.simulator.openai_encoding import AnswerEnvelope, encode_completion, encode_stream_events
+from app.simulator.options import SimulatedFaults, SimulatorOptions, parse_faults_from_name
 from app.simulator.request_schemas import check_embeddings_request
 from app.simulator.simulated_model import PromptCounter, SimulatedAnswer, answer_request
 
@@ -88,7 +88,7 @@ class Simulator:
 
     def list_models(self) -> list[dict[str, Any]]:
         """Returns OpenAI's `data` array, with the window under both names that servers use."""
-        return [self._describe_model(name) for name in LISTED_MODELS]
+        return [self._build_model_entry(name) for name in LISTED_MODELS]
 
     async def _route_request(self, request: SimulatorRequest) -> SimulatorResponse:
         path = request.path.rstrip("/")
@@ -98,12 +98,12 @@ class Simulator:
             name = path.removeprefix("/models/")
             if not name.startswith("sim"):
                 raise ModelNotFound(f"The model {name!r} does not exist.", param="model")
-            return _make_json_response(200, self._describe_model(name))
+            return _make_json_response(200, self._build_model_entry(name))
         if path not in {"/chat/completions", "/embeddings"}:
             raise NotFound(f"Unknown path {request.path!r}.")
         if request.method != "POST":
             raise MethodNotAllowed(f"Method {request.method} is not allowed on {request.path!r}; use POST.")
-        body = _parse_object(request.body)
+        body = _parse_request_body(request.body)
         self.recorded_requests.append(
             {"at": self.clock(), "path": path, "headers": dict(request.headers), "body": body}
         )
@@ -116,7 +116,7 @@ class Simulator:
         model = body.get("model")
         if not isinstance(model, str) or not model:
             raise InvalidRequest("you must provide a model parameter", param="model")
-        window = parse_window(model, self.options.default_window)
+        window = parse_window_from_name(model, self.options.default_window)
         counter = self.counter_for(model)
         if body_bytes > THREAD_BODY_BYTES:
             answer = await asyncio.to_thread(answer_request, body, window=window, counter=counter)
@@ -136,26 +136,26 @@ class Simulator:
         await self._pause(self.options.first_token_seconds + self.options.summary_seconds * answer.is_summary)
         if body.get("stream"):
             pieces = self._encode_stream(body, model, answer)
-            return SimulatorResponse(200, self._build_headers(STREAM_HEADERS), self._stream_paced(pieces, faults))
+            return SimulatorResponse(200, self._build_headers(STREAM_HEADERS), self._stream_with_faults(pieces, faults))
         await self._pause(self.options.seconds_per_token * answer.completion_tokens)
         completion_bytes = encode_completion(answer, self._make_envelope(model))
         return SimulatorResponse(200, self._build_headers(JSON_HEADERS), _stream_whole_body(completion_bytes, faults))
 
-    def _choose_faults(self, model: str, answer: SimulatedAnswer) -> Faults:
+    def _choose_faults(self, model: str, answer: SimulatedAnswer) -> SimulatedFaults:
         """Returns the faults for this request. Each rule counts the requests in its scope."""
-        named_faults = parse_faults(model)
+        named_faults = parse_faults_from_name(model)
         faults = self.options.faults if named_faults is None else named_faults
-        if not faults.has_any or faults.on not in {"all", "summary" if answer.is_summary else "answer"}:
-            return Faults()
+        if not faults.has_fault or faults.on not in {"all", "summary" if answer.is_summary else "answer"}:
+            return SimulatedFaults()
         rule = "" if named_faults is None else model
         self._request_counts[rule] += 1
-        return faults if faults.is_struck(self._request_counts[rule]) else Faults()
+        return faults if faults.is_request_affected(self._request_counts[rule]) else SimulatedFaults()
 
     def _encode_stream(self, body: Mapping[str, Any], model: str, answer: SimulatedAnswer) -> Iterator[bytes]:
         include_usage = bool((body.get("stream_options") or {}).get("include_usage"))
-        return stream_events(answer, self._make_envelope(model), include_usage=include_usage)
+        return encode_stream_events(answer, self._make_envelope(model), include_usage=include_usage)
 
-    async def _stream_paced(self, pieces: Iterator[bytes], faults: Faults) -> AsyncIterator[bytes]:
+    async def _stream_with_faults(self, pieces: Iterator[bytes], faults: SimulatedFaults) -> AsyncIterator[bytes]:
         for sent, piece in enumerate(pieces):
             if sent == faults.break_after:
                 raise SimulatedDisconnect
@@ -181,10 +181,10 @@ class Simulator:
         dimensions = body.get("dimensions") or DEFAULT_DIMENSIONS
         if dimensions * len(inputs) > MAX_EMBEDDING_NUMBERS:
             raise InvalidRequest(f"The simulated model writes at most {MAX_EMBEDDING_NUMBERS} numbers in one answer.")
-        vectors = [make_vector(orjson.dumps(one), dimensions) for one in inputs]
+        vectors = [make_embedding_vector(orjson.dumps(one), dimensions) for one in inputs]
         is_base64 = body.get("encoding_format") == "base64"
         data = [
-            {"object": "embedding", "index": index, "embedding": _encode_base64(one) if is_base64 else one}
+            {"object": "embedding", "index": index, "embedding": _encode_vector(one) if is_base64 else one}
             for index, one in enumerate(vectors)
         ]
         count = self.counter_for(model).count
@@ -192,8 +192,8 @@ class Simulator:
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         return _make_json_response(200, {"object": "list", "data": data, "model": model, "usage": usage})
 
-    def _describe_model(self, name: str) -> dict[str, Any]:
-        window = parse_window(name, self.options.default_window)
+    def _build_model_entry(self, name: str) -> dict[str, Any]:
+        window = parse_window_from_name(name, self.options.default_window)
         facts = {"id": name, "object": "model", "created": MODELS_CREATED_AT, "owned_by": "simulator"}
         return {**facts, "context_window": window, "max_model_len": window}
 
@@ -204,7 +204,7 @@ class Simulator:
         return {**kind, "x-request-id": f"req_{self.new_id()}", "openai-processing-ms": "1"}
 
 
-def make_vector(text: bytes, dimensions: int) -> list[float]:
+def make_embedding_vector(text: bytes, dimensions: int) -> list[float]:
     """Returns a vector of length one that depends only on the text."""
     stream = hashlib.shake_256(text).digest(dimensions * 2)
     raw = [value - 32_767.5 for value in struct.unpack(f"<{dimensions}H", stream)]
@@ -212,11 +212,11 @@ def make_vector(text: bytes, dimensions: int) -> list[float]:
     return [value / length for value in raw]
 
 
-def _encode_base64(values: list[float]) -> str:
+def _encode_vector(values: list[float]) -> str:
     return base64.b64encode(struct.pack(f"<{len(values)}f", *values)).decode()
 
 
-def _parse_object(body: bytes) -> dict[str, Any]:
+def _parse_request_body(body: bytes) -> dict[str, Any]:
     try:
         decoded = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -238,10 +238,10 @@ def _make_failure_response(status: int, retry_after_seconds: float | None) -> Si
 
 
 def _make_json_response(status: int, body: object) -> SimulatorResponse:
-    return SimulatorResponse(status, JSON_HEADERS, _stream_whole_body(orjson.dumps(body), Faults()))
+    return SimulatorResponse(status, JSON_HEADERS, _stream_whole_body(orjson.dumps(body), SimulatedFaults()))
 
 
-async def _stream_whole_body(body: bytes, faults: Faults) -> AsyncIterator[bytes]:
+async def _stream_whole_body(body: bytes, faults: SimulatedFaults) -> AsyncIterator[bytes]:
     if faults.garbage:
         yield INVALID_JSON
     elif faults.break_after is not None:

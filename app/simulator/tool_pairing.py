@@ -16,7 +16,7 @@ class ToolPairingFault:
     param: str
 
 
-def find_pairing_fault(messages: Sequence[Mapping[str, Any]]) -> ToolPairingFault | None:
+def find_tool_pairing_fault(messages: Sequence[Mapping[str, Any]]) -> ToolPairingFault | None:
     """Returns the first call without a result, or result without a call; None if all belong together."""
     open_ids: Counter[str] = Counter()
     for index, message in enumerate(messages):

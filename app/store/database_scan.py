@@ -147,14 +147,14 @@ async def open_database_scan(url: str) -> AsyncIterator[DatabaseScan]:
     opened = _open_sqlite_snapshot(location) if location.backend == "sqlite" else _open_postgres_snapshot(location)
     try:
         async with opened as rows:
-            await _check_schema(rows)
+            await _require_current_schema(rows)
             yield DatabaseScan(rows)
     # Covers the caller's block, too: its reads run after the yield, and a driver error there means the same.
     except (sqlite3.Error, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
         raise StoreUnavailable(f"The database cannot be read: {str(error) or type(error).__name__}.") from error
 
 
-async def _check_schema(snapshot: SnapshotConnection) -> None:
+async def _require_current_schema(snapshot: SnapshotConnection) -> None:
     found = await snapshot.fetch_rows("SELECT version_num FROM alembic_version", ())
     version = found[0][0] if found else "none"
     if version != SCHEMA_VERSION:

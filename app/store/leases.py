@@ -101,7 +101,7 @@ class LeaseKeeper:
         """
         started_at = self._clock()
         async with self._lock_locally(root, key, started_at, wait_seconds):
-            lease = await self._poll_claim(root, key, started_at, wait_seconds)
+            lease = await self._claim_with_polling(root, key, started_at, wait_seconds)
             self._record_wait(key, "held", started_at)
             self._held_leases.add(lease)
             try:
@@ -130,7 +130,7 @@ class LeaseKeeper:
                 async with asyncio.timeout(wait_seconds):
                     await queue.lock.acquire()
             except TimeoutError as error:
-                raise self._record_busy(key, started_at) from error
+                raise self._record_busy_error(key, started_at) from error
             try:
                 yield
             finally:
@@ -141,7 +141,7 @@ class LeaseKeeper:
             if not queue.user_count:
                 del self._local_locks[root, key]
 
-    async def _poll_claim(self, root: str, key: str, started_at: float, wait_seconds: float) -> Lease:
+    async def _claim_with_polling(self, root: str, key: str, started_at: float, wait_seconds: float) -> Lease:
         """Claims the lease; waits for other processes."""
         while True:
             lease = await self._claim_once(root, key)
@@ -149,7 +149,7 @@ class LeaseKeeper:
                 return lease
             remaining = started_at + wait_seconds - self._clock()
             if remaining <= 0:
-                raise self._record_busy(key, started_at)
+                raise self._record_busy_error(key, started_at)
             shortest, longest = POLL_SECONDS
             await self._sleep(min(remaining, shortest + (longest - shortest) * self._random()))
 
@@ -165,9 +165,9 @@ class LeaseKeeper:
             self._start_background_task(self._release_late_claim(claim))
             raise
 
-    def _record_busy(self, key: str, started_at: float) -> ConversationBusy:
+    def _record_busy_error(self, key: str, started_at: float) -> ConversationBusy:
         self._record_wait(key, "busy", started_at)
-        return _build_busy_error()
+        return _build_conversation_busy_error()
 
     def _record_wait(self, key: str, outcome: str, started_at: float) -> None:
         if self._metrics.is_on:
@@ -188,9 +188,9 @@ class LeaseKeeper:
 
     def _start_release(self, lease: Lease) -> asyncio.Task[None]:
         self._held_leases.discard(lease)
-        return self._start_background_task(self._release(lease))
+        return self._start_background_task(self._release_lease(lease))
 
-    async def _release(self, lease: Lease) -> None:
+    async def _release_lease(self, lease: Lease) -> None:
         # If the store is unavailable, the lease cannot be released; it expires.
         with contextlib.suppress(StoreUnavailable):
             await self._store.release_lease(lease)
@@ -215,7 +215,7 @@ class LeaseKeeper:
                 self._held_leases.difference_update(await self._store.renew_leases(leases, self._lease_seconds))
 
 
-def _build_busy_error() -> ConversationBusy:
+def _build_conversation_busy_error() -> ConversationBusy:
     return ConversationBusy(
         "Another request is using this conversation.",
         hint="Send requests of one conversation one after the other, or retry.",

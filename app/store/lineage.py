@@ -58,7 +58,7 @@ def count_range_messages(conversation: Conversation, from_seq: int, to_seq: int)
     return max(0, min(to_seq, conversation.head_seq + 1) - max(from_seq, 0))
 
 
-def clip_ranges(conversation: Conversation, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+def clip_ranges_to_log(conversation: Conversation, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Returns the ranges, each cut off at the end of the log."""
     return [(from_seq, min(to_seq, conversation.head_seq + 1)) for from_seq, to_seq in ranges]
 
@@ -68,7 +68,7 @@ def first_own_seq(conversation: Conversation) -> int:
     return conversation.lineage[-1][1] + 1 if conversation.lineage else 0
 
 
-def find_leading_range(entries: Sequence[LogMessage]) -> tuple[int, int]:
+def find_gapless_leading_range(entries: Sequence[LogMessage]) -> tuple[int, int]:
     """Returns the range of the leading messages that follow each other without a gap; (0, 0) without messages."""
     if not entries:
         return 0, 0
@@ -111,21 +111,21 @@ def plan_erasure(conversation_id: str, lineages: Mapping[str, Lineage]) -> Erasu
     # The id breaks ties, so that every backend chooses the same heir.
     heir = max(branches, key=lambda branch: (branches[branch], branch))
     changed = {
-        member: _hand_over_lineage(member, lineage, conversation_id, heir)
+        member: _replace_erased_ancestor(member, lineage, conversation_id, heir)
         for member, lineage in lineages.items()
         if any(ancestor == conversation_id for ancestor, _ in lineage)
     }
     return ErasurePlan(heir, branches[heir], changed)
 
 
-def _hand_over_lineage(conversation_id: str, lineage: Lineage, erased_id: str, heir: str) -> Lineage:
+def _replace_erased_ancestor(conversation_id: str, lineage: Lineage, erased_id: str, heir: str) -> Lineage:
     renamed = [(heir if ancestor == erased_id else ancestor, upto_seq) for ancestor, upto_seq in lineage]
     followers = [ancestor for ancestor, _ in renamed[1:]] + [conversation_id]
     # The heir now owns what it shared: its own id must not stand among its ancestors.
     return tuple(entry for entry, follower in zip(renamed, followers, strict=True) if not entry[0] == heir == follower)
 
 
-def order_deepest_first(links: Sequence[bytes]) -> list[bytes]:
+def order_links_deepest_first(links: Sequence[bytes]) -> list[bytes]:
     """Returns the links of a request, deepest first, each once. A message that does not advance the skeleton repeats
     the skeleton before it.
     """

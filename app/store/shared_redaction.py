@@ -18,7 +18,7 @@ REDACTED_KEY: Final = "redacted"
 """Key in `Conversation.marks`: the seqs of redacted messages, ascending."""
 
 
-class MessageChange(msgspec.Struct, frozen=True):
+class MessageRedaction(msgspec.Struct, frozen=True):
     """A redacted message in the rows of `conversation_id`; its token count changes by `tokens_delta`."""
 
     conversation_id: str
@@ -26,30 +26,32 @@ class MessageChange(msgspec.Struct, frozen=True):
     tokens_delta: int
 
 
-ChangesByConversation = Mapping[str, Sequence[MessageChange]]
+RedactionsByConversation = Mapping[str, Sequence[MessageRedaction]]
 """For each conversation id, the changes in its log. Conversations without changes are left out."""
 
 
-def find_shared_changes(changes: Sequence[MessageChange], lineages: Mapping[str, Lineage]) -> ChangesByConversation:
+def find_redactions_by_conversation(
+    changes: Sequence[MessageRedaction], lineages: Mapping[str, Lineage]
+) -> RedactionsByConversation:
     """Returns which conversations share which changes.
 
     Args:
         lineages: lineages by id; may include conversations that share nothing.
     """
     shared = {
-        member: [change for change in changes if _is_in_log(member, lineage, change)]
+        member: [change for change in changes if _is_redaction_in_log(member, lineage, change)]
         for member, lineage in lineages.items()
     }
     return {member: found for member, found in shared.items() if found}
 
 
-def _is_in_log(conversation_id: str, lineage: Lineage, change: MessageChange) -> bool:
+def _is_redaction_in_log(conversation_id: str, lineage: Lineage, change: MessageRedaction) -> bool:
     if conversation_id == change.conversation_id:
         return True
     return any(ancestor == change.conversation_id and change.seq <= upto_seq for ancestor, upto_seq in lineage)
 
 
-def compute_total_shifts(conversation_id: str, changes: Iterable[MessageChange]) -> list[tuple[int, int]]:
+def compute_running_total_shifts(conversation_id: str, changes: Iterable[MessageRedaction]) -> list[tuple[int, int]]:
     """Returns by how much the running totals of a conversation's own messages move: pairs (from this seq on,
     tokens).
     """
@@ -69,7 +71,7 @@ def tokens_before_append(write: LogAppend) -> int:
     return first.tokens_total - first.tokens
 
 
-def rebase_append(write: LogAppend, stored: Conversation) -> LogAppend:
+def adapt_append_to_redactions(write: LogAppend, stored: Conversation) -> LogAppend:
     """Adapts an append to the stored conversation: if earlier messages were redacted after the write was prepared,
     correct its running totals and drop client versions of these messages.
     """
@@ -94,11 +96,11 @@ def drop_redacted_versions(write: LogAppend, stored: Conversation) -> Sequence[C
     return [one for one in write.versions if not any(one.seq <= seq < one.to_seq for seq in redacted)]
 
 
-def sum_token_deltas(changes: Iterable[MessageChange]) -> int:
+def sum_token_deltas(changes: Iterable[MessageRedaction]) -> int:
     return sum(change.tokens_delta for change in changes)
 
 
-def update_marks(marks: Mapping[str, Any], changes: Iterable[MessageChange]) -> dict[str, Any]:
+def update_marks_for_redactions(marks: Mapping[str, Any], changes: Iterable[MessageRedaction]) -> dict[str, Any]:
     """Returns a conversation's marks with the changed seqs added to the redacted ones, and with the pins' new token
     counts.
     """
@@ -112,14 +114,16 @@ def _update_pin_tokens(pin: Mapping[str, Any], deltas_by_seq: Mapping[int, int])
     return {**pin, "tokens": pin["tokens"] + moved} if moved else dict(pin)
 
 
-def covers_change(summary: Summary, readers: Iterable[str], changes_by_conversation: ChangesByConversation) -> bool:
+def covers_redacted_message(
+    summary: Summary, readers: Iterable[str], changes_by_conversation: RedactionsByConversation
+) -> bool:
     """Whether a summary covers a changed message in the log of any of its readers."""
     changes = (change for reader in readers for change in changes_by_conversation.get(reader, ()))
     return any(summary.from_seq <= change.seq < summary.to_seq for change in changes)
 
 
-def compute_summary_shift(
-    summary: Summary, readers: Iterable[str], changes_by_conversation: ChangesByConversation
+def compute_summary_total_shift(
+    summary: Summary, readers: Iterable[str], changes_by_conversation: RedactionsByConversation
 ) -> int:
     """Returns by how much a summary's running total moves: the changes before its range, in the log of its first reader
     that has changes.

@@ -24,12 +24,12 @@ REPLACEABLE_KINDS: Final = frozenset({"mechanical", "part"})
 """A summary of another kind over the same range replaces summaries of these kinds."""
 
 
-def apply_revision(summary: Summary, revision: Summary) -> Summary:
+def apply_summary_revision(summary: Summary, revision: Summary) -> Summary:
     """Returns the summary with the fields of another revision."""
     return replace(summary, **{name: getattr(revision, name) for name in REVISION_FIELDS})
 
 
-def may_replace(summary: Summary, stored: Summary) -> bool:
+def may_replace_summary(summary: Summary, stored: Summary) -> bool:
     """Whether a summary replaces the stored one over the same range."""
     return stored.kind in REPLACEABLE_KINDS and summary.kind not in REPLACEABLE_KINDS
 

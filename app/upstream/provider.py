@@ -43,7 +43,7 @@ class UpstreamRequest(msgspec.Struct, frozen=True):
     body: bytes = b""
     method: str = "POST"
     authorization: str | None = None
-    """The client's own `Authorization` value, if this provider may see it (`ClientKey.show_to`)."""
+    """The client's own `Authorization` value, if this provider may see it (`ClientKey.disclose_to_provider`)."""
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Further headers to send, lower-case names."""
     query: str = ""
@@ -65,7 +65,7 @@ class ClientKey(msgspec.Struct, frozen=True):
     intended_provider: str | None
     """The provider's name."""
 
-    def show_to(self, provider: UpstreamProvider) -> str | None:
+    def disclose_to_provider(self, provider: UpstreamProvider) -> str | None:
         """Returns the credential if this provider may see it."""
         rule = provider.client_key_rule
         may_see = rule == "always" or (rule == "if_meant" and provider.name == self.intended_provider)

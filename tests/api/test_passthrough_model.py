@@ -10,7 +10,13 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api.passthrough_model import MAX_FORM_FIELDS, PassthroughRequest, read_fields, read_model, write_model
+from app.api.passthrough_model import (
+    MAX_FORM_FIELDS,
+    PassthroughRequest,
+    read_body_fields,
+    read_model_name,
+    replace_model_name,
+)
 from app.errors import InvalidRequest
 from tests.api.test_models_and_passthrough import two_providers
 from tests.live import ScriptedUpstream, completion
@@ -34,7 +40,7 @@ def multipart(fields: list[tuple[str, Any]], boundary: str = "b", disposition: s
 
 
 def model_in(request: PassthroughRequest) -> str | None:
-    return read_model(request, read_fields(request))
+    return read_model_name(request, read_body_fields(request))
 
 
 WRITTEN_FORMS = [
@@ -57,15 +63,15 @@ WRITTEN_FORMS = [
 @pytest.mark.parametrize("request_", WRITTEN_FORMS)
 def test_a_model_is_read_wherever_it_stands_and_written_there(request_: PassthroughRequest) -> None:
     assert model_in(request_) == "m"
-    renamed = write_model(request_, "up stream/é&\"'")
+    renamed = replace_model_name(request_, "up stream/é&\"'")
     assert model_in(renamed) == "up stream/é&\"'"
-    before, after = dict(read_fields(request_)), dict(read_fields(renamed))
+    before, after = dict(read_body_fields(request_)), dict(read_body_fields(renamed))
     before.pop("model", None), after.pop("model", None)
     assert before == after
 
 
 def test_a_file_stays_as_it_was_where_a_model_is_written_beside_it() -> None:
-    written = write_model(multipart([("file", AUDIO), ("model", "m")]), "other")
+    written = replace_model_name(multipart([("file", AUDIO), ("model", "m")]), "other")
     assert AUDIO in written.body
     assert b'name="file"; filename="a.wav"' in written.body
     assert written.body.count(b"--b\r\n") == 2
@@ -131,7 +137,7 @@ def test_a_form_that_is_written_anew_holds_nothing_that_was_not_read() -> None:
         b'Content-Type: a\nContent-Disposition: form-data; name="model"\r\n\r\n2\r\n'
         b'--b--\r\n--b\r\nContent-Disposition: form-data; name="model"\r\n\r\n3\r\n--b--\r\n'
     )
-    written = write_model(passed(body, "multipart/form-data; boundary=c; boundary=b"), "m")
+    written = replace_model_name(passed(body, "multipart/form-data; boundary=c; boundary=b"), "m")
     assert written.content_type == 'multipart/form-data; boundary="b"'
     assert written.body == (
         b'--b\r\ncontent-disposition: form-data; name="model"\r\n\r\nm\r\n'

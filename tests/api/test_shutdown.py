@@ -16,7 +16,7 @@ from app.api.chat_completions import ChatCompletionsEndpoint
 from app.api.edge.auth import Authenticator, AuthRules
 from app.pipeline.admission.answer_replay import StoredAnswers
 from app.pipeline.admission.idempotency_keys import IdempotencyKeys
-from app.pipeline.admission.request_coalescing import RequestCoalescing
+from app.pipeline.admission.request_coalescing import RequestCoalescer
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.respond.answer import Answer, StreamedAnswer
@@ -65,7 +65,7 @@ async def stopped(exchange: Unfinished, *, stream: bool) -> list[dict[str, Any]]
         random=lambda: 0.5,
     )
     endpoint = ChatCompletionsEndpoint(
-        RequestCoalescing(
+        RequestCoalescer(
             pipeline=exchange,
             stored_answers=StoredAnswers(store, now=now),
             idempotency_keys=keys,

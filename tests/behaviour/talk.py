@@ -265,9 +265,9 @@ class _NotingCounting(MessageCounter):
         super().__init__(counter_for)
         self._counted = counted
 
-    async def count_messages(self, messages: Sequence[Message], encoding: str) -> list[int]:
+    async def count_message_tokens(self, messages: Sequence[Message], encoding: str) -> list[int]:
         self._counted += [message.text for message in messages]
-        return await super().count_messages(messages, encoding)
+        return await super().count_message_tokens(messages, encoding)
 
     def find_token_counter(self, encoding: str) -> TokenCounter:
         return _NotingCounter(super().find_token_counter(encoding), self._counted)

@@ -242,9 +242,14 @@ def telling() -> Iterator[Case | Known]:
         yield Case("telling", f"an operation of a store, {name}", "operation", OPERATIONS, run)
     heads = HeaderChecks(HostRules())
     front = AsgiFront(
-        _stream, LazyApplication(FastAPI), heads=heads, probes={}, lifespan=lambda _: nullcontext(), new_request_id=str
+        _stream,
+        LazyApplication(FastAPI),
+        header_checks=heads,
+        probes={},
+        lifespan=lambda _: nullcontext(),
+        new_request_id=str,
     )
-    watched = RequestTelemetry(front, metrics, NoTracing(), seconds=time.monotonic, tells=False)
+    watched = RequestTelemetry(front, metrics, NoTracing(), seconds=time.monotonic, logs_requests=False)
     scope = {"type": "http", "method": "POST", "path": CHAT_PATH, "headers": []}
     for name, app in (("watched", watched), ("not watched", front)):
         stream = partial(lambda one: asyncio.run(one(scope, None, _sent)), app)

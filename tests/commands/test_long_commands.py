@@ -87,7 +87,7 @@ def test_export_sums_up_on_stderr_and_leaves_output_to_conversations(
 def test_an_interrupted_export_leaves_whole_files_and_says_how_to_go_on(
     kept: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines, begun = ConversationExporter.stream_lines, []
+    lines, begun = ConversationExporter.stream_message_lines, []
 
     async def interrupted(*arguments: Any, **named: Any) -> AsyncIterator[bytes]:
         begun.append(arguments)
@@ -140,7 +140,7 @@ def test_an_interrupted_purge_says_what_is_gone(
     kept: list[str], database: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        RetentionSweeper, "erase_conversation", interrupting_after(1, RetentionSweeper.erase_conversation)
+        RetentionSweeper, "erase_conversation", interrupting_after(1, RetentionSweeper.erase_unless_in_use)
     )
     assert main(["purge", "--older-than", "0m"]) == INTERRUPTED
     assert "interrupted. 1 conversation erased, 0 in use and left; the others" in capsys.readouterr().err
@@ -188,7 +188,7 @@ def test_an_interrupted_migration_changes_nothing(
     database: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     upgrade_schema(parse_database_url(f"sqlite:///{database}"), "2026_11_21_initial")
-    monkeypatch.setattr("app.commands.migrate._tell_step", interrupt)
+    monkeypatch.setattr("app.commands.migrate._print_step", interrupt)
     assert main(["migrate"]) == INTERRUPTED
     assert "The database is as it was" in capsys.readouterr().err
     assert migrations.read_schema_version(f"sqlite:///{database}") == "2026_11_21_initial"

@@ -20,7 +20,7 @@ from app.commands.top_screen.number_format import (
     format_uptime,
     make_printable,
 )
-from app.commands.top_screen.rates import RATE_WINDOW_SECONDS, TotalRates, compute_increments, fit_to_columns
+from app.commands.top_screen.rates import RATE_WINDOW_SECONDS, TotalRates, compute_increments, downsample_last_hour
 from app.commands.top_screen.screen import OverviewScreen, OverviewSnapshot
 from tests.commands.overviews import fresh_overview, overview
 
@@ -113,15 +113,15 @@ def totals(**changed: int) -> dict[str, Any]:
 def test_the_first_look_takes_rates_from_the_gateways_samples() -> None:
     pace = TotalRates()
     pace.add_overview(overview(), 0.0)
-    assert pace.rate_per_second("prompt_tokens") == 9_000
-    assert pace.rate_per_second("completion_tokens") is None
+    assert pace.compute_rate("prompt_tokens") == 9_000
+    assert pace.compute_rate("completion_tokens") is None
 
 
 def test_rates_are_differences_over_the_last_seconds() -> None:
     pace = TotalRates()
     for second in range(0, 61, 2):
         pace.add_overview(totals(requests=second * (1 if second <= 30 else 3)), float(second))
-    assert pace.rate_per_second("requests") == pytest.approx(3.0)
+    assert pace.compute_rate("requests") == pytest.approx(3.0)
     assert len(pace._samples) <= RATE_WINDOW_SECONDS / 2 + 2
 
 
@@ -130,7 +130,7 @@ def test_a_restart_is_no_negative_rate() -> None:
     pace.add_overview(totals(requests=1_000), 0.0)
     pace.add_overview(totals(requests=4), 2.0)
     pace.add_overview(totals(requests=10), 4.0)
-    assert pace.rate_per_second("requests") == 3.0
+    assert pace.compute_rate("requests") == 3.0
 
 
 def test_growth_begins_anew_after_a_restart() -> None:
@@ -141,7 +141,7 @@ def test_growth_begins_anew_after_a_restart() -> None:
 
 @given(st.lists(st.one_of(st.none(), st.floats(0, 1e9)), max_size=400), st.integers(1, 200))
 def test_every_column_of_the_hour_has_the_largest_of_its_values(values: list[float | None], columns: int) -> None:
-    shown_values = fit_to_columns(values, columns, 360)
+    shown_values = downsample_last_hour(values, columns, 360)
     assert len(shown_values) == columns == len(draw_sparkline(shown_values))
     recent = [value for value in values[-360:] if value is not None]
     assert {value for value in shown_values if value is not None} <= set(recent)
@@ -149,7 +149,7 @@ def test_every_column_of_the_hour_has_the_largest_of_its_values(values: list[flo
 
 
 def test_the_newest_is_at_the_right() -> None:
-    assert fit_to_columns([1.0, 2.0], 4, 4) == [None, None, 1.0, 2.0]
+    assert downsample_last_hour([1.0, 2.0], 4, 4) == [None, None, 1.0, 2.0]
     assert draw_sparkline([None, 0.0, 4.0, 8.0]) == " ▁▅█"
 
 

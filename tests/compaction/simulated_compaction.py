@@ -187,7 +187,7 @@ class OneRouter:
         self.most_running = max(self.most_running, self.running)
         try:
             await self.gate.wait()
-            shown = None if client_key is None else client_key.show_to(deployment.provider)
+            shown = None if client_key is None else client_key.disclose_to_provider(deployment.provider)
             reply = await deployment.provider.send(UpstreamRequest(path, body, authorization=shown))
         finally:
             self.running -= 1

@@ -10,9 +10,9 @@ from app.compaction.acceptance.values_appendix import strip_appendix
 from app.compaction.summarizer.prompts import PROMPT_VERSION
 from app.context.plan.outline import SummaryRange
 from app.context.plan.policy import ContextPolicy, SummarizerPolicy
-from app.context.view.view_messages import count_section_tokens
+from app.context.view.view_messages import count_summary_section_tokens
 from app.conversation.identity import compute_start_position
-from app.simulator.options import Faults, SimulatorOptions
+from app.simulator.options import SimulatedFaults, SimulatorOptions
 from tests.compaction.simulated_compaction import COUNT, TENANT, Scene, job_for, log_of, talk
 
 
@@ -24,7 +24,7 @@ async def test_a_range_becomes_a_stored_chunk_with_everything_known_of_its_ends(
     assert (chunk.from_seq, chunk.to_seq, chunk.kind, chunk.model) == (0, 20, "model", "sim")
     assert (chunk.from_link, chunk.to_link) == (compute_start_position(TENANT).link, log[19].link)
     assert (chunk.tokens_total, chunk.through_turn, chunk.anchor_seq) == (log[19].tokens_total, 10, None)
-    assert chunk.tokens == count_section_tokens(chunk.text, through_turn=10, counter=COUNT)
+    assert chunk.tokens == count_summary_section_tokens(chunk.text, through_turn=10, counter=COUNT)
     assert chunk.prompt_version == PROMPT_VERSION
     assert "Number3 has code 33757" in chunk.text
     assert (result.has_run, result.outcome, result.model, result.warnings) == (True, "made", "sim", ())
@@ -134,15 +134,15 @@ async def test_ranges_are_summarized_side_by_side_within_bounds() -> None:
 @pytest.mark.parametrize(
     "faults",
     [
-        Faults(empty=True),
-        Faults(status=500),
-        Faults(status=429),
-        Faults(garbage=True),
-        Faults(break_after=1),
+        SimulatedFaults(empty=True),
+        SimulatedFaults(status=500),
+        SimulatedFaults(status=429),
+        SimulatedFaults(garbage=True),
+        SimulatedFaults(break_after=1),
     ],
     ids=["empty", "error", "busy", "garbage", "broken off"],
 )
-async def test_a_failing_summarizer_is_replaced_by_a_mechanical_summary(faults: Faults) -> None:
+async def test_a_failing_summarizer_is_replaced_by_a_mechanical_summary(faults: SimulatedFaults) -> None:
     scene = Scene(options=SimulatorOptions(faults=faults))
     result = await scene.compactor.compact(job_for(log_of(talk(20))))
     [chunk] = result.summaries
@@ -155,7 +155,7 @@ async def test_a_failing_summarizer_is_replaced_by_a_mechanical_summary(faults: 
 
 async def test_the_log_says_why_no_model_wrote_a_summary(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="app.compaction"):
-        scene = Scene(options=SimulatorOptions(faults=Faults(status=500)))
+        scene = Scene(options=SimulatorOptions(faults=SimulatedFaults(status=500)))
         result = await scene.compactor.compact(job_for(log_of(talk(20))))
     [warning] = result.warnings
     assert caplog.messages == [f"a range of the log has no summary of a model's: {warning}"]
@@ -170,7 +170,7 @@ async def test_a_summarizer_that_never_answers_is_given_up() -> None:
 
 @pytest.mark.parametrize("status", [401, 403])
 async def test_a_callers_bad_key_leaves_no_chunk_behind(status: int) -> None:
-    scene = Scene(options=SimulatorOptions(faults=Faults(status=status)))
+    scene = Scene(options=SimulatorOptions(faults=SimulatedFaults(status=status)))
     result = await scene.compactor.compact(job_for(log_of(talk(20))))
     assert len(result.summaries) == 1
     assert scene.stored == []
@@ -222,7 +222,7 @@ async def test_another_process_that_takes_too_long_does_not_hold_up_the_request(
 
 async def test_a_range_that_nothing_can_shorten_is_left_alone() -> None:
     log = log_of([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}])
-    result = await Scene(options=SimulatorOptions(faults=Faults(status=500))).compactor.compact(job_for(log))
+    result = await Scene(options=SimulatorOptions(faults=SimulatedFaults(status=500))).compactor.compact(job_for(log))
     assert (result.summaries, result.outcome, result.has_run) == ((), "none", False)
 
 
@@ -240,7 +240,7 @@ async def test_a_fold_stands_for_its_chunks_and_names_them() -> None:
 
 
 async def test_a_fold_that_a_model_refuses_keeps_lines_of_its_chunks() -> None:
-    scene, failing, log = Scene(), Scene(options=SimulatorOptions(faults=Faults(status=500))), log_of(talk(40))
+    scene, failing, log = Scene(), Scene(options=SimulatorOptions(faults=SimulatedFaults(status=500))), log_of(talk(40))
     made = (await scene.compactor.compact(job_for(log, SummaryRange(0, 40), SummaryRange(40, 80)))).summaries
     wanted = SummaryRange(0, 80, tuple(chunk.id for chunk in made))
     [fold] = (await failing.compactor.compact(job_for(log, wanted, available_summaries=made))).summaries
@@ -261,7 +261,7 @@ async def test_what_nobody_waits_for_is_left_off_at_the_end() -> None:
 
 
 async def test_nothing_is_made_ahead_without_a_model() -> None:
-    scene = Scene(options=SimulatorOptions(faults=Faults(status=500)))
+    scene = Scene(options=SimulatorOptions(faults=SimulatedFaults(status=500)))
     result = await scene.compactor.precompact(job_for(log_of(talk(10))))
     assert (result.has_run, result.outcome, result.summaries, scene.stored) == (False, "none", (), [])
 
@@ -280,7 +280,7 @@ async def test_who_needs_what_is_being_prepared_waits_for_it_and_is_told() -> No
 
 
 async def test_who_waits_for_what_is_made_ahead_goes_on_although_it_fails_or_is_left_off() -> None:
-    failing, job = Scene(options=SimulatorOptions(faults=Faults(status=500))), job_for(log_of(talk(10)))
+    failing, job = Scene(options=SimulatorOptions(faults=SimulatedFaults(status=500))), job_for(log_of(talk(10)))
     ahead = asyncio.create_task(failing.compactor.precompact(job))
     await asyncio.sleep(0)
     found = await failing.compactor.wait_for_precompaction(job.conversation_id, None)

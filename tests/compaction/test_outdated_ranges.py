@@ -12,7 +12,7 @@ import orjson
 import pytest
 from msgspec.structs import replace
 
-from app.compaction.compaction_job import CompactionJob, CompactionResult, build_sources
+from app.compaction.compaction_job import CompactionJob, CompactionResult, build_summary_sources
 from app.compaction.compactor import Compactor
 from app.compaction.summary_maker import DELETED_PARTS
 from app.context.plan.outline import SummaryRange
@@ -72,7 +72,7 @@ class StoredTalk:
 
     async def hold_elsewhere(self, job: CompactionJob) -> Callable[[], Awaitable[None]]:
         """Another process holds the lease of the job's first range; what gives it back."""
-        (spot, *_) = build_sources(job)
+        (spot, *_) = build_summary_sources(job)
         lease = await self.store.claim_lease(root=job.root, key=spot.lease_key, holder="another process", seconds=60)
         assert lease is not None
         return lambda: self.store.release_lease(lease)
@@ -170,7 +170,7 @@ async def test_a_mechanical_summary_is_not_written_anew_from_what_was_read_befor
         await world.erase()
         await world.keep(replace(there, id="another"))
 
-    result = await run_after_waiting(world, Compactor.remake_mechanical, job, erase_and_summarize_again)
+    result = await run_after_waiting(world, Compactor.replace_mechanical_summaries, job, erase_and_summarize_again)
     assert is_without_result(world, result)
     assert [chunk.text for chunk in await world.read_chunks()] == [there.text]
 

@@ -6,7 +6,7 @@ import re
 
 from app.context.plan.outline import SummaryRange
 from app.context.plan.policy import ContextPolicy
-from app.context.plan.summary_chain import find_active_chain
+from app.context.plan.summary_chain import find_chain_and_folds
 from app.conversation.messages import Summary
 from tests.compaction.simulated_compaction import Body, Scene, job_for, log_of, saying, talk
 
@@ -116,6 +116,6 @@ async def test_a_part_is_shown_in_no_view() -> None:
     await checkpoints(scene, [400])
     parts = parts_in(scene)
     assert parts[0].from_seq == 0
-    assert find_active_chain(parts) == ((), ())
-    [shown] = find_active_chain(scene.shelf.chunks_by_range.values(), are_replacing=True)[0]
+    assert find_chain_and_folds(parts) == ((), ())
+    [shown] = find_chain_and_folds(scene.shelf.chunks_by_range.values(), are_replacing=True)[0]
     assert (shown.kind, shown.to_seq) == ("model", 400)

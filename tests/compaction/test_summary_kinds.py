@@ -89,29 +89,29 @@ async def test_a_mechanical_chunk_is_replaced_under_its_id_once_a_model_is_back(
     job = job_for(log_of(talk(20)))
     [there] = (await scene.compactor.compact(job)).summaries
     assert there.kind == "mechanical"
-    failed = await scene.compactor.remake_mechanical(job)
+    failed = await scene.compactor.replace_mechanical_summaries(job)
     assert (failed.summaries, failed.outcome) == ((there,), "found")
-    result = await scene.compactor.remake_mechanical(job)
+    result = await scene.compactor.replace_mechanical_summaries(job)
     [chunk] = result.summaries
     assert (chunk.id, chunk.kind, result.outcome, result.has_run) == (there.id, "model", "made", True)
     assert scene.stored == [chunk]
     calls = len(scene.router.calls)
-    assert (await scene.compactor.remake_mechanical(job)).summaries == (chunk,)
+    assert (await scene.compactor.replace_mechanical_summaries(job)).summaries == (chunk,)
     assert len(scene.router.calls) == calls
 
 
 async def test_nothing_is_refreshed_while_models_rest_or_nothing_is_stored() -> None:
     scene = Scene(said=lambda body: 500)
     job = job_for(log_of(talk(20)))
-    assert (await scene.compactor.remake_mechanical(job)).outcome == "none"
+    assert (await scene.compactor.replace_mechanical_summaries(job)).outcome == "none"
     await scene.compactor.compact(job)
     for _ in range(2):
-        await scene.compactor.remake_mechanical(job)
+        await scene.compactor.replace_mechanical_summaries(job)
     calls = len(scene.router.calls)
-    assert (await scene.compactor.remake_mechanical(job)).outcome == "none"
+    assert (await scene.compactor.replace_mechanical_summaries(job)).outcome == "none"
     assert len(scene.router.calls) == calls == 3
     scene.seconds += 31
-    await scene.compactor.remake_mechanical(job)
+    await scene.compactor.replace_mechanical_summaries(job)
     assert len(scene.router.calls) == calls + 1
 
 

@@ -46,7 +46,7 @@ def check_it_fits_or_says_why(world: World, decided: Plan) -> None:
 def check_every_message_is_accounted_for(world: World, decided: Plan) -> None:
     verbatim = set(range(decided.boundary_seq, len(world.log)))
     assert set(decided.edits) <= verbatim
-    anchor = set() if decided.anchor_seq is None else {decided.anchor_seq}
+    anchor = set() if decided.repeated_message_seq is None else {decided.repeated_message_seq}
     pinned = [seq for pin in decided.pins for seq in range(pin.from_seq, pin.to_seq)]
     early = [*pinned, *anchor]
     assert len(early) == len(set(early))
@@ -78,8 +78,8 @@ def check_untouched_is_untouched(world: World, decided: Plan) -> None:
         assert (raw is world.log[seq].message.raw) == (seq not in decided.edits)
         if seq in decided.edits and decided.edits[seq].kind != "told":
             check_only_what_may_give_has_given(orjson.loads(world.log[seq].message.raw), orjson.loads(raw))
-    if decided.anchor_seq is not None:
-        assert world.log[decided.anchor_seq].message.role == "user"
+    if decided.repeated_message_seq is not None:
+        assert world.log[decided.repeated_message_seq].message.role == "user"
 
 
 def check_origins(world: World, decided: Plan) -> None:
@@ -119,7 +119,7 @@ def check_only_what_may_give_has_given(came: Body, shown: Body) -> None:
 
 def early_seqs(decided: Plan) -> list[int]:
     """What is shown from before the boundary, in the order of the view."""
-    anchor = [] if decided.anchor_seq is None else [decided.anchor_seq]
+    anchor = [] if decided.repeated_message_seq is None else [decided.repeated_message_seq]
     return sorted(chain(anchor, *(range(pin.from_seq, pin.to_seq) for pin in decided.pins)))
 
 
@@ -135,7 +135,9 @@ def check_tokens_are_those_of_the_rendered_view(world: World, decided: Plan) -> 
 
 def check_rounds_stay_whole(world: World, decided: Plan) -> None:
     """A call and its results are shown together, told together, or not at all."""
-    early = set(early_seqs(decided)) - ({decided.boundary.anchor_seq} if decided.anchor_seq is not None else set())
+    early = set(early_seqs(decided)) - (
+        {decided.boundary.anchor_seq} if decided.repeated_message_seq is not None else set()
+    )
     for one in split_into_rounds(world.log):
         seqs = set(range(one.from_seq, one.to_seq))
         assert decided.boundary_seq <= one.from_seq or decided.boundary_seq >= one.to_seq

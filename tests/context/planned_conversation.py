@@ -17,9 +17,9 @@ from app.context.plan.log_rounds import LogTail, build_boundary_after, split_int
 from app.context.plan.outline import Boundary, LastView, Outline, Pin, Plan, SummarizeMode, SummaryRange, make_last_view
 from app.context.plan.planner import plan_view
 from app.context.plan.policy import ContextPolicy
-from app.context.plan.summary_chain import find_active_chain
+from app.context.plan.summary_chain import find_chain_and_folds
 from app.context.view.message_edits import render_edited_message
-from app.context.view.view_messages import count_section_tokens, count_summary_message_tokens, render_view
+from app.context.view.view_messages import count_summary_message_tokens, count_summary_section_tokens, render_view
 from app.conversation.messages import LogMessage, Message, Summary, extract_text
 
 PIECE = re.compile(r"\w{1,5}|[^\w\s]|\s+")
@@ -112,7 +112,7 @@ def chunk_of(to_seq: int, *, from_seq: int = 0, text: str = "What was said.", **
         "from_link": from_seq.to_bytes(16, "big"),
         "to_link": to_seq.to_bytes(16, "big"),
         "to_skeleton": None,
-        "tokens": count_section_tokens(text, through_turn=through_turn, counter=COUNT),
+        "tokens": count_summary_section_tokens(text, through_turn=through_turn, counter=COUNT),
         "tokens_total": 0,
         "anchor_seq": None,
         "anchor_tokens": 0,
@@ -163,7 +163,7 @@ class World:
             self.log.append(LogMessage(seq, Message.from_body(body), link, link, True, tokens, total, False))
 
     def outline(self, *, loaded: bool = True, start: Boundary | None = None) -> Outline:
-        chain, folds = find_active_chain(self.stored, are_replacing=self.policy.has_replacing_summaries)
+        chain, folds = find_chain_and_folds(self.stored, are_replacing=self.policy.has_replacing_summaries)
         if not self.policy.may_summarize:
             chain, folds = (), ()
         if start is None:

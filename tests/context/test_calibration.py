@@ -77,7 +77,7 @@ def talk(
             calibration = calibration.drop_attachments_before(boundary)
         reported = round(overhead + slope * (prompt.estimated_tokens - 765 * len(shown)) + image_tokens * len(shown))
         rows.append((turn, predicted(calibration, prompt), reported))
-        assert calibration.detect_silent_truncation(prompt, reported) is None
+        assert calibration.find_silent_truncation_window(prompt, reported) is None
         calibration = calibration.learn_from_report(prompt, reported)
         text += chance.randint(20, 300)
     return rows
@@ -224,7 +224,7 @@ def test_reports_that_stay_flat_while_the_count_rises_show_the_window(reports: t
     calibration, shown = observed((3_000, 3_100), (3_950, 4_050)), []
     for step, reported in enumerate(reports, 1):
         prompt = CountedPrompt(4_050 + 400 * step, 100, "t.i")
-        shown.append(calibration.detect_silent_truncation(prompt, reported))
+        shown.append(calibration.find_silent_truncation_window(prompt, reported))
         calibration = calibration.learn_from_report(prompt, reported)
     assert shown[0] is None
     assert shown[-1] == pytest.approx(4_096, rel=0.02)
@@ -238,7 +238,7 @@ def test_no_honest_provider_is_taken_for_one_that_cuts(steps: list[int], slope: 
     for step in steps:
         text = max(10, text + step)
         prompt, reported = CountedPrompt(text + 100, 100, "t.i"), round(overhead + slope * (text + 100))
-        assert calibration.detect_silent_truncation(prompt, reported) is None
+        assert calibration.find_silent_truncation_window(prompt, reported) is None
         calibration = calibration.learn_from_report(prompt, reported)
 
 

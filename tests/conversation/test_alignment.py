@@ -328,7 +328,7 @@ def test_masked_results_do_not_count_against_a_conversation() -> None:
     log = [user("Fix it"), *[m for n in range(20) for m in (call(f"{X}{n}"), result(f"{X}{n}", "seen"))], long("end")]
     history = [m | {"content": "masked"} if m["role"] == "tool" else m for m in log]
     alignment = align_bodies(log, [*history, NEW])
-    assert alignment.aligned_share == 1.0
+    assert alignment.aligned_client_share == 1.0
     assert proves_same_conversation(alignment)
 
 

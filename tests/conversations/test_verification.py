@@ -18,7 +18,7 @@ import pytest
 
 from app.__main__ import main
 from app.api.edge.auth import build_open_caller
-from app.context.count.token_counter import load_counter
+from app.context.count.token_counter import load_token_counter
 from app.conversations.verification import DatabaseVerifier, VerificationReport
 from app.simulator.options import SimulatorOptions
 from app.simulator.server import SimulatorApp
@@ -46,7 +46,10 @@ async def fill(url: str, **sections: Any) -> None:
     """Conversations of every kind: appended, resent, branched, summarized, folded, edited, deleted from, stored."""
     numbers = itertools.count()
     simulator = Simulator(
-        SimulatorOptions(), lambda _: load_counter("o200k_base"), clock=lambda: 0.0, new_id=lambda: str(next(numbers))
+        SimulatorOptions(),
+        lambda _: load_token_counter("o200k_base"),
+        clock=lambda: 0.0,
+        new_id=lambda: str(next(numbers)),
     )
     async with (
         serving(SimulatorApp(simulator), lifespan="off") as model,
@@ -82,7 +85,7 @@ async def fill(url: str, **sections: Any) -> None:
 async def verified(url: str, keys: dict[str, bytes] | None = None) -> VerificationReport:
     sealing = FieldSealer(Cipher(keys or {}, None))
     async with open_database_scan(url) as audit:
-        return await DatabaseVerifier(audit, sealing, counter_for=load_counter, now=NOON).run()
+        return await DatabaseVerifier(audit, sealing, counter_for=load_token_counter, now=NOON).run()
 
 
 Execute = Callable[[str], None]
@@ -256,7 +259,7 @@ def test_verifying_sees_one_moment_whoever_erases_meanwhile(healthy: str) -> Non
             await store.close()
             assert await audit.count_rows() == before
             return await DatabaseVerifier(
-                audit, FieldSealer(Cipher({}, None)), counter_for=load_counter, now=NOON
+                audit, FieldSealer(Cipher({}, None)), counter_for=load_token_counter, now=NOON
             ).run()
 
     assert asyncio.run(meanwhile()).faults == []

@@ -94,14 +94,14 @@ def configured(file: Path, secrets: dict[str, str]) -> Settings:
 def test_the_replicas_are_configured_soundly() -> None:
     settings = configured(FOLDER / "concertina.yaml", named("Secret")["stringData"])
     assert settings.auth.mode == "keys"
-    assert settings.database.location.startswith("postgresql+asyncpg://")
+    assert settings.database.url_without_credentials.startswith("postgresql+asyncpg://")
     assert not settings.uses_simulated_model
 
 
 def test_the_sidecar_is_configured_soundly_and_found_by_nobody_else() -> None:
     settings = configured(FOLDER / "sidecar/concertina.yaml", {})
     assert (settings.server.host, settings.server.workers) == ("127.0.0.1", 1)
-    assert settings.database.location == "sqlite+aiosqlite:////data/concertina.db"
+    assert settings.database.url_without_credentials == "sqlite+aiosqlite:////data/concertina.db"
     mounts = {
         one["mountPath"]
         for one in gateway_of(named("StatefulSet", "application")["spec"]["template"]["spec"])["volumeMounts"]

@@ -62,7 +62,7 @@ def test_the_image_is_set_up_by_a_file_of_defaults_and_by_nothing_that_overrides
     assert json.loads(re.findall(r"^CMD (\[.*\])$", DOCKERFILE, re.MULTILINE)[-1]) == ["concertina", "serve"]
     settings = load_settings(environ={"CONCERTINA_DEFAULTS": defaults_of({})})
     assert (settings.server.host, settings.server.port) == ("0.0.0.0", SERVED_PORT)
-    assert settings.database.location.endswith(":////data/concertina.db")
+    assert settings.database.url_without_credentials.endswith(":////data/concertina.db")
     assert f"EXPOSE {SERVED_PORT}" in DOCKERFILE
     assert "VOLUME /data" in DOCKERFILE
 
@@ -100,7 +100,7 @@ def test_what_a_mounted_file_says_is_overridden_by_no_image_and_no_compose_file(
         overrides: list[str] = []
         settings = load_settings(str(file), environ=environ, on_override=overrides.append)
         assert (settings.server.host, settings.server.port) == ("10.0.0.1", 9000)
-        assert settings.database.location == "postgresql://db/d"
+        assert settings.database.url_without_credentials == "postgresql://db/d"
         assert settings.telemetry.traces.endpoint == "http://mine:4318"
         assert overrides == []
 
@@ -114,7 +114,7 @@ def test_each_gateway_of_the_compose_file_is_configured_soundly(name: str) -> No
     outside = next(source for source, target in mounted.items() if target == inside)
     settings = load_settings(str(ROOT / outside), environ=environ | {"CONCERTINA_DEFAULTS": defaults_of(service)})
     kept_in, host = {"gateway": ("postgresql+asyncpg", "0.0.0.0"), "sidecar": ("sqlite+aiosqlite", "127.0.0.1")}[name]
-    assert (settings.database.location.partition("://")[0], settings.server.host) == (kept_in, host)
+    assert (settings.database.url_without_credentials.partition("://")[0], settings.server.host) == (kept_in, host)
     assert not settings.uses_simulated_model
     assert float(service["stop_grace_period"].removesuffix("s")) > settings.server.drain_seconds
 

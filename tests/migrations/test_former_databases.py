@@ -20,7 +20,7 @@ import asyncpg
 import httpx
 import pytest
 
-from app.context.count.token_counter import load_counter
+from app.context.count.token_counter import load_token_counter
 from app.conversations.verification import DatabaseVerifier
 from app.store.database_scan import open_database_scan
 from app.store.database_url import parse_database_url
@@ -131,7 +131,7 @@ def test_a_former_database_migrates_and_nothing_is_wrong_with_it(url: str) -> No
     async def verify() -> Any:
         async with open_database_scan(url) as audit:
             sealing = FieldSealer(Cipher({}, None))
-            return await DatabaseVerifier(audit, sealing, counter_for=load_counter, now=datetime.now(UTC)).run()
+            return await DatabaseVerifier(audit, sealing, counter_for=load_token_counter, now=datetime.now(UTC)).run()
 
     found = asyncio.run(verify())
     assert found.faults == []

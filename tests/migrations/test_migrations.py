@@ -28,7 +28,7 @@ from app.conversation.messages import StoredCompletion
 from app.errors import StoreUnavailable
 from app.store.database_url import parse_database_url
 from app.store.sql.schema import SCHEMA_VERSION
-from app.store.sql.tables import is_in_dialect, metadata
+from app.store.sql.tables import is_table_in_dialect, metadata
 from app.store.store_factory import create_store
 from migrations import run, upgrading
 from tests.postgres import Databases
@@ -87,7 +87,7 @@ def execute(url: str, sql: str) -> None:
 
 def differences(connection: Connection) -> list[Any]:
     def belongs(thing: Any, name: str, kind: str, reflected: bool, other: Any) -> bool:
-        return kind != "table" or is_in_dialect(thing, connection.dialect.name)
+        return kind != "table" or is_table_in_dialect(thing, connection.dialect.name)
 
     opts = {"compare_type": True, "compare_server_default": True, "include_object": belongs}
     context = MigrationContext.configure(connection, opts=opts)

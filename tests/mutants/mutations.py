@@ -208,8 +208,8 @@ IDENTITY: Final = (
     Mutation(
         "retry-of-strangers",
         "app/pipeline/admission/request_digest.py",
-        "return tenant, request.caller.api_key_id, request_options(request)",
-        'return "", request_options(request)',
+        "return tenant, request.caller.api_key_id, list_distinguishing_options(request)",
+        'return "", list_distinguishing_options(request)',
         (f"{TURNS}::test_a_retry_of_another_tenant_finds_no_run_in_flight[waiting]",),
         "A request joins the answer that another tenant waits for.",
     ),
@@ -232,8 +232,8 @@ IDENTITY: Final = (
     Mutation(
         "stored-answer-to-another-body",
         "app/pipeline/admission/request_digest.py",
-        "return (await _hash_body(msgspec.json.encode(options), request.body)).hex()[:32]",
-        "return (await _hash_body(msgspec.json.encode(options), b'')).hex()[:32]",
+        "return (await _hash_options_and_body(msgspec.json.encode(options), request.body)).hex()[:32]",
+        "return (await _hash_options_and_body(msgspec.json.encode(options), b'')).hex()[:32]",
         (
             "tests/pipeline/resolve/test_client_retries.py::test_a_retry_of_another_request_with_the_same_messages_is_answered_anew",
         ),
@@ -242,8 +242,8 @@ IDENTITY: Final = (
     Mutation(
         "idempotency-key-with-another-body",
         "app/pipeline/admission/request_digest.py",
-        "return await _hash_body(msgspec.json.encode(request_options(request)), request.body)",
-        "return await _hash_body(msgspec.json.encode(request_options(request)), b'')",
+        "return await _hash_options_and_body(msgspec.json.encode(list_distinguishing_options(request)), request.body)",
+        "return await _hash_options_and_body(msgspec.json.encode(list_distinguishing_options(request)), b'')",
         (f"{IDEMPOTENCY_KEYS}::test_a_key_belongs_to_one_request[fields0-other0]",),
         "An idempotency key that comes with another request gets the first request's answer.",
     ),
@@ -274,8 +274,8 @@ IDENTITY: Final = (
     Mutation(
         "end-users-together",
         "app/pipeline/resolve/resolved_request.py",
-        "return stored_end_user is not None and request.end_user is not None and request.end_user != stored_end_user",
-        "return False",
+        "        and request.end_user_digest != stored_end_user",
+        "        and False",
         (f"{FEATURES}::test_two_end_users_though_one_resends_what_the_other_has_said",),
         "End users of one application go on in each other's conversations.",
     ),
@@ -448,7 +448,7 @@ CONTEXT: Final = (
     Mutation(
         "refusal-by-estimate",
         "app/pipeline/view/view_builder.py",
-        "if LOWEST_SLOPE * turn.count_prompt(view).estimated_tokens > budget.window:",
+        "if LOWEST_SLOPE * turn.build_counted_prompt(view).estimated_tokens > budget.window:",
         "if True:",
         (
             "tests/pipeline/view/test_token_estimates.py::test_where_only_an_estimate_says_too_long_the_provider_decides[True]",

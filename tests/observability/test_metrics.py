@@ -14,7 +14,7 @@ import pytest
 
 from app.observability import metric_families as f
 from app.observability.counter_cells import CELL_BYTES, CELL_COUNT, CounterCells
-from app.observability.metric_families import OTHER
+from app.observability.metric_families import OTHER_LABEL
 from app.observability.metric_readings import estimate_quantile
 from app.observability.metrics import MAX_MODEL_LABELS, NO_METRICS, Metrics, TurnFacts
 
@@ -68,22 +68,22 @@ def test_a_series_is_told_from_its_first_time_on() -> None:
 
 def test_a_watched_gauge_is_looked_up_when_it_is_read() -> None:
     metrics, running = Metrics(), [1.0]
-    metrics.watch_gauge(f.TASKS, lambda: running[0])
+    metrics.watch_gauge(f.BACKGROUND_TASKS, lambda: running[0])
     running[0] = 5.0
-    assert metrics.read_snapshot().sum_series(f.TASKS) == 5
+    assert metrics.read_snapshot().sum_series(f.BACKGROUND_TASKS) == 5
 
 
 def test_more_models_than_anybody_has_are_one() -> None:
     metrics = Metrics(models=("configured",))
     names = [metrics.model_label(f"m{number}") for number in range(MAX_MODEL_LABELS + 5)]
-    assert names[-1] == OTHER
+    assert names[-1] == OTHER_LABEL
     assert len(set(names)) == MAX_MODEL_LABELS
     assert metrics.model_label("configured") == "configured"
 
 
 def test_a_model_that_nobody_has_answered_for_has_no_name() -> None:
     metrics = Metrics()
-    assert metrics.model_label("made-up", is_served=False) == OTHER
+    assert metrics.model_label("made-up", is_served=False) == OTHER_LABEL
     assert metrics.model_label("real") == metrics.model_label("real", is_served=False) == "real"
 
 
@@ -111,7 +111,11 @@ def test_counters_of_a_process_that_ended_stay_and_its_gauges_go(start: Start) -
     other.in_flight.add(3)
     other.close()
     numbers = one.read_snapshot()
-    assert (numbers.sum_series(f.TURNS), numbers.sum_series(f.WORKERS), numbers.sum_series(f.IN_FLIGHT)) == (1, 1, 0)
+    assert (numbers.sum_series(f.TURNS), numbers.sum_series(f.WORKERS), numbers.sum_series(f.REQUESTS_IN_FLIGHT)) == (
+        1,
+        1,
+        0,
+    )
 
 
 def test_the_next_process_goes_on_where_one_has_ended(start: Start, tmp_path: Path) -> None:
@@ -122,8 +126,12 @@ def test_the_next_process_goes_on_where_one_has_ended(start: Start, tmp_path: Pa
     heir = start(unix_seconds=lambda: 99.0)
     heir.count_turn(TURN)
     numbers = one.read_snapshot()
-    assert (numbers.sum_series(f.TURNS), numbers.sum_series(f.WORKERS), numbers.sum_series(f.IN_FLIGHT)) == (2, 2, 0)
-    assert numbers.sum_series(f.STARTED) == 10
+    assert (numbers.sum_series(f.TURNS), numbers.sum_series(f.WORKERS), numbers.sum_series(f.REQUESTS_IN_FLIGHT)) == (
+        2,
+        2,
+        0,
+    )
+    assert numbers.sum_series(f.START_TIME) == 10
     assert len(list(tmp_path.glob("*.cells"))) == 2
 
 
@@ -152,12 +160,12 @@ def test_a_folder_that_cannot_be_used_leaves_a_process_to_count_alone(
 def test_a_disk_that_is_full_costs_new_series_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
     journal = FullDisk()
     cells = CounterCells(mmap.mmap(-1, CELL_COUNT * CELL_BYTES), journal)
-    before = cells.find_cell(f.ERRORS, ("x", "500"))
+    before = cells.find_or_allocate_cell(f.ERRORS, ("x", "500"))
     journal.is_full = True
-    assert [cells.find_cell(f.ERRORS, (code, "500")) for code in "yzx"] == [0, 0, before]
+    assert [cells.find_or_allocate_cell(f.ERRORS, (code, "500")) for code in "yzx"] == [0, 0, before]
     assert caplog.text.count("No space left") == 1
     journal.is_full = False
-    assert cells.find_cell(f.ERRORS, ("y", "500")) == 0
+    assert cells.find_or_allocate_cell(f.ERRORS, ("y", "500")) == 0
     cells.close()
 
 

@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.export import SpanExporter
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from app.assembly.telemetry import build_tracing
-from app.observability.opentelemetry_tracing import OtelTracing, build_exporter
+from app.observability.opentelemetry_tracing import OtelTracing, build_span_exporter
 from app.observability.tracing import NO_SPAN, NoTracing, Tracing, current_span, trace_span
 from app.settings import ConfigurationError, load_settings
 from tests.live import ScriptedUpstream, gateway, serving
@@ -121,7 +121,7 @@ async def test_a_collector_gets_the_spans_of_a_turn_over_http() -> None:
 )
 async def test_the_path_of_traces_is_added_unless_it_is_there(written: str, asked: str) -> None:
     async with collecting() as (collector, address):
-        tracing = otel_to(build_exporter(address + written, {}))
+        tracing = otel_to(build_span_exporter(address + written, {}))
         tracing.start_request_span("GET", [], {}).end()
         await tracing.aclose()
     assert collector.paths == [asked]
@@ -140,7 +140,7 @@ async def test_a_collector_that_is_away_costs_no_request_anything(caplog: pytest
 async def test_a_collector_that_hangs_holds_up_the_end_for_a_bounded_time(caplog: pytest.LogCaptureFixture) -> None:
     async with collecting() as (collector, address):
         collector.gate = asyncio.Event()
-        tracing = otel_to(build_exporter(address, {}), drain_seconds=0.2)
+        tracing = otel_to(build_span_exporter(address, {}), drain_seconds=0.2)
         tracing.start_request_span("GET", [], {}).end()
         began = time.monotonic()
         await tracing.aclose()
@@ -154,7 +154,7 @@ async def test_a_collector_that_is_away_is_told_of_once(caplog: pytest.LogCaptur
         pass
 
     caplog.set_level(logging.INFO)
-    exporter = build_exporter("http://127.0.0.1:9", {})
+    exporter = build_span_exporter("http://127.0.0.1:9", {})
     tracing = otel_to(exporter, drain_seconds=5)
     await asyncio.to_thread(exporter.shutdown)
     assert [exporter.export([]) for _ in range(3)]

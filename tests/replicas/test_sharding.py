@@ -15,7 +15,7 @@ from sqlalchemy import UniqueConstraint
 from app.conversation.messages import StoredCompletion
 from app.store.contract import CompletionQuery, ConversationQuery, LogAppend
 from app.store.postgres.backend import PostgresStore
-from app.store.sql.tables import is_in_dialect, metadata
+from app.store.sql.tables import is_table_in_dialect, metadata
 from tests.postgres import Databases, dsn
 from tests.replicas.sharding import Plan, Router, Wide
 from tests.store.example_logs import (
@@ -39,7 +39,7 @@ SHARDS = 2
 FAMILIES = 8
 """Enough for each shard to have some."""
 CHAT = ["user hi", "assistant hello", "user how are you?", "assistant well"]
-TABLES = {name: table for name, table in metadata.tables.items() if is_in_dialect(table, "postgresql")}
+TABLES = {name: table for name, table in metadata.tables.items() if is_table_in_dialect(table, "postgresql")}
 
 
 @pytest.fixture(scope="module")

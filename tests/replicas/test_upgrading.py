@@ -14,7 +14,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect
 
 from app.store.database_url import parse_database_url
-from app.store.sql.tables import is_in_dialect, metadata
+from app.store.sql.tables import is_table_in_dialect, metadata
 from migrations import upgrading
 from tests.faults.checking import Checking
 from tests.faults.journal import Journal
@@ -41,7 +41,7 @@ def expansion() -> str:
         f"ALTER TABLE {name} ADD COLUMN new_counted integer NOT NULL DEFAULT 0; "
         f"CREATE INDEX {name}_new ON {name} (new_counted)"
         for name, table in metadata.tables.items()
-        if is_in_dialect(table, "postgresql")
+        if is_table_in_dialect(table, "postgresql")
     ]
     version = f"UPDATE alembic_version SET version_num = '{NEXT}'"
     return "; ".join([*changes, "CREATE TABLE of_the_next_version (id text PRIMARY KEY)", version])

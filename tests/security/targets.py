@@ -192,7 +192,7 @@ def head(data: bytes) -> None:
     named = dict(line.partition(":")[::2] for line in rest.split("\r"))
     call = UpstreamRequest(f"/{path}", body=b"{}", authorization=named.pop("key", None), headers=named, query=query)
     try:
-        made = PROVIDER._find_head(call)
+        made = PROVIDER._find_or_build_head(call)
     except GatewayError as error:
         _check_refusal(error)
         return
@@ -213,7 +213,7 @@ def imported(data: bytes) -> None:
     """A file of conversations, of whichever format it may be."""
     for wanted in format_detection.FORMATS:
         try:
-            found = format_detection.parse_file(data, wanted)
+            found = format_detection.parse_import_file(data, wanted)
             for conversation in found:
                 for one in conversation.messages:
                     _look_at(one.message.raw)

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from app.api.docs_page import render_page
+from app.api.docs_page import render_docs_page
 from tests.live import Reply, ScriptedUpstream
 from tests.support.gateway import user, world
 
@@ -65,5 +65,5 @@ async def test_the_page_of_endpoints_loads_nothing_and_runs_nothing(monkeypatch:
 def test_the_page_shows_markup_as_text() -> None:
     evil = '"><script>alert(1)</script>'
     operation = {"tags": [evil], "summary": evil, "parameters": [{"name": evil, "in": evil}], "responses": {evil: {}}}
-    page = render_page({"info": {"title": evil, "version": evil}, "paths": {f"/{evil}": {"get": operation}}})
+    page = render_docs_page({"info": {"title": evil, "version": evil}, "paths": {f"/{evil}": {"get": operation}}})
     assert "<script" not in page

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.observability import log as logs
-from app.observability.request_facts import begin_facts, log_request, record_request
+from app.observability.request_facts import begin_request_facts, log_request, record_requested_model
 from tests.live import ScriptedUpstream
 from tests.support.gateway import user, world
 
@@ -43,11 +43,11 @@ def written(text: str, log_format: Literal["json", "text"]) -> list[str]:
     try:
         logs.configure_logging("info", log_format, stream)
         logging.getLogger("app.api").warning("about %s", text, extra={"model_name": text})
-        begin_facts()
-        record_request(text, stream=False)
-        log_request(begin_facts(), logging.INFO, {"route": None, "trace": 1})
-        facts = begin_facts()
-        record_request(text, stream=False)
+        begin_request_facts()
+        record_requested_model(text, stream=False)
+        log_request(begin_request_facts(), logging.INFO, {"route": None, "trace": 1})
+        facts = begin_request_facts()
+        record_requested_model(text, stream=False)
         log_request(facts, logging.WARNING, {"route": None})
         logs.flush_log()
     finally:

@@ -12,7 +12,7 @@ import pytest
 
 from app.simulator.options import SimulatorOptions
 from app.simulator.simulator import Simulator, SimulatorRequest
-from app.simulator.tool_pairing import find_pairing_fault
+from app.simulator.tool_pairing import find_tool_pairing_fault
 from tests.simulator.counting import RoughCounter
 
 QUESTION = [{"role": "user", "content": "What is it?"}]
@@ -133,5 +133,5 @@ def test_thousands_of_results_in_reverse_order_are_paired_in_linear_time() -> No
     ids = [f"call_{'0' * 30}{number}" for number in range(20_000)]
     calls: list[Any] = [{"role": "assistant", "tool_calls": [{"id": one} for one in ids]}]
     began = time.process_time()
-    assert find_pairing_fault([*calls, *({"role": "tool", "tool_call_id": one} for one in reversed(ids))]) is None
+    assert find_tool_pairing_fault([*calls, *({"role": "tool", "tool_call_id": one} for one in reversed(ids))]) is None
     assert time.process_time() - began < 1

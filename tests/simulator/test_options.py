@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from app.errors import InvalidRequest
-from app.simulator.context_window import parse_window
-from app.simulator.options import Faults, parse_faults
+from app.simulator.context_window import parse_window_from_name
+from app.simulator.options import SimulatedFaults, parse_faults_from_name
 
 
 @pytest.mark.parametrize(
@@ -20,24 +20,31 @@ from app.simulator.options import Faults, parse_faults
     ],
 )
 def test_a_models_name_tells_its_window(model: str, window: int) -> None:
-    assert parse_window(model) == window
+    assert parse_window_from_name(model) == window
 
 
 def test_a_models_name_tells_its_faults() -> None:
-    assert parse_faults("sim-8k") is None
-    assert parse_faults("sim!status=503,first=2,on=summary") == Faults(status=503, first=2, on="summary")
-    assert parse_faults("sim!hang") == Faults(hang=True)
+    assert parse_faults_from_name("sim-8k") is None
+    assert parse_faults_from_name("sim!status=503,first=2,on=summary") == SimulatedFaults(
+        status=503, first=2, on="summary"
+    )
+    assert parse_faults_from_name("sim!hang") == SimulatedFaults(hang=True)
 
 
 @pytest.mark.parametrize("model", ["sim!colour=red", "sim!first=two", "sim!on=never"])
 def test_an_unknown_fault_is_refused_with_what_was_expected(model: str) -> None:
     with pytest.raises(InvalidRequest):
-        parse_faults(model)
+        parse_faults_from_name(model)
 
 
 def test_faults_strike_the_first_or_every_nth_request() -> None:
-    assert [Faults(first=2).is_struck(nth) for nth in (1, 2, 3)] == [True, True, False]
-    assert [Faults(every=2, status=429).is_struck(nth) for nth in (1, 2, 3, 4)] == [False, True, False, True]
-    assert Faults(first=1).error_status == 500
-    assert Faults(first=1, hang=True).error_status is None
-    assert not Faults().is_struck(1)
+    assert [SimulatedFaults(first=2).is_request_affected(nth) for nth in (1, 2, 3)] == [True, True, False]
+    assert [SimulatedFaults(every=2, status=429).is_request_affected(nth) for nth in (1, 2, 3, 4)] == [
+        False,
+        True,
+        False,
+        True,
+    ]
+    assert SimulatedFaults(first=1).error_status == 500
+    assert SimulatedFaults(first=1, hang=True).error_status is None
+    assert not SimulatedFaults().is_request_affected(1)

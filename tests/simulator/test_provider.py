@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from app.errors import UpstreamUnavailable
-from app.simulator.options import Faults, SimulatorOptions
+from app.simulator.options import SimulatedFaults, SimulatorOptions
 from app.simulator.simulated_provider import SimulatedProvider, SimulatedReply
 from app.simulator.simulator import Simulator
 from app.upstream.provider import UpstreamProvider, UpstreamReply, UpstreamRequest
@@ -76,7 +76,7 @@ async def test_every_choice_is_given() -> None:
 
 
 async def test_the_first_requests_fail_as_told_and_later_ones_do_not() -> None:
-    provider = provider_with(SimulatorOptions(faults=Faults(status=429, retry_after=2, first=2)))
+    provider = provider_with(SimulatorOptions(faults=SimulatedFaults(status=429, retry_after=2, first=2)))
     replies = [await post(provider) for _ in range(3)]
     assert [reply.status for reply in replies] == [429, 429, 200]
     assert replies[0].headers["retry-after"] == "2"
@@ -91,7 +91,7 @@ async def test_a_model_name_brings_its_own_faults() -> None:
 
 
 async def test_faults_may_strike_summaries_only() -> None:
-    provider = provider_with(SimulatorOptions(faults=Faults(empty=True, on="summary")))
+    provider = provider_with(SimulatorOptions(faults=SimulatedFaults(empty=True, on="summary")))
     transcript = "Summarize.\n<transcript ab>\n--- ab [0] user\nThe code is 12.\n</transcript ab>"
     assert orjson.loads(await (await post(provider, transcript)).read())["choices"][0]["message"]["content"] == ""
     assert orjson.loads(await (await post(provider)).read())["choices"][0]["message"]["content"]

@@ -49,7 +49,9 @@ async def test_a_long_history_goes_in_and_out_with_its_times_and_its_names(store
         datetime.fromtimestamp(1_600_000_000, UTC),
     )
     assert found.metadata == {"a": "b", "imported_from": "openai"}
-    out = b"".join([piece async for piece in ConversationExporter(store).stream_lines(found, with_hidden=False)])
+    out = b"".join(
+        [piece async for piece in ConversationExporter(store).stream_message_lines(found, with_hidden=False)]
+    )
     assert [orjson.loads(text) for text in out.splitlines()] == history
 
 

@@ -18,7 +18,7 @@ from app.api.resource_schemas import (
     Limit,
     Page,
     build_json_response,
-    build_page,
+    build_list_page,
 )
 from app.conversation.api_keys import ApiKey, Scope
 from app.conversations.api_keys import DEFAULT_SCOPES, MAX_NAME_CHARS, TENANT_PATTERN, ApiKeys, NewApiKey
@@ -28,7 +28,7 @@ from app.pipeline.chat_request import Caller
 DEFAULT_PAGE_SIZE: Final = 20
 
 
-class KeyWish(BaseModel):
+class NewKeyRequest(BaseModel):
     """The properties of a new key."""
 
     model_config = ConfigDict(extra="forbid")
@@ -101,20 +101,20 @@ def build_api_key_routes(api_keys: ApiKeys, auth: Authenticator) -> APIRouter:
         if after is not None:
             keys = _select_keys_after(keys, after)
         return build_json_response(
-            build_page([build_key_object(key) for key in keys[:limit]], has_more=len(keys) > limit)
+            build_list_page([build_key_object(key) for key in keys[:limit]], has_more=len(keys) > limit)
         )
 
     @routes.post("/keys", summary="Make an API key", response_model=NewKeyObject)
-    async def create_key(wish: KeyWish, caller: Caller = admin) -> Response:
+    async def create_key(new_key: NewKeyRequest, caller: Caller = admin) -> Response:
         secret, key = await api_keys.create_key(
             NewApiKey(
-                name=wish.name,
-                tenant=wish.tenant or caller.tenant,
-                scopes=tuple(wish.scopes),
-                policy=wish.policy,
-                models=tuple(wish.models),
-                expires_at=_parse_expiry(wish.expires_at),
-                retention_days=wish.retention_days,
+                name=new_key.name,
+                tenant=new_key.tenant or caller.tenant,
+                scopes=tuple(new_key.scopes),
+                policy=new_key.policy,
+                models=tuple(new_key.models),
+                expires_at=_parse_expiry(new_key.expires_at),
+                retention_days=new_key.retention_days,
             )
         )
         # The digest may be cached as unknown, and the new key must work at once.

@@ -24,10 +24,10 @@ def build_health_routes(store: Store, *, version: str, has_upstream: Callable[[]
 
     @routes.get("/healthz", summary="The process is alive")
     async def healthz() -> Response:
-        return await probes.check_liveness()
+        return await probes.answer_liveness()
 
     @routes.get("/readyz", summary="Store, schema and a provider are available", responses=NOT_READY_RESPONSES)
     async def readyz() -> Response:
-        return await probes.check_readiness()
+        return await probes.answer_readiness()
 
     return routes

@@ -132,8 +132,8 @@ def build_metrics_routes(exposition: PrometheusExposition | None, *, token: str 
             _check_metrics_token(token, read_headers(request.scope).get("authorization", ""))
         if exposition is None:
             raise NotFound("Metrics are switched off.", hint="Set `telemetry.metrics: true`.")
-        told = exposition.render(read_headers(request.scope).get("accept", ""))
-        return Response(told.body, headers={"content-type": told.content_type})
+        rendered = exposition.render(read_headers(request.scope).get("accept", ""))
+        return Response(rendered.body, headers={"content-type": rendered.content_type})
 
     return routes
 
@@ -157,6 +157,6 @@ def build_overview_routes(overview: Callable[[], dict[str, Any]] | None, auth: A
 
 
 def _check_metrics_token(token: str, authorization: str) -> None:
-    scheme, _, shown = authorization.strip().partition(" ")
-    if scheme.lower() != "bearer" or not hmac.compare_digest(shown.strip().encode(), token.encode()):
+    scheme, _, sent_token = authorization.strip().partition(" ")
+    if scheme.lower() != "bearer" or not hmac.compare_digest(sent_token.strip().encode(), token.encode()):
         raise InvalidApiKey("The token for /metrics is missing or wrong.", hint="It is `telemetry.metrics_token`.")

@@ -27,26 +27,26 @@ class HealthProbes:
         *,
         version: str,
         has_upstream: Callable[[], bool],
-        is_leaving: Callable[[], bool] = lambda: False,
+        is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         """
         Args:
             version: the gateway's version, shown by `/healthz`.
             has_upstream: whether some provider is not known to fail.
-            is_leaving: whether the process is about to stop.
+            is_stopping: whether the process is about to stop.
         """
-        self._is_leaving = is_leaving
+        self._is_stopping = is_stopping
         self._store = store
         self._has_upstream = has_upstream
         self._liveness_body = {"status": "ok", "version": version}
 
-    async def check_liveness(self) -> Response:
+    async def answer_liveness(self) -> Response:
         return _json_response(self._liveness_body)
 
-    async def check_readiness(self) -> Response:
+    async def answer_readiness(self) -> Response:
         """Answers 200 if the store answers and not every upstream has failed repeatedly; 503 otherwise, and while the
         process is about to stop."""
-        if self._is_leaving():
+        if self._is_stopping():
             return _json_response({"status": "stopping"}, status=503)
         try:
             info = await self._store.check()
@@ -58,15 +58,18 @@ class HealthProbes:
 
     def build_routes(self, new_request_id: Callable[[], str]) -> dict[str, Route]:
         """Returns both routes by path, for `GET`."""
-        named = [Middleware(RequestIdMiddleware, new_request_id=new_request_id)]
+        request_id_middleware = [Middleware(RequestIdMiddleware, new_request_id=new_request_id)]
 
         async def healthz(request: Request) -> Response:
-            return await self.check_liveness()
+            return await self.answer_liveness()
 
         async def readyz(request: Request) -> Response:
-            return await self.check_readiness()
+            return await self.answer_readiness()
 
-        routes = (Route("/healthz", healthz, middleware=named), Route("/readyz", readyz, middleware=named))
+        routes = (
+            Route("/healthz", healthz, middleware=request_id_middleware),
+            Route("/readyz", readyz, middleware=request_id_middleware),
+        )
         return {route.path: route for route in routes}
 
 

@@ -97,34 +97,34 @@ def build_compaction_routes(compactions: RequestedCompactions, auth: Authenticat
         body: CompactionRequest | None = None,
         caller: Caller = manages,
     ) -> Response:
-        asked = body or CompactionRequest()
-        wish = CompactionQuery(
-            model=asked.model,
-            policy=asked.policy,
-            instructions=asked.instructions,
-            through_item=asked.through_item,
+        options = body or CompactionRequest()
+        query = CompactionQuery(
+            model=options.model,
+            policy=options.policy,
+            instructions=options.instructions,
+            through_item=options.through_item,
         )
-        if asked.dry_run:
-            return build_json_response(await compactions.estimate_compaction(caller, conversation_id, wish))
+        if options.dry_run:
+            return build_json_response(await compactions.estimate_compaction(caller, conversation_id, query))
         await admission.acquire_slot(caller.tenant, functools.partial(has_disconnected, request.receive))
         give_back = functools.partial(admission.release_slot, caller.tenant)
         try:
-            compaction = await compactions.start_compaction(caller, conversation_id, wish)
+            compaction = await compactions.start_compaction(caller, conversation_id, query)
         except BaseException:  # a cancellation, too: whatever happens, the slot must be released
             give_back()
             raise
         # The compaction goes on if the client disconnects, so the slot is released with its end and not with the
         # request's.
         compaction.add_done_callback(give_back)
-        if not (asked.stream or EVENT_STREAM_TYPE in read_headers(request.scope).get("accept", "")):
+        if not (options.stream or EVENT_STREAM_TYPE in read_headers(request.scope).get("accept", "")):
             return build_json_response(await compaction.wait_for_result())
-        frames = _stream_frames(compaction, str(request.scope.get(REQUEST_ID_SCOPE_KEY, "")))
+        frames = _stream_progress_frames(compaction, str(request.scope.get(REQUEST_ID_SCOPE_KEY, "")))
         return StreamingResponse(frames, media_type=EVENT_STREAM_TYPE, headers=dict(STREAM_HEADERS))
 
     return routes
 
 
-async def _stream_frames(compaction: RunningCompaction, request_id: str) -> AsyncIterator[bytes]:
+async def _stream_progress_frames(compaction: RunningCompaction, request_id: str) -> AsyncIterator[bytes]:
     """Yields a frame for each progress event, then `[DONE]`; a failure is sent as the last frame."""
     events: AsyncGenerator[dict[str, Any], None] = compaction.stream_events()
     async with aclosing(events):

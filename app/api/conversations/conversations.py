@@ -26,7 +26,7 @@ from app.api.resource_schemas import (
     Page,
     StrictJsonRoute,
     build_json_response,
-    build_page,
+    build_list_page,
     parse_metadata_filter,
 )
 from app.conversation.identity import ID_PATTERN
@@ -117,9 +117,11 @@ def build_conversation_routes(
     async def create_conversation(
         new: Annotated[NewConversation | None, Body()] = None, caller: Caller = manages
     ) -> Response:
-        wanted = new or NewConversation()
-        begun = await item_writer.create_conversation(caller, wanted.metadata or {}, wanted.items or [])
-        return build_conversation_response(await records.build_conversation_object(begun))
+        new_conversation = new or NewConversation()
+        conversation = await item_writer.create_conversation(
+            caller, new_conversation.metadata or {}, new_conversation.items or []
+        )
+        return build_conversation_response(await records.build_conversation_object(conversation))
 
     @routes.get(
         "",
@@ -152,8 +154,10 @@ def build_conversation_routes(
             external_id=external_id,
             metadata=parse_metadata_filter(request),
         )
-        found, has_more = await records.list_conversations(caller, query, after=after)
-        return build_json_response(build_page([await told(one, include) for one in found], has_more=has_more))
+        conversations, has_more = await records.list_conversations(caller, query, after=after)
+        return build_json_response(
+            build_list_page([await told(one, include) for one in conversations], has_more=has_more)
+        )
 
     @routes.get("/{conversation_id}", summary="A conversation", responses={200: {"model": ConversationObject}})
     async def get_conversation(conversation_id: str, include: Include, caller: Caller = reads) -> Response:

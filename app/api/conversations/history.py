@@ -8,7 +8,15 @@ from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
 from app.api.edge.auth import Authenticator
-from app.api.resource_schemas import ERROR_RESPONSES, After, Described, Order, Page, build_json_response, build_page
+from app.api.resource_schemas import (
+    ERROR_RESPONSES,
+    After,
+    Described,
+    Order,
+    Page,
+    build_json_response,
+    build_list_page,
+)
 from app.conversations.history.conversation_history import ConversationHistory, TurnQuery
 from app.pipeline.chat_request import Caller
 
@@ -133,9 +141,9 @@ def build_history_routes(history: ConversationHistory, auth: Authenticator) -> A
         order: Order = "asc",
         caller: Caller = reads,
     ) -> Response:
-        wish = TurnQuery(limit, newest_first=order == "desc", after=after)
-        found, has_more = await history.list_turns(caller, conversation_id, wish)
-        return build_json_response(build_page(found, has_more=has_more))
+        query = TurnQuery(limit, newest_first=order == "desc", after=after)
+        turns, has_more = await history.list_turns(caller, conversation_id, query)
+        return build_json_response(build_list_page(turns, has_more=has_more))
 
     @routes.get("/log", summary="Messages of the log from a `seq` on", responses={200: {"model": LogStretch}})
     async def read_log(
@@ -144,11 +152,11 @@ def build_history_routes(history: ConversationHistory, auth: Authenticator) -> A
         limit: MessageLimit = DEFAULT_PAGE_SIZE,
         caller: Caller = reads,
     ) -> Response:
-        return build_json_response(await history.read_log(caller, conversation_id, from_seq, limit))
+        return build_json_response(await history.read_log_page(caller, conversation_id, from_seq, limit))
 
     @routes.get("/branches", summary="The family of a conversation", responses={200: {"model": BranchPage}})
     async def list_branches(conversation_id: str, caller: Caller = reads) -> Response:
-        found, has_more = await history.list_branches(caller, conversation_id)
-        return build_json_response(build_page(found, has_more=has_more))
+        branches, has_more = await history.list_family(caller, conversation_id)
+        return build_json_response(build_list_page(branches, has_more=has_more))
 
     return routes

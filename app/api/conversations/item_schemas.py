@@ -13,21 +13,23 @@ from app.conversations.items.item_parser import ITEM_SHAPES, MAX_ITEMS
 _SCHEMA_REFERENCE: Final = "#/items/{name}"
 
 
-def _inline_references(schema: Any, named: dict[str, Any]) -> Any:
+def _inline_references(schema: Any, definitions: dict[str, Any]) -> Any:
     """Replaces references in a schema by what they refer to, because pydantic does not add msgspec's definitions to the
     document."""
     if isinstance(schema, list):
-        return [_inline_references(one, named) for one in schema]
+        return [_inline_references(one, definitions) for one in schema]
     if not isinstance(schema, dict):
         return schema
     if "$ref" in schema:
-        return _inline_references(named[schema["$ref"].removeprefix("#/items/")], named)
-    return {name: _inline_references(value, named) for name, value in schema.items() if name != "discriminator"}
+        return _inline_references(definitions[schema["$ref"].removeprefix("#/items/")], definitions)
+    return {name: _inline_references(value, definitions) for name, value in schema.items() if name != "discriminator"}
 
 
 def _build_items_schema() -> dict[str, Any]:
-    shapes, named = msgspec.json.schema_components(dict.fromkeys(ITEM_SHAPES.values()), ref_template=_SCHEMA_REFERENCE)
-    return {"anyOf": [_inline_references(shape, named) for shape in shapes]}
+    shapes, definitions = msgspec.json.schema_components(
+        dict.fromkeys(ITEM_SHAPES.values()), ref_template=_SCHEMA_REFERENCE
+    )
+    return {"anyOf": [_inline_references(shape, definitions) for shape in shapes]}
 
 
 IncomingItem = Annotated[dict[str, Any], WithJsonSchema(_build_items_schema())]

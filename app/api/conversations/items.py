@@ -22,9 +22,9 @@ from app.api.resource_schemas import (
     Page,
     StrictJsonRoute,
     build_json_response,
-    build_page,
+    build_list_page,
 )
-from app.conversations.erase.erasure import ItemEraser
+from app.conversations.erase.erasure import ItemRemover
 from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.items.item_reader import ItemQuery, ItemReader
 from app.conversations.items.item_writer import ItemWriter
@@ -51,7 +51,7 @@ def build_item_routes(
     records: ConversationRecords,
     item_writer: ItemWriter,
     item_reader: ItemReader,
-    item_eraser: ItemEraser,
+    item_remover: ItemRemover,
     auth: Authenticator,
 ) -> APIRouter:
     """Builds the endpoints that add, list, read and delete items."""
@@ -72,9 +72,9 @@ def build_item_routes(
         caller: Caller = manages,
     ) -> Response:
         conversation, items = await item_writer.add_items(
-            caller, conversation_id, new.items, is_retry=_is_retry(request)
+            caller, conversation_id, new.items, is_retry=_is_sdk_retry(request)
         )
-        return build_json_response(build_page(items, has_more=False), conversation_id=conversation.id)
+        return build_json_response(build_list_page(items, has_more=False), conversation_id=conversation.id)
 
     @routes.get("", summary="List the items of a conversation", responses={200: {"model": ItemPage}})
     async def list_items(
@@ -86,9 +86,9 @@ def build_item_routes(
         caller: Caller = reads,
     ) -> Response:
         conversation = await records.find_conversation(caller, conversation_id)
-        wanted = ItemQuery(limit=limit, descending=order == "desc", after=after)
-        items, has_more = await item_reader.list_items(conversation, wanted)
-        return build_json_response(build_page(items, has_more=has_more), conversation_id=conversation.id)
+        query = ItemQuery(limit=limit, descending=order == "desc", after=after)
+        items, has_more = await item_reader.list_items(conversation, query)
+        return build_json_response(build_list_page(items, has_more=has_more), conversation_id=conversation.id)
 
     @routes.get("/{item_id}", summary="An item", responses={200: {"model": ItemObject}})
     async def get_item(
@@ -112,13 +112,13 @@ def build_item_routes(
         caller: Caller = manages,
     ) -> Response:
         conversation = await records.find_conversation(caller, conversation_id)
-        changed = await item_eraser.remove_item(caller, conversation, item_id, erase=erase)
+        changed = await item_remover.remove_item(caller, conversation, item_id, erase=erase)
         return build_conversation_response(await records.build_conversation_object(changed))
 
     return routes
 
 
-def _is_retry(request: Request) -> bool:
+def _is_sdk_retry(request: Request) -> bool:
     """Returns whether the client's SDK says that it sends this request again."""
     return read_headers(request.scope).get("x-stainless-retry-count", "0") not in ("", "0")
 
@@ -162,8 +162,8 @@ def build_pin_routes(pins: PinStore, auth: Authenticator) -> APIRouter:
     async def list_pins(
         conversation_id: str, limit: Limit = MAX_PAGE_SIZE, after: After = None, caller: Caller = reads
     ) -> Response:
-        found, has_more = await pins.list_pins(caller, conversation_id, limit, after)
-        return build_json_response(build_page(found, has_more=has_more))
+        pin_objects, has_more = await pins.list_pins(caller, conversation_id, limit, after)
+        return build_json_response(build_list_page(pin_objects, has_more=has_more))
 
     @routes.post("/items/{item_id}/pin", summary="Pin an item", responses=pinned)
     async def pin_item(conversation_id: str, item_id: str, caller: Caller = manages) -> Response:

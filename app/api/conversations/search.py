@@ -14,7 +14,7 @@ from app.api.resource_schemas import (
     Limit,
     Page,
     build_json_response,
-    build_page,
+    build_list_page,
     to_unix_seconds,
 )
 from app.conversations.history.conversation_history import ConversationHistory
@@ -81,19 +81,19 @@ def build_search_routes(
 
     @routes.get("/search", summary="Search all conversations", responses={200: {"model": FoundMessages}})
     async def search(q: Question, include: Include, limit: Limit = 20, caller: Caller = reads) -> Response:
-        found = await conversation_search.search_tenant(caller, q, limit=limit)
-        body = _build_search_page(found, q)
+        result = await conversation_search.search_tenant(caller, q, limit=limit)
+        body = _build_search_page(result, q)
         if include:
-            for row, hit in zip(body["data"], found.hits, strict=True):
+            for row, hit in zip(body["data"], result.hits, strict=True):
                 row["title"] = await history.find_title(hit.conversation)
         return build_json_response(body)
 
     return routes
 
 
-def _build_search_page(found: SearchResult, query: str) -> dict[str, Any]:
-    page = build_page([_build_found_message(hit, query) for hit in found.hits], has_more=False)
-    return {**page, "terms": list(found.terms), "complete": found.is_complete, "limited": found.is_limited}
+def _build_search_page(result: SearchResult, query: str) -> dict[str, Any]:
+    page = build_list_page([_build_found_message(hit, query) for hit in result.hits], has_more=False)
+    return {**page, "terms": list(result.terms), "complete": result.is_complete, "limited": result.is_limited}
 
 
 def _build_found_message(hit: MessageHit, query: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from app.api.resource_schemas import (
     Page,
     StrictJsonRoute,
     build_json_response,
-    build_page,
+    build_list_page,
     parse_metadata_filter,
 )
 from app.conversations.stored_completions import StoredCompletions
@@ -94,7 +94,7 @@ def build_stored_completion_routes(completions: StoredCompletions, auth: Authent
             limit=limit, descending=order == "desc", model=model, metadata=parse_metadata_filter(request)
         )
         objects, has_more = await completions.list_completions(caller, query, after)
-        return build_json_response(build_page(objects, has_more=has_more))
+        return build_json_response(build_list_page(objects, has_more=has_more))
 
     @routes.get("/{completion_id}", summary="A stored completion", responses={200: {"model": Completion}})
     async def get_completion(completion_id: str, caller: Caller = reads) -> Response:
@@ -124,6 +124,6 @@ def build_stored_completion_routes(completions: StoredCompletions, auth: Authent
         objects, has_more = await completions.list_messages(
             caller, completion_id, after=after, limit=limit, descending=order == "desc"
         )
-        return build_json_response(build_page(objects, has_more=has_more))
+        return build_json_response(build_list_page(objects, has_more=has_more))
 
     return routes

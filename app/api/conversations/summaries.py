@@ -24,7 +24,7 @@ from app.api.resource_schemas import (
     Strict,
     StrictJsonRoute,
     build_json_response,
-    build_page,
+    build_list_page,
 )
 from app.conversations.summaries.summaries import SummaryRecords
 from app.pipeline.admission.admission import Admission
@@ -112,7 +112,7 @@ def build_summary_routes(summaries: SummaryRecords, auth: Authenticator, admissi
         route_class=StrictJsonRoute,
     )
     reads, manages = Depends(auth.require_scope("read")), Depends(auth.require_scope("manage"))
-    one: dict[int | str, dict[str, Any]] = {200: {"model": SummaryWithRevisions}}
+    summary_response: dict[int | str, dict[str, Any]] = {200: {"model": SummaryWithRevisions}}
 
     @routes.get("", summary="List summaries", responses={200: {"model": SummaryList}})
     async def list_summaries(
@@ -125,7 +125,7 @@ def build_summary_routes(summaries: SummaryRecords, auth: Authenticator, admissi
         ] = False,
         caller: Caller = reads,
     ) -> Response:
-        found, has_more = await summaries.list_summaries(
+        summary_objects, has_more = await summaries.list_summaries(
             caller,
             conversation_id,
             limit=limit,
@@ -133,13 +133,13 @@ def build_summary_routes(summaries: SummaryRecords, auth: Authenticator, admissi
             newest_first=order == "desc",
             with_inactive=with_inactive,
         )
-        return build_json_response(build_page(found, has_more=has_more))
+        return build_json_response(build_list_page(summary_objects, has_more=has_more))
 
-    @routes.get("/{summary_id}", summary="A summary with its revisions", responses=one)
+    @routes.get("/{summary_id}", summary="A summary with its revisions", responses=summary_response)
     async def get_summary(conversation_id: str, summary_id: str, caller: Caller = reads) -> Response:
         return build_json_response(await summaries.read_summary(caller, conversation_id, summary_id))
 
-    @routes.patch("/{summary_id}", summary="Edit a summary", responses={**one, **CONFLICT_RESPONSE})
+    @routes.patch("/{summary_id}", summary="Edit a summary", responses={**summary_response, **CONFLICT_RESPONSE})
     async def edit_summary(
         conversation_id: str, summary_id: str, edit: SummaryEdit, caller: Caller = manages
     ) -> Response:
@@ -151,35 +151,37 @@ def build_summary_routes(summaries: SummaryRecords, auth: Authenticator, admissi
     @routes.post(
         "/{summary_id}/regenerate",
         summary="Regenerate a summary",
-        responses={**one, **CONFLICT_RESPONSE, **SUMMARY_FAILED_RESPONSE},
+        responses={**summary_response, **CONFLICT_RESPONSE, **SUMMARY_FAILED_RESPONSE},
     )
     async def regenerate_summary(
         request: Request,
         conversation_id: str,
         summary_id: str,
-        wish: SummaryRegeneration | None = None,
+        options: SummaryRegeneration | None = None,
         caller: Caller = manages,
     ) -> Response:
-        asked = wish or SummaryRegeneration()
+        regeneration = options or SummaryRegeneration()
         # It calls a model, so it needs a slot as a chat request does.
         async with admission.hold_slot(caller.tenant, functools.partial(has_disconnected, request.receive)):
-            made = await summaries.regenerate_summary(
-                caller, conversation_id, summary_id, instructions=asked.instructions, model=asked.model
+            summary_object = await summaries.regenerate_summary(
+                caller, conversation_id, summary_id, instructions=regeneration.instructions, model=regeneration.model
             )
-        return build_json_response(made)
+        return build_json_response(summary_object)
 
     @routes.post(
-        "/{summary_id}/rollback", summary="Roll back to an earlier text", responses={**one, **CONFLICT_RESPONSE}
+        "/{summary_id}/rollback",
+        summary="Roll back to an earlier text",
+        responses={**summary_response, **CONFLICT_RESPONSE},
     )
     async def roll_back_summary(
-        conversation_id: str, summary_id: str, wish: SummaryRollback, caller: Caller = manages
+        conversation_id: str, summary_id: str, rollback: SummaryRollback, caller: Caller = manages
     ) -> Response:
         chosen = await summaries.roll_back_summary(
             caller,
             conversation_id,
             summary_id,
-            to_revision=wish.revision,
-            revision=wish.current_revision,
+            to_revision=rollback.revision,
+            revision=rollback.current_revision,
         )
         return build_json_response(chosen)
 

@@ -11,7 +11,7 @@ from starlette.responses import Response, StreamingResponse
 from app.api.conversations.conversations import ConversationObject
 from app.api.edge.auth import Authenticator
 from app.api.edge.request_body import read_body, read_headers
-from app.api.resource_schemas import ERROR_RESPONSES, Page, build_json_response, build_page
+from app.api.resource_schemas import ERROR_RESPONSES, Page, build_json_response, build_list_page
 from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.transfer.conversation_import import ConversationImporter
 from app.conversations.transfer.export import ConversationExporter
@@ -90,15 +90,15 @@ def build_transfer_routes(
         caller: Caller = reads,
     ) -> Response:
         conversation = await records.find_conversation(caller, conversation_id)
-        written = exporter.stream_lines if format == "jsonl" else exporter.stream_object
+        written = exporter.stream_message_lines if format == "jsonl" else exporter.stream_json_object
         pieces = written(conversation, with_hidden=include == "deleted")
         # The first batch is read before the head is sent: if it fails, the client gets an error response.
-        first = await anext(pieces, b"")
+        first_piece = await anext(pieces, b"")
         headers = {
             "content-disposition": f'attachment; filename="{conversation.id}.jsonl"',
             "x-conversation-id": conversation.id,
         }
-        return StreamingResponse(_prepend_piece(first, pieces), media_type=NDJSON, headers=headers)
+        return StreamingResponse(_prepend_piece(first_piece, pieces), media_type=NDJSON, headers=headers)
 
     @routes.post(
         "/import",
@@ -112,14 +112,18 @@ def build_transfer_routes(
         caller: Caller = manages,
     ) -> Response:
         body = await read_body(request.receive, read_headers(request.scope), body_limit_bytes)
-        taken = await importer.import_file(caller.tenant, body, format)
-        told = [await records.build_conversation_object(conversation) for conversation in taken.conversations]
-        return build_json_response({**build_page(told, has_more=False), "warnings": list(taken.warnings)})
+        result = await importer.import_file(caller.tenant, body, format)
+        conversation_objects = [
+            await records.build_conversation_object(conversation) for conversation in result.conversations
+        ]
+        return build_json_response(
+            {**build_list_page(conversation_objects, has_more=False), "warnings": list(result.warnings)}
+        )
 
     return routes
 
 
-async def _prepend_piece(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield first
-    async for piece in rest:
+async def _prepend_piece(first_piece: bytes, other_pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first_piece
+    async for piece in other_pieces:
         yield piece

@@ -31,13 +31,13 @@ Include = Annotated[
 ]
 
 
-def _parse_page_query(
+def _parse_view_page_query(
     include: Include, limit: MessageLimit = DEFAULT_MESSAGES, after: After = None, order: Order = "desc"
 ) -> ViewPageQuery:
     return ViewPageQuery(limit, newest_first=order == "desc", after=after, with_sent=bool(include))
 
 
-ViewPageDependency = Annotated[ViewPageQuery, Depends(_parse_page_query)]
+ViewPageDependency = Annotated[ViewPageQuery, Depends(_parse_view_page_query)]
 
 
 class MessageInView(Described):
@@ -152,7 +152,7 @@ def build_view_routes(view_pages: ViewPages, auth: Authenticator, *, policies: S
         policies: the names of all policies.
     """
     left_out = "Left out: the policy that a request would have."
-    named = Query(None, description=left_out, json_schema_extra={"enum": list(policies)})
+    policy_query = Query(None, description=left_out, json_schema_extra={"enum": list(policies)})
     routes = APIRouter(prefix="/v1/conversations/{conversation_id}", tags=["context"], responses=ERROR_RESPONSES)
     reads = Depends(auth.require_scope("read"))
 
@@ -172,7 +172,7 @@ def build_view_routes(view_pages: ViewPages, auth: Authenticator, *, policies: S
         conversation_id: str,
         page: ViewPageDependency,
         model: Model = None,
-        policy: str | None = named,
+        policy: str | None = policy_query,
         caller: Caller = reads,
     ) -> Response:
         return build_json_response(
@@ -192,6 +192,6 @@ def build_view_routes(view_pages: ViewPages, auth: Authenticator, *, policies: S
         page: ViewPageDependency,
         caller: Caller = reads,
     ) -> Response:
-        return build_json_response(await view_pages.show_view_of_answer(caller, conversation_id, item_id, page))
+        return build_json_response(await view_pages.show_sent_view(caller, conversation_id, item_id, page))
 
     return routes

@@ -66,13 +66,15 @@ class ApiKeyCache:
             if known is None or now - known.fetched_at > STALE_KEY_SECONDS:
                 raise
             # Answers can be given without the store, so a key that was valid lately is still let in.
-            _put(self._known, digest, msgspec.structs.replace(known, expires_at=now + RETRY_SECONDS))
+            _put_with_eviction(self._known, digest, msgspec.structs.replace(known, expires_at=now + RETRY_SECONDS))
             return known.key
         self.evict_key(digest)
         if key is None:
-            _put(self._unknown, digest, now + min(UNKNOWN_KEY_CACHE_SECONDS, self._cache_seconds))
+            _put_with_eviction(self._unknown, digest, now + min(UNKNOWN_KEY_CACHE_SECONDS, self._cache_seconds))
         else:
-            _put(self._known, digest, _CachedKey(key, fetched_at=now, expires_at=now + self._cache_seconds))
+            _put_with_eviction(
+                self._known, digest, _CachedKey(key, fetched_at=now, expires_at=now + self._cache_seconds)
+            )
         return key
 
     def evict_key(self, digest: str) -> None:
@@ -81,7 +83,7 @@ class ApiKeyCache:
         self._unknown.pop(digest, None)
 
 
-def _put(values: dict[str, Value], digest: str, value: Value) -> None:
+def _put_with_eviction(values: dict[str, Value], digest: str, value: Value) -> None:
     """Stores a value. If the cache is full, the value that was stored first is evicted."""
     values.pop(digest, None)
     while len(values) >= MAX_CACHED_KEYS:

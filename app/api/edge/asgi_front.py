@@ -29,7 +29,7 @@ class AsgiFront:
     Args:
         chat: answers `POST /v1/chat/completions`.
         application: answers all other paths.
-        heads: checks the headers of a request.
+        header_checks: checks the headers of a request.
         probes: the routes of the health probes by path, for `GET`. Their headers are not checked: load balancers and
             kubelets send any `Host`, and the answers hold nothing secret.
         lifespan: what runs while the server serves.
@@ -41,14 +41,14 @@ class AsgiFront:
         chat: ASGIApp,
         application: LazyApplication,
         *,
-        heads: HeaderChecks,
+        header_checks: HeaderChecks,
         probes: Mapping[str, Route],
         lifespan: Lifespan[Any],
         new_request_id: Callable[[], str],
     ) -> None:
         self.chat = chat
         self.application = application
-        self._heads = heads
+        self._heads = header_checks
         self._new_request_id = new_request_id
         self._probes = probes
         self._lifespan = Router(lifespan=lifespan).lifespan

@@ -175,9 +175,9 @@ class Authenticator:
             request = replace(request, body=encode_fields(request.raw_fields))
         # The header counts before the body: `authenticate` has applied it already.
         if self._end_user_header and not headers.get(self._end_user_header, "").strip(END_USER_WHITESPACE):
-            named = next(filter(None, (_read_end_user(request, name) for name in END_USER_FIELDS)), None)
-            if named is not None:
-                return replace(request, caller=self._as_end_user(request.caller, named.encode()))
+            end_user = next(filter(None, (_read_end_user(request, name) for name in END_USER_FIELDS)), None)
+            if end_user is not None:
+                return replace(request, caller=self._derive_end_user_caller(request.caller, end_user.encode()))
         return request
 
     @property
@@ -199,11 +199,13 @@ class Authenticator:
         *credentials, end_user = shown_credentials
         _check_single_credential(credentials)
         authorization, api_key, x_api_key = credentials
-        if x_api_key and not _parse_token(authorization):
+        if x_api_key and not _parse_authorization_token(authorization):
             authorization = f"Bearer {x_api_key.strip()}"  # the form that OpenAI-compatible providers take
         caller = build_open_caller(authorization, api_key, self._pepper)
         if end_user and end_user.strip(END_USER_WHITESPACE):
-            caller = self._as_end_user(caller, end_user.strip(END_USER_WHITESPACE).encode("latin-1", "replace"))
+            caller = self._derive_end_user_caller(
+                caller, end_user.strip(END_USER_WHITESPACE).encode("latin-1", "replace")
+            )
         # Long credentials are not cached: ten thousand of them could take all memory.
         if sum(len(part) for part in shown_credentials if part) <= MAX_CACHED_CREDENTIAL_CHARS:
             if len(self._caller_cache) >= MAX_CACHED_CALLERS:
@@ -237,10 +239,10 @@ class Authenticator:
         end_user = headers.get(self._end_user_header, "").strip(END_USER_WHITESPACE) if self._end_user_header else ""
         # Operators act for the application, whatever end user a shared client names.
         if end_user and required_scope != "admin":
-            return self._as_end_user(caller, end_user.encode("latin-1", "replace"))
+            return self._derive_end_user_caller(caller, end_user.encode("latin-1", "replace"))
         return caller
 
-    def _as_end_user(self, caller: Caller, end_user: bytes) -> Caller:
+    def _derive_end_user_caller(self, caller: Caller, end_user: bytes) -> Caller:
         return replace(caller, tenant=derive_end_user_tenant(caller.tenant, end_user, self._pepper))
 
 
@@ -284,8 +286,8 @@ def check_fallback_models_allowed(caller: Caller, fields: Mapping[str, Any]) -> 
     if not caller.allowed_models:
         return
     for name in FALLBACK_MODEL_FIELDS:
-        named = fields.get(name) or []
-        for model in named if isinstance(named, list | tuple) else [named]:
+        models = fields.get(name) or []
+        for model in models if isinstance(models, list | tuple) else [models]:
             if not isinstance(model, str) or not may_use_model(caller, model):
                 raise InsufficientPermissions(
                     f"This API key ({caller.api_key_id}) does not allow all models in `{name}`; it allows "
@@ -295,10 +297,12 @@ def check_fallback_models_allowed(caller: Caller, fields: Mapping[str, Any]) -> 
 
 
 def _read_api_key(headers: Mapping[str, str]) -> str:
-    authorization, *keys = shown = [headers.get(name, "") for name in CREDENTIAL_HEADERS]
-    _check_single_credential(shown)
+    authorization, *keys = credentials = [headers.get(name, "") for name in CREDENTIAL_HEADERS]
+    _check_single_credential(credentials)
     is_bearer = authorization.lstrip()[:7].lower() == "bearer "
-    secret = next(filter(None, (_parse_token(authorization) if is_bearer else "", *map(str.strip, keys))), "")
+    secret = next(
+        filter(None, (_parse_authorization_token(authorization) if is_bearer else "", *map(str.strip, keys))), ""
+    )
     if not secret:
         raise InvalidApiKey(
             "You did not provide an API key.",
@@ -317,7 +321,7 @@ def _check_single_credential(credentials: Sequence[str | None]) -> None:
         InvalidRequest: two of the credentials differ.
     """
     authorization, *keys = credentials
-    if len({_parse_token(authorization), *((key or "").strip() for key in keys)} - {""}) > 1:
+    if len({_parse_authorization_token(authorization), *((key or "").strip() for key in keys)} - {""}) > 1:
         raise InvalidRequest(
             "The headers `Authorization`, `api-key` and `x-api-key` show different credentials.",
             code="conflicting_credentials",
@@ -325,7 +329,7 @@ def _check_single_credential(credentials: Sequence[str | None]) -> None:
         )
 
 
-def _parse_token(authorization: str | None) -> str:
+def _parse_authorization_token(authorization: str | None) -> str:
     """Returns the credential in a value of `Authorization`: a bearer token, or the whole value for another scheme."""
     scheme, _, token = (authorization or "").strip().partition(" ")
     return token.strip() if scheme.lower() == "bearer" else (authorization or "").strip()
@@ -350,14 +354,14 @@ def derive_tenant(credential: str, pepper: str) -> str:
         pepper: a secret of the server, so that nobody can check guessed credentials against a copy of the database.
             Empty: the plain digest, for databases that are older than peppers.
     """
-    named = _CREDENTIAL_PREFIX + credential.encode("utf-8", "surrogateescape")
+    digest_input = _CREDENTIAL_PREFIX + credential.encode("utf-8", "surrogateescape")
     if not pepper:
-        return hashlib.sha256(named).hexdigest()[:TENANT_HEX]
-    return hmac.digest(pepper.encode(), named, "sha256").hex()[:TENANT_HEX]
+        return hashlib.sha256(digest_input).hexdigest()[:TENANT_HEX]
+    return hmac.digest(pepper.encode(), digest_input, "sha256").hex()[:TENANT_HEX]
 
 
 def derive_end_user_tenant(tenant: str, end_user: bytes, pepper: str) -> str:
     """Returns the tenant of an application's end user: the application's tenant, a separator and 32 hex digits. The
     application's part stands in front, so that retention, a rule of the application's keys, finds the conversations."""
-    named = _END_USER_PREFIX + tenant.encode("utf-8", "surrogatepass") + b"\0" + end_user
-    return f"{tenant}{END_USER_SEPARATOR}{hmac.digest(pepper.encode(), named, 'sha256').hex()[:TENANT_HEX]}"
+    digest_input = _END_USER_PREFIX + tenant.encode("utf-8", "surrogatepass") + b"\0" + end_user
+    return f"{tenant}{END_USER_SEPARATOR}{hmac.digest(pepper.encode(), digest_input, 'sha256').hex()[:TENANT_HEX]}"

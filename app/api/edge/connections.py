@@ -21,7 +21,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from app.api.edge.error_responses import build_error_body, build_error_headers
 from app.errors import GatewayError, HeadTooLarge, InvalidRequest, Overloaded, RequestTimedOut
-from app.observability.metric_families import CONNECTIONS, CUTS
+from app.observability.metric_families import CLOSED_CONNECTIONS, CONNECTIONS
 from app.observability.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -69,45 +69,47 @@ class ClientConnections:
         cut_counts: how many connections were refused or cut, by reason.
     """
 
-    def __init__(self, limits: ConnectionLimits, *, leaving: StopFlag | None = None) -> None:
+    def __init__(self, limits: ConnectionLimits, *, stopping: StopFlag | None = None) -> None:
         self.limits = limits
-        self.stopping = leaving or threading.Event()
+        self.stopping = stopping or threading.Event()
         self.cut_counts: Counter[str] = Counter()
         self._open: set[ClientConnection] = set()
-        self._looking: asyncio.TimerHandle | None = None
+        self._check_timer: asyncio.TimerHandle | None = None
 
     def create_connection(self, *arguments: Any, **named: Any) -> ClientConnection:
         """Makes the protocol object of a new connection, for uvicorn."""
         return ClientConnection(self, *arguments, **named)
 
-    def add(self, connection: ClientConnection) -> bool:
+    def try_register(self, connection: ClientConnection) -> bool:
         """Registers a connection; False if `max_connections` are open already."""
         if self.limits.max_connections and len(self._open) >= self.limits.max_connections:
             return False
         self._open.add(connection)
-        if self._looking is None and self.limits.slow_client_seconds:
+        if self._check_timer is None and self.limits.slow_client_seconds:
             self._schedule_check(connection.loop)
         return True
 
-    def discard(self, connection: ClientConnection) -> None:
+    def unregister(self, connection: ClientConnection) -> None:
         self._open.discard(connection)
 
-    def report_to(self, metrics: Metrics) -> None:
+    def register_metrics(self, metrics: Metrics) -> None:
         """Reports the number of connections and of cuts as metrics."""
         metrics.watch_gauge(CONNECTIONS, lambda: len(self._open))
         for reason in CUT_REASONS:
-            metrics.watch_gauge(CUTS, functools.partial(self.cut_counts.__getitem__, reason), reason)
+            metrics.watch_gauge(CLOSED_CONNECTIONS, functools.partial(self.cut_counts.__getitem__, reason), reason)
 
     def _schedule_check(self, loop: asyncio.AbstractEventLoop) -> None:
-        least, most = CHECK_INTERVAL_RANGE_SECONDS
-        pause_seconds = min(most, max(least, self.limits.slow_client_seconds / CHECKS_PER_TIMEOUT))
-        self._looking = loop.call_later(pause_seconds, self._check_timeouts, loop)
+        min_pause_seconds, max_pause_seconds = CHECK_INTERVAL_RANGE_SECONDS
+        pause_seconds = min(
+            max_pause_seconds, max(min_pause_seconds, self.limits.slow_client_seconds / CHECKS_PER_TIMEOUT)
+        )
+        self._check_timer = loop.call_later(pause_seconds, self._cut_timed_out_connections, loop)
 
-    def _check_timeouts(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._looking = None
+    def _cut_timed_out_connections(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._check_timer = None
         now = loop.time()
         for connection in list(self._open):
-            connection.check_timeout(now)
+            connection.cut_if_timed_out(now)
         if self._open:
             self._schedule_check(loop)
 
@@ -129,17 +131,17 @@ class ClientConnection(HttpToolsProtocol):
         self._refusal: GatewayError | None = None
         self._stage: tuple[_Stage, Any] | None = None
         """What the client was doing at the last check, and the request that it did it for."""
-        self._since = 0.0
-        self._mark = 0
+        self._stage_since = 0.0
+        self._progress_mark = 0
         """Monotonic seconds when the stage began or last made progress, and its progress in bytes at that time."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
-        if not self._connections.add(self):
-            most = self._connections.limits.max_connections
+        if not self._connections.try_register(self):
+            max_connections = self._connections.limits.max_connections
             self._send_refusal(
                 Overloaded(
-                    f"The gateway has {most} connections open, which is its limit.",
+                    f"The gateway has {max_connections} connections open, which is its limit.",
                     hint="Try again, or raise `limits.max_connections`.",
                 ),
                 "connections",
@@ -147,7 +149,7 @@ class ClientConnection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._connections.discard(self)
+        self._connections.unregister(self)
 
     def data_received(self, data: bytes) -> None:
         size = len(data)
@@ -163,7 +165,7 @@ class ClientConnection(HttpToolsProtocol):
             self._head_bytes = 0
 
     def on_headers_complete(self) -> None:
-        if self._measures_head and _measure_head(self.url, self.headers) > self._head_limit:
+        if self._measures_head and _measure_request_head(self.url, self.headers) > self._head_limit:
             self._refuse_large_head()
             # httptools turns an exception in a callback into a parser error, which ends the parsing. uvicorn then calls
             # `send_400_response`, which does nothing more, since a refusal is sent.
@@ -186,23 +188,25 @@ class ClientConnection(HttpToolsProtocol):
         if self._refusal is None:
             self._send_refusal(InvalidRequest("This is not a valid HTTP request."), None)
 
-    def check_timeout(self, now: float) -> None:
+    def cut_if_timed_out(self, now: float) -> None:
         """Cuts the connection if its client has made too little progress for too long."""
-        stage, mark = self._find_stage()
+        stage, mark = self._find_stage_and_progress()
         if stage is None or stage != self._stage:
-            self._stage, self._since, self._mark = stage, now, mark
+            self._stage, self._stage_since, self._progress_mark = stage, now, mark
             return
         limits = self._connections.limits
         name = stage[0]
         allowed_seconds = limits.idle_seconds if name == "idle" else limits.slow_client_seconds
-        if now - self._since < allowed_seconds:
+        if now - self._stage_since < allowed_seconds:
             return
-        if name in ("body", "reader") and self._made_progress(mark, now - self._since, limits.min_bytes_per_second):
-            self._since, self._mark = now, mark
+        if name in ("body", "reader") and self._has_made_progress(
+            mark, now - self._stage_since, limits.min_bytes_per_second
+        ):
+            self._stage_since, self._progress_mark = now, mark
             return
         self._cut_connection(name)
 
-    def _find_stage(self) -> tuple[tuple[_Stage, Any] | None, int]:
+    def _find_stage_and_progress(self) -> tuple[tuple[_Stage, Any] | None, int]:
         """Returns what the client is doing and its progress in bytes. The stage is None while the gateway must act:
         then no time counts against the client."""
         cycle, transport = _as_optional(self.cycle), self.transport
@@ -225,10 +229,10 @@ class ClientConnection(HttpToolsProtocol):
         # uvicorn's own timer for idle connections starts after a first response; before it, nothing else would end one.
         return (("idle", cycle), 0) if self.timeout_keep_alive_task is None else (None, 0)
 
-    def _made_progress(self, mark: int, seconds: float, min_bytes_per_second: int) -> bool:
+    def _has_made_progress(self, mark: int, seconds: float, min_bytes_per_second: int) -> bool:
         """Returns whether enough bytes moved since the last mark. A write buffer that has grown was empty in between,
         so the client has read all of it."""
-        moved_bytes = mark - self._mark
+        moved_bytes = mark - self._progress_mark
         return moved_bytes < 0 or (moved_bytes > 0 and moved_bytes >= min_bytes_per_second * seconds)
 
     def _cut_connection(self, name: _Stage) -> None:
@@ -265,10 +269,10 @@ class ClientConnection(HttpToolsProtocol):
         )
 
     def _refuse_transfer_encoding(self, codings: bytes) -> None:
-        shown = codings.decode("latin-1")[:MAX_SHOWN_CHARS]
+        quoted_codings = codings.decode("latin-1")[:MAX_SHOWN_CHARS]
         self._send_refusal(
             InvalidRequest(
-                f"The header Transfer-Encoding is {shown!r}; it must be `chunked` alone, and HTTP/1.0 has none.",
+                f"The header Transfer-Encoding is {quoted_codings!r}; it must be `chunked`, and HTTP/1.0 has none.",
                 hint="Send the body as it is, with Content-Length or in chunks.",
             ),
             None,
@@ -283,7 +287,7 @@ class ClientConnection(HttpToolsProtocol):
         self._refusal = error
         if reason is not None:
             self._count_cut(reason)
-        self.transport.write(_render_error(error))
+        self.transport.write(_render_error_response(error))
         self.transport.close()
 
     def _count_cut(self, reason: str) -> None:
@@ -301,11 +305,11 @@ def _as_optional(value: Value) -> Value | None:
     return value
 
 
-def _measure_head(url: bytes, headers: list[tuple[bytes, bytes]]) -> int:
+def _measure_request_head(url: bytes, headers: list[tuple[bytes, bytes]]) -> int:
     return len(url) + sum(len(name) + len(value) + len(": \r\n") for name, value in headers)
 
 
-def _render_error(error: GatewayError) -> bytes:
+def _render_error_response(error: GatewayError) -> bytes:
     """Renders a complete HTTP response that closes the connection."""
     body = build_error_body(error)
     headers = {
@@ -355,26 +359,28 @@ class RequestCycle(RequestResponseCycle):
         self.waiting_for_100_continue = False
         status: int = message["status"]
         headers = [*self.default_headers, *message.get("headers", ())]
-        named = dict(headers)
+        headers_by_name = dict(headers)
         # All names are checked together, which is faster; most are in lower case already.
-        if not _is_header_name(b"".join(named)):
+        if not _is_header_name(b"".join(headers_by_name)):
             headers = [(name.lower(), value) for name, value in headers]
-            named = dict(headers)
-            if not _is_header_name(b"".join(named)):
+            headers_by_name = dict(headers)
+            if not _is_header_name(b"".join(headers_by_name)):
                 raise RuntimeError("An answer has a header whose name cannot be sent.")
         lines = b"\r\n".join([*map(b": ".join, headers), b""])
         # Any control character beyond the line ends could begin another header (response splitting).
         if _count_control_characters(lines) != _LINE_END_BYTES * len(headers):
             raise RuntimeError("An answer has a header that would be read as another one.")
-        if named.get(b"transfer-encoding", b"").lower() == b"chunked":
+        if headers_by_name.get(b"transfer-encoding", b"").lower() == b"chunked":
             self.chunked_encoding = True
-        elif b"content-length" in named:
+        elif b"content-length" in headers_by_name:
             self.chunked_encoding = False
-            self.expected_content_length = int(named[b"content-length"])
+            self.expected_content_length = int(headers_by_name[b"content-length"])
         elif self.scope["method"] != "HEAD" and status not in (204, 304):
             self.chunked_encoding = True
             lines += b"transfer-encoding: chunked\r\n"
-        if b"connection" in named and b"close" in [part.strip() for part in named[b"connection"].lower().split(b",")]:
+        if b"connection" in headers_by_name and b"close" in [
+            part.strip() for part in headers_by_name[b"connection"].lower().split(b",")
+        ]:
             self.keep_alive = False
         elif not self.keep_alive:
             lines += b"connection: close\r\n"

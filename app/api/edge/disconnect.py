@@ -20,14 +20,14 @@ def has_disconnected(receive: Receive) -> bool:
         return cycle.has_disconnected()
     while True:
         # Runs `receive` up to its first suspension. If it suspends there is no message, so the client is connected.
-        asking = receive().__await__()
+        pending_receive = receive().__await__()
         try:
-            next(asking)
+            next(pending_receive)
         except StopIteration as answered:
             if answered.value["type"] == "http.disconnect":
                 return True
         else:
-            asking.close()
+            pending_receive.close()
             return False
 
 

@@ -37,17 +37,21 @@ def install_error_handlers(app: FastAPI, *, passes_on: bool) -> None:
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         drop_tracebacks(error)
-        return build_error_response(_error_from_status(error.status_code, request, passes_on=passes_on))
+        return build_error_response(_build_error_for_status(error.status_code, request, passes_on=passes_on))
 
     async def validation(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         drop_tracebacks(error)
-        first = error.errors()[0]  # OpenAI's body has room for one `param`
-        if first["type"] == "json_invalid":
-            return build_error_response(InvalidRequest(f"The request body is not valid JSON: {first['ctx']['error']}."))
-        param = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
-        message = f"{param or 'The request'}: {first['msg']}."
-        return build_error_response(InvalidRequest(message, code=_map_validation_code(first), param=param or None))
+        first_error = error.errors()[0]  # OpenAI's body has room for one `param`
+        if first_error["type"] == "json_invalid":
+            return build_error_response(
+                InvalidRequest(f"The request body is not valid JSON: {first_error['ctx']['error']}.")
+            )
+        param = ".".join(str(part) for part in first_error["loc"] if part not in ("body", "query", "path"))
+        message = f"{param or 'The request'}: {first_error['msg']}."
+        return build_error_response(
+            InvalidRequest(message, code=_map_validation_code(first_error), param=param or None)
+        )
 
     async def anything(request: Request, error: Exception) -> Response:
         # Starlette sends this answer from outside of all middleware, so the request id is added here.
@@ -93,7 +97,7 @@ def _map_validation_code(validation_error: Mapping[str, Any]) -> str:
     return VALIDATION_ERROR_CODES.get(kind, "invalid_type" if kind.endswith(("_type", "_parsing")) else "invalid_value")
 
 
-def _error_from_status(status: int, request: Request, *, passes_on: bool) -> GatewayError:
+def _build_error_for_status(status: int, request: Request, *, passes_on: bool) -> GatewayError:
     path = request.url.path
     if status == 404:
         return unknown_path_error(path, passes_on=passes_on)

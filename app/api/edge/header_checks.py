@@ -56,11 +56,11 @@ class HostRules:
         # An empty `Host` comes from HTTP/1.0 clients only and never from a browser, against which this check is made.
         if self._serves_any or not host:
             return True
-        found = _HOST_PATTERN.fullmatch(host.lower())
-        if found is None:
+        match = _HOST_PATTERN.fullmatch(host.lower())
+        if match is None:
             return False
         name = parse_host_name(host)
-        if is_address(name) or is_loopback(name) or name in self._allowed_hosts:
+        if is_ip_address(name) or is_loopback(name) or name in self._allowed_hosts:
             return True
         return not self._allowed_hosts and ("." not in name or name.endswith(RESERVED_DOMAIN_SUFFIXES))
 
@@ -88,7 +88,7 @@ class HeaderChecks:
         """
         # A dict is shorter than the list only if a name is repeated; the slower search then finds out which.
         values = dict(headers)
-        if len(values) != len(headers) and (repeated := self._find_repeated(headers)) is not None:
+        if len(values) != len(headers) and (repeated := self._find_repeated_header(headers)) is not None:
             return InvalidRequest(
                 f"The header {repeated} is repeated in the request.",
                 code="invalid_value",
@@ -96,18 +96,18 @@ class HeaderChecks:
                 hint="Send it once; a proxy in front must replace it, not add another.",
             )
         host = values.get(b"host")
-        return None if host in self._allowed_host_cache else self._check_host(host)
+        return None if host in self._allowed_host_cache else self._find_host_fault(host)
 
-    def _find_repeated(self, headers: Sequence[RawHeader]) -> str | None:
-        found: set[bytes] = set()
+    def _find_repeated_header(self, headers: Sequence[RawHeader]) -> str | None:
+        seen_names: set[bytes] = set()
         for name, _ in headers:
-            if name in found:
+            if name in seen_names:
                 return name.decode("latin-1")
             if name in self._single_headers:
-                found.add(name)
+                seen_names.add(name)
         return None
 
-    def _check_host(self, host: bytes | None) -> GatewayError | None:
+    def _find_host_fault(self, host: bytes | None) -> GatewayError | None:
         text = (host or b"").decode("latin-1")
         if not self._hosts.is_allowed(text):
             return HostNotAllowed(
@@ -126,7 +126,7 @@ def parse_host_name(host: str) -> str:
     return host.partition(":")[0].rstrip(".").lower()
 
 
-def is_address(name: str) -> bool:
+def is_ip_address(name: str) -> bool:
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -137,4 +137,4 @@ def is_address(name: str) -> bool:
 def is_loopback(name: str) -> bool:
     if name == "localhost" or name.endswith(".localhost"):
         return True
-    return is_address(name) and ipaddress.ip_address(name).is_loopback
+    return is_ip_address(name) and ipaddress.ip_address(name).is_loopback

@@ -36,13 +36,13 @@ class RequestIdMiddleware:
         async def send_named(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = message.get("headers", ())
-                message["headers"] = [*headers, *_missing_headers({name.lower() for name, _ in headers}, scope)]
+                message["headers"] = [*headers, *_select_missing_headers({name.lower() for name, _ in headers}, scope)]
             await send(message)
 
         await self._app(scope, receive, send_named)
 
 
-def _missing_headers(names: set[bytes], scope: Scope) -> Iterator[tuple[bytes, bytes]]:
+def _select_missing_headers(names: set[bytes], scope: Scope) -> Iterator[tuple[bytes, bytes]]:
     """Yields the headers that an answer lacks.
 
     Args:

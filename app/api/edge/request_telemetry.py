@@ -12,10 +12,10 @@ from app.api.edge.asgi_front import CHAT_PATH, AsgiFront, is_chat_completion_req
 from app.api.edge.error_responses import CLIENT_CLOSED_REQUEST
 from app.errors import UpstreamRefused
 from app.observability import metric_families
-from app.observability.metric_families import CONSOLE, OTHER, is_application_endpoint
+from app.observability.metric_families import CONSOLE_LABEL, OTHER_LABEL, is_application_endpoint
 from app.observability.metrics import HistogramSeries, Metrics
-from app.observability.request_facts import begin_facts, log_request, shorten_name
-from app.observability.tracing import CANCELLED, CONVERSATION, NO_SPAN, Span, Tracing
+from app.observability.request_facts import begin_request_facts, log_request, omit_long_name
+from app.observability.tracing import CANCELLED_ERROR_TYPE, CONVERSATION_ATTRIBUTE, NO_SPAN, Span, Tracing
 
 PROBE_PATHS: Final = ("/healthz", "/readyz", "/metrics")
 """Paths that machines request every few seconds: logged only if they fail, and never traced."""
@@ -33,29 +33,31 @@ class RequestTelemetry:
     Args:
         app: answers the requests.
         seconds: a monotonic clock.
-        tells: whether a log line is written for each request.
+        logs_requests: whether a log line is written for each request.
     """
 
     def __init__(
-        self, app: AsgiFront, metrics: Metrics, tracing: Tracing, *, seconds: Callable[[], float], tells: bool
+        self, app: AsgiFront, metrics: Metrics, tracing: Tracing, *, seconds: Callable[[], float], logs_requests: bool
     ) -> None:
         self._app = app
         self.application = app.application
         self._metrics = metrics
         self._tracing = tracing
         self._seconds = seconds
-        self._tells = tells
-        self._watches = metrics.is_on or tells or tracing.is_on
-        self._of_requests: dict[tuple[str, int, bool], _EndpointSeries] = {}
+        self._logs_requests = logs_requests
+        self._is_observing = metrics.is_on or logs_requests or tracing.is_on
+        self._series_by_endpoint: dict[tuple[str, int, bool], _EndpointSeries] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not self._watches:
+        if scope["type"] != "http" or not self._is_observing:
             await self._app(scope, receive, send)
             return
         span = NO_SPAN
         if self._tracing.is_on and scope["path"] not in PROBE_PATHS:
-            span = self._tracing.start_request_span(_method_label(scope), scope["headers"], _span_attributes(scope))
-        watch = _RequestWatch(send, span, self._metrics, self._seconds)
+            span = self._tracing.start_request_span(
+                _method_label(scope), scope["headers"], _request_span_attributes(scope)
+            )
+        watch = _ResponseObserver(send, span, self._metrics, self._seconds)
         is_chat = is_chat_completion_request(scope)
         in_flight = 1.0 if is_chat else 0.0
         self._metrics.in_flight.add(in_flight)
@@ -68,21 +70,21 @@ class RequestTelemetry:
                     self._metrics.streams.add(-1)
                 self._finish_request(scope, watch)
 
-    def _finish_request(self, scope: Scope, watch: _RequestWatch) -> None:
+    def _finish_request(self, scope: Scope, watch: _ResponseObserver) -> None:
         """Counts, traces and logs a request that is over, however it ended."""
         duration, route = self._seconds() - watch.started_at, find_route_path(scope)
         if self._metrics.is_on:
             self._count_request(_endpoint_label(scope, route), watch, duration)
         if watch.span.is_recording:
-            _finish_span(watch, _method_label(scope), route)
-        if self._tells and (watch.status >= FIRST_SERVER_ERROR_STATUS or scope["path"] not in PROBE_PATHS):
+            _finish_request_span(watch, _method_label(scope), route)
+        if self._logs_requests and (watch.status >= FIRST_SERVER_ERROR_STATUS or scope["path"] not in PROBE_PATHS):
             _log_request(watch, _method_label(scope), route, duration)
 
-    def _count_request(self, endpoint: str, watch: _RequestWatch, duration: float) -> None:
+    def _count_request(self, endpoint: str, watch: _ResponseObserver, duration: float) -> None:
         key = endpoint, watch.status, watch.is_stream
-        series = self._of_requests.get(key)
+        series = self._series_by_endpoint.get(key)
         if series is None:
-            series = self._of_requests[key] = _EndpointSeries(self._metrics, *key)
+            series = self._series_by_endpoint[key] = _EndpointSeries(self._metrics, *key)
         series.requests.add()
         series.seconds.observe(duration)
         if series.first_byte is not None and watch.first_byte_seconds is not None:
@@ -111,7 +113,7 @@ class _EndpointSeries:
             self.first_byte = metrics.histogram_series(metric_families.FIRST_BYTE_SECONDS, stream)
 
 
-class _RequestWatch:
+class _ResponseObserver:
     """Observes the messages of one answer.
 
     Attributes:
@@ -132,7 +134,7 @@ class _RequestWatch:
         self._metrics = metrics
         self._seconds = seconds
         self.span = span
-        self.facts = begin_facts()
+        self.facts = begin_request_facts()
         self.started_at = seconds()
         self.first_byte_seconds: float | None = None
         self.status = CLIENT_CLOSED_REQUEST
@@ -160,57 +162,57 @@ class _RequestWatch:
         if kind is not None and kind.startswith(EVENT_STREAM):
             self.is_stream = True
             self._metrics.streams.add()
-        facts.request_id = _decode_name(headers.get(b"x-request-id"))
+        facts.request_id = _decode_header_value(headers.get(b"x-request-id"))
         if facts.context_status is None:
-            facts.context_status = _decode_name(headers.get(b"x-context-status"))
+            facts.context_status = _decode_header_value(headers.get(b"x-context-status"))
         if facts.conversation_id is None:
-            facts.conversation_id = _decode_name(headers.get(b"x-conversation-id"))
+            facts.conversation_id = _decode_header_value(headers.get(b"x-conversation-id"))
 
 
-def _finish_span(watch: _RequestWatch, method: str, route: str | None) -> None:
+def _finish_request_span(watch: _ResponseObserver, method: str, route: str | None) -> None:
     """Sets the attributes and the outcome of a request's span."""
     facts, span = watch.facts, watch.span
-    told: dict[str, str | int] = {}
+    attributes: dict[str, str | int] = {}
     if watch.status != CLIENT_CLOSED_REQUEST:
-        told["http.response.status_code"] = watch.status
+        attributes["http.response.status_code"] = watch.status
     if route is not None:
         span.rename(f"{method} {route}")
-        told |= {"http.route": route, "url.path": route}
+        attributes |= {"http.route": route, "url.path": route}
     if facts.conversation_id is not None:
-        told[CONVERSATION] = facts.conversation_id
+        attributes[CONVERSATION_ATTRIBUTE] = facts.conversation_id
     if facts.request_id is not None:
-        told["concertina.request_id"] = facts.request_id
-    span.set(told)
+        attributes["concertina.request_id"] = facts.request_id
+    span.set(attributes)
     if not watch.is_complete:
-        span.fail(CANCELLED)
+        span.fail(CANCELLED_ERROR_TYPE)
     elif watch.status >= FIRST_SERVER_ERROR_STATUS or _has_stream_error(watch):
         span.fail((facts.error and facts.error.code) or str(watch.status))
 
 
-def _log_request(watch: _RequestWatch, method: str, route: str | None, duration: float) -> None:
+def _log_request(watch: _ResponseObserver, method: str, route: str | None, duration: float) -> None:
     """Writes the log line of a request; absent values are left out."""
-    told: dict[str, Any] = {
+    log_fields: dict[str, Any] = {
         "method": method,
         "route": route,
         "status": watch.status,
         "duration_ms": _to_milliseconds(duration),
     }
     if watch.first_byte_seconds is not None:
-        told["first_byte_ms"] = _to_milliseconds(watch.first_byte_seconds)
+        log_fields["first_byte_ms"] = _to_milliseconds(watch.first_byte_seconds)
     if not watch.is_complete:
-        told["cut"] = True
+        log_fields["cut"] = True
     failed = watch.status >= FIRST_SERVER_ERROR_STATUS or _has_stream_error(watch)
     if watch.span is not NO_SPAN:
-        told.update(watch.span.ids)
-    log_request(watch.facts, logging.WARNING if failed else logging.INFO, told)
+        log_fields.update(watch.span.ids)
+    log_request(watch.facts, logging.WARNING if failed else logging.INFO, log_fields)
 
 
-def _has_stream_error(watch: _RequestWatch) -> bool:
+def _has_stream_error(watch: _ResponseObserver) -> bool:
     """Returns whether an error was sent after the status, inside a stream."""
     return watch.facts.error is not None and watch.status < FIRST_ERROR_STATUS
 
 
-def _span_attributes(scope: Scope) -> dict[str, str | int]:
+def _request_span_attributes(scope: Scope) -> dict[str, str | int]:
     return {
         "http.request.method": _method_label(scope),
         "url.scheme": scope.get("scheme", "http"),
@@ -231,8 +233,8 @@ def _endpoint_label(scope: Scope, route: str | None) -> str:
     """Returns the label `endpoint`: the route, or one word for the console's reads or for unknown paths."""
     is_reading = scope["method"] in ("GET", "HEAD")
     if is_reading and any(name == CONSOLE_HEADER for name, _ in scope["headers"]):
-        return CONSOLE
-    return route or OTHER
+        return CONSOLE_LABEL
+    return route or OTHER_LABEL
 
 
 def _method_label(scope: Scope) -> str:
@@ -240,8 +242,8 @@ def _method_label(scope: Scope) -> str:
     return method if method in METHODS else "_OTHER"
 
 
-def _decode_name(value: bytes | None) -> str | None:
-    return None if value is None else shorten_name(value.decode("latin-1"))
+def _decode_header_value(value: bytes | None) -> str | None:
+    return None if value is None else omit_long_name(value.decode("latin-1"))
 
 
 def _to_milliseconds(seconds: float) -> float:

@@ -11,7 +11,7 @@ MAX_CACHED_NAMES: Final = 256
 """The most cached header names. It is bounded since providers choose some of the names."""
 
 
-class _EncodedNames(dict[str, bytes]):
+class _HeaderNameCache(dict[str, bytes]):
     """A cache of encoded header names."""
 
     def __missing__(self, name: str) -> bytes:
@@ -21,7 +21,7 @@ class _EncodedNames(dict[str, bytes]):
         return encoded
 
 
-_encoded_names: Final = _EncodedNames()
+_encoded_names: Final = _HeaderNameCache()
 
 
 class ResponseHeaders:

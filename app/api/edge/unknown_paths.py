@@ -42,9 +42,9 @@ def unknown_path_error(path: str, *, passes_on: bool) -> NotFound:
     """
     parts = [part for part in path.split("/") if part]
     v1_count = next((count for count, part in enumerate(parts) if part != "v1"), len(parts))
-    below = "/".join(parts[v1_count:])
+    path_below_v1 = "/".join(parts[v1_count:])
     error = AnthropicNotFound if parts[v1_count : v1_count + 1] == ["messages"] else NotFound
-    return error(f"Unknown path {path!r}.", hint=_build_hint(below, v1_count, passes_on=passes_on))
+    return error(f"Unknown path {path!r}.", hint=_build_unknown_path_hint(path_below_v1, v1_count, passes_on=passes_on))
 
 
 def build_unknown_path_routes(*, passes_on: bool) -> APIRouter:
@@ -60,25 +60,25 @@ def build_unknown_path_routes(*, passes_on: bool) -> APIRouter:
     return routes
 
 
-def _build_hint(below: str, v1_count: int, *, passes_on: bool) -> str:
+def _build_unknown_path_hint(path_below_v1: str, v1_count: int, *, passes_on: bool) -> str:
     """Returns a sentence about the path to use instead.
 
     Args:
-        below: the path below `/v1`, without slashes at its ends.
-        v1_count: how often `/v1` is repeated before `below`; 1 is right.
+        path_below_v1: the path below `/v1`, without slashes at its ends.
+        v1_count: how often `/v1` is repeated before `path_below_v1`; 1 is right.
     """
-    if not below:
+    if not path_below_v1:
         return f"This is no endpoint. {BASE_URL_HINT} Clients add paths to it, such as {CHAT_PATH!r}; see /docs."
-    first = below.partition("/")[0]
+    first_segment = path_below_v1.partition("/")[0]
     base_url = "" if v1_count == 1 else f" {BASE_URL_HINT}"
-    if below.startswith(FOREIGN_CHAT_PATH_PREFIXES):
+    if path_below_v1.startswith(FOREIGN_CHAT_PATH_PREFIXES):
         return f"Use {CHAT_PATH!r} with the name of the model in `model` of the body.{base_url}"
-    if below == "chat/completions" or first == "chat":
+    if path_below_v1 == "chat/completions" or first_segment == "chat":
         return f"Use {CHAT_PATH!r}.{base_url}"
-    if first in CHAT_API_SEGMENTS and not passes_on:
-        return f"Use {CHAT_PATH!r}: the gateway has no '/v1/{first}' unless a provider is configured.{base_url}"
-    if v1_count != 1 and (first in CHAT_API_SEGMENTS or first in OWN_PATH_SEGMENTS):
-        return f"Use '/v1/{below}'.{base_url}"
+    if first_segment in CHAT_API_SEGMENTS and not passes_on:
+        return f"Use {CHAT_PATH!r}: the gateway has no '/v1/{first_segment}' unless a provider is configured.{base_url}"
+    if v1_count != 1 and (first_segment in CHAT_API_SEGMENTS or first_segment in OWN_PATH_SEGMENTS):
+        return f"Use '/v1/{path_below_v1}'.{base_url}"
     if v1_count == 1 and not passes_on:
         return "No provider is configured, and the simulated model does not have it. See /docs for what there is."
     return "See /docs for what there is."
@@ -90,19 +90,19 @@ METHODS: Final = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 def find_allowed_methods(routes: Sequence[BaseRoute], scope: Scope) -> list[str]:
     """Returns the methods of a request's path in alphabetical order; those of the pass-through if the gateway itself
     does not have the path."""
-    return find_own_methods(routes, scope) or _find_methods(routes[-1:], scope)
+    return find_gateway_methods(routes, scope) or _find_served_methods(routes[-1:], scope)
 
 
-def find_own_methods(routes: Sequence[BaseRoute], scope: Scope) -> list[str]:
+def find_gateway_methods(routes: Sequence[BaseRoute], scope: Scope) -> list[str]:
     """Returns the methods that the gateway itself has for a path.
 
     Args:
         routes: the application's routes, of which the last is the pass-through.
     """
-    return _find_methods(routes[:-1], scope)
+    return _find_served_methods(routes[:-1], scope)
 
 
-def _find_methods(routes: Sequence[BaseRoute], scope: Scope) -> list[str]:
+def _find_served_methods(routes: Sequence[BaseRoute], scope: Scope) -> list[str]:
     def is_served(method: str) -> bool:
         return any(route.matches({**scope, "method": method})[0] is Match.FULL for route in routes)
 

@@ -69,7 +69,9 @@ def format_uptime(seconds: float) -> str:
 def draw_sparkline(values: Sequence[float | None]) -> str:
     """Returns a block character for each value, a space for None. The largest value gets the full block."""
     max_value = max((value for value in values if value is not None), default=0.0)
-    return "".join(" " if value is None else SPARKLINE_BLOCKS[_block_index(value, max_value)] for value in values)
+    return "".join(
+        " " if value is None else SPARKLINE_BLOCKS[_choose_block_index(value, max_value)] for value in values
+    )
 
 
 def make_printable(text: Any) -> str:
@@ -77,6 +79,6 @@ def make_printable(text: Any) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in str(text))
 
 
-def _block_index(value: float, max_value: float) -> int:
+def _choose_block_index(value: float, max_value: float) -> int:
     # The lowest block is for zero only: a small value must not look like nothing.
     return 0 if max_value <= 0 or value <= 0 else max(1, round(value / max_value * (len(SPARKLINE_BLOCKS) - 1)))

@@ -61,12 +61,12 @@ class OverviewClient:
             GatewayUnreachable: nothing answers, or the answer is 5xx.
             CommandError: the gateway refuses, or something else than a gateway answers.
         """
-        status, body = self._get("/v1/admin/overview")
+        status, body = self._send_get_request("/v1/admin/overview")
         if status in REFUSAL_TEXTS:
             raise CommandError(f"{self.address} {REFUSAL_TEXTS[HTTPStatus(status)]}.")
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             raise GatewayUnreachable(f"{self.address} answers {status}: {_parse_error_message(body)}")
-        answer = _parse_object(body)
+        answer = _parse_json_object(body)
         if status != HTTPStatus.OK or answer.get("object") != "overview":
             raise CommandError(
                 f"the server at {self.address} (status {status}) is no Concertina; name another one with --url."
@@ -79,10 +79,10 @@ class OverviewClient:
         Raises:
             GatewayUnreachable: nothing answers.
         """
-        status, body = self._get("/readyz")
+        status, body = self._send_get_request("/readyz")
         return _parse_error_message(body) if status >= HTTPStatus.INTERNAL_SERVER_ERROR else None
 
-    def _get(self, path: str) -> tuple[int, bytes]:
+    def _send_get_request(self, path: str) -> tuple[int, bytes]:
         connection = self._open_connection()
         try:
             connection.request("GET", self._path + path, headers=self._headers)
@@ -105,14 +105,14 @@ class OverviewClient:
         return http.client.HTTPSConnection(self._host, self._port, timeout=TIMEOUT_SECONDS, context=context)
 
 
-def _parse_object(body: bytes) -> dict[str, Any]:
+def _parse_json_object(body: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(body)
+        value = json.loads(body)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _parse_error_message(body: bytes) -> str:
-    error = _parse_object(body).get("error")
+    error = _parse_json_object(body).get("error")
     return str(error.get("message")) if isinstance(error, dict) else "no reason is given"

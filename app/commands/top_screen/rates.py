@@ -33,15 +33,15 @@ class TotalRates:
             self._samples.popleft()
         self._series = overview.get("series") or {}
 
-    def rate_per_second(self, name: str) -> float | None:
+    def compute_rate(self, name: str) -> float | None:
         """Returns the recent growth of a total per second; None if it is not known yet."""
         if len(self._samples) > 1:
-            (began, first), (ended, last) = self._samples[0], self._samples[-1]
+            (first_seconds, first_totals), (last_seconds, last_totals) = self._samples[0], self._samples[-1]
             # Two overviews of one moment must not divide by zero.
-            return (last[name] - first[name]) / max(1e-3, ended - began)
+            return (last_totals[name] - first_totals[name]) / max(1e-3, last_seconds - first_seconds)
         samples = self._series.get("samples") or []
-        grown = compute_increments(samples[-2:], name)
-        return grown[-1] / float(self._series["interval_seconds"]) if grown else None
+        increments = compute_increments(samples[-2:], name)
+        return increments[-1] / float(self._series["interval_seconds"]) if increments else None
 
 
 def compute_increments(samples: Sequence[Mapping[str, Any]], name: str) -> list[float]:
@@ -50,10 +50,10 @@ def compute_increments(samples: Sequence[Mapping[str, Any]], name: str) -> list[
     values = [float(sample[name]) for sample in samples if sample.get(name) is not None]
     if len(values) < len(samples):
         return []
-    return [now if now < then else now - then for then, now in pairwise(values)]
+    return [total if total < previous_total else total - previous_total for previous_total, total in pairwise(values)]
 
 
-def fit_to_columns(values: Sequence[float | None], columns: int, per_hour: int) -> list[float | None]:
+def downsample_last_hour(values: Sequence[float | None], columns: int, per_hour: int) -> list[float | None]:
     """Fits the values of the last hour to `columns` columns, the newest at the right. A column has its largest value,
     or None if it has no values.
 

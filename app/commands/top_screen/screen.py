@@ -23,7 +23,7 @@ from app.commands.top_screen.number_format import (
     format_uptime,
     make_printable,
 )
-from app.commands.top_screen.rates import HOUR_SECONDS, TotalRates, compute_increments, fit_to_columns
+from app.commands.top_screen.rates import HOUR_SECONDS, TotalRates, compute_increments, downsample_last_hour
 
 MIN_WIDTH, MAX_WIDTH = 40, 160
 TALL_SCREEN_ROWS: Final = 32
@@ -79,7 +79,7 @@ class OverviewScreen:
         overview = self.snapshot.overview
         top = [
             self._render_head(),
-            *self._render_columns(width),
+            *self._render_current_figures(width),
             Text(),
             *self._render_totals(),
             *self._render_last_hour(width),
@@ -113,21 +113,21 @@ class OverviewScreen:
         )
         return line
 
-    def _render_columns(self, width: int) -> Iterator[Text]:
+    def _render_current_figures(self, width: int) -> Iterator[Text]:
         """Yields load, traffic and latencies, side by side if the width allows it."""
-        load, traffic, waits = self._render_load(), self._render_traffic(), self._render_latencies()
+        load, traffic, latencies = self._render_load(), self._render_traffic(), self._render_latencies()
         # A label with one, two or three figures; a space between two blocks. Together 80 columns.
         columns = (20, 27, 33)
         if width < sum(columns[:2]):
-            yield from (*load, *traffic, *waits)
+            yield from (*load, *traffic, *latencies)
             return
         if width < sum(columns):
-            yield from _join_columns([load, traffic], columns)
-            yield from waits
+            yield from _join_text_columns([load, traffic], columns)
+            yield from latencies
             return
         # A wide terminal moves the blocks apart, but not so far that they no longer look like one table.
         spare = min(width - sum(columns), 24) // 2
-        yield from _join_columns([load, traffic, waits], [columns[0] + spare, columns[1] + spare, columns[2]])
+        yield from _join_text_columns([load, traffic, latencies], [columns[0] + spare, columns[1] + spare, columns[2]])
 
     def _render_load(self) -> list[Text]:
         now = self.snapshot.overview.get("now") or {}
@@ -138,34 +138,34 @@ class OverviewScreen:
             "background": "background_tasks",
             "store queue": "store_queue_depth",
         }
-        return [_render_figures(label, format_count(now.get(name))) for label, name in names.items()]
+        return [_render_figure_row(label, format_count(now.get(name))) for label, name in names.items()]
 
     def _render_traffic(self) -> list[Text]:
         totals, rates = self.snapshot.overview["totals"], self._rates
         requests, errors = totals.get("requests") or 0, totals.get("errors") or 0
         return [
-            _render_figures("requests", format_rate(rates.rate_per_second("requests")), format_count(requests)),
-            _render_figures(
+            _render_figure_row("requests", format_rate(rates.compute_rate("requests")), format_count(requests)),
+            _render_figure_row(
                 "failures",
                 format_count(errors),
                 format_percent(errors, requests),
                 style=BAD_STYLE if errors else "bold",
             ),
-            _render_figures("refusals", format_count(totals.get("refusals"))),
-            _render_figures("tokens in", format_rate(rates.rate_per_second("prompt_tokens"))),
-            _render_figures("tokens out", format_rate(rates.rate_per_second("completion_tokens"))),
+            _render_figure_row("refusals", format_count(totals.get("refusals"))),
+            _render_figure_row("tokens in", format_rate(rates.compute_rate("prompt_tokens"))),
+            _render_figure_row("tokens out", format_rate(rates.compute_rate("completion_tokens"))),
         ]
 
     def _render_latencies(self) -> list[Text]:
-        waits = self.snapshot.overview.get("latency") or {}
-        head = Text(
+        latencies = self.snapshot.overview.get("latency") or {}
+        heading = Text(
             "latency".ljust(LABEL_WIDTH) + "".join(name.rjust(FIGURE_WIDTH) for name in QUANTILES), HEADING_STYLE
         )
-        rows = [head]
+        rows = [heading]
         for name in LATENCY_NAMES:
-            values = waits.get(name) or {}
+            values = latencies.get(name) or {}
             label = name.removesuffix("_seconds").replace("_", " ")
-            rows.append(_render_figures(label, *(format_latency(values.get(quantile)) for quantile in QUANTILES)))
+            rows.append(_render_figure_row(label, *(format_latency(values.get(quantile)) for quantile in QUANTILES)))
         return rows
 
     def _render_totals(self) -> Iterator[Text]:
@@ -184,16 +184,16 @@ class OverviewScreen:
         )
         spent = (totals.get("summary_prompt_tokens") or 0) + (totals.get("summary_completion_tokens") or 0)
         yield _render_labelled_text("cost", f"{cost_text} · {format_count(spent)} tokens for summaries")
-        yield _render_labelled_text("compactions", _format_counts(totals.get("compactions") or {}))
-        yield _render_labelled_text("answers saw", _format_counts(totals.get("statuses") or {}))
+        yield _render_labelled_text("compactions", _format_nonzero_counts(totals.get("compactions") or {}))
+        yield _render_labelled_text("answers saw", _format_nonzero_counts(totals.get("statuses") or {}))
 
     def _render_last_hour(self, width: int) -> Iterator[Text]:
         series = self.snapshot.overview.get("series") or {}
         samples, interval = series.get("samples") or [], float(series.get("interval_seconds") or 10)
-        waits: list[float | None] = [sample.get("first_byte_p95_seconds") for sample in samples]
+        latencies: list[float | None] = [sample.get("first_byte_p95_seconds") for sample in samples]
         yield Text(f"{'─' * 3} last hour ".ljust(width, "─"), HEADING_STYLE)
         for label, name in (("requests", "requests"), ("tokens in", "prompt_tokens"), ("failures", "errors")):
-            values = [grown / interval for grown in compute_increments(samples, name)]
+            values = [increment / interval for increment in compute_increments(samples, name)]
             yield _render_sparkline(
                 label,
                 values,
@@ -202,8 +202,8 @@ class OverviewScreen:
                 interval,
                 BAD_STYLE if label == "failures" else GOOD_STYLE,
             )
-        max_latency = format_latency(max((wait for wait in waits if wait is not None), default=None))
-        yield _render_sparkline("first byte", waits, max_latency, width, interval, "yellow")
+        max_latency = format_latency(max((wait for wait in latencies if wait is not None), default=None))
+        yield _render_sparkline("first byte", latencies, max_latency, width, interval, "yellow")
 
     def _render_errors(self, width: int, height: int | None) -> Iterator[Text]:
         errors = self.snapshot.overview.get("errors") or []
@@ -227,23 +227,23 @@ def _render_model_table(models: Sequence[Mapping[str, Any]], width: int, max_row
     # On a narrow terminal the columns at the right are left out, so that the names of models stay readable.
     while len(columns) > 2 and width - sum(size for _, size in columns) < 2 * LABEL_WIDTH:
         columns = columns[:-1]
-    names = width - sum(size for _, size in columns)
-    head = set_cell_size("─── models ", names) + "".join(name.rjust(size) for name, size in columns)
+    name_width = width - sum(size for _, size in columns)
+    heading = set_cell_size("─── models ", name_width) + "".join(name.rjust(size) for name, size in columns)
     if max_rows is not None and max_rows < 2:
         return
-    yield Text(head, HEADING_STYLE)
+    yield Text(heading, HEADING_STYLE)
     if not models:
         yield Text("  none has been asked yet", LABEL_STYLE)
         return
     # If not all fit: one row less for the heading, one for the number of the others.
-    fitting = len(models) if max_rows is None or len(models) < max_rows else max_rows - 2
-    for model in models[:fitting]:
-        yield _render_model_row(model, names, columns)
-    if fitting < len(models):
-        yield Text(f"  … and {len(models) - fitting} more", LABEL_STYLE)
+    shown_count = len(models) if max_rows is None or len(models) < max_rows else max_rows - 2
+    for model in models[:shown_count]:
+        yield _render_model_row(model, name_width, columns)
+    if shown_count < len(models):
+        yield Text(f"  … and {len(models) - shown_count} more", LABEL_STYLE)
 
 
-def _render_model_row(model: Mapping[str, Any], names: int, columns: Sequence[tuple[str, int]]) -> Text:
+def _render_model_row(model: Mapping[str, Any], name_width: int, columns: Sequence[tuple[str, int]]) -> Text:
     figures = {
         "requests": format_count(model.get("requests")),
         "errors": format_count(model.get("errors")),
@@ -253,13 +253,15 @@ def _render_model_row(model: Mapping[str, Any], names: int, columns: Sequence[tu
         "cost": format_dollars(model.get("cost_usd")),
     }
     name = f"  {make_printable(model.get('provider'))}/{make_printable(model.get('model'))}"
-    line = Text(set_cell_size(name if cell_len(name) <= names else set_cell_size(name, names - 1) + "…", names))
+    line = Text(
+        set_cell_size(name if cell_len(name) <= name_width else set_cell_size(name, name_width - 1) + "…", name_width)
+    )
     for column, size in columns:
         line.append(figures[column].rjust(size), BAD_STYLE if column == "errors" and model.get("errors") else "")
     return line
 
 
-def _render_figures(label: str, *figures: str, style: str = "bold") -> Text:
+def _render_figure_row(label: str, *figures: str, style: str = "bold") -> Text:
     line = Text(label.ljust(LABEL_WIDTH), LABEL_STYLE)
     for figure in figures:
         line.append(figure.rjust(FIGURE_WIDTH), style)
@@ -275,13 +277,13 @@ def _render_sparkline(
 ) -> Text:
     max_label = f" max {max_text}".ljust(12)
     columns = max(8, width - LABEL_WIDTH - len(max_label))
-    sparkline = draw_sparkline(fit_to_columns(values, columns, max(1, round(HOUR_SECONDS / interval))))
+    sparkline = draw_sparkline(downsample_last_hour(values, columns, max(1, round(HOUR_SECONDS / interval))))
     line = Text.assemble((label.ljust(LABEL_WIDTH), LABEL_STYLE), (sparkline, style), max_label)
     line.highlight_regex(f"{SPARKLINE_BLOCKS[0]}+", LABEL_STYLE)
     return line
 
 
-def _join_columns(blocks: Sequence[Sequence[Text]], columns: Sequence[int]) -> Iterator[Text]:
+def _join_text_columns(blocks: Sequence[Sequence[Text]], columns: Sequence[int]) -> Iterator[Text]:
     """Yields the lines of several blocks side by side, each block padded or cut to its width in `columns`."""
     for index in range(max(map(len, blocks))):
         line = Text()
@@ -292,7 +294,7 @@ def _join_columns(blocks: Sequence[Sequence[Text]], columns: Sequence[int]) -> I
         yield line
 
 
-def _format_counts(counts: Mapping[str, Any]) -> str:
+def _format_nonzero_counts(counts: Mapping[str, Any]) -> str:
     parts = [
         f"{make_printable(name).replace('_', ' ')} {format_count(number)}" for name, number in counts.items() if number
     ]

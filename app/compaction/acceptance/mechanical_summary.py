@@ -17,16 +17,16 @@ from app.compaction.acceptance.values_appendix import (
 from app.compaction.summarizer.transcript import CountTokens, render_message_text
 from app.context.stages.tool_round_text import (
     TOOL_RESULT_ROLES,
-    render_call_lines,
     render_result_excerpt,
+    render_tool_call_lines,
     truncate_to_one_line,
 )
-from app.context.view.view_messages import ViewTokenCounter, count_section_tokens
+from app.context.view.view_messages import ViewTokenCounter, count_summary_section_tokens
 from app.conversation.messages import LogMessage, Message, Summary
 
 MECHANICAL_VERSION = "mechanical-2"
 
-MAX_TEXT_CHARS = 200
+MAX_LINE_TEXT_CHARS = 200
 """The most characters of a message's text in its line."""
 HEAD_SHARE = 0.25
 """The share of the room for lines that goes to the first lines, because the task is usually set there."""
@@ -47,7 +47,10 @@ def build_mechanical_summary(
         count_tokens: counts the tokens of a text.
     """
     lines_limit = int(limit_tokens * (1 - APPENDIX_SHARE))
-    lines = [*_split_summary_lines(earlier_summaries), *render_lines([log_message.message for log_message in messages])]
+    lines = [
+        *_split_summary_lines(earlier_summaries),
+        *render_message_lines([log_message.message for log_message in messages]),
+    ]
     text = thin_lines(lines, lines_limit, count_tokens)
     # After the thinning: a value is appended only if no remaining line contains it.
     missing_values = find_missing_values(collect_values(messages, earlier_summaries), text)
@@ -92,14 +95,14 @@ def _count_fitting(sizes: Sequence[int], room_tokens: int) -> int:
     return fitting
 
 
-def render_lines(messages: Sequence[Message]) -> Iterator[str]:
+def render_message_lines(messages: Sequence[Message]) -> Iterator[str]:
     """Yields the lines of consecutive messages: `user: …`, `assistant: …`, and one line for each tool call with its
     result."""
     index = 0
     while index < len(messages):
         message = messages[index]
         index += 1
-        text = truncate_to_one_line(render_message_text(message), MAX_TEXT_CHARS)
+        text = truncate_to_one_line(render_message_text(message), MAX_LINE_TEXT_CHARS)
         # A result whose call is not among the messages. Results of calls are read with their call below.
         if message.role in TOOL_RESULT_ROLES:
             yield f"tool: {render_result_excerpt(text)}"
@@ -110,10 +113,10 @@ def render_lines(messages: Sequence[Message]) -> Iterator[str]:
         while message.tool_calls and index < len(messages) and messages[index].role in TOOL_RESULT_ROLES:
             results.append(messages[index])
             index += 1
-        yield from render_call_lines(message, results)
+        yield from render_tool_call_lines(message, results)
 
 
-MIN_LIMIT_TOKENS: Final = 128
+MIN_REPLACEMENT_TOKENS: Final = 128
 """A mechanical replacement may have this many tokens even if the summary was shorter: lines take more room than
 prose."""
 
@@ -135,7 +138,7 @@ def build_mechanical_replacement(
     Returns:
         The new summary; None if the messages give no lines.
     """
-    limit_tokens = max(MIN_LIMIT_TOKENS, counter.count(summary.text))
+    limit_tokens = max(MIN_REPLACEMENT_TOKENS, counter.count(summary.text))
     text = build_mechanical_summary(messages, (), limit_tokens, counter.count)
     if not text:
         return None
@@ -143,7 +146,7 @@ def build_mechanical_replacement(
         summary,
         id=new_id,
         text=text,
-        tokens=count_section_tokens(text, through_turn=summary.through_turn, counter=counter),
+        tokens=count_summary_section_tokens(text, through_turn=summary.through_turn, counter=counter),
         tokens_total=messages[-1].tokens_total,  # from the log: a redaction has changed the sizes
         kind="mechanical",
         model="",

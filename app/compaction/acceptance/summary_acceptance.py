@@ -9,7 +9,11 @@ from typing import Any
 import orjson
 
 from app.compaction.acceptance.value_mentions import ValueMention
-from app.compaction.acceptance.values_appendix import compute_share_without, find_missing_values, render_appendix
+from app.compaction.acceptance.values_appendix import (
+    compute_remaining_worth_share,
+    find_missing_values,
+    render_appendix,
+)
 from app.compaction.summarizer.summary_request import NoUsableSummary, SummaryRequest
 from app.compaction.summarizer.transcript import CountTokens, strip_reasoning
 from app.context.view.view_messages import ViewTokenCounter
@@ -45,7 +49,7 @@ def accept_summary(answer: Mapping[str, Any], request: SummaryRequest, counter: 
     """
     text = read_answer_text(answer)
     # `allowed_tokens`, not `limit_tokens`: a summary that is longer than asked for is paid for and still saves tokens.
-    if counter.count(text) > request.allowed_tokens:
+    if counter.count(text) > request.max_tokens_with_gain:
         raise NoUsableSummary("the summary is hardly shorter than what it replaces")
     return text
 
@@ -88,7 +92,7 @@ def append_missing_values(
     """
     missing_values = find_missing_values(values, text)
     size = count_tokens(text)
-    is_poor = compute_share_without(values, missing_values) < POOR_WORTH_SHARE
+    is_poor = compute_remaining_worth_share(values, missing_values) < POOR_WORTH_SHARE
     room_tokens = _compute_appendix_room(size, limit_tokens, is_poor=is_poor)
     # A poor summary takes no room from its appendix, because its text can be cut. Two tokens are for the line break
     # between text and appendix.
@@ -101,7 +105,7 @@ def append_missing_values(
     return "\n".join(filter(None, (_cut_at_sentence(text, remaining_tokens, count_tokens) if is_poor else text, lines)))
 
 
-def find_lacking_values(
+def choose_values_to_request(
     text: str, values: Sequence[ValueMention], limit_tokens: int, count_tokens: CountTokens
 ) -> list[str]:
     """Returns important values that neither the summary nor its appendix has room for.
@@ -113,7 +117,7 @@ def find_lacking_values(
         return []
     important = [value for value in values if value.is_important]
     missing_values = find_missing_values(important, text)
-    if compute_share_without(important, missing_values) < POOR_WORTH_SHARE:
+    if compute_remaining_worth_share(important, missing_values) < POOR_WORTH_SHARE:
         return []
     lines = render_appendix(
         missing_values, _compute_appendix_room(count_tokens(text), limit_tokens, is_poor=False), count_tokens
@@ -148,12 +152,12 @@ def clean_answer_text(answer: Mapping[str, Any]) -> str:
 
 def _compute_appendix_room(size: int, limit_tokens: int, *, is_poor: bool) -> int:
     """Computes the most tokens that the appendix to a summary of `size` tokens may have."""
-    free = max(0, limit_tokens - size)
-    most = max(MAX_APPENDIX_TOKENS, limit_tokens // APPENDIX_DIVISOR)
+    free_tokens = max(0, limit_tokens - size)
+    max_tokens = max(MAX_APPENDIX_TOKENS, limit_tokens // APPENDIX_DIVISOR)
     if is_poor:
-        return min(most, max(free, int(limit_tokens * POOR_APPENDIX_SHARE)))
-    overshoot = max(MIN_OVERSHOOT_TOKENS, int(limit_tokens * OVERSHOOT_SHARE))
-    return min(most, max(free, overshoot), int(limit_tokens * APPENDIX_SHARE))
+        return min(max_tokens, max(free_tokens, int(limit_tokens * POOR_APPENDIX_SHARE)))
+    overshoot_tokens = max(MIN_OVERSHOOT_TOKENS, int(limit_tokens * OVERSHOOT_SHARE))
+    return min(max_tokens, max(free_tokens, overshoot_tokens), int(limit_tokens * APPENDIX_SHARE))
 
 
 def _cut_at_sentence(text: str, limit_tokens: int, count_tokens: CountTokens) -> str:
@@ -225,13 +229,13 @@ def strip_to_summary(answer: str) -> str:
     text = _FENCE_LINE.sub("", _SPECIAL_TOKEN.sub("", text)).strip()
     tagged = _SUMMARY_TAGS.match(text)
     text = tagged.group(2) if tagged else text
-    if is_tool_call(text):
+    if is_json_tool_call(text):
         return ""
     # A text that is a preface and nothing else may be the summary after all.
     return (_PREFACE.sub("", text, count=1).strip()) or text
 
 
-def is_tool_call(text: str) -> bool:
+def is_json_tool_call(text: str) -> bool:
     """Whether the whole text is a tool call that is written as JSON, in a code block or by itself."""
     block = _CODE_BLOCK.match(text)
     bare = (block.group(1) if block else text).strip()

@@ -25,7 +25,7 @@ MAX_PHRASE_CHARS = 80
 """A longer JSON string is searched for values; a shorter one is a value as a whole."""
 MIN_VALUE_KEY_DIGITS = 3
 """A JSON key with at least this many digits may be a value itself, such as the id of a record."""
-MAX_LEAVES = 5_000
+MAX_JSON_NODES = 5_000
 """The most nodes (leaves, objects, arrays) of one JSON document that are visited."""
 
 SOURCE_WORTH: dict[MentionSource, float] = {"kept": 4.0, "argument": 3.0, "user": 3.0, "assistant": 1.5, "result": 1.0}
@@ -43,7 +43,7 @@ _NAMING_LABEL = re.compile(r"(?:^|_|\b)(?:ids?|numbers?|no|keys?|codes?|tokens?|
 MIN_DISTINCTIVE_WORTH = 1.0
 """Values of shapes that are worth less are not searched for in tool results, and are never important: short numbers,
 times, codes of capital letters."""
-GIVEN_NAME_WORTH, NAME_WORTH, QUOTED_TEXT_WORTH, PHRASE_WORTH = 2.0, 1.0, 1.5, 0.7
+INTRODUCED_NAME_WORTH, NAME_WORTH, QUOTED_TEXT_WORTH, PHRASE_WORTH = 2.0, 1.0, 1.5, 0.7
 
 
 @dataclass(slots=True)
@@ -120,9 +120,9 @@ class MentionCollector:
             # A quoted text with a shape was added by the loop above, with its label.
             if rate_word(quoted) is None:
                 self.add_value(quoted, "", QUOTED_TEXT_WORTH, source, message_key)
-        for name in find_given_names(text):
-            self.add_value(name, "name", GIVEN_NAME_WORTH, source, message_key)
-        for name in find_names(text):
+        for name in find_introduced_names(text):
+            self.add_value(name, "name", INTRODUCED_NAME_WORTH, source, message_key)
+        for name in find_proper_names(text):
             self.add_value(name, "", NAME_WORTH, source, message_key)
 
     def add_value(
@@ -221,7 +221,7 @@ def _iterate_leaves(document: Any) -> Iterator[tuple[str, str]]:
     """
     # A stack, not recursion: a document may be nested deeper than Python's stack. Children are pushed in reverse order.
     pending: list[tuple[str, Any]] = [("", document)]
-    for _ in range(MAX_LEAVES):
+    for _ in range(MAX_JSON_NODES):
         if not pending:
             return
         label, node = pending.pop()
@@ -232,7 +232,7 @@ def _iterate_leaves(document: Any) -> Iterator[tuple[str, str]]:
                 if is_value:
                     pending.append((label, key))
         elif isinstance(node, list):
-            pending.extend((label, below) for below in reversed(node))
+            pending.extend((label, child) for child in reversed(node))
         elif isinstance(node, str):
             yield label, node.strip()
         # `bool` is a subclass of `int`; true and false are no values to keep.
@@ -249,7 +249,7 @@ _UNSPACED_SCRIPTS = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\uac00-\ud7af"
 They end a word, so that an identifier between them is found."""
 _WORD = re.compile(rf"[$€£¥]?\d{{1,3}}(?:,\d{{3}})+(?:\.\d+)?%?|(?:[^\W{_UNSPACED_SCRIPTS}]|[./:@#%+~$€£¥&?=\\-])+")
 _QUOTED_TEXT = re.compile(r'"([^"\n]{2,80})"|“([^”\n]{2,80})”|「([^」\n]{2,80})」|`([^`\n]{2,80})`')
-_GIVEN_NAME = re.compile(
+_INTRODUCED_NAME = re.compile(
     r"\b(?:my name is|i am called|call me|named|called|nickname is)\s+((?:[^\W\d_][\w'’-]*)(?:\s[A-Z][\w'’-]*){0,2})",
     re.IGNORECASE,
 )
@@ -297,7 +297,7 @@ def find_labelled_words(text: str) -> Iterator[tuple[str, str]]:
         yield label or label_before, word
 
 
-def find_names(text: str) -> Iterator[str]:
+def find_proper_names(text: str) -> Iterator[str]:
     """Yields proper names: capitalised words inside a sentence, or several capitalised words in a row."""
     run: list[str] = []
     run_starts_sentence = starts_sentence = True
@@ -308,9 +308,9 @@ def find_names(text: str) -> Iterator[str]:
         bare = word.rstrip(".:?-").lstrip(":")
         # Any sign between two words but these may end a sentence, line breaks included.
         starts_sentence = starts_sentence or end == 0 or gap.strip(" \t*_([\"'“,;—–") != ""
-        is_name = _is_name(bare)
+        is_name = _is_proper_name(bare)
         if run and not (is_name and gap == " "):
-            yield from _join_name(run, run_starts_sentence)
+            yield from _join_name_words(run, run_starts_sentence)
             run = []
         if is_name:
             run_starts_sentence = starts_sentence if not run else run_starts_sentence
@@ -318,18 +318,18 @@ def find_names(text: str) -> Iterator[str]:
         # `_WORD` takes these signs as parts of words (URLs, times), so a full stop is the last character of a word.
         starts_sentence = word != bare and word[-1] in ".:?"
         if starts_sentence and run:
-            yield from _join_name(run, run_starts_sentence)
+            yield from _join_name_words(run, run_starts_sentence)
             run = []
         end = match.end()
     if run:
-        yield from _join_name(run, run_starts_sentence)
+        yield from _join_name_words(run, run_starts_sentence)
 
 
-def _is_name(word: str) -> bool:
+def _is_proper_name(word: str) -> bool:
     return 2 < len(word) <= 40 and word[:1].isupper() and not word.isupper() and word.replace("-", "").isalpha()
 
 
-def _join_name(run: Sequence[str], starts_sentence: bool) -> Iterator[str]:
+def _join_name_words(run: Sequence[str], starts_sentence: bool) -> Iterator[str]:
     """Yields the name that a run of capitalised words is, without a first word that may only begin a sentence."""
     if _COMMON_WORD.fullmatch(run[0]) or (starts_sentence and len(run) == 1):
         run = run[1:]
@@ -367,7 +367,7 @@ def find_quoted_texts(text: str) -> Iterator[str]:
             yield quoted
 
 
-def find_given_names(text: str) -> Iterator[str]:
+def find_introduced_names(text: str) -> Iterator[str]:
     """Yields the names after phrases such as "my name is" or "called"."""
-    for match in _GIVEN_NAME.finditer(text):
+    for match in _INTRODUCED_NAME.finditer(text):
         yield match.group(1)

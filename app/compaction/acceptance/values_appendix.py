@@ -71,7 +71,7 @@ def parse_appendix(text: str) -> list[AppendixValue]:
     appendix_values = []
     for heading, line in _APPENDIX_LINE.findall(text):
         source = _SOURCES_BY_HEADING[heading]
-        for first, *more in _split_groups(line):
+        for first, *more in _split_label_groups(line):
             # A quoted value may contain ": ", so it is not searched for a label.
             label, separator, value = ("", "", first) if first.startswith('"') else first.partition(": ")
             values = [_unquote_value(item) for item in (value if separator else first, *more)]
@@ -82,7 +82,7 @@ def parse_appendix(text: str) -> list[AppendixValue]:
     return appendix_values
 
 
-def _split_groups(line: str) -> list[list[str]]:
+def _split_label_groups(line: str) -> list[list[str]]:
     """Splits a line of an appendix into groups of values; the first item of a group begins with the group's label.
 
     A quoted value may contain the separators.
@@ -111,10 +111,10 @@ def find_missing_values(values: Sequence[ValueMention], text: str) -> list[Value
 def compute_kept_share(values: Sequence[ValueMention], text: str) -> float:
     """Returns the share of the important values' worth that a text contains, 0 to 1; 1 if no value is important."""
     important = [value for value in values if value.is_important]
-    return compute_share_without(important, find_missing_values(important, text))
+    return compute_remaining_worth_share(important, find_missing_values(important, text))
 
 
-def compute_share_without(values: Sequence[ValueMention], missing_values: Sequence[ValueMention]) -> float:
+def compute_remaining_worth_share(values: Sequence[ValueMention], missing_values: Sequence[ValueMention]) -> float:
     """Returns the share of the important values' worth that is left without the missing ones, 0 to 1."""
     worth = sum(value.worth for value in values if value.is_important)
     missing_worth = sum(value.worth for value in missing_values if value.is_important)
@@ -133,15 +133,15 @@ def render_appendix(values: Sequence[ValueMention], room_tokens: int, count_toke
         return ""
     chosen = _choose_values(values, room_tokens, count_tokens)
     # The choice adds up counts of pieces, which may differ from the count of the whole. The least worthy values go.
-    while chosen and count_tokens(_render_lines(chosen)) > room_tokens:
+    while chosen and count_tokens(_render_appendix_lines(chosen)) > room_tokens:
         chosen = chosen[:-1]
-    return _render_lines(chosen)
+    return _render_appendix_lines(chosen)
 
 
 def _choose_values(values: Sequence[ValueMention], room_tokens: int, count_tokens: CountTokens) -> list[ValueMention]:
     """Chooses the values that fit, by estimate; values that are not important take at most a share of the room."""
     remaining_tokens = room_tokens
-    secondary = max(MIN_SECONDARY_TOKENS, int(remaining_tokens * SECONDARY_SHARE))
+    secondary_tokens = max(MIN_SECONDARY_TOKENS, int(remaining_tokens * SECONDARY_SHARE))
     groups: set[tuple[str, bool]] = set()
     headings: set[bool] = set()
     chosen: list[ValueMention] = []
@@ -154,27 +154,29 @@ def _choose_values(values: Sequence[ValueMention], room_tokens: int, count_token
             0 if group in groups else count_tokens(f"{value.label}: ") + 1
         )
         cost += 0 if value.is_important in headings else HEADING_TOKENS
-        if cost > remaining_tokens or (not value.is_important and cost > secondary):
+        if cost > remaining_tokens or (not value.is_important and cost > secondary_tokens):
             # A shorter value further down may still fit.
             skipped += 1
             continue
         skipped = 0
         remaining_tokens -= cost
-        secondary -= 0 if value.is_important else cost
+        secondary_tokens -= 0 if value.is_important else cost
         groups.add(group)
         headings.add(value.is_important)
         chosen.append(value)
     return chosen
 
 
-def _render_lines(values: Sequence[ValueMention]) -> str:
+def _render_appendix_lines(values: Sequence[ValueMention]) -> str:
     important = [value for value in values if value.is_important]
     others = [value for value in values if not value.is_important]
     lines: tuple[tuple[MentionSource, list[ValueMention]], ...] = (("kept", important), ("result", others))
-    return "\n".join(HEADINGS[source] + _render_groups(line_values) for source, line_values in lines if line_values)
+    return "\n".join(
+        HEADINGS[source] + _render_label_groups(line_values) for source, line_values in lines if line_values
+    )
 
 
-def _render_groups(values: Sequence[ValueMention]) -> str:
+def _render_label_groups(values: Sequence[ValueMention]) -> str:
     """Renders the groups of one line, in order of first mention.
 
     Values that belong together, such as an order's number and its date, so have the same place in their groups.

@@ -165,7 +165,7 @@ def build_transcript_prompt(instruction_text: str, mark: str, material: str, *, 
     return "\n\n".join((instruction_text, MATERIAL_RULE.format(mark=mark), material, closing))
 
 
-def build_conversation_prompt(instruction_text: str, scope: str, *, limit_tokens: int) -> str:
+def build_instruction_after_view(instruction_text: str, scope: str, *, limit_tokens: int) -> str:
     """Builds the last message of a call that continues a view.
 
     Args:

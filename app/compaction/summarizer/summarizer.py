@@ -113,7 +113,7 @@ class SummaryGenerator:
     async def _write_summary(self, model: str, request: SummaryRequest) -> GeneratedSummary:
         started_at = self._monotonic()
         writer = SummaryWriter(request, self._build_client(model, request), self._counter_for(request.encoding))
-        text = await _write_text(writer, model)
+        text = await _write_summary_text(writer, model)
         return GeneratedSummary(
             text=text,
             model=writer.model,
@@ -138,7 +138,7 @@ class SummaryGenerator:
         )
 
 
-async def _write_text(writer: SummaryWriter, model: str) -> str:
+async def _write_summary_text(writer: SummaryWriter, model: str) -> str:
     """Writes the summary from the conversation itself if this model has just read it, otherwise from a transcript.
 
     The transcript is also used if the answer to the first form is refused or not usable.
@@ -149,7 +149,7 @@ async def _write_text(writer: SummaryWriter, model: str) -> str:
     )
     if has_read_conversation and request.policy.summarizer.form != "transcript":
         try:
-            return await writer.write_from_conversation()
+            return await writer.write_from_cached_view()
         except NoUsableSummary:
             pass
         except UpstreamRefused as refusal:

@@ -11,7 +11,7 @@ from app.compaction.acceptance.summary_acceptance import decode_answer
 from app.compaction.summarizer.summarizer_request_body import CallBudget, SummaryPrompt, build_summarizer_body
 from app.compaction.summarizer.summary_request import SummaryRequest
 from app.context.count.provider_usage import read_output_tokens, read_prompt_usage
-from app.context.count.token_counter import choose_counter_name
+from app.context.count.token_counter import choose_token_counter_name
 from app.context.view.view_messages import ViewTokenCounter
 from app.errors import UpstreamRefused, UpstreamUnavailable
 from app.observability.metrics import NO_METRICS, Metrics, SummaryFacts
@@ -83,7 +83,7 @@ class SummarizerClient:
         self._counter_for = counter_for
         self._metrics = metrics
 
-    async def compute_first_budget(self, limit_tokens: int) -> CallBudget:
+    async def compute_first_call_budget(self, limit_tokens: int) -> CallBudget:
         """Computes the budget of a first attempt at the deployment that is tried first."""
         return await self._build_call_budget(self._target.deployments[0], limit_tokens, FIRST_ATTEMPT)
 
@@ -123,7 +123,7 @@ class SummarizerClient:
             await reply.aclose()
         answer = SummarizerAnswer(decode_answer(raw), routed_reply.deployment.upstream_model)
         if self._metrics.is_on:
-            self._metrics.count_summary_call(_build_summary_facts(answer, routed_reply.deployment))
+            self._metrics.count_summary_call(_build_call_metrics(answer, routed_reply.deployment))
         return answer
 
     async def _build_call_budget(
@@ -134,12 +134,12 @@ class SummarizerClient:
             window_tokens=window.tokens,
             # At most a quarter of the window: the rest must hold the material.
             output_tokens=max(1, min(limit_tokens * attempt.output_factor, window.tokens // 4)),
-            counter=self._counter_for(choose_counter_name(deployment.upstream_model, deployment.encoding)),
+            counter=self._counter_for(choose_token_counter_name(deployment.upstream_model, deployment.encoding)),
             input_share=attempt.input_share,
         )
 
 
-def _build_summary_facts(answer: SummarizerAnswer, deployment: ModelDeployment) -> SummaryFacts:
+def _build_call_metrics(answer: SummarizerAnswer, deployment: ModelDeployment) -> SummaryFacts:
     """Builds the metrics of a call, whether its answer is used or not."""
     prompt, completion_tokens = read_prompt_usage(answer.usage), read_output_tokens(answer.usage)
     provider, model = deployment.provider.name, deployment.upstream_model

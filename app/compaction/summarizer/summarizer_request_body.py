@@ -10,12 +10,12 @@ from typing import Final, Protocol
 import orjson
 
 from app.compaction.summarizer.prompts import (
-    build_conversation_prompt,
     build_improvement_prompt,
+    build_instruction_after_view,
     build_transcript_prompt,
 )
 from app.compaction.summarizer.summary_request import NoUsableSummary
-from app.compaction.summarizer.transcript import TranscriptEntry, fence_entries
+from app.compaction.summarizer.transcript import TranscriptEntry, render_fenced_transcript
 from app.context.plan.budget import compute_summary_token_limit
 from app.context.plan.policy import ContextPolicy
 from app.context.view.view_messages import ViewTokenCounter
@@ -51,7 +51,7 @@ class CallBudget:
     """The share of the room for material that is used."""
 
     @property
-    def prompt_tokens(self) -> int:
+    def max_prompt_tokens(self) -> int:
         return self.window_tokens - self.output_tokens - round(self.window_tokens * MARGIN_RATIO)
 
 
@@ -91,18 +91,21 @@ class TranscriptPrompt:
         return max(
             MIN_INPUT_TOKENS,
             int(
-                (call_budget.prompt_tokens - call_budget.counter.count_message(empty_message)) * call_budget.input_share
+                (call_budget.max_prompt_tokens - call_budget.counter.count_message(empty_message))
+                * call_budget.input_share
             ),
         )
 
     def build_messages(self, call_budget: CallBudget) -> list[bytes]:
-        material = fence_entries(self.entries, self.compute_material_limit(call_budget), call_budget.counter.count)
+        material = render_fenced_transcript(
+            self.entries, self.compute_material_limit(call_budget), call_budget.counter.count
+        )
         prompt = build_transcript_prompt(self.instruction, material.mark, material.text, limit_tokens=self.limit_tokens)
         return [orjson.dumps(_build_user_message(prompt))]
 
 
 @dataclass(frozen=True, slots=True)
-class ConversationPrompt:
+class CachedViewPrompt:
     """A prompt of the messages that the provider saw last, byte for byte, and the instruction after them."""
 
     instruction: str
@@ -113,7 +116,7 @@ class ConversationPrompt:
 
     def build_messages(self, call_budget: CallBudget) -> list[bytes]:
         user_message = _build_user_message(
-            build_conversation_prompt(self.instruction, self.range_description, limit_tokens=self.limit_tokens)
+            build_instruction_after_view(self.instruction, self.range_description, limit_tokens=self.limit_tokens)
         )
         tokens = call_budget.counter.count_message(user_message) + sum(
             call_budget.counter.count_message(orjson.loads(raw)) for raw in self.view_prefix

@@ -67,7 +67,7 @@ class SummaryRequest:
         return (self.previous_summary,)
 
     @property
-    def allowed_tokens(self) -> int:
+    def max_tokens_with_gain(self) -> int:
         """The most tokens with which the summary still saves the policy's `min_gain_ratio`."""
         return int(self.replaced_tokens * (1 - self.policy.min_gain_ratio))
 

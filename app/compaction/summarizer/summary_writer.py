@@ -10,8 +10,8 @@ from typing import Any
 from app.compaction.acceptance.summary_acceptance import (
     accept_summary,
     append_missing_values,
+    choose_values_to_request,
     clean_answer_text,
-    find_lacking_values,
     read_answer_text,
     read_finish_reason,
 )
@@ -33,14 +33,14 @@ from app.compaction.summarizer.summarizer_call import (
     SummarizerClient,
 )
 from app.compaction.summarizer.summarizer_request_body import (
-    ConversationPrompt,
+    CachedViewPrompt,
     ImprovementPrompt,
     SummaryPrompt,
     TranscriptPrompt,
     build_cached_prefix_fields,
 )
 from app.compaction.summarizer.summary_request import NoUsableSummary, SummaryRequest
-from app.compaction.summarizer.transcript import TranscriptEntry, build_entries, render_message_text
+from app.compaction.summarizer.transcript import TranscriptEntry, build_transcript_entries, render_message_text
 from app.context.plan.log_rounds import split_into_rounds
 from app.context.view.view_messages import ViewTokenCounter
 from app.conversation.messages import LogMessage, Summary
@@ -67,7 +67,7 @@ class SummaryWriter:
     """The model that answered last, by the provider's name."""
     usages: list[Mapping[str, Any]] = field(default_factory=list)
 
-    async def write_from_conversation(self) -> str:
+    async def write_from_cached_view(self) -> str:
         """Writes a summary from the last view with the instruction as a further message.
 
         The provider has the view in its cache, so the prompt costs little.
@@ -76,7 +76,7 @@ class SummaryWriter:
             NoUsableSummary, UpstreamRefused, UpstreamUnavailable: as `SummaryGenerator.generate_summary`.
         """
         request = self.request
-        prompt = ConversationPrompt(
+        prompt = CachedViewPrompt(
             instruction=self._build_instruction(request.prompt_variant),
             range_description=self._describe_range(),
             view_prefix=request.view_prefix,
@@ -112,16 +112,18 @@ class SummaryWriter:
             request.earlier_summaries,
         )
         if request.log_parts is not None:
-            call_budget = await self.client.compute_first_budget(request.limit_tokens)
+            call_budget = await self.client.compute_first_call_budget(request.limit_tokens)
             material_tokens = TranscriptPrompt(instruction_text, (), request.limit_tokens).compute_material_limit(
                 call_budget
             )
-            earlier_summaries, messages = await request.log_parts.cover_log(
+            earlier_summaries, messages = await request.log_parts.make_missing_part_summaries(
                 int(material_tokens * TRANSCRIPT_FILL_SHARE), self._summarize_log_part
             )
             instruction_text = f"{instruction_text}\n\n{LOG_PARTS_NOTE}" if earlier_summaries else instruction_text
         return await self._build_fitting_prompt(
-            instruction_text, await asyncio.to_thread(build_entries, messages, earlier_summaries), request.limit_tokens
+            instruction_text,
+            await asyncio.to_thread(build_transcript_entries, messages, earlier_summaries),
+            request.limit_tokens,
         )
 
     async def _build_fitting_prompt(
@@ -129,7 +131,7 @@ class SummaryWriter:
     ) -> TranscriptPrompt:
         """Builds a prompt for entries, or for summaries of their parts if the summarizer cannot read them at once."""
         whole_prompt = TranscriptPrompt(instruction_text, entries, limit_tokens)
-        call_budget = await self.client.compute_first_budget(limit_tokens)
+        call_budget = await self.client.compute_first_call_budget(limit_tokens)
         material_tokens = whole_prompt.compute_material_limit(call_budget)
         parts = await asyncio.to_thread(
             split_into_parts, whole_prompt.entries, material_tokens, call_budget.counter.count
@@ -155,8 +157,9 @@ class SummaryWriter:
         instruction_text = build_instruction(
             self.request.policy.summarizer, PromptVariant(is_fold=bool(merged_summaries))
         )
-        entries = await asyncio.to_thread(build_entries, messages, merged_summaries)
-        # `cover_log` cuts between rounds only, so a single round may be too long for the summarizer and is split
+        entries = await asyncio.to_thread(build_transcript_entries, messages, merged_summaries)
+        # `make_missing_part_summaries` cuts between rounds only, so a single round may be too long for the summarizer
+        # and is split
         # further.
         is_one_round = len(split_into_rounds(messages)) == 1
         prompt = TranscriptPrompt(instruction_text, entries, limit_tokens)
@@ -207,7 +210,7 @@ class SummaryWriter:
 
     async def _halve_input(self, prompt: TranscriptPrompt, attempt: SummarizerAttempt) -> SummarizerAttempt:
         """Returns the attempt with half of the input. The input may have been smaller than the room for it."""
-        call_budget = await self.client.compute_first_budget(prompt.limit_tokens)
+        call_budget = await self.client.compute_first_call_budget(prompt.limit_tokens)
         tokens = await asyncio.to_thread(lambda: sum(call_budget.counter.count(entry.text) for entry in prompt.entries))
         share = min(attempt.input_share, tokens / prompt.compute_material_limit(call_budget))
         return replace(attempt, input_share=share / 2)
@@ -231,7 +234,7 @@ class SummaryWriter:
         request, count_tokens = self.request, self.counter.count
         text = accept_summary(answer.body, request, self.counter)
         values = await asyncio.to_thread(collect_values, request.messages, request.earlier_summaries)
-        lacking = await asyncio.to_thread(find_lacking_values, text, values, request.limit_tokens, count_tokens)
+        lacking = await asyncio.to_thread(choose_values_to_request, text, values, request.limit_tokens, count_tokens)
         if lacking:
             text = await self._improve_summary(ImprovementPrompt(prompt, text, lacking), text, values)
         return await asyncio.to_thread(
@@ -239,7 +242,7 @@ class SummaryWriter:
             text,
             values,
             limit_tokens=request.limit_tokens,
-            allowed_tokens=request.allowed_tokens,
+            allowed_tokens=request.max_tokens_with_gain,
             count_tokens=count_tokens,
         )
 

@@ -55,27 +55,33 @@ class TranscriptEntry:
 
 def build_transcript(messages: Sequence[LogMessage], limit_tokens: int, count_tokens: CountTokens) -> Transcript:
     """Renders messages of the log, with tool calls and results, within `limit_tokens` by `count_tokens`."""
-    return fence_entries(build_entries(messages), limit_tokens, count_tokens)
+    return render_fenced_transcript(build_transcript_entries(messages), limit_tokens, count_tokens)
 
 
-def build_entries(messages: Sequence[LogMessage], earlier_summaries: Sequence[Summary] = ()) -> list[TranscriptEntry]:
+def build_transcript_entries(
+    messages: Sequence[LogMessage], earlier_summaries: Sequence[Summary] = ()
+) -> list[TranscriptEntry]:
     """Builds entries for earlier summaries, then for each message, tool call and result, in order."""
     summary_entries = [
         TranscriptEntry(number, "summary", summary.text) for number, summary in enumerate(earlier_summaries, 1)
     ]
-    return [*summary_entries, *_iterate_entries(messages)]
+    return [*summary_entries, *_iterate_message_entries(messages)]
 
 
-def fence_entries(entries: Sequence[TranscriptEntry], limit_tokens: int, count_tokens: CountTokens) -> Transcript:
+def render_fenced_transcript(
+    entries: Sequence[TranscriptEntry], limit_tokens: int, count_tokens: CountTokens
+) -> Transcript:
     """Renders entries between fence lines. Cuts long entries to head and tail until all fit; short entries stay
     whole."""
-    whole_transcript = _render_fence(entries)
+    whole_transcript = _render_fenced_entries(entries)
     if count_tokens(whole_transcript.text) <= limit_tokens:
         return whole_transcript
     sizes = [count_tokens(entry.text) + SPEAKER_LINE_TOKENS for entry in entries]
     best, best_size, allowed = whole_transcript, 0, float(limit_tokens)
     for attempt in range(MAX_FILL_ATTEMPTS):
-        shortened_transcript = _render_fence(_cut_to_common_size(entries, sizes, int(allowed)), is_shortened=True)
+        shortened_transcript = _render_fenced_entries(
+            _cut_to_common_size(entries, sizes, int(allowed)), is_shortened=True
+        )
         size = count_tokens(shortened_transcript.text)
         if best_size < size <= limit_tokens:
             best, best_size = shortened_transcript, size
@@ -86,7 +92,7 @@ def fence_entries(entries: Sequence[TranscriptEntry], limit_tokens: int, count_t
     return (
         best
         if best_size
-        else _render_fence([TranscriptEntry(entries[0].number, "note", "[left out]")], is_shortened=True)
+        else _render_fenced_entries([TranscriptEntry(entries[0].number, "note", "[left out]")], is_shortened=True)
     )
 
 
@@ -114,7 +120,7 @@ def render_message_text(message: Message) -> str:
     return strip_reasoning("\n".join(filter(None, map(_render_part, content))))
 
 
-def _iterate_entries(messages: Sequence[LogMessage]) -> Iterator[TranscriptEntry]:
+def _iterate_message_entries(messages: Sequence[LogMessage]) -> Iterator[TranscriptEntry]:
     pending_calls: list[tuple[object, str]] = []
     for log_message in messages:
         message = log_message.message
@@ -151,7 +157,7 @@ def _render_part(part: Any) -> str:
     return text if isinstance(text, str) else f"[{part.get('type', 'attachment')}]"
 
 
-def _render_fence(entries: Sequence[TranscriptEntry], *, is_shortened: bool = False) -> Transcript:
+def _render_fenced_entries(entries: Sequence[TranscriptEntry], *, is_shortened: bool = False) -> Transcript:
     mark = compute_fence_mark([(entry.speaker, entry.text) for entry in entries])
     lines = [f"<transcript {mark}>"]
     for entry in entries:

@@ -20,11 +20,11 @@ _JPEG_FRAME_MARKERS: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 def count_image_tokens(url: str, detail: object = "auto", rule: ImageRule = DEFAULT_IMAGE_RULE) -> int:
     """Returns the tokens of an image given by a `data:` or remote URL. `auto` and unknown details count as `high`."""
-    width, height = read_image_size(url) or ASSUMED_IMAGE_SIZE
+    width, height = read_image_dimensions(url) or ASSUMED_IMAGE_SIZE
     return rule.cost(width, height, detail == "low")
 
 
-def read_image_size(url: str) -> tuple[int, int] | None:
+def read_image_dimensions(url: str) -> tuple[int, int] | None:
     """Returns width and height in pixels of a PNG, JPEG, GIF or WebP in a base64 `data:` URL; None for
     anything else.
     """
@@ -32,7 +32,7 @@ def read_image_size(url: str) -> tuple[int, int] | None:
     if not comma or not head.lower().startswith("data:") or not head.lower().endswith(";base64"):
         return None
     for chars in HEADER_BASE64_CHARS:
-        size = _read_header_size(decode_base64_start(url, len(head) + 1, chars))
+        size = _read_image_header_dimensions(decode_base64_start(url, len(head) + 1, chars))
         if size is not None and min(size) > 0:
             return size
     return None
@@ -47,28 +47,28 @@ def decode_base64_start(text: str, start: int, chars: int) -> bytes:
         return b""
 
 
-def _read_header_size(header: bytes) -> tuple[int, int] | None:
+def _read_image_header_dimensions(header: bytes) -> tuple[int, int] | None:
     try:
         if header.startswith(b"\x89PNG\r\n\x1a\n"):
-            return _unpack_pair(">II", header, 16)
+            return _unpack_two_integers(">II", header, 16)
         if header.startswith((b"GIF87a", b"GIF89a")):
-            return _unpack_pair("<HH", header, 6)
+            return _unpack_two_integers("<HH", header, 6)
         if header.startswith(b"\xff\xd8"):
-            return _read_jpeg_size(header)
+            return _read_jpeg_dimensions(header)
         if header.startswith(b"RIFF") and header[8:12] == b"WEBP":
-            return _read_webp_size(header)
+            return _read_webp_dimensions(header)
     # The header breaks off or is damaged: the size is unknown.
     except (struct.error, IndexError):
         pass
     return None
 
 
-def _unpack_pair(layout: str, header: bytes, offset: int) -> tuple[int, int]:
+def _unpack_two_integers(layout: str, header: bytes, offset: int) -> tuple[int, int]:
     first, second = struct.unpack_from(layout, header, offset)
     return int(first), int(second)
 
 
-def _read_jpeg_size(header: bytes) -> tuple[int, int] | None:
+def _read_jpeg_dimensions(header: bytes) -> tuple[int, int] | None:
     """Reads the size from the first frame header, skipping the segments before it (ITU-T T.81, annex B)."""
     offset = 2
     while offset < len(header):
@@ -76,7 +76,7 @@ def _read_jpeg_size(header: bytes) -> tuple[int, int] | None:
         if header[offset] != 0xFF:
             return None
         if marker in _JPEG_FRAME_MARKERS:
-            height, width = _unpack_pair(">HH", header, offset + 5)
+            height, width = _unpack_two_integers(">HH", header, offset + 5)
             return width, height
         # Fill bytes may stand before a marker.
         if marker == 0xFF:
@@ -89,11 +89,11 @@ def _read_jpeg_size(header: bytes) -> tuple[int, int] | None:
     return None
 
 
-def _read_webp_size(header: bytes) -> tuple[int, int] | None:
+def _read_webp_dimensions(header: bytes) -> tuple[int, int] | None:
     """Reads the size of a lossy, lossless or extended WebP (RFC 9649)."""
     match header[12:16]:
         case b"VP8 ":
-            width, height = _unpack_pair("<HH", header, 26)
+            width, height = _unpack_two_integers("<HH", header, 26)
             return width & 0x3FFF, height & 0x3FFF
         case b"VP8L":
             (bits,) = struct.unpack_from("<I", header, 21)

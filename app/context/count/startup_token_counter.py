@@ -11,7 +11,7 @@ import re
 from typing import Final
 
 from app.context.count.vocabulary import VOCABULARIES
-from app.context.count.vocabulary.character_classes import classify_characters
+from app.context.count.vocabulary.character_classes import replace_characters_by_class
 
 MAX_TEXT_CHARS: Final = 8_192
 """The longest text that is counted here: some milliseconds."""
@@ -36,7 +36,11 @@ class StartupTokenCounter:
     def count(self, text: str) -> int | None:
         """Returns the tokens of a text; None if the text, or the process by now, needs the real table."""
         length = len(text)
-        if length > MAX_TEXT_CHARS or length > self._remaining_chars or (classes := classify_characters(text)) is None:
+        if (
+            length > MAX_TEXT_CHARS
+            or length > self._remaining_chars
+            or (classes := replace_characters_by_class(text)) is None
+        ):
             return None
         self._remaining_chars -= length
         known, tokens = self._cached_word_tokens, 0

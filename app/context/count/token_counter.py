@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache, lru_cache
 from typing import Any, Final
 
-from app.context.count.image_rules import DEFAULT_IMAGE_RULE, ImageRule, choose_image_rule, find_image_rule
+from app.context.count.image_rules import DEFAULT_IMAGE_RULE, ImageRule, choose_image_rule, find_named_image_rule
 from app.context.count.image_tokens import ASSUMED_IMAGE_SIZE, count_image_tokens, decode_base64_start
 from app.context.count.tokenizers import Tokenizer, load_tokenizer
 from app.context.count.tool_schemas import (
     encode_compact_json,
     render_custom_tool,
-    render_functions,
+    render_functions_as_typescript,
     render_response_format,
 )
 from app.context.count.vocabulary import find_encoding_name
@@ -28,9 +28,9 @@ from app.conversation.messages import COUNTER_NAME_SEPARATOR
 __all__ = [
     "TokenCounter",
     "Tokenizer",
-    "choose_counter_name",
+    "choose_token_counter_name",
     "find_encoding_name",
-    "load_counter",
+    "load_token_counter",
     "load_tokenizer",
     "must_count_off_event_loop",
 ]
@@ -64,7 +64,7 @@ MAX_EVENT_LOOP_BYTES: Final = 16 * 1024
 """Counting this much takes up to a millisecond with tiktoken, up to four for its worst kind of text."""
 
 
-def choose_counter_name(model: str, encoding: str | None = None) -> str:
+def choose_token_counter_name(model: str, encoding: str | None = None) -> str:
     """Returns the name of the counter for a model: its encoding, and its image rule if that is not the default.
 
     A conversation stores the name, since the counts of its messages are stored.
@@ -78,14 +78,14 @@ def choose_counter_name(model: str, encoding: str | None = None) -> str:
 
 
 @cache
-def load_counter(name: str) -> TokenCounter:
-    """Returns the counter for a name from `choose_counter_name`.
+def load_token_counter(name: str) -> TokenCounter:
+    """Returns the counter for a name from `choose_token_counter_name`.
 
     Raises:
         ValueError: the name has an unknown encoding.
     """
     encoding, _, rule = name.partition(COUNTER_NAME_SEPARATOR)
-    return TokenCounter(load_tokenizer(encoding), find_image_rule(rule))
+    return TokenCounter(load_tokenizer(encoding), find_named_image_rule(rule))
 
 
 def must_count_off_event_loop(size: int) -> bool:
@@ -125,7 +125,7 @@ class TokenCounter:
         """Returns the tokens that a message adds to a prompt."""
         role = body.get("role", "")
         known = isinstance(role, str) and len(role) <= MAX_CACHED_ROLE_CHARS
-        tokens = MESSAGE_TOKENS + (self._count_role(role) if known else self._count(_format_name(role)))
+        tokens = MESSAGE_TOKENS + (self._count_role(role) if known else self._count(_render_as_text(role)))
         content = body.get("content")
         text = self.count(content) if isinstance(content, str) else self._count_content(content)
         if body.keys() <= PLAIN_MESSAGE_FIELDS:
@@ -139,7 +139,7 @@ class TokenCounter:
             tokens += ANSWER_AUDIO_TOKENS
         if "tool_calls" not in body and "function_call" not in body:
             return tokens + text
-        return tokens + text + self._count_calls(body, beside_text=text > 0)
+        return tokens + text + self._count_tool_calls(body, beside_text=text > 0)
 
     def count_attachments(self, body: Mapping[str, Any]) -> int:
         """Returns the tokens of the images, audio and files in a message. A file of text counts as text, not here."""
@@ -160,7 +160,9 @@ class TokenCounter:
                     rendered.append(function)
                 case _:
                     tokens += self.count(encode_compact_json(tool))
-        return tokens + (TOOL_NAMESPACE_TOKENS + self._count(render_functions(rendered)) if rendered else 0)
+        return tokens + (
+            TOOL_NAMESPACE_TOKENS + self._count(render_functions_as_typescript(rendered)) if rendered else 0
+        )
 
     def count_response_format(self, response_format: object) -> int:
         """Returns the tokens of a `json_schema`; other formats cost nothing."""
@@ -169,7 +171,7 @@ class TokenCounter:
                 return RESPONSE_FORMAT_TOKENS + self._count(render_response_format(schema))
         return 0
 
-    def _count_calls(self, body: Mapping[str, Any], *, beside_text: bool) -> int:
+    def _count_tool_calls(self, body: Mapping[str, Any], *, beside_text: bool) -> int:
         calls = body.get("tool_calls")
         if not isinstance(calls, list) or not calls:
             legacy = body.get("function_call")
@@ -177,14 +179,14 @@ class TokenCounter:
         if not calls:
             return 0
         wrapping = (PARALLEL_CALLS_TOKENS if len(calls) > 1 else 0) + (TEXT_BESIDE_CALLS_TOKENS if beside_text else 0)
-        return wrapping + sum(self._count_call(call) for call in calls)
+        return wrapping + sum(self._count_tool_call(call) for call in calls)
 
-    def _count_call(self, call: object) -> int:
+    def _count_tool_call(self, call: object) -> int:
         match call:
             case {"function": {} as called} | {"custom": {} as called}:
                 arguments = called.get("arguments", called.get("input"))
                 written = arguments if isinstance(arguments, str) else encode_compact_json(arguments)
-                return TOOL_CALL_TOKENS + 2 * self._count(_format_name(called.get("name", ""))) + self.count(written)
+                return TOOL_CALL_TOKENS + 2 * self._count(_render_as_text(called.get("name", ""))) + self.count(written)
         return TOOL_CALL_TOKENS + self.count(encode_compact_json(call))
 
     def _count_content(self, content: object) -> int:
@@ -217,7 +219,7 @@ def _is_text_file(part: Mapping[str, Any]) -> bool:
     return isinstance(file, dict) and is_text_file(file)
 
 
-def _format_name(value: object) -> str:
+def _render_as_text(value: object) -> str:
     return value if isinstance(value, str) else encode_compact_json(value)
 
 
@@ -261,7 +263,7 @@ def count_audio_tokens(audio: dict[str, Any]) -> int:
     data = audio.get("data")
     if not isinstance(data, str):
         return ANSWER_AUDIO_TOKENS
-    seconds = _compute_decoded_bytes(len(data)) / _read_bytes_per_second(data)
+    seconds = _compute_decoded_size(len(data)) / _read_wav_byte_rate(data)
     return max(1, math.ceil(seconds * AUDIO_TOKENS_PER_SECOND))
 
 
@@ -276,7 +278,7 @@ def count_file_tokens(file: dict[str, Any], count: Callable[[str], int]) -> int:
     start = len(head) + 1 if comma else 0
     if is_text_file(file):
         return count(decode_base64_start(data, start, len(data)).decode("utf-8", "replace"))
-    pages = math.ceil(_compute_decoded_bytes(len(data) - start) / PAGE_BYTES)
+    pages = math.ceil(_compute_decoded_size(len(data) - start) / PAGE_BYTES)
     return PAGE_TOKENS * min(max(1, pages), MAX_PAGES)
 
 
@@ -286,11 +288,11 @@ def is_text_file(file: dict[str, Any]) -> bool:
     return isinstance(data, str) and data[:200].lower().startswith(tuple(f"data:{kind}" for kind in _TEXT_TYPES))
 
 
-def _compute_decoded_bytes(base64_chars: int) -> int:
+def _compute_decoded_size(base64_chars: int) -> int:
     return base64_chars * 3 // 4
 
 
-def _read_bytes_per_second(data: str) -> int:
+def _read_wav_byte_rate(data: str) -> int:
     header = decode_base64_start(data, 0, 64)
     if header.startswith(b"RIFF") and header[8:16] == b"WAVEfmt " and len(header) >= 32:
         (rate,) = struct.unpack_from("<I", header, 28)

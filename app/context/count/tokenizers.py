@@ -67,7 +67,7 @@ class TiktokenTokenizer:
             self._startup_counter = None
         if len(text) <= MAX_PIECE_CHARS:
             return len(encode(text))
-        return sum(len(encode(piece)) for piece in split_into_pieces(_replace_surrogates(text)))
+        return sum(len(encode(piece)) for piece in split_at_word_ends(_replace_surrogates(text)))
 
 
 class ToktokTokenizer:
@@ -88,7 +88,7 @@ class ToktokTokenizer:
             count = self._count = _toktok._encoding(self.name).count
             self._startup_counter = None
         if len(text) > MAX_PIECE_CHARS:
-            return sum(count(piece) for piece in split_into_pieces(_replace_surrogates(text)))
+            return sum(count(piece) for piece in split_at_word_ends(_replace_surrogates(text)))
         try:
             return count(text)
         # Lone surrogates are rare: they are looked for only if encoding fails.
@@ -118,7 +118,7 @@ def _load_tiktoken_encoding(name: str) -> Any:
     )
 
 
-def split_into_pieces(text: str) -> Iterator[str]:
+def split_at_word_ends(text: str) -> Iterator[str]:
     """Yields a text in pieces of at most `MAX_PIECE_CHARS`, cut at word ends if there are any."""
     start = 0
     while len(text) - start > MAX_PIECE_CHARS:

@@ -21,8 +21,8 @@ from app.context.plan.policy import ContextPolicy
 from app.context.plan.view_candidates import ViewCandidate, ViewCandidates
 from app.context.stages.draft import Draft
 from app.context.stages.mask_results import list_unread_results, mask_read_results_fully
-from app.context.stages.view_shortener import ViewShortener
-from app.context.view.view_messages import ViewTokenCounter, count_empty_section_tokens, count_summary_frame_tokens
+from app.context.stages.view_shortener import ShorteningPlanner
+from app.context.view.view_messages import ViewTokenCounter, count_empty_summary_tokens, count_summary_frame_tokens
 
 GENTLE_STAGES: Final = ("mask_results", "cap_messages", "clear_tool_results", "clear_reasoning")
 """The stages that lose least. They run before a checkpoint is written; the other stages run only if no checkpoint
@@ -54,7 +54,7 @@ class CheckpointPlanner:
         if whole_plan is not None:
             return whole_plan
         # Either the messages must still be loaded (the plan then asks for them), or the right ones are loaded already.
-        if tail is None or self._shortener.has_loaded_tail(view):
+        if tail is None or self._shortening_planner.has_loaded_tail(view):
             return self._plan_from_view(view, summarize)
         # `_plan_masked_log` loaded the whole log, and it does not fit. The view needs only the messages after its
         # boundary.
@@ -65,20 +65,20 @@ class CheckpointPlanner:
     def _plan_from_view(self, view: ViewCandidate, summarize: SummarizeMode) -> Plan:
         asked = summarize in {"now", "ahead"}
         fits = PlanNote("view_fits", {"tokens": self.budget.calibrate_tokens(view.tokens), "limit": self.budget.limit})
-        if not self._is_due(view, summarize):
-            return self._shortener.build_unchanged_plan(view, fits)
-        if not self._shortener.has_loaded_tail(view):
-            return replace(self._shortener.build_unchanged_plan(view, fits), needs_tail=view.boundary)
-        whole = self._shortener.build_draft(view)
+        if not self._is_shortening_due(view, summarize):
+            return self._shortening_planner.build_unchanged_plan(view, fits)
+        if not self._shortening_planner.has_loaded_tail(view):
+            return replace(self._shortening_planner.build_unchanged_plan(view, fits), needs_tail=view.boundary)
+        whole = self._shortening_planner.build_draft(view)
         decided, left = self._shorten_draft(
-            whole if whole.fits_limit else self._shortener.resume_last_cut(view), asked=asked
+            whole if whole.fits_limit else self._shortening_planner.resume_last_cut(view), asked=asked
         )
-        chosen = self._shortener.build_plan(decided)
+        chosen = self._shortening_planner.build_plan(decided)
         # A checkpoint is written ahead only if masking does not make room: it costs a call, masking does not.
         if summarize == "never" or (summarize == "ahead" and self._is_masking_enough(whole)):
             return chosen
         # A view that was cut looks short. Whether a checkpoint is needed is judged by the view before the cut.
-        return self._add_checkpoint(chosen, left if left.boundary == whole.boundary else whole, summarize)
+        return self._add_checkpoint_if_due(chosen, left if left.boundary == whole.boundary else whole, summarize)
 
     def _is_masking_enough(self, draft: Draft) -> bool:
         """Says whether masking the results of a view brings it under the precompaction threshold."""
@@ -92,16 +92,16 @@ class CheckpointPlanner:
         last, view = self.outline.last_view, self._candidates.build_whole_log_view()
         if last.boundary.to_seq or last.asked_seq or self._reaches_token_trigger(view.tokens):
             return None
-        if not self._shortener.has_loaded_tail(view):
-            return replace(self._shortener.build_unchanged_plan(view), needs_tail=view.boundary)
-        _, left = self._shorten_draft(self._shortener.build_draft(view), asked=False)
-        return self._shortener.build_plan(left) if left.fits_limit else None
+        if not self._shortening_planner.has_loaded_tail(view):
+            return replace(self._shortening_planner.build_unchanged_plan(view), needs_tail=view.boundary)
+        _, left = self._shorten_draft(self._shortening_planner.build_draft(view), asked=False)
+        return self._shortening_planner.build_plan(left) if left.fits_limit else None
 
-    def _is_due(self, view: ViewCandidate, summarize: SummarizeMode) -> bool:
+    def _is_shortening_due(self, view: ViewCandidate, summarize: SummarizeMode) -> bool:
         if summarize == "ahead":
             return self.budget.calibrate_tokens(view.tokens) > self._precompaction_threshold
         reached = summarize == "auto" and self._reaches_token_trigger(view.tokens)
-        return summarize == "now" or reached or self._shortener.must_shorten(view)
+        return summarize == "now" or reached or self._shortening_planner.must_shorten(view)
 
     def _find_fitting_view(self) -> ViewCandidate | None:
         """Returns the first view, fewest messages summarized, that fits and does not reach the trigger.
@@ -129,23 +129,23 @@ class CheckpointPlanner:
         would not fit otherwise.
         """
         view = ViewCandidate(before.summaries, before.boundary, before.tokens)
-        if before.fits_limit and (asked or not self._shortener.must_shorten(view)):
+        if before.fits_limit and (asked or not self._shortening_planner.must_shorten(view)):
             return before, before
         gentle = [name for name in self.policy.stage_names if name in GENTLE_STAGES]
-        draft = before if asked else self._shortener.apply_policy_stages(before, gentle)
+        draft = before if asked else self._shortening_planner.apply_policy_stages(before, gentle)
         # Edits break the prompt cache. They count only if they free enough, if a stage's own rule is due, or if they
         # alone make the view fit and either cut results that are still to be read or spare the whole log a cut.
-        pays = self._shortener.frees_enough(before, draft) or self._shortener.is_stage_rule_due(view)
+        pays = self._shortening_planner.frees_enough(before, draft) or self._shortening_planner.is_stage_rule_due(view)
         cuts_unread = any(entry.seq in draft.edits for entry in list_unread_results(draft))
         is_saved = draft.fits_limit and not before.fits_limit and (cuts_unread or not draft.boundary_seq)
         left = draft if pays or is_saved else before
         if left.fits_limit:
             return left, left
         rest = [name for name in self.policy.stage_names if name not in GENTLE_STAGES]
-        final = self._shortener.apply_policy_stages(draft, rest)
-        return (final if final.fits_limit else self._shortener.trim_to_fit(final)), left
+        final = self._shortening_planner.apply_policy_stages(draft, rest)
+        return (final if final.fits_limit else self._shortening_planner.trim_to_fit(final)), left
 
-    def _add_checkpoint(self, decided: Plan, draft: Draft, summarize: SummarizeMode) -> Plan:
+    def _add_checkpoint_if_due(self, decided: Plan, draft: Draft, summarize: SummarizeMode) -> Plan:
         """Adds a checkpoint to the plan if the trigger is reached and the checkpoint gains enough."""
         tail = draft.context.tail
         cut = (
@@ -216,7 +216,7 @@ class CheckpointPlanner:
         scene = draft.context
         summary = self.budget.compute_raw_tokens(
             compute_summary_token_limit(self.policy, self.budget.window)
-        ) + count_empty_section_tokens(self.counter)
+        ) + count_empty_summary_tokens(self.counter)
         anchor = scene.tail.build_boundary(cut).anchor_tokens
         kept = scene.tail.count_tokens_from(cut) + anchor
         return scene.instructions_tokens + count_summary_frame_tokens(self.counter) + summary + kept
@@ -229,9 +229,9 @@ class CheckpointPlanner:
         return min(self.budget.compute_precompaction_threshold(self.budget.limit), self.budget.limit)
 
     @cached_property
-    def _shortener(self) -> ViewShortener:
-        return ViewShortener(self.outline, self.budget, self.policy, self.counter)
+    def _shortening_planner(self) -> ShorteningPlanner:
+        return ShorteningPlanner(self.outline, self.budget, self.policy, self.counter)
 
     @property
     def _candidates(self) -> ViewCandidates:
-        return ViewCandidates(self.outline, self.budget, self.policy, self.counter, self._shortener.last_edits)
+        return ViewCandidates(self.outline, self.budget, self.policy, self.counter, self._shortening_planner.last_edits)

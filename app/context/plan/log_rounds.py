@@ -99,7 +99,7 @@ class LogTail:
     def find_message(self, seq: int) -> LogMessage:
         return self.messages[seq - self.start_seq]
 
-    def find_anchor(self, seq: int) -> TurnAnchor | None:
+    def find_repeated_user_message(self, seq: int) -> TurnAnchor | None:
         """Returns the user message that is repeated in front of a verbatim part that begins at `seq`; None if a turn
         begins there.
         """
@@ -115,7 +115,7 @@ class LogTail:
         """Builds the boundary before `to_seq`, with its totals and its anchor."""
         if to_seq == self.start_seq:
             return self.start_boundary
-        anchor = self.find_anchor(to_seq)
+        anchor = self.find_repeated_user_message(to_seq)
         return Boundary(
             to_seq=to_seq,
             tokens_total=self.count_tokens_before(to_seq),
@@ -171,7 +171,7 @@ def split_into_rounds(messages: Sequence[LogMessage]) -> tuple[Round, ...]:
     return tuple(rounds)
 
 
-def split_rounds(rounds: Sequence[Round], limit_tokens: int) -> tuple[tuple[Round, ...], ...]:
+def group_rounds_into_stretches(rounds: Sequence[Round], limit_tokens: int) -> tuple[tuple[Round, ...], ...]:
     """Cuts neighbouring rounds into stretches of about equal size, each within `limit_tokens`.
 
     Cuts prefer the beginning of a turn. A round above the limit is a stretch of its own. A stretch of less than
@@ -220,10 +220,10 @@ def _find_stretch_end(totals: Sequence[int], openings: Sequence[int], start: int
         return start + 1
     near = bisect_left(totals, totals[start] + fair * MIN_STRETCH_FILL_SHARE, lo=start + 1)
     opening = openings[bisect_left(openings, near) : bisect_right(openings, reach)]
-    return _choose_nearest_end(opening or range(start + 1, reach + 1), totals, totals[start] + fair)
+    return _choose_nearest_stretch_end(opening or range(start + 1, reach + 1), totals, totals[start] + fair)
 
 
-def _choose_nearest_end(ends: Sequence[int], totals: Sequence[int], aim_tokens: float) -> int:
+def _choose_nearest_stretch_end(ends: Sequence[int], totals: Sequence[int], aim_tokens: float) -> int:
     """Returns the end before which there are most nearly `aim_tokens` tokens. `ends` is ordered."""
     place = bisect_left(ends, aim_tokens, key=totals.__getitem__)
     return min(ends[max(0, place - 1) : place + 1], key=lambda end: abs(totals[end] - aim_tokens))

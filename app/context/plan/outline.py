@@ -162,7 +162,7 @@ class Plan(msgspec.Struct, frozen=True):
         return self.boundary.to_seq
 
     @property
-    def anchor_seq(self) -> int | None:
+    def repeated_message_seq(self) -> int | None:
         """Returns the user message that is repeated in front of the verbatim part; None if there is none, or if it is
         shown as a pin.
         """
@@ -195,7 +195,7 @@ def make_last_view(plan: Plan, before: LastView, *, was_requested: bool = False)
     )
 
 
-def limit_view_to_log(view: LastView, last_seq: int) -> LastView:
+def limit_last_view_to_log(view: LastView, last_seq: int) -> LastView:
     """Limits what is stored of a view to a log that ends with `last_seq`: a branch may be shorter than its parent."""
     return msgspec.structs.replace(
         view,

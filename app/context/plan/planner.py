@@ -27,8 +27,8 @@ from app.context.plan.summary_range import (
     propose_ranges_through,
 )
 from app.context.plan.view_candidates import ViewCandidate, ViewCandidates
-from app.context.stages.view_shortener import ViewShortener
-from app.context.view.view_messages import ViewTokenCounter, count_empty_section_tokens
+from app.context.stages.view_shortener import ShorteningPlanner
+from app.context.view.view_messages import ViewTokenCounter, count_empty_summary_tokens
 from app.conversation.messages import Summary
 
 __all__ = ["Outline", "Plan", "PlanNote", "SummarizeMode", "SummaryRange", "ViewStatus", "plan_view"]
@@ -96,17 +96,17 @@ def _plan_whole_log(outline: Outline, budget: Budget, policy: ContextPolicy) -> 
 
 def _plan_shortened_log(outline: Outline, budget: Budget, policy: ContextPolicy, count: ViewTokenCounter) -> Plan:
     """Plans the log from the last cut on. If the view passes a threshold, it is cut again."""
-    shortening = ViewShortener(outline, budget, policy, count)
-    candidates = ViewCandidates(outline, budget, policy, count, shortening.last_edits)
-    view = candidates.build_cut_view()
+    shortening_planner = ShorteningPlanner(outline, budget, policy, count)
+    candidates = ViewCandidates(outline, budget, policy, count, shortening_planner.last_edits)
+    view = candidates.build_last_boundary_view()
     fits = PlanNote("view_fits", {"tokens": budget.calibrate_tokens(view.tokens), "limit": budget.limit})
-    if not shortening.must_shorten(view):
+    if not shortening_planner.must_shorten(view):
         dropped = candidates.count_dropped_messages()
-        return shortening.build_unchanged_plan(view, fits, dropped=dropped)
-    if not shortening.has_loaded_tail(view):
-        return replace(shortening.build_unchanged_plan(view), needs_tail=view.boundary)
-    draft = shortening.shorten_view(view)
-    return shortening.build_plan(draft if draft.fits_limit else shortening.trim_to_fit(draft))
+        return shortening_planner.build_unchanged_plan(view, fits, dropped=dropped)
+    if not shortening_planner.has_loaded_tail(view):
+        return replace(shortening_planner.build_unchanged_plan(view), needs_tail=view.boundary)
+    draft = shortening_planner.shorten_view(view)
+    return shortening_planner.build_plan(draft if draft.fits_limit else shortening_planner.trim_to_fit(draft))
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class _AdditivePlanner:
             chosen = self._plan_edited_view(view, fits)
             if usable[0] is not short[0] and not chosen.needs_tail:
                 chosen = _add_note(chosen, PlanNote("boundary_kept", {"boundary_seq": view.boundary.to_seq}))
-            return self.add_fold(chosen, view)
+            return self.add_fold_if_needed(chosen, view)
         return None
 
     def _is_under_threshold(self, view: ViewCandidate) -> bool:
@@ -177,27 +177,29 @@ class _AdditivePlanner:
         prepare = self.budget.compute_precompaction_threshold(line)
         if self.summarize == "ahead" and tokens <= min(prepare, self.budget.limit):
             prepared = PlanNote("prepared", {"tokens": tokens, "line": prepare})
-            return self.add_fold(self._shortener.build_unchanged_plan(view, prepared), view)
+            return self.add_fold_if_needed(self._shortening_planner.build_unchanged_plan(view, prepared), view)
         over = PlanNote("over_soft", {"tokens": tokens, "soft": line, "hard": self.budget.limit})
-        as_it_is = self._shortener.build_unchanged_plan(view, over)
+        as_it_is = self._shortening_planner.build_unchanged_plan(view, over)
         may_gain = self.summarize != "never" and self._count_log_tokens_after(view) >= self._compute_min_gain_tokens(
             view
         )
         # There are too few tokens after the summaries to gain anything: do not load messages.
         if as_it_is.fits and not may_gain:
-            return self._apply_proposal(as_it_is, view, None)
+            return self._add_proposed_ranges(as_it_is, view, None)
         if self.outline.tail is None:
             return replace(as_it_is, needs_tail=view.boundary)
-        if self._shortener.must_shorten(view):
-            draft = self._shortener.shorten_view(view, over)
+        if self._shortening_planner.must_shorten(view):
+            draft = self._shortening_planner.shorten_view(view, over)
             # Stages that do nothing add no note: the unchanged plan then stands.
             if draft.notes != (over,):
-                as_it_is = self._shortener.build_plan(draft)
+                as_it_is = self._shortening_planner.build_plan(draft)
                 view = replace(view, tokens=draft.tokens)
                 if self.budget.calibrate_tokens(draft.tokens) <= line and self.summarize != "ahead":
-                    return self.add_fold(as_it_is, view)
+                    return self.add_fold_if_needed(as_it_is, view)
         proposal = propose_gainful_ranges(self._build_range_finder(view)) if may_gain else None
-        return self._apply_proposal(as_it_is if as_it_is.fits else self._plan_trimmed_view(view, over), view, proposal)
+        return self._add_proposed_ranges(
+            as_it_is if as_it_is.fits else self._plan_trimmed_view(view, over), view, proposal
+        )
 
     def plan_requested_compaction(self, through_seq: int | None) -> Plan:
         """Plans a view with every summary, and asks for a summary of everything before the buffer, or before
@@ -205,16 +207,18 @@ class _AdditivePlanner:
         """
         view = self._candidates.list_with_needed_folds()[-1]
         asked = PlanNote("compaction_asked_for", {"tokens": self.budget.calibrate_tokens(view.tokens)})
-        as_it_is = self._shortener.build_unchanged_plan(view, asked)
+        as_it_is = self._shortening_planner.build_unchanged_plan(view, asked)
         if self.outline.tail is None and view.boundary.to_seq < self.outline.next_seq:
             return replace(as_it_is, needs_tail=view.boundary)
         zoning = self._build_range_finder(view)
         proposal = (
             propose_ranges_before_buffer(zoning) if through_seq is None else propose_ranges_through(zoning, through_seq)
         )
-        return self._apply_proposal(as_it_is if as_it_is.fits else self._plan_trimmed_view(view, asked), view, proposal)
+        return self._add_proposed_ranges(
+            as_it_is if as_it_is.fits else self._plan_trimmed_view(view, asked), view, proposal
+        )
 
-    def add_fold(self, chosen: Plan, view: ViewCandidate) -> Plan:
+    def add_fold_if_needed(self, chosen: Plan, view: ViewCandidate) -> Plan:
         """Adds a fold to the plan if the summaries of its view are too large."""
         # Summaries that replace each other are never merged; an unfinished plan is planned again and gets its fold
         # then.
@@ -239,35 +243,35 @@ class _AdditivePlanner:
 
     def _plan_edited_view(self, view: ViewCandidate, note: PlanNote) -> Plan:
         """Plans a view that is under its threshold, after context editing if that is due."""
-        if not self._shortener.must_shorten(view):
-            return self._shortener.build_unchanged_plan(view, note)
-        if not self._shortener.has_loaded_tail(view):
-            return replace(self._shortener.build_unchanged_plan(view, note), needs_tail=view.boundary)
-        return self._shortener.build_plan(self._shortener.shorten_view(view, note))
+        if not self._shortening_planner.must_shorten(view):
+            return self._shortening_planner.build_unchanged_plan(view, note)
+        if not self._shortening_planner.has_loaded_tail(view):
+            return replace(self._shortening_planner.build_unchanged_plan(view, note), needs_tail=view.boundary)
+        return self._shortening_planner.build_plan(self._shortening_planner.shorten_view(view, note))
 
     def _plan_trimmed_view(self, view: ViewCandidate, *notes: PlanNote) -> Plan:
         """Plans the view cut where the last view was cut, and cut again if that is still too large."""
-        draft = self._shortener.resume_last_cut(view, *notes)
+        draft = self._shortening_planner.resume_last_cut(view, *notes)
         if not draft.fits_limit:
-            return self._shortener.build_plan(self._shortener.trim_to_fit(draft))
-        chosen = self._shortener.build_plan(draft)
+            return self._shortening_planner.build_plan(self._shortening_planner.trim_to_fit(draft))
+        chosen = self._shortening_planner.build_plan(draft)
         # The cut is the old one, so the size after the last shortening is still the last view's.
         return replace(chosen, shortened_tokens=min(chosen.shortened_tokens, self.outline.last_view.tokens))
 
-    def _apply_proposal(self, chosen: Plan, view: ViewCandidate, proposal: SummaryProposal | None) -> Plan:
+    def _add_proposed_ranges(self, chosen: Plan, view: ViewCandidate, proposal: SummaryProposal | None) -> Plan:
         if proposal is None:
             asked = self.summarize != "never"
-            return self.add_fold(_add_note(chosen, PlanNote("nothing_to_gain")) if asked else chosen, view)
+            return self.add_fold_if_needed(_add_note(chosen, PlanNote("nothing_to_gain")) if asked else chosen, view)
         facts = {
             "ranges": len(proposal.ranges),
             "zone_tokens": proposal.summarized_tokens,
             "kept_tokens": proposal.kept_tokens,
             "expected_tokens": proposal.expected_tokens,
         }
-        needed = replace(chosen, to_summarize=self._apply_strategy(proposal.ranges))
-        return self.add_fold(_add_note(needed, PlanNote("compaction_needed", facts)), view)
+        needed = replace(chosen, to_summarize=self._merge_ranges_if_recursive(proposal.ranges))
+        return self.add_fold_if_needed(_add_note(needed, PlanNote("compaction_needed", facts)), view)
 
-    def _apply_strategy(self, ranges: tuple[SummaryRange, ...]) -> tuple[SummaryRange, ...]:
+    def _merge_ranges_if_recursive(self, ranges: tuple[SummaryRange, ...]) -> tuple[SummaryRange, ...]:
         """Returns the ranges, or, with strategy `recursive`, one range of everything: its rolling summary replaces the
         last one.
         """
@@ -279,14 +283,14 @@ class _AdditivePlanner:
     def _build_range_finder(self, view: ViewCandidate) -> SummaryRangeFinder:
         return SummaryRangeFinder(
             outline=self.outline,
-            tail=self._shortener.log_tail,
+            tail=self._shortening_planner.log_tail,
             shown_summaries=view.summaries,
             view_tokens=view.tokens,
             budget=self.budget,
             policy=self.policy,
             counter=self.counter,
             summarizer_input_tokens=self.budget.compute_raw_tokens(self.summarizer_input_tokens),
-            edits=self._shortener.last_edits,
+            edits=self._shortening_planner.last_edits,
             buffer_turns=max(0, self.policy.buffer_turns - (self.summarize == "ahead")),
         )
 
@@ -297,15 +301,15 @@ class _AdditivePlanner:
         """Returns the tokens that must follow a view's summaries for a compaction to pay: the smallest gain and the
         frame of the new summary.
         """
-        return int(self.policy.min_gain_ratio * view.tokens) + count_empty_section_tokens(self.counter)
+        return int(self.policy.min_gain_ratio * view.tokens) + count_empty_summary_tokens(self.counter)
 
     @cached_property
-    def _shortener(self) -> ViewShortener:
-        return ViewShortener(self.outline, self.budget, self.policy, self.counter)
+    def _shortening_planner(self) -> ShorteningPlanner:
+        return ShorteningPlanner(self.outline, self.budget, self.policy, self.counter)
 
     @property
     def _candidates(self) -> ViewCandidates:
-        return ViewCandidates(self.outline, self.budget, self.policy, self.counter, self._shortener.last_edits)
+        return ViewCandidates(self.outline, self.budget, self.policy, self.counter, self._shortening_planner.last_edits)
 
 
 def _add_note(chosen: Plan, note: PlanNote) -> Plan:
@@ -341,7 +345,7 @@ class FoldDecision:
         folded = self._select_readable_prefix()
         section = self.budget.compute_raw_tokens(
             compute_summary_token_limit(self.policy, self.budget.window)
-        ) + count_empty_section_tokens(self.counter)
+        ) + count_empty_summary_tokens(self.counter)
         gain = sum(chunk.tokens for chunk in folded) - section
         facts = {"chunks": len(folded), "chunk_tokens": self._summary_tokens, "gain_tokens": gain}
         # At most a share of the window: a view far above it would otherwise demand more than summaries can give.

@@ -12,7 +12,7 @@ from app.context.view.client_versions import ClientVersions
 from app.conversation.messages import Summary
 
 
-def find_active_chain(
+def find_chain_and_folds(
     summaries: Iterable[Summary], *, are_replacing: bool = False, omitted_seqs: Set[int] = frozenset()
 ) -> tuple[tuple[Summary, ...], tuple[Summary, ...]]:
     """Finds the chain from the log's start, and its folds ordered by their ends.
@@ -76,7 +76,7 @@ def _select_summaries_from_start(summaries: Iterable[Summary]) -> tuple[Summary,
     return tuple(min(ending[to_seq], key=_rank_summary) for to_seq in sorted(ending))
 
 
-def sum_tokens_by_end(chain: Sequence[Summary]) -> dict[int, int]:
+def accumulate_chain_tokens(chain: Sequence[Summary]) -> dict[int, int]:
     """Returns the tokens of the chain up to the end of each of its summaries."""
     return dict(zip((chunk.to_seq for chunk in chain), accumulate(chunk.tokens for chunk in chain), strict=True))
 

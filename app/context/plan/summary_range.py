@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from itertools import dropwhile
 
 from app.context.plan.budget import Budget, compute_summary_token_limit
-from app.context.plan.log_rounds import LogTail, Round, split_rounds
+from app.context.plan.log_rounds import LogTail, Round, group_rounds_into_stretches
 from app.context.plan.outline import Outline, SummaryRange
 from app.context.plan.policy import ContextPolicy
 from app.context.stages.draft import count_tokens_shown_before, sum_saved_tokens_from
 from app.context.view.message_edits import Edit
 from app.context.view.view_messages import (
     ViewTokenCounter,
-    count_empty_section_tokens,
+    count_empty_summary_tokens,
     count_summary_frame_tokens,
     count_summary_message_tokens,
 )
@@ -54,7 +54,7 @@ class SummaryRangeFinder:
     the summary is then one of the last (decision 13)."""
 
     @property
-    def current_turn_index(self) -> int:
+    def current_turn_round_index(self) -> int:
         """Returns the index of the round that opens the turn being answered; the number of rounds if the last turn is
         complete.
         """
@@ -74,11 +74,12 @@ class SummaryRangeFinder:
         tail, zone = self.tail, self.tail.rounds[:cut]
         sent = tuple(dropwhile(self._is_omitted_round, zone))
         stretches = (
-            tuple(dropwhile(self._is_omitted_round, one)) for one in split_rounds(sent, self.summarizer_input_tokens)
+            tuple(dropwhile(self._is_omitted_round, one))
+            for one in group_rounds_into_stretches(sent, self.summarizer_input_tokens)
         )
         ranges = tuple(SummaryRange(stretch[0].from_seq, stretch[-1].to_seq) for stretch in stretches if stretch)
         limit = self.budget.compute_raw_tokens(compute_summary_token_limit(self.policy, self.budget.window))
-        section = count_empty_section_tokens(self.counter)
+        section = count_empty_summary_tokens(self.counter)
         sizes = (tail.count_tokens_from(one.from_seq) - tail.count_tokens_from(one.to_seq) for one in ranges)
         # A summary is never expected to be longer than what it stands for.
         summaries = sum(min(limit, size) + section for size in sizes)
@@ -109,7 +110,7 @@ class SummaryRangeFinder:
         if any(entry.opens_turn for entry in rounds[1:cut]):
             return False
         zone_tokens = sum(entry.tokens for entry in rounds[:cut])
-        return zone_tokens <= 2 * sum(entry.tokens for entry in rounds[cut : self.current_turn_index])
+        return zone_tokens <= 2 * sum(entry.tokens for entry in rounds[cut : self.current_turn_round_index])
 
     def is_under_threshold(self, proposal: SummaryProposal) -> bool:
         return self.budget.calibrate_tokens(proposal.expected_tokens) <= self.budget.compaction_threshold
@@ -161,7 +162,7 @@ def _list_turn_cuts(finder: SummaryRangeFinder) -> Iterator[int]:
     """Returns cuts that keep the current turn and as many of the last complete turns as fit into the buffer's share,
     most turns first.
     """
-    rounds, current = finder.tail.rounds, finder.current_turn_index
+    rounds, current = finder.tail.rounds, finder.current_turn_round_index
     openings = [index for index in range(current) if index == 0 or rounds[index].opens_turn]
     buffer_tokens = 0
     fitting = [current]
@@ -181,7 +182,7 @@ def _list_cuts_in_current_turn(finder: SummaryRangeFinder) -> list[int]:
     last = len(rounds) - 1
     cuts: list[int] = []
     allowed = finder.buffer_limit_tokens
-    for cut in range(finder.current_turn_index + 1, last + 1):
+    for cut in range(finder.current_turn_round_index + 1, last + 1):
         if finder.tail.count_tokens_from(rounds[cut].from_seq) <= allowed or cut == last:
             cuts.append(cut)
             # Each further cut keeps at most half as much: a few candidates span all sizes, however many rounds there

@@ -16,7 +16,7 @@ from app.context.plan.budget import Budget
 from app.context.plan.log_rounds import build_boundary_after
 from app.context.plan.outline import LOG_START, Boundary, Outline
 from app.context.plan.policy import ContextPolicy
-from app.context.plan.summary_chain import choose_fold, list_shown_summaries, sum_tokens_by_end
+from app.context.plan.summary_chain import accumulate_chain_tokens, choose_fold, list_shown_summaries
 from app.context.stages.draft import count_tokens_shown_before, sum_saved_tokens_from
 from app.context.view.message_edits import Edit
 from app.context.view.view_messages import ViewTokenCounter, count_summary_frame_tokens, count_summary_message_tokens
@@ -64,7 +64,7 @@ class ViewCandidates:
         """Returns the view that shows the whole log."""
         return self._build_candidate((), LOG_START, 0)
 
-    def build_cut_view(self) -> ViewCandidate:
+    def build_last_boundary_view(self) -> ViewCandidate:
         """Returns the view that shows the log from the last view's boundary on, with a notice for the messages before
         it.
         """
@@ -95,7 +95,7 @@ class ViewCandidates:
                     for chunk in summaries
                 ),
             ]
-        totals = sum_tokens_by_end(summaries)
+        totals = accumulate_chain_tokens(summaries)
         for count in range(self._compute_min_summary_count(), len(summaries) + 1):
             summary = summaries[count - 1]
             fold = choose_fold(self.outline.folds, totals, summary.to_seq, limit_tokens)

@@ -60,7 +60,7 @@ def extract_question_terms(text: str) -> list[str]:
     """
     if len(text) <= SHORT_QUESTION_CHARS:
         # If a short message is all about the answer's form, its words are all there is to search by.
-        return extract_query_terms(_remove_answer_form(text)) or extract_query_terms(text)
+        return extract_query_terms(_remove_answer_form_sentences(text)) or extract_query_terms(text)
     questions = [unit for unit in SENTENCE_END.split(text) if _is_question(unit)]
     if questions:
         return extract_query_terms(_EXAMPLE.sub(" ", " ".join(questions)))
@@ -82,7 +82,7 @@ def _is_question(sentence: str) -> bool:
     return sentence.rstrip(_CLOSING_CHARACTERS).endswith(("?", "？", "؟"))
 
 
-def _remove_answer_form(text: str) -> str:
+def _remove_answer_form_sentences(text: str) -> str:
     """Returns a message without examples in brackets, and without sentences after its question about the
     answer's form.
     """

@@ -20,8 +20,8 @@ from app.context.quote.sentence_scores import (
     ScoredSentence,
     SentencePlace,
     SentenceSource,
+    build_sentence_source,
     find_answer_like_sentences,
-    read_sentences,
     score_sentences,
 )
 from app.context.view.view_messages import ViewTokenCounter
@@ -83,9 +83,9 @@ def choose_quotation(
     asked = extract_question_terms(question)
     if not asked:
         return None
-    looked_at = _limit_candidates(candidates, visible_seqs)
+    looked_at = _select_unseen_candidates(candidates, visible_seqs)
     terms = frozenset(asked)
-    sources = {found.message.seq: read_sentences(found.message, terms) for found in looked_at}
+    sources = {found.message.seq: build_sentence_source(found.message, terms) for found in looked_at}
     hits = [
         (sources[found.message.seq].total_term_counts.occurrences, found.score)
         for found in looked_at
@@ -95,7 +95,7 @@ def choose_quotation(
         return None
     rarity = _estimate_term_rarities(hits, searched_message_count)
     looks = find_answer_like_sentences(choose_answer_pattern(question), sources)
-    if not _is_relevant(rarity, sources.values(), looks, searched_message_count):
+    if not _has_relevant_message(rarity, sources.values(), looks, searched_message_count):
         return None
     units = score_sentences(sources, rarity, looks, is_about_speaker=is_about_speaker(question))
     chosen = _choose_sentences(units, sources, max_tokens, counter)
@@ -108,7 +108,9 @@ def choose_quotation(
     return None
 
 
-def _limit_candidates(candidates: Iterable[QuoteCandidate], visible_seqs: Container[int]) -> list[QuoteCandidate]:
+def _select_unseen_candidates(
+    candidates: Iterable[QuoteCandidate], visible_seqs: Container[int]
+) -> list[QuoteCandidate]:
     """Returns the candidates that the view does not show anyway, best first, up to `MAX_READ_CHARS`."""
     looked_at, left = [], MAX_READ_CHARS
     for found in candidates:
@@ -120,7 +122,7 @@ def _limit_candidates(candidates: Iterable[QuoteCandidate], visible_seqs: Contai
     return looked_at
 
 
-def _is_relevant(
+def _has_relevant_message(
     rarity: Mapping[str, float],
     sources: Iterable[SentenceSource],
     answer_rarities: Mapping[SentencePlace, float],
@@ -197,7 +199,7 @@ def _choose_sentences(
     while queue and left >= MIN_REMAINING_TOKENS:
         gained, _, _, at = queue[0]
         unit = units[at]
-        gain = _compute_gain(unit, holding)
+        gain = _compute_sentence_gain(unit, holding)
         # The sentence lost value since it was queued: a chosen one has the same words. Queue it again with its new
         # gain.
         if gain < -gained:
@@ -219,7 +221,7 @@ def _choose_sentences(
     return chosen
 
 
-def _compute_gain(unit: ScoredSentence, holding: Mapping[str, set[int]]) -> float:
+def _compute_sentence_gain(unit: ScoredSentence, holding: Mapping[str, set[int]]) -> float:
     """Returns what a sentence adds to those chosen from other messages."""
     gain = 0.0
     for term, worth in unit.term_scores.items():

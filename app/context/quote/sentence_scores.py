@@ -88,7 +88,7 @@ class SentenceSource(msgspec.Struct, frozen=True):
     """Of all spans."""
 
 
-def read_sentences(entry: LogMessage, question_terms: AbstractSet[str]) -> SentenceSource:
+def build_sentence_source(entry: LogMessage, question_terms: AbstractSet[str]) -> SentenceSource:
     """Returns a message as its sentences, each with its counts of the question's terms."""
     text = extract_quotable_text(entry.message)
     if len(text) <= SHORT_MESSAGE_CHARS:

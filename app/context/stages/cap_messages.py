@@ -25,25 +25,25 @@ def cap_messages(draft: Draft) -> Draft:
 def cap_results(draft: Draft, share: float) -> Draft:
     """Cuts each result to `share` of the cap for one result, times the weight of its age."""
     policy = draft.context.policy
-    room_chars = draft.context.effective_tokens * CHARS_PER_TOKEN
+    room_chars = draft.context.message_window_tokens * CHARS_PER_TOKEN
     cap_chars = min(int(policy.result_ratio * room_chars), policy.result_max_chars) * share
     results = draft.list_editable_results()
     editing = draft.start_editing()
     for entry, weight in zip(results, compute_age_weights(len(results), policy.oldest_share), strict=True):
         chars = max(1, int(cap_chars * weight))
         if len(editing.read_message_text(entry)) > chars:
-            editing.apply_operation(entry, "truncated", ("contents", chars))
+            editing.apply_operation_if_smaller(entry, "truncated", ("contents", chars))
     return editing.build_draft()
 
 
 def _cap_arguments(draft: Draft) -> Draft:
     policy = draft.context.policy
-    room_chars = draft.context.effective_tokens * CHARS_PER_TOKEN
+    room_chars = draft.context.message_window_tokens * CHARS_PER_TOKEN
     chars = max(1, min(int(policy.arguments_ratio * room_chars), policy.arguments_max_chars))
     editing = draft.start_editing()
     for entry in draft.iterate_editable_messages():
         if len(entry.message.raw) > chars and entry.message.tool_calls:
-            editing.apply_operation(entry, "truncated", ("arguments", chars))
+            editing.apply_operation_if_smaller(entry, "truncated", ("arguments", chars))
     return editing.build_draft()
 
 
@@ -66,10 +66,10 @@ def truncate_results(draft: Draft) -> Draft:
     cap_tokens = draft.context.policy.max_tool_result_tokens
     editing = draft.start_editing()
     for entry in draft.list_editable_results():
-        if editing.excess_tokens <= 0:
+        if editing.tokens_above_goal <= 0:
             break
         editing.cap_message(entry, cap_tokens)
-    removed = draft.excess_tokens - editing.excess_tokens
+    removed = draft.tokens_above_goal - editing.tokens_above_goal
     return editing.build_draft().add_note("results_truncated", tokens=removed) if removed else draft
 
 

@@ -24,10 +24,10 @@ def clear_tool_results(draft: Draft) -> Draft:
     old = results[: max(0, len(results) - rule.keep)]
     old = [entry for entry in old if names.get(entry.seq) not in rule.exclude_tools]
     editing = draft.start_editing()
-    cleared = sum(editing.apply_operation(entry, "cleared", ("say", CLEARED_RESULT_TEXT)) for entry in old)
+    cleared = sum(editing.apply_operation_if_smaller(entry, "cleared", ("say", CLEARED_RESULT_TEXT)) for entry in old)
     if rule.inputs:
         _clear_call_arguments(draft, editing, {entry.seq for entry in old})
-    freed = draft.excess_tokens - editing.excess_tokens
+    freed = draft.tokens_above_goal - editing.tokens_above_goal
     # A small gain is not worth the prompt cache that an edit breaks.
     if not freed or budget.calibrate_tokens(freed) < rule.clear_at_least_tokens:
         return draft
@@ -47,8 +47,8 @@ def clear_reasoning(draft: Draft) -> Draft:
     first_kept_seq = openings[-max(1, keep)]
     editing = draft.start_editing()
     old = [entry for entry in draft.iterate_editable_messages() if entry.seq < first_kept_seq and _has_reasoning(entry)]
-    cleared = sum(editing.apply_operation(entry, "cleared", ("thoughtless",)) for entry in old)
-    freed = draft.excess_tokens - editing.excess_tokens
+    cleared = sum(editing.apply_operation_if_smaller(entry, "cleared", ("thoughtless",)) for entry in old)
+    freed = draft.tokens_above_goal - editing.tokens_above_goal
     return editing.build_draft().add_note("reasoning_cleared", messages=cleared, tokens=freed) if cleared else draft
 
 
@@ -83,7 +83,7 @@ def _clear_call_arguments(draft: Draft, editing: DraftEditor, cleared: set[int])
         results = set(range(entry.from_seq + 1, entry.to_seq))
         call = draft.context.tail.find_message(entry.from_seq)
         if results and results <= cleared and entry.from_seq >= draft.boundary_seq:
-            editing.apply_operation(call, "cleared", ("inputs",))
+            editing.apply_operation_if_smaller(call, "cleared", ("inputs",))
 
 
 def drop_results(draft: Draft) -> Draft:
@@ -97,9 +97,9 @@ def drop_results(draft: Draft) -> Draft:
     editing, dropped = draft.start_editing(), 0
     slack_tokens = draft.context.limit_tokens - draft.context.goal_tokens
     for entry in draft.list_editable_results():
-        if editing.excess_tokens <= (slack_tokens if entry.seq >= newest_seq else 0):
+        if editing.tokens_above_goal <= (slack_tokens if entry.seq >= newest_seq else 0):
             break
         text = f"[tool result of {len(entry.message.text):,} characters left out]"
-        dropped += editing.apply_operation(entry, "cleared", ("say", text))
-    removed = draft.excess_tokens - editing.excess_tokens
+        dropped += editing.apply_operation_if_smaller(entry, "cleared", ("say", text))
+    removed = draft.tokens_above_goal - editing.tokens_above_goal
     return editing.build_draft().add_note("results_dropped", results=dropped, tokens=removed) if dropped else draft

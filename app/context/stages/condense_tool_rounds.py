@@ -21,13 +21,13 @@ def tell_old_rounds(draft: Draft) -> Draft:
     editing, told = draft.start_editing(), 0
     first = bisect_left(rounds, draft.boundary_seq, key=_read_round_start)
     for entry in rounds[first : bisect_left(rounds, _find_first_young_seq(draft), key=_read_round_start)]:
-        if editing.excess_tokens <= 0:
+        if editing.tokens_above_goal <= 0:
             break
         if draft.context.tail.find_message(entry.from_seq).message.tool_calls and fixed.isdisjoint(
             _list_round_seqs(entry)
         ):
             told += _condense_round(draft, editing, entry)
-    removed = draft.excess_tokens - editing.excess_tokens
+    removed = draft.tokens_above_goal - editing.tokens_above_goal
     return editing.build_draft().add_note("rounds_told", rounds=told, tokens=removed) if told else draft
 
 

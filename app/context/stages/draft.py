@@ -9,9 +9,9 @@ from app.context.plan.budget import Budget
 from app.context.plan.log_rounds import LogTail
 from app.context.plan.outline import Boundary, Pin, PlanNote
 from app.context.plan.policy import ContextPolicy
-from app.context.stages.text_truncation import find_text_share
+from app.context.stages.text_truncation import find_fitting_text_share
 from app.context.stages.tool_round_text import TOOL_RESULT_ROLES
-from app.context.view.message_edits import Edit, EditKind, EditOperation, add_operation, apply_operations
+from app.context.view.message_edits import Edit, EditKind, EditOperation, add_edit_operation, apply_edit_operations
 from app.context.view.view_messages import ViewTokenCounter, count_summary_message_tokens
 from app.conversation.messages import LogMessage, Summary, extract_text
 
@@ -48,7 +48,7 @@ class DraftContext:
         return int(self.limit_tokens * self.goal_ratio)
 
     @property
-    def effective_tokens(self) -> int:
+    def message_window_tokens(self) -> int:
         """Returns the window without reserve and instructions."""
         return max(0, self.budget.compute_raw_tokens(self.budget.window_without_reserve) - self.instructions_tokens)
 
@@ -117,7 +117,7 @@ class Draft:
         return shown - sum_saved_tokens_from(self.boundary_seq, self.edits)
 
     @property
-    def excess_tokens(self) -> int:
+    def tokens_above_goal(self) -> int:
         """Returns how many tokens are above the goal."""
         return self.tokens - self.context.goal_tokens
 
@@ -127,7 +127,7 @@ class Draft:
 
     @property
     def is_at_goal(self) -> bool:
-        return self.excess_tokens <= 0
+        return self.tokens_above_goal <= 0
 
     @property
     def pressure(self) -> float:
@@ -176,19 +176,19 @@ class DraftEditor:
         self._draft = draft
         self._edits = dict(draft.edits)
         self._condensed_seqs = draft.condensed_seqs
-        self.excess_tokens = draft.excess_tokens
+        self.tokens_above_goal = draft.tokens_above_goal
         """How much is left to remove until the goal is reached."""
 
-    def apply_operation(self, entry: LogMessage, kind: EditKind, operation: EditOperation) -> bool:
+    def apply_operation_if_smaller(self, entry: LogMessage, kind: EditKind, operation: EditOperation) -> bool:
         """Applies one more operation to a message if that makes the message smaller. Returns whether it does."""
         if entry.seq in self._condensed_seqs:
             return False
         known = self._find_operations(entry)
         if operation[0] in CONTENT_CUT_OPERATIONS and entry.message.role in TOOL_RESULT_ROLES:
             known = tuple(one for one in known if one[0] not in CONTENT_CUT_OPERATIONS)
-        ops = add_operation(known, operation)
-        return self._replace_message(
-            entry, kind, ops, self._draft.context.counter.count_message(apply_operations(entry.message.body, ops))
+        ops = add_edit_operation(known, operation)
+        return self._put_edit_if_smaller(
+            entry, kind, ops, self._draft.context.counter.count_message(apply_edit_operations(entry.message.body, ops))
         )
 
     def cap_message(self, entry: LogMessage, cap_tokens: int) -> bool:
@@ -200,13 +200,13 @@ class DraftEditor:
         count = self._draft.context.counter.count_message
         replaced = CONTENT_CUT_OPERATIONS if entry.message.role in TOOL_RESULT_ROLES else {"shorten"}
         others = tuple(op for op in self._find_operations(entry) if op[0] not in replaced)
-        body = apply_operations(entry.message.body, others)
-        share, tokens = find_text_share(body, count(body) if others else entry.tokens, cap_tokens, count)
-        return self._replace_message(entry, "truncated", (*others, ("shorten", share)), tokens)
+        body = apply_edit_operations(entry.message.body, others)
+        share, tokens = find_fitting_text_share(body, count(body) if others else entry.tokens, cap_tokens, count)
+        return self._put_edit_if_smaller(entry, "truncated", (*others, ("shorten", share)), tokens)
 
     def put_edit(self, edit: Edit) -> None:
         known = self._edits.get(edit.seq)
-        self.excess_tokens -= edit.saved_tokens - (known.saved_tokens if known else 0)
+        self.tokens_above_goal -= edit.saved_tokens - (known.saved_tokens if known else 0)
         self._edits[edit.seq] = edit
 
     def count_message_tokens(self, entry: LogMessage) -> int:
@@ -219,13 +219,15 @@ class DraftEditor:
         known = self._edits.get(entry.seq)
         if known is None or entry.seq in self._condensed_seqs:
             return entry.message.text
-        return extract_text(apply_operations(entry.message.body, known.ops).get("content"))
+        return extract_text(apply_edit_operations(entry.message.body, known.ops).get("content"))
 
     def _find_operations(self, entry: LogMessage) -> tuple[EditOperation, ...]:
         known = self._edits.get(entry.seq)
         return () if known is None else known.ops
 
-    def _replace_message(self, entry: LogMessage, kind: EditKind, ops: tuple[EditOperation, ...], tokens: int) -> bool:
+    def _put_edit_if_smaller(
+        self, entry: LogMessage, kind: EditKind, ops: tuple[EditOperation, ...], tokens: int
+    ) -> bool:
         """Shows a message with operations applied, the last of them new, if that makes it smaller. Returns whether it
         does.
         """

@@ -30,7 +30,7 @@ def drop_oldest(draft: Draft) -> Draft:
     if not draft.fits_limit:
         draft = mask_results_further(draft)
     rounds = [entry for entry in draft.context.tail.rounds if entry.from_seq >= draft.boundary_seq]
-    steps = round(draft.excess_tokens / _compute_step_tokens(draft))
+    steps = round(draft.tokens_above_goal / _compute_cut_step_tokens(draft))
     if len(rounds) < 2 or (draft.fits_limit and (steps < 1 or not draft.boundary_seq)):
         return draft
     cut = _cut_after_steps(draft, rounds, max(1, steps))
@@ -61,7 +61,7 @@ def _cut_after_steps(draft: Draft, rounds: list[Round], steps: int) -> Draft:
     the newest round if none does.
     """
     dropped_before = list(accumulate((entry.tokens for entry in rounds[:-1]), initial=0))
-    step_tokens = _compute_step_tokens(draft)
+    step_tokens = _compute_cut_step_tokens(draft)
     while (place := bisect_left(dropped_before, steps * step_tokens)) < len(rounds) - 1:
         next_place = bisect_left(dropped_before, (steps + 1) * step_tokens)
         # A cut at the beginning of a turn needs no anchor. The next turn within one step is near enough.
@@ -73,7 +73,7 @@ def _cut_after_steps(draft: Draft, rounds: list[Round], steps: int) -> Draft:
     return draft.cut_before(rounds[-1].from_seq)
 
 
-def _compute_step_tokens(draft: Draft) -> int:
+def _compute_cut_step_tokens(draft: Draft) -> int:
     return max(1, int(draft.context.limit_tokens * draft.context.policy.step_ratio))
 
 
@@ -94,10 +94,10 @@ def share_evenly(draft: Draft) -> Draft:
     chars = max(scene.policy.emergency_chars, room_chars // len(shown))
     for entry in shown:
         if len(editing.read_message_text(entry)) > chars:
-            editing.apply_operation(entry, "truncated", ("contents", chars))
+            editing.apply_operation_if_smaller(entry, "truncated", ("contents", chars))
         if len(entry.message.raw) > chars and entry.message.tool_calls:
-            editing.apply_operation(entry, "truncated", ("arguments", chars))
-    removed = draft.excess_tokens - editing.excess_tokens
+            editing.apply_operation_if_smaller(entry, "truncated", ("arguments", chars))
+    removed = draft.tokens_above_goal - editing.tokens_above_goal
     shared = editing.build_draft().add_note("shared_evenly", chars=chars, tokens=removed)
     return shared if shared.fits_limit else drop_oldest(shared)
 

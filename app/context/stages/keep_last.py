@@ -16,7 +16,7 @@ def keep_last(draft: Draft) -> Draft:
         if entry.opens_turn and entry.from_seq >= draft.boundary_seq
     ]
     if policy.keep_turns is not None and len(openings) > policy.keep_turns:
-        draft = _cut_draft(draft, openings[-_compute_turns_left(policy.keep_turns, policy.target_ratio)])
+        draft = _cut_draft(draft, openings[-_compute_turns_after_cut(policy.keep_turns, policy.target_ratio)])
     allowed = policy.keep_tokens
     if allowed is not None and draft.context.budget.calibrate_tokens(draft.message_tokens) > allowed:
         goal = draft.context.budget.compute_raw_tokens(int(allowed * policy.target_ratio))
@@ -27,7 +27,7 @@ def keep_last(draft: Draft) -> Draft:
     return draft
 
 
-def _compute_turns_left(keep_turns: int, target_ratio: float) -> int:
+def _compute_turns_after_cut(keep_turns: int, target_ratio: float) -> int:
     """Returns how many turns a cut leaves. If three or more may stay, a cut leaves fewer, so that not each
     turn cuts.
     """

@@ -28,10 +28,10 @@ def mask_results(draft: Draft) -> Draft:
     editing = draft.start_editing()
     chars = _compute_kept_chars(draft, consumed)
     masked = sum(
-        editing.apply_operation(entry, "masked", ("contents", most))
+        editing.apply_operation_if_smaller(entry, "masked", ("contents", most))
         for entry, most in zip(consumed, chars, strict=True)
     )
-    removed = draft.excess_tokens - editing.excess_tokens
+    removed = draft.tokens_above_goal - editing.tokens_above_goal
     return editing.build_draft().add_note("masked", results=masked, tokens=removed) if masked else draft
 
 
@@ -117,7 +117,7 @@ def _cut_results_equally(draft: Draft, results: Sequence[LogMessage], goal_token
         if editing.count_message_tokens(entry) <= cap_tokens:
             continue
         if cap_tokens * CHARS_PER_TOKEN < chars or not editing.cap_message(entry, cap_tokens):
-            editing.apply_operation(entry, "masked", ("contents", chars))
+            editing.apply_operation_if_smaller(entry, "masked", ("contents", chars))
     return editing.build_draft()
 
 
@@ -132,25 +132,27 @@ def prune_by_position(draft: Draft) -> Draft:
     policy = draft.context.policy
     if not policy.position_pruning or (draft.pressure < policy.mask_pressure and draft.fits_limit):
         return draft
-    safe_seq = _find_first_safe_seq(draft)
+    safe_seq = _find_first_unpruned_seq(draft)
     first_seq, length = draft.boundary_seq, max(1, draft.context.tail.end_seq - draft.boundary_seq)
     editing = draft.start_editing()
     for entry in draft.list_editable_results():
         if entry.seq < safe_seq and len(entry.message.text) >= policy.min_prunable_tool_chars:
             _prune_result(editing, entry, policy, age=1 - (entry.seq - first_seq) / length)
-    removed = draft.excess_tokens - editing.excess_tokens
+    removed = draft.tokens_above_goal - editing.tokens_above_goal
     return editing.build_draft().add_note("pruned_by_position", tokens=removed) if removed else draft
 
 
 def _prune_result(editing: DraftEditor, entry: LogMessage, policy: ContextPolicy, age: float) -> None:
     if age >= policy.hard_clear_ratio:
         text = f"[tool result of {len(entry.message.text):,} characters left out]"
-        editing.apply_operation(entry, "cleared", ("say", text))
+        editing.apply_operation_if_smaller(entry, "cleared", ("say", text))
     elif age >= policy.soft_trim_ratio:
-        editing.apply_operation(entry, "truncated", ("contents", 2 * policy.soft_trim_chars, EVEN_HEAD_SHARE))
+        editing.apply_operation_if_smaller(
+            entry, "truncated", ("contents", 2 * policy.soft_trim_chars, EVEN_HEAD_SHARE)
+        )
 
 
-def _find_first_safe_seq(draft: Draft) -> int:
+def _find_first_unpruned_seq(draft: Draft) -> int:
     """Returns where the turns begin that are not pruned."""
     keep = draft.context.policy.keep_last_assistants
     openings = [entry.from_seq for entry in draft.context.tail.rounds if entry.opens_turn]

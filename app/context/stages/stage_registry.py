@@ -61,7 +61,7 @@ def apply_stages(draft: Draft, names: Sequence[str]) -> Draft:
     return draft
 
 
-def trim_draft(draft: Draft, stages: tuple[Stage, ...] = LAST_RESORT_STAGES) -> Draft:
+def apply_last_resort_stages(draft: Draft, stages: tuple[Stage, ...] = LAST_RESORT_STAGES) -> Draft:
     """Applies stages until the view fits. It may still not fit after the last one."""
     for stage in stages:
         if draft.fits_limit:

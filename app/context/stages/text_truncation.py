@@ -33,7 +33,7 @@ MAX_GROWTH_FACTOR = 1.5
 """The share grows at most by this factor from one attempt to the next: some texts do not get longer with it."""
 
 
-def find_text_share(
+def find_fitting_text_share(
     body: dict[str, Any], tokens: int, cap_tokens: int, count_message: Callable[[dict[str, Any]], int]
 ) -> tuple[float, int]:
     """Returns the share of its texts that a message may keep to take at most `cap_tokens`, and the tokens that it then
@@ -46,7 +46,7 @@ def find_text_share(
     share = FIRST_ATTEMPT_FACTOR * cap_tokens / max(1, tokens)
     best: tuple[float, int] | None = None
     for attempt in range(MAX_ATTEMPTS):
-        taken = count_message(truncate_body(body, share))
+        taken = count_message(truncate_message_texts(body, share))
         if taken <= cap_tokens and (best is None or taken > best[1]):
             best = share, taken
         if best is not None and (best[1] >= GOOD_FILL_SHARE * cap_tokens or attempt >= SUFFICIENT_ATTEMPTS):
@@ -58,7 +58,7 @@ def find_text_share(
             if taken <= cap_tokens or attempt < 2
             else SHRINK_FACTOR
         )
-    return best or (share, count_message(truncate_body(body, share)))
+    return best or (share, count_message(truncate_message_texts(body, share)))
 
 
 def truncate_text(text: str, keep_chars: int, head_share: float = DEFAULT_HEAD_SHARE) -> str:
@@ -89,7 +89,7 @@ def truncate_content(content: object, chars: int, head_share: float = DEFAULT_HE
     return content if length <= chars else _truncate_content_by_share(content, chars / length, head_share)
 
 
-def truncate_body(body: dict[str, Any], share: float) -> dict[str, Any]:
+def truncate_message_texts(body: dict[str, Any], share: float) -> dict[str, Any]:
     """Returns a copy of a message whose long texts keep `share` of their characters."""
     copy = dict(body)
     if "content" in body:
@@ -97,7 +97,7 @@ def truncate_body(body: dict[str, Any], share: float) -> dict[str, Any]:
     if isinstance(body.get("tool_calls"), list):
         copy["tool_calls"] = [_truncate_call(call, share) for call in body["tool_calls"]]
     if isinstance(body.get("function_call"), dict):
-        copy["function_call"] = _truncate_function(body["function_call"], share)
+        copy["function_call"] = _truncate_function_arguments(body["function_call"], share)
     return copy
 
 
@@ -152,14 +152,14 @@ def _truncate_call(call: object, share: float) -> object:
         return call
     copy = dict(call)
     if isinstance(call.get("function"), dict):
-        copy["function"] = _truncate_function(call["function"], share)
+        copy["function"] = _truncate_function_arguments(call["function"], share)
     custom = call.get("custom")
     if isinstance(custom, dict) and isinstance(custom.get("input"), str):
         copy["custom"] = {**custom, "input": _truncate_long_text(custom["input"], share)}
     return copy
 
 
-def _truncate_function(function: dict[str, Any], share: float) -> dict[str, Any]:
+def _truncate_function_arguments(function: dict[str, Any], share: float) -> dict[str, Any]:
     arguments = function.get("arguments")
     if not isinstance(arguments, str) or len(arguments) <= SHORT_TEXT_CHARS:
         return function

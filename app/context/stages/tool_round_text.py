@@ -22,10 +22,10 @@ _ERROR_PATTERN = re.compile(r"^\W*(?:\w+\.)*(?:\w*error|\w*exception|traceback|f
 def render_tool_round(messages: Sequence[Message], result_chars: int) -> str:
     """Returns the text of an assistant message, then one line per call with its result."""
     first, *results = messages
-    return "\n".join([*filter(None, [first.text.strip()]), *render_call_lines(first, results, result_chars)])
+    return "\n".join([*filter(None, [first.text.strip()]), *render_tool_call_lines(first, results, result_chars)])
 
 
-def render_call_lines(
+def render_tool_call_lines(
     message: Message, results: Sequence[Message], result_chars: int = MAX_RESULT_CHARS
 ) -> Iterator[str]:
     """Yields a line for each call of a message, with its result: by id, else by position in the round."""

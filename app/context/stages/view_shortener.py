@@ -20,7 +20,7 @@ from app.context.plan.policy import ContextPolicy
 from app.context.plan.view_candidates import ViewCandidate
 from app.context.stages.draft import Draft, DraftContext, select_pins_before
 from app.context.stages.mask_results import mask_results_further, restore_unread_results
-from app.context.stages.stage_registry import apply_stages, trim_draft
+from app.context.stages.stage_registry import apply_last_resort_stages, apply_stages
 from app.context.view.message_edits import Edit
 from app.context.view.view_messages import ViewTokenCounter
 from app.conversation.messages import Summary
@@ -32,7 +32,7 @@ FULL_PRESSURE = 1.0
 
 
 @dataclass(frozen=True)
-class ViewShortener:
+class ShorteningPlanner:
     """Runs the stages of a policy for one outline and budget. One instance serves one plan; results are
     cached in it.
     """
@@ -78,7 +78,7 @@ class ViewShortener:
     def is_stage_rule_due(self, view: ViewCandidate) -> bool:
         """Says whether a sliding window must move on, or context editing is due."""
         names = self.policy.stage_names
-        if "keep_last" in names and self._must_window_move(view):
+        if "keep_last" in names and self._must_sliding_window_move(view):
             return True
         tokens = self.budget.calibrate_tokens(view.tokens)
         grown = tokens - self.outline.last_view.tokens
@@ -157,7 +157,7 @@ class ViewShortener:
 
     def trim_to_fit(self, draft: Draft) -> Draft:
         """Returns the view cut until it fits; with a note of what does not fit if no stage helps."""
-        trimmed = trim_draft(draft)
+        trimmed = apply_last_resort_stages(draft)
         if not trimmed.fits_limit:
             return self._add_overflow_note(trimmed)
         return trimmed if draft.fits_limit else restore_unread_results(draft, trimmed)
@@ -208,7 +208,7 @@ class ViewShortener:
             lines += [threshold for threshold, _ in self.policy.fade_bands]
         return lines
 
-    def _must_window_move(self, view: ViewCandidate) -> bool:
+    def _must_sliding_window_move(self, view: ViewCandidate) -> bool:
         """Says whether a sliding window must move on. Turns can be counted only in a loaded tail."""
         policy = self.policy
         message_tokens = self.budget.calibrate_tokens(view.tokens - self.outline.instructions_tokens)

@@ -107,13 +107,13 @@ class ClientVersions:
     def _cumulative_deltas(self) -> list[int]:
         return list(accumulate(self._by_seq[seq].tokens_delta for seq in self._changed_seqs))
 
-    def project_entries(self, entries: Sequence[LogMessage]) -> Sequence[LogMessage]:
+    def apply_to_log_messages(self, entries: Sequence[LogMessage]) -> Sequence[LogMessage]:
         """Returns log messages as they are sent. A message that the client left out stays in its place, with
         no tokens.
         """
-        return [self._project_entry(entry) for entry in entries] if self._by_seq else entries
+        return [self._apply_to_log_message(entry) for entry in entries] if self._by_seq else entries
 
-    def _project_entry(self, entry: LogMessage) -> LogMessage:
+    def _apply_to_log_message(self, entry: LogMessage) -> LogMessage:
         total = entry.tokens_total + self.count_tokens_delta_before(entry.seq + 1)
         version = self._by_seq.get(entry.seq)
         if version is None:
@@ -121,16 +121,16 @@ class ClientVersions:
         message = Message(version.bodies[-1]) if version.bodies else entry.message
         return replace(entry, message=message, tokens=entry.tokens + version.tokens_delta, tokens_total=total)
 
-    def project_summary(self, summary: Summary) -> Summary:
+    def recount_summary_for_versions(self, summary: Summary) -> Summary:
         return self._shift_tokens(summary, 1) if self._by_seq else summary
 
-    def restore_summary(self, summary: Summary) -> Summary:
+    def recount_summary_for_originals(self, summary: Summary) -> Summary:
         return self._shift_tokens(summary, -1) if self._by_seq else summary
 
-    def restore_boundary(self, boundary: Boundary) -> Boundary:
+    def recount_boundary_for_originals(self, boundary: Boundary) -> Boundary:
         return self._shift_tokens(boundary, -1) if self._by_seq else boundary
 
-    def project_view(self, view: LastView, changed: Iterable[int] = ()) -> LastView:
+    def recount_view_for_versions(self, view: LastView, changed: Iterable[int] = ()) -> LastView:
         """Returns the stored last view with the numbers of a plan.
 
         Args:
@@ -142,10 +142,10 @@ class ClientVersions:
         edits = tuple(edit for edit in view.edits if edit.seq not in gone and not self.is_omitted(edit.seq))
         return replace(view, boundary=self._shift_tokens(view.boundary, 1), edits=edits)
 
-    def restore_view(self, view: LastView) -> LastView:
+    def recount_view_for_originals(self, view: LastView) -> LastView:
         return replace(view, boundary=self._shift_tokens(view.boundary, -1)) if self._by_seq else view
 
-    def project_pin(self, pin: Pin) -> Pin:
+    def recount_pin_for_versions(self, pin: Pin) -> Pin:
         delta = self.count_tokens_delta_before(pin.to_seq) - self.count_tokens_delta_before(pin.from_seq)
         return replace(pin, tokens=pin.tokens + delta) if delta else pin
 

@@ -11,7 +11,12 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from app.context.stages.text_truncation import DEFAULT_HEAD_SHARE, truncate_arguments, truncate_body, truncate_content
+from app.context.stages.text_truncation import (
+    DEFAULT_HEAD_SHARE,
+    truncate_arguments,
+    truncate_content,
+    truncate_message_texts,
+)
 from app.context.stages.tool_round_text import render_tool_round
 from app.conversation.canonical_form import REASONING_PART_TYPES
 from app.conversation.messages import Message
@@ -46,7 +51,7 @@ def render_edited_message(edit: Edit, find_message: Callable[[int], Message]) ->
         _, count, chars = edit.ops[0]
         told = render_tool_round([find_message(seq) for seq in range(edit.seq, edit.seq + int(count))], int(chars))
         return Message.from_body({"role": "assistant", "content": told})
-    return Message.from_body(apply_operations(message.body, edit.ops))
+    return Message.from_body(apply_edit_operations(message.body, edit.ops))
 
 
 def count_replaced_messages(edit: Edit) -> int:
@@ -59,21 +64,21 @@ def count_replaced_messages(edit: Edit) -> int:
     return int(arguments[0]) if name == "tell" else 1
 
 
-def apply_operations(body: MessageBody, operations: Sequence[EditOperation]) -> MessageBody:
+def apply_edit_operations(body: MessageBody, operations: Sequence[EditOperation]) -> MessageBody:
     """Returns a copy of a message with operations applied."""
     for name, *arguments in operations:
         body = OPERATIONS[str(name)](body, *arguments)
     return body
 
 
-def add_operation(operations: Sequence[EditOperation], operation: EditOperation) -> tuple[EditOperation, ...]:
+def add_edit_operation(operations: Sequence[EditOperation], operation: EditOperation) -> tuple[EditOperation, ...]:
     """Returns the operations with one more; it replaces an earlier operation of the same name."""
     return (*(known for known in operations if known[0] != operation[0]), operation)
 
 
 def _shorten_texts(body: MessageBody, share: float) -> MessageBody:
     """Keeps a share of the characters of each long text."""
-    return truncate_body(body, share)
+    return truncate_message_texts(body, share)
 
 
 def _shorten_content(body: MessageBody, chars: int, head_share: float = DEFAULT_HEAD_SHARE) -> MessageBody:
@@ -113,13 +118,13 @@ def is_reasoning_part(part: object) -> bool:
 def _change_call_arguments(body: MessageBody, change: Callable[[str], str]) -> MessageBody:
     copy = dict(body)
     if isinstance(body.get("tool_calls"), list):
-        copy["tool_calls"] = [_change_one_call(call, change) for call in body["tool_calls"]]
+        copy["tool_calls"] = [_change_tool_call_arguments(call, change) for call in body["tool_calls"]]
     if isinstance(body.get("function_call"), dict):
         copy["function_call"] = _change_function_arguments(body["function_call"], change)
     return copy
 
 
-def _change_one_call(call: object, change: Callable[[str], str]) -> object:
+def _change_tool_call_arguments(call: object, change: Callable[[str], str]) -> object:
     if not isinstance(call, dict) or not isinstance(call.get("function"), dict):
         return call
     return {**call, "function": _change_function_arguments(call["function"], change)}

@@ -78,7 +78,7 @@ def _choose_fate_kind(seq: int, plan: Plan) -> tuple[FateKind, Summary | None]:
     # shown once, as a pin. So pins come before both.
     if any(pin.from_seq <= seq < pin.to_seq for pin in plan.pins):
         return "pinned", None
-    if seq == plan.anchor_seq:
+    if seq == plan.repeated_message_seq:
         return "anchor", None
     summary = next((chunk for chunk in plan.summaries if chunk.from_seq <= seq < chunk.to_seq), None)
     return ("dropped" if summary is None else "summarized"), summary

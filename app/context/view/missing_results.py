@@ -34,7 +34,7 @@ _ROLE_PATTERN: Final = re.compile(rb'\s*\{\s*(?:"[a-z_]+"\s*:\s*"[^"\\]*"\s*,\s*
 _call_fields_decoder: Final = msgspec.json.Decoder(_CallFields)
 
 
-def add_missing_results(messages: Sequence[bytes], *, at_end: bool = False) -> list[bytes]:
+def add_missing_tool_results(messages: Sequence[bytes], *, at_end: bool = False) -> list[bytes]:
     """Returns the messages with a result for each call that has none, after the other results of the same message.
 
     Calls and results are paired by their place, and by id if there are fewer results than calls: some providers give
@@ -47,25 +47,25 @@ def add_missing_results(messages: Sequence[bytes], *, at_end: bool = False) -> l
     """
     closed: list[bytes] = []
     place = 0
-    for end, stubs in _find_missing_results(messages, at_end=at_end):
+    for end, stubs in _find_missing_tool_results(messages, at_end=at_end):
         closed += (*messages[place:end], *stubs)
         place = end
     return [*closed, *messages[place:]]
 
 
-def has_missing_results(messages: Sequence[bytes]) -> bool:
-    """Says whether `add_missing_results` would add anything."""
-    return next(_find_missing_results(messages), None) is not None
+def has_missing_tool_results(messages: Sequence[bytes]) -> bool:
+    """Says whether `add_missing_tool_results` would add anything."""
+    return next(_find_missing_tool_results(messages), None) is not None
 
 
-def is_missing_result(raw: bytes) -> bool:
-    """Says whether `add_missing_results` added this message."""
-    return MISSING_RESULT_TEXT.encode() in bytes(raw) and raw == _build_missing_result(
+def is_placeholder_result(raw: bytes) -> bool:
+    """Says whether `add_missing_tool_results` added this message."""
+    return MISSING_RESULT_TEXT.encode() in bytes(raw) and raw == _build_placeholder_result(
         _decode_call_fields(raw).tool_call_id
     )
 
 
-def _find_missing_results(messages: Sequence[bytes], *, at_end: bool = False) -> Iterator[tuple[int, list[bytes]]]:
+def _find_missing_tool_results(messages: Sequence[bytes], *, at_end: bool = False) -> Iterator[tuple[int, list[bytes]]]:
     """Yields the place after each round that lacks results, and the results to add there."""
     end = 0
     while end < len(messages):
@@ -88,7 +88,9 @@ def _find_missing_results(messages: Sequence[bytes], *, at_end: bool = False) ->
         answered = [_decode_call_fields(result).tool_call_id for result in results]
         ids = [call.get("id") for call in asking.tool_calls if isinstance(call, dict)]
         stubs = [
-            _build_missing_result(call_id) for call_id in ids if isinstance(call_id, str) and call_id not in answered
+            _build_placeholder_result(call_id)
+            for call_id in ids
+            if isinstance(call_id, str) and call_id not in answered
         ]
         if stubs:
             yield end, stubs
@@ -108,5 +110,5 @@ def _decode_call_fields(raw: bytes) -> _CallFields:
         return _CallFields()
 
 
-def _build_missing_result(call_id: str) -> bytes:
+def _build_placeholder_result(call_id: str) -> bytes:
     return orjson.dumps({"role": "tool", "tool_call_id": call_id, "content": MISSING_RESULT_TEXT})

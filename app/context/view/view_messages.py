@@ -43,7 +43,7 @@ def render_summary_section(text: str, *, through_turn: int) -> str:
     return f'<{SUMMARY_FENCE} through_turn="{through_turn}">\n{inner}\n</{SUMMARY_FENCE}>\n\n'
 
 
-def count_section_tokens(text: str, *, through_turn: int, counter: ViewTokenCounter) -> int:
+def count_summary_section_tokens(text: str, *, through_turn: int, counter: ViewTokenCounter) -> int:
     """Returns the tokens of a summary with this text in a view: the value of `Summary.tokens`."""
     return counter.count(render_summary_section(text, through_turn=through_turn))
 
@@ -83,7 +83,7 @@ def count_summary_frame_tokens(counter: ViewTokenCounter) -> int:
     return counter.count_message({"role": "user", "content": SUMMARY_PREAMBLE})
 
 
-def count_empty_section_tokens(counter: ViewTokenCounter) -> int:
+def count_empty_summary_tokens(counter: ViewTokenCounter) -> int:
     """Returns the tokens of a section without its summary's text."""
     return counter.count(render_summary_section("", through_turn=0))
 
@@ -140,7 +140,7 @@ def list_shown_seqs(plan: Plan, next_seq: int) -> Iterator[int]:
     them.
     """
     early = [seq for pin in plan.pins for seq in range(pin.from_seq, pin.to_seq)]
-    anchor = () if plan.anchor_seq is None else (plan.anchor_seq,)
+    anchor = () if plan.repeated_message_seq is None else (plan.repeated_message_seq,)
     return chain(sorted((*anchor, *early)), range(plan.boundary.to_seq, next_seq))
 
 

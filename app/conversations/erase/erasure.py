@@ -30,7 +30,7 @@ MAX_MECHANICAL_SUMMARY_MESSAGES: Final = 2_000
 needs it."""
 
 
-class ItemEraser:
+class ItemRemover:
     """Removes items from conversations."""
 
     def __init__(
@@ -86,43 +86,45 @@ class ItemEraser:
         if item is None or (is_gone and not erase):
             raise ItemNotFound(f"Item with id {item_id!r} not found in conversation {conversation.id!r}.")
         changed = redact_item(entry, item, items, erase=erase)
-        (tokens,) = await self._message_counter.count_messages([changed.message], conversation.counter_name)
+        (tokens,) = await self._message_counter.count_message_tokens([changed.message], conversation.token_counter_name)
         try:
             gone = await self._store.redact_messages(conversation, [replace(changed, tokens=tokens)])
         except WriteConflict as moved:
             raise _conversation_busy_error() from moved
-        await self._replace_summaries(conversation, gone)
+        await self._add_mechanical_replacements(conversation, gone)
 
-    async def _replace_summaries(self, conversation: Conversation, deleted_summaries: Sequence[Summary]) -> None:
+    async def _add_mechanical_replacements(
+        self, conversation: Conversation, deleted_summaries: Sequence[Summary]
+    ) -> None:
         """Replaces deleted summaries by mechanical ones, so that the chain of summaries has no gap. Folds are not
         replaced: they are made again when they are needed."""
-        for chunk in deleted_summaries:
-            if chunk.folds or chunk.to_seq - chunk.from_seq > MAX_MECHANICAL_SUMMARY_MESSAGES:
+        for summary in deleted_summaries:
+            if summary.folds or summary.to_seq - summary.from_seq > MAX_MECHANICAL_SUMMARY_MESSAGES:
                 continue
-            messages = await self._store.read_log(conversation, chunk.from_seq, chunk.to_seq)
-            if [entry.seq for entry in messages] == list(range(chunk.from_seq, chunk.to_seq)):
-                await self._store_mechanical_summary(conversation, chunk, messages)
+            messages = await self._store.read_log(conversation, summary.from_seq, summary.to_seq)
+            if [entry.seq for entry in messages] == list(range(summary.from_seq, summary.to_seq)):
+                await self._store_mechanical_summary(conversation, summary, messages)
 
     async def _store_mechanical_summary(
-        self, conversation: Conversation, chunk: Summary, messages: Sequence[LogMessage]
+        self, conversation: Conversation, summary: Summary, messages: Sequence[LogMessage]
     ) -> None:
-        count = self._message_counter.find_token_counter(conversation.counter_name)
-        made = await asyncio.to_thread(
+        count = self._message_counter.find_token_counter(conversation.token_counter_name)
+        replacement = await asyncio.to_thread(
             build_mechanical_replacement,
-            chunk,
+            summary,
             messages,
             new_id=self._new_chunk_id(),
             created_at=self._clock(),
             counter=count,
         )
-        if made is None:
+        if replacement is None:
             return
         root = conversation.root
         # If another task holds this lease, it makes a summary of the range itself. Without the replacement the next
         # turn that needs it makes one, so none of these errors matters.
         with contextlib.suppress(ConversationBusy, LeaseLost, StoreUnavailable):
-            async with self._leases.hold_lease(root, build_lease_key(chunk.from_link, is_fold=False), 0) as lease:
-                await self._store.add_summary(tenant=conversation.tenant, root=root, summary=made, fence=lease)
+            async with self._leases.hold_lease(root, build_lease_key(summary.from_link, is_fold=False), 0) as lease:
+                await self._store.add_summary(tenant=conversation.tenant, root=root, summary=replacement, fence=lease)
 
     async def _remove_instruction(self, conversation: Conversation, index: int, *, erase: bool) -> None:
         """Removes an instruction from a conversation; with `erase`, also from its family and from stored completions.
@@ -130,44 +132,44 @@ class ItemEraser:
         request again."""
         raw = conversation.state[STORED_INSTRUCTIONS][index]
         if erase:
-            async for relative in self._stream_family(conversation):
+            async for relative in self._stream_relatives(conversation):
                 if raw in relative.state.get(STORED_INSTRUCTIONS, ()):
-                    await self._erase_instruction(relative, raw)
-            await self._erase_in_completions(conversation, raw)
-        await self._erase_instruction(conversation, raw)
+                    await self._remove_instruction_from_state(relative, raw)
+            await self._erase_instruction_in_completions(conversation, raw)
+        await self._remove_instruction_from_state(conversation, raw)
 
-    async def _erase_instruction(self, conversation: Conversation, raw: str) -> None:
+    async def _remove_instruction_from_state(self, conversation: Conversation, raw: str) -> None:
         """Removes an instruction from one conversation, under its lease: a turn that is appended at the same time would
         write the old state back."""
         async with self._leases.hold_lease(conversation.root, conversation.id, self._wait_seconds):
             stored = await self._store.find_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
             if stored is None:
                 return
-            kept = [one for one in stored.state.get(STORED_INSTRUCTIONS, ()) if one != raw]
-            changed = replace(stored, state={**stored.state, STORED_INSTRUCTIONS: kept})
+            instructions = [one for one in stored.state.get(STORED_INSTRUCTIONS, ()) if one != raw]
+            changed = replace(stored, state={**stored.state, STORED_INSTRUCTIONS: instructions})
             try:
                 await self._store.append(LogAppend(conversation=changed, after_seq=stored.head_seq, messages=[]))
             except WriteConflict as moved:
                 raise _conversation_busy_error() from moved
 
-    async def _stream_family(self, conversation: Conversation) -> AsyncIterator[Conversation]:
+    async def _stream_relatives(self, conversation: Conversation) -> AsyncIterator[Conversation]:
         """Yields the other conversations of the family. Each branch has a copy of its parent's instructions."""
         query = ConversationQuery(limit=PAGE_SIZE)
         while page := await self._store.list_conversations(tenant=conversation.tenant, query=query):
-            for one in page:
-                if one.root == conversation.root and one.id != conversation.id:
-                    yield one
+            for relative in page:
+                if relative.root == conversation.root and relative.id != conversation.id:
+                    yield relative
             last = page[-1]
             assert last.created_at is not None
             query = ConversationQuery(limit=PAGE_SIZE, after=(last.created_at, last.id))
 
-    async def _erase_in_completions(self, conversation: Conversation, raw: str) -> None:
+    async def _erase_instruction_in_completions(self, conversation: Conversation, raw: str) -> None:
         tenant, query = conversation.tenant, CompletionQuery(limit=PAGE_SIZE)
         while page := await self._store.list_completions(tenant=tenant, query=query):
-            for one in page:
-                if one.root == conversation.root and raw in one.instructions:
-                    kept = tuple(told for told in one.instructions if told != raw)
-                    await self._store.save_completion(replace(one, instructions=kept))
+            for completion in page:
+                if completion.root == conversation.root and raw in completion.instructions:
+                    instructions = tuple(told for told in completion.instructions if told != raw)
+                    await self._store.save_completion(replace(completion, instructions=instructions))
             query = CompletionQuery(limit=PAGE_SIZE, after=(page[-1].created_at, page[-1].id))
 
 

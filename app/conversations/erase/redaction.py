@@ -41,13 +41,13 @@ def redact_item(
         body = {name: body[name] for name in (*KEPT_FIELDS, "content", *REASONING_FIELDS) if name in body}
     if kind in CALL_TYPES:
         calls = [one["id"] for one in items if one["type"] in CALL_TYPES]
-        body = redact_call(body, calls.index(item["id"]), mark)
+        body = redact_tool_call(body, calls.index(item["id"]), mark)
         redacted_items = [item]
     elif kind == "reasoning":
         body = redact_reasoning(body, mark)
         redacted_items = [item]
     else:
-        body = redact_message(body, mark)
+        body = redact_message_body(body, mark)
         redacted_items = [one for one in items if one["type"] not in CALL_TYPES]
     return replace(
         entry,
@@ -56,55 +56,55 @@ def redact_item(
     )
 
 
-def redact_message(body: Mapping[str, Any], mark: str) -> dict[str, Any]:
+def redact_message_body(body: Mapping[str, Any], mark: str) -> dict[str, Any]:
     """Returns a message body whose only text is the mark. A function's name stays; a speaker's name, which may identify
     a person, is dropped."""
-    kept = {name: body[name] for name in KEPT_FIELDS if body.get(name) is not None}
+    kept_fields = {name: body[name] for name in KEPT_FIELDS if body.get(name) is not None}
     if body.get("role") == "function":
-        kept["name"] = body.get("name")
+        kept_fields["name"] = body.get("name")
     if any(body.get(name) for name in REASONING_FIELDS):
-        kept["reasoning_content"] = mark
-    return {**kept, "content": mark}
+        kept_fields["reasoning_content"] = mark
+    return {**kept_fields, "content": mark}
 
 
 def redact_reasoning(body: Mapping[str, Any], mark: str) -> dict[str, Any]:
     """Returns a message body with the mark as its reasoning."""
-    kept = {name: value for name, value in body.items() if name not in REASONING_FIELDS}
-    return {**kept, "reasoning_content": mark}
+    other_fields = {name: value for name, value in body.items() if name not in REASONING_FIELDS}
+    return {**other_fields, "reasoning_content": mark}
 
 
-def redact_call(body: Mapping[str, Any], index: int, mark: str) -> dict[str, Any]:
+def redact_tool_call(body: Mapping[str, Any], index: int, mark: str) -> dict[str, Any]:
     """Returns a message body in which one tool call has no arguments; a custom tool's input becomes the mark."""
     if not isinstance(body.get("tool_calls"), list):
         function = body.get("function_call") or {}
         return {**body, "function_call": {"name": function.get("name"), "arguments": "{}"}}
     calls = list(body["tool_calls"])
-    calls[index] = _strip_call(calls[index], mark)
+    calls[index] = _strip_tool_call(calls[index], mark)
     return {**body, "tool_calls": calls}
 
 
-def _strip_call(call: Mapping[str, Any], mark: str) -> dict[str, Any]:
-    bare = {name: call[name] for name in ("id", "type") if name in call}
+def _strip_tool_call(call: Mapping[str, Any], mark: str) -> dict[str, Any]:
+    stripped_call = {name: call[name] for name in ("id", "type") if name in call}
     if isinstance(call.get("custom"), Mapping):
-        return {**bare, "custom": {"name": call["custom"].get("name"), "input": mark}}
+        return {**stripped_call, "custom": {"name": call["custom"].get("name"), "input": mark}}
     function = call.get("function")
     name = function.get("name") if isinstance(function, Mapping) else None
-    return {**bare, "function": {"name": name, "arguments": "{}"}}
+    return {**stripped_call, "function": {"name": name, "arguments": "{}"}}
 
 
 def _build_redaction_meta(entry: LogMessage, parts: Sequence[int], *, erase: bool) -> dict[str, Any]:
     """Builds the message's `meta`. `DELETED` holds the parts of deleted items, whether one of them was erased, and, if
     none was, the original body."""
     meta = dict(entry.meta or {})
-    before = meta.get(DELETED) or {}
+    earlier_deletion = meta.get(DELETED) or {}
     deleted: dict[str, Any] = {
-        "parts": sorted({*before.get("parts", ()), *parts}),
-        "erased": erase or bool(before.get("erased")),
+        "parts": sorted({*earlier_deletion.get("parts", ()), *parts}),
+        "erased": erase or bool(earlier_deletion.get("erased")),
     }
     if erase:
         meta = {name: value for name, value in meta.items() if name not in CONTENT_META_KEYS}
     else:
-        deleted["body"] = before.get("body") or entry.message.raw.decode()
+        deleted["body"] = earlier_deletion.get("body") or entry.message.raw.decode()
     return {**meta, DELETED: deleted}
 
 

@@ -51,7 +51,7 @@ class RetentionRule:
     tenant: str | None = None
     excluded_tenants: Collection[str] = ()
 
-    def applies_to(self, tenant: str) -> bool:
+    def applies_to_tenant(self, tenant: str) -> bool:
         return self.tenant in (None, tenant) and tenant not in self.excluded_tenants
 
 
@@ -115,16 +115,16 @@ class RetentionSweeper:
         """
         async with self._leases.hold_lease(*SWEEP_LEASE, 0) as lease:
             erased = in_use = 0
-            for rule in await self.read_rules():
-                async for conversation in self.find_expired_conversations(rule):
+            for rule in await self.read_retention_rules():
+                async for conversation in self.stream_expired_conversations(rule):
                     if not self._leases.is_held(lease):
                         break  # another process may have begun a sweep by now
-                    if await self.erase_conversation(conversation, rule.untouched_since):
+                    if await self.erase_unless_in_use(conversation, rule.untouched_since):
                         erased += 1
                     else:
                         in_use += 1
             swept = SweepResult(
-                erased, in_use, await self._store.purge_idempotency_keys(), await self.purge_summaries()
+                erased, in_use, await self._store.purge_idempotency_keys(), await self.purge_stray_summaries()
             )
         if erased or in_use:
             log.info("%d old conversations erased, %d in use and left", erased, in_use)
@@ -132,12 +132,12 @@ class RetentionSweeper:
             log.info("%d summaries erased whose requests had failed", swept.purged_summaries)
         return swept
 
-    async def purge_summaries(self) -> int:
+    async def purge_stray_summaries(self) -> int:
         """Erases summaries of requests whose messages were never stored, for instance because the process died; returns
         their number. Such summaries belong to no conversation, so no other rule finds them."""
         return await self._store.purge_stray_summaries(created_before=self._clock() - ORPHAN_SUMMARY_GRACE)
 
-    async def read_rules(self) -> list[RetentionRule]:
+    async def read_retention_rules(self) -> list[RetentionRule]:
         """Returns the current rules: for each tenant the shortest retention of its valid keys, and the general one for
         all other tenants."""
         now = self._clock()
@@ -150,31 +150,35 @@ class RetentionSweeper:
             rules.append(RetentionRule(now - timedelta(days=self._days), excluded_tenants=days.keys()))
         return rules
 
-    async def find_expired_conversations(self, rule: RetentionRule) -> AsyncIterator[Conversation]:
+    async def stream_expired_conversations(self, rule: RetentionRule) -> AsyncIterator[Conversation]:
         """Yields the conversations that a rule selects, oldest first."""
-        after: tuple[datetime, str] | None = None
+        cursor: tuple[datetime, str] | None = None
         while True:
             query = ConversationQuery(
-                limit=BATCH_SIZE, descending=False, after=after, updated_before=rule.untouched_since
+                limit=BATCH_SIZE, descending=False, after=cursor, updated_before=rule.untouched_since
             )
             page = await self._store.list_conversations(tenant=None if self._end_users else rule.tenant, query=query)
             for conversation in page:
-                if rule.applies_to(extract_application_tenant(conversation.tenant)):
+                if rule.applies_to_tenant(extract_application_tenant(conversation.tenant)):
                     yield conversation
             if len(page) < BATCH_SIZE:
                 return
             last = page[-1]
             assert last.created_at is not None
-            after = (last.created_at, last.id)
+            cursor = (last.created_at, last.id)
             await self._sleep(BATCH_PAUSE_SECONDS)
 
-    async def erase_conversation(self, conversation: Conversation, untouched_since: datetime) -> bool:
+    async def erase_unless_in_use(self, conversation: Conversation, untouched_since: datetime) -> bool:
         """Erases a conversation, unless it is in use or got a new message meanwhile. Returns whether it is erased."""
         tenant, conversation_id = conversation.tenant, conversation.id
         try:
             async with self._leases.hold_lease(conversation.root, conversation_id, 0):
-                now = await self._store.find_conversation(tenant=tenant, conversation_id=conversation_id)
-                if now is not None and (now.updated_at is None or now.updated_at >= untouched_since):
+                current_conversation = await self._store.find_conversation(
+                    tenant=tenant, conversation_id=conversation_id
+                )
+                if current_conversation is not None and (
+                    current_conversation.updated_at is None or current_conversation.updated_at >= untouched_since
+                ):
                     return False
                 await self._store.erase_conversation(tenant=tenant, conversation_id=conversation_id)
         except ConversationBusy:

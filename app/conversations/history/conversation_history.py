@@ -10,7 +10,7 @@ import msgspec
 
 from app.context.plan.budget import compute_budget
 from app.context.plan.policy import ContextPolicy
-from app.context.plan.summary_chain import find_active_chain
+from app.context.plan.summary_chain import find_chain_and_folds
 from app.conversation.messages import Conversation, LogMessage, Summary
 from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.history.readable_log import build_message_row, derive_title
@@ -44,7 +44,7 @@ class ConversationHistory:
         self._store = store
         self._records = records
         self._policies = policies
-        self._turn_numbers = TurnCounter(store)
+        self._turn_counter = TurnCounter(store)
 
     async def list_turns(
         self, caller: Caller, conversation_id: str, query: TurnQuery
@@ -56,43 +56,49 @@ class ConversationHistory:
         """
         conversation = await self._records.find_conversation(caller, conversation_id)
         end = conversation.head_seq + 1
-        after = None if query.after is None else (await self._records.find_message(conversation, query.after))[0].seq
+        after_seq = (
+            None if query.after is None else (await self._records.find_message(conversation, query.after))[0].seq
+        )
         if query.newest_first:
-            found = await self._read_answers_before(conversation, end if after is None else after, query.limit + 1)
+            answers = await self._read_answers_before(
+                conversation, end if after_seq is None else after_seq, query.limit + 1
+            )
         else:
-            found = await self._read_answers_after(conversation, 0 if after is None else after + 1, query.limit + 1)
-        rows = [build_turn_row(answer, turn, self._policies) for answer, turn in found[: query.limit]]
-        return rows, len(found) > query.limit
+            answers = await self._read_answers_after(
+                conversation, 0 if after_seq is None else after_seq + 1, query.limit + 1
+            )
+        rows = [build_turn_row(answer, turn, self._policies) for answer, turn in answers[: query.limit]]
+        return rows, len(answers) > query.limit
 
     async def _read_answers_after(
         self, conversation: Conversation, from_seq: int, count: int
     ) -> list[tuple[LogMessage, int]]:
         """Returns up to `count` answers from `from_seq` on, oldest first, each with the number of its turn."""
-        found: list[tuple[LogMessage, int]] = []
-        turns = await self._turn_numbers.count_turns_before(conversation, from_seq)
+        answers: list[tuple[LogMessage, int]] = []
+        turns = await self._turn_counter.count_turns_before(conversation, from_seq)
         end = conversation.head_seq + 1
-        while from_seq < end and len(found) < count:
-            past = min(end, from_seq + _batch_size(count - len(found)))
+        while from_seq < end and len(answers) < count:
+            past = min(end, from_seq + _estimate_messages_to_read(count - len(answers)))
             entries = await self._store.read_log(conversation, from_seq, past)
             numbers = number_turns(entries, turns)
-            found += _select_answers(entries, numbers)
+            answers += _select_answers(entries, numbers)
             from_seq, turns = past, numbers[-1] if numbers else turns
-        return found[:count]
+        return answers[:count]
 
     async def _read_answers_before(
         self, conversation: Conversation, before_seq: int, count: int
     ) -> list[tuple[LogMessage, int]]:
         """Returns up to `count` answers before `before_seq`, newest first, each with the number of its turn."""
-        found: list[tuple[LogMessage, int]] = []
-        while before_seq > 0 and len(found) < count:
-            first = max(0, before_seq - _batch_size(count - len(found)))
-            entries = await self._store.read_log(conversation, first, before_seq)
-            turns = await self._turn_numbers.count_turns_before(conversation, first)
-            found += reversed(_select_answers(entries, number_turns(entries, turns)))
-            before_seq = first
-        return found[:count]
+        answers: list[tuple[LogMessage, int]] = []
+        while before_seq > 0 and len(answers) < count:
+            batch_start = max(0, before_seq - _estimate_messages_to_read(count - len(answers)))
+            entries = await self._store.read_log(conversation, batch_start, before_seq)
+            turns = await self._turn_counter.count_turns_before(conversation, batch_start)
+            answers += reversed(_select_answers(entries, number_turns(entries, turns)))
+            before_seq = batch_start
+        return answers[:count]
 
-    async def read_log(self, caller: Caller, conversation_id: str, from_seq: int, limit: int) -> dict[str, Any]:
+    async def read_log_page(self, caller: Caller, conversation_id: str, from_seq: int, limit: int) -> dict[str, Any]:
         """Returns up to `limit` messages of a log from `from_seq` on, and the number of all its messages.
 
         Raises:
@@ -103,9 +109,9 @@ class ConversationHistory:
         past = min(end, from_seq + limit)
         rows: list[dict[str, Any]] = []
         if from_seq < past:
-            summaries = await self._read_summaries(conversation)
+            summaries = await self._read_active_summaries(conversation)
             known = {chunk.to_seq: chunk.through_turn for chunk in summaries}
-            turns = await self._turn_numbers.count_turns_before(conversation, from_seq, known)
+            turns = await self._turn_counter.count_turns_before(conversation, from_seq, known)
             entries = await self._store.read_log(conversation, from_seq, past)
             pinned = {seq for pin in decode_pins(conversation.marks) for seq in range(pin.from_seq, pin.to_seq)}
             for entry, turn in zip(entries, number_turns(entries, turns), strict=True):
@@ -113,18 +119,18 @@ class ConversationHistory:
                 rows.append(build_message_row(entry, turn, is_pinned=entry.seq in pinned, summary_id=covering))
         return {"object": "list", "total": end, "data": rows}
 
-    async def _read_summaries(self, conversation: Conversation) -> Sequence[Summary]:
+    async def _read_active_summaries(self, conversation: Conversation) -> Sequence[Summary]:
         """Returns the summaries, without texts, that views of the conversation are built with: the chain, or the
         longest one if its policy replaces each summary by a longer one."""
         stored = await self._store.find_summaries(
             tenant=conversation.tenant, root=conversation.root, path=conversation.lineage_with_self, with_texts=False
         )
         omitted = await read_omitted_seqs(self._store, conversation)
-        chain, _ = find_active_chain(stored, omitted_seqs=omitted)
-        replacing, _ = find_active_chain([chunk for chunk in stored if not chunk.folds], are_replacing=True)
+        chain, _ = find_chain_and_folds(stored, omitted_seqs=omitted)
+        replacing, _ = find_chain_and_folds([chunk for chunk in stored if not chunk.folds], are_replacing=True)
         return chain if len(chain) > 1 or not replacing else replacing[-1:]
 
-    async def list_branches(self, caller: Caller, conversation_id: str) -> tuple[list[dict[str, Any]], bool]:
+    async def list_family(self, caller: Caller, conversation_id: str) -> tuple[list[dict[str, Any]], bool]:
         """Returns the family of a conversation, itself included, oldest first, and whether there are more branches.
 
         Raises:
@@ -154,15 +160,15 @@ class ConversationHistory:
     async def find_title(self, conversation: Conversation) -> str | None:
         """Returns a conversation's title: `title` of its metadata, or the beginning of its first user message. In a
         branch, its own first user message comes before the shared one, so that branches have different titles."""
-        named = derive_title(conversation.metadata, ())
+        metadata_title = derive_title(conversation.metadata, ())
         for from_seq in sorted({first_own_seq(conversation), 0}, reverse=True):
-            if named is None and from_seq <= conversation.head_seq:
-                first = await self._store.read_log(conversation, from_seq, from_seq + TITLE_MESSAGES)
-                named = derive_title(conversation.metadata, first)
-        return named
+            if metadata_title is None and from_seq <= conversation.head_seq:
+                first_messages = await self._store.read_log(conversation, from_seq, from_seq + TITLE_MESSAGES)
+                metadata_title = derive_title(conversation.metadata, first_messages)
+        return metadata_title
 
 
-def _batch_size(answers: int) -> int:
+def _estimate_messages_to_read(answers: int) -> int:
     """Returns how many messages to read to find a number of answers: about every other message is one."""
     return min(READ_MESSAGES, 2 * answers)
 
@@ -197,13 +203,13 @@ def build_turn_row(answer: LogMessage, turn: int, policies: Mapping[str, Context
         "status": meta.get("context_status"),
         "finish_reason": meta.get("finish_reason"),
         "incomplete": answer.incomplete,
-        **_context_fields(context),
-        **_usage_fields(context, meta.get("usage") or {}),
-        **_view_fields(context, meta.get(VIEW_FACTS) or {}, answer, policies),
+        **_turn_context_fields(context),
+        **_turn_usage_fields(context, meta.get("usage") or {}),
+        **_turn_view_fields(context, meta.get(VIEW_FACTS) or {}, answer, policies),
     }
 
 
-def _context_fields(context: AnswerMeta) -> dict[str, Any]:
+def _turn_context_fields(context: AnswerMeta) -> dict[str, Any]:
     return {
         **{name: context.get(name) for name in ("policy", "window", "limit", "prompt_tokens", "compaction")},
         "summaries": len(context["summaries"]) if "summaries" in context else None,
@@ -211,7 +217,7 @@ def _context_fields(context: AnswerMeta) -> dict[str, Any]:
     }
 
 
-def _usage_fields(context: AnswerMeta, usage: AnswerMeta) -> dict[str, Any]:
+def _turn_usage_fields(context: AnswerMeta, usage: AnswerMeta) -> dict[str, Any]:
     """Returns the tokens that the provider reported."""
     counted: AnswerMeta = context.get("calibration") or {}
     written = usage.get("completion_tokens", usage.get("output_tokens"))
@@ -222,21 +228,21 @@ def _usage_fields(context: AnswerMeta, usage: AnswerMeta) -> dict[str, Any]:
     }
 
 
-def _view_fields(
+def _turn_view_fields(
     context: AnswerMeta, view_record: AnswerMeta, answer: LogMessage, policies: Mapping[str, ContextPolicy]
 ) -> dict[str, Any]:
     if not context:
         return {"threshold_tokens": None, "log_tokens": None, "saved_tokens": None, "boundary_seq": None}
-    sent = int(context["prompt_tokens"])
-    whole = view_record.get(LOG_TOKENS)
-    if whole is None:
-        whole = _estimate_log_tokens(context, answer)
-    shown: AnswerMeta = view_record.get("shown") or {}
-    boundary: AnswerMeta = shown.get("boundary") or {}
+    sent_tokens = int(context["prompt_tokens"])
+    log_tokens = view_record.get(LOG_TOKENS)
+    if log_tokens is None:
+        log_tokens = _estimate_log_tokens(context, answer)
+    shown_counts: AnswerMeta = view_record.get("shown") or {}
+    boundary: AnswerMeta = shown_counts.get("boundary") or {}
     return {
-        "threshold_tokens": _find_threshold_tokens(context, view_record, policies),
-        "log_tokens": whole,
-        "saved_tokens": max(0, whole - sent),
+        "threshold_tokens": _find_compaction_threshold(context, view_record, policies),
+        "log_tokens": log_tokens,
+        "saved_tokens": max(0, log_tokens - sent_tokens),
         "boundary_seq": boundary.get("to_seq", 0),
     }
 
@@ -245,10 +251,10 @@ def _estimate_log_tokens(context: AnswerMeta, answer: LogMessage) -> int:
     """Estimates the log's tokens for answers that were stored without the number: the log without instructions, or the
     tokens sent if these are more."""
     raw = answer.tokens_total - answer.tokens
-    return max(int(context["prompt_tokens"]), round(raw * _calibration_slope(context)))
+    return max(int(context["prompt_tokens"]), round(raw * _read_calibration_slope(context)))
 
 
-def _find_threshold_tokens(
+def _find_compaction_threshold(
     context: AnswerMeta, view_record: AnswerMeta, policies: Mapping[str, ContextPolicy]
 ) -> int | None:
     stored_threshold: int | None = context.get("compacts_above", view_record.get(THRESHOLD))
@@ -258,7 +264,7 @@ def _find_threshold_tokens(
     return None if policy is None else compute_budget(policy, window=int(context["window"])).compaction_threshold
 
 
-def _calibration_slope(context: AnswerMeta) -> float:
+def _read_calibration_slope(context: AnswerMeta) -> float:
     """Returns the calibration's slope; for older answers the ratio that was stored before there were slopes."""
     calibration = context.get("calibration") or {}
     return float(calibration.get("slope") or calibration.get("ratio") or 1.0)
@@ -323,19 +329,19 @@ class TurnCounter:
         Raises:
             StoreUnavailable: the log cannot be read.
         """
-        places = self._cached_counts(conversation.id)
-        nearest, turns = max(place for place in {**(known_counts or {}), **places}.items() if place[0] <= seq)
+        counts_by_seq = self._cached_counts(conversation.id)
+        nearest, turns = max(place for place in {**(known_counts or {}), **counts_by_seq}.items() if place[0] <= seq)
         while nearest < seq:
             past = min(seq, nearest - nearest % TURN_NUMBER_STRIDE_MESSAGES + TURN_NUMBER_STRIDE_MESSAGES)
             turns += sum(map(starts_turn, await self._store.read_log(conversation, nearest, past)))
             nearest = past
             if nearest % TURN_NUMBER_STRIDE_MESSAGES == 0:
-                places[nearest] = turns
+                counts_by_seq[nearest] = turns
         return turns
 
     def _cached_counts(self, conversation_id: str) -> dict[int, int]:
-        places = self._cache.setdefault(conversation_id, {0: 0})
+        counts_by_seq = self._cache.setdefault(conversation_id, {0: 0})
         self._cache.move_to_end(conversation_id)
         if len(self._cache) > MAX_CACHED_CONVERSATIONS:
             self._cache.popitem(last=False)
-        return places
+        return counts_by_seq

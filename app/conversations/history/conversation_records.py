@@ -34,10 +34,10 @@ class ConversationRecords:
             ConversationNotFound: the caller has none with this id.
         """
         if is_valid_conversation_id(conversation_id):
-            found = await self._store.find_conversation(tenant=caller.tenant, conversation_id=conversation_id)
-            if found is not None:
-                return found
-        raise _not_found_error(conversation_id)
+            conversation = await self._store.find_conversation(tenant=caller.tenant, conversation_id=conversation_id)
+            if conversation is not None:
+                return conversation
+        raise _conversation_not_found_error(conversation_id)
 
     async def find_message(self, conversation: Conversation, item_id: str) -> tuple[LogMessage, int]:
         """Returns the message that an item id names, and the number of the item in it.
@@ -48,7 +48,7 @@ class ConversationRecords:
         position = parse_item_id(item_id)
         if position is not None and position.seq <= conversation.head_seq:
             for entry in await self._store.read_log(conversation, position.seq, position.seq + 1):
-                if position.is_id_of(entry):
+                if position.matches_message(entry):
                     return entry, position.part
         raise ItemNotFound(f"Item with id {item_id!r} not found in conversation {conversation.id!r}.")
 
@@ -96,8 +96,8 @@ class ConversationRecords:
             position = (last.created_at, last.id)
         # One more than the page: it tells whether more follow.
         page_query = replace(query, limit=query.limit + 1, after=position)
-        found = await self._store.list_conversations(tenant=caller.tenant, query=page_query)
-        return found[: query.limit], len(found) > query.limit
+        conversations = await self._store.list_conversations(tenant=caller.tenant, query=page_query)
+        return conversations[: query.limit], len(conversations) > query.limit
 
     async def replace_metadata(self, caller: Caller, conversation_id: str, metadata: Mapping[str, str]) -> Conversation:
         """Replaces a conversation's metadata; returns the changed conversation.
@@ -106,12 +106,12 @@ class ConversationRecords:
             ConversationNotFound: the caller has none with this id.
         """
         if is_valid_conversation_id(conversation_id):
-            found = await self._store.replace_metadata(
+            conversation = await self._store.replace_metadata(
                 tenant=caller.tenant, conversation_id=conversation_id, metadata=metadata
             )
-            if found is not None:
-                return found
-        raise _not_found_error(conversation_id)
+            if conversation is not None:
+                return conversation
+        raise _conversation_not_found_error(conversation_id)
 
     async def delete_conversation(self, caller: Caller, conversation_id: str, *, with_branches: bool) -> Conversation:
         """Deletes a conversation, and with `with_branches` all its branches; returns the deleted conversation.
@@ -125,7 +125,7 @@ class ConversationRecords:
         for branch in await self._find_branches(conversation) if with_branches else ():
             await self._store.erase_conversation(tenant=caller.tenant, conversation_id=branch.id)
         if not await self._store.erase_conversation(tenant=caller.tenant, conversation_id=conversation.id):
-            raise _not_found_error(conversation_id)
+            raise _conversation_not_found_error(conversation_id)
         return conversation
 
     async def _find_branches(self, conversation: Conversation) -> list[Conversation]:
@@ -135,14 +135,14 @@ class ConversationRecords:
         query = ConversationQuery(
             limit=BRANCH_PAGE_SIZE, descending=False, created_after=conversation.created_at - CLOCK_SKEW_ALLOWANCE
         )
-        found: list[Conversation] = []
+        branches: list[Conversation] = []
         while page := await self._store.list_conversations(tenant=conversation.tenant, query=query):
-            found += [one for one in page if any(ancestor == conversation.id for ancestor, _ in one.lineage)]
+            branches += [one for one in page if any(ancestor == conversation.id for ancestor, _ in one.lineage)]
             last = page[-1]
             assert last.created_at is not None
             query = replace(query, after=(last.created_at, last.id))
-        return sorted(found, key=lambda branch: len(branch.lineage), reverse=True)
+        return sorted(branches, key=lambda branch: len(branch.lineage), reverse=True)
 
 
-def _not_found_error(conversation_id: str) -> ConversationNotFound:
+def _conversation_not_found_error(conversation_id: str) -> ConversationNotFound:
     return ConversationNotFound(f"Conversation with id {conversation_id!r} not found.")

@@ -35,10 +35,10 @@ def build_message_row(entry: LogMessage, turn: int, *, is_pinned: bool, summary_
     deleted_kinds = _find_deleted_kinds(entry)
     texts = {
         "text": None if "message" in deleted_kinds else entry.message.text,
-        "reasoning": None if "reasoning" in deleted_kinds else _read_reasoning(body),
+        "reasoning": None if "reasoning" in deleted_kinds else _read_reasoning_text(body),
         "refusal": None if "message" in deleted_kinds else _string_or_none(body.get("refusal")),
     }
-    calls = [_build_call(call) for call in entry.message.tool_calls]
+    calls = [_build_call_row(call) for call in entry.message.tool_calls]
     shortened_texts = {name: None if text is None else text[:MAX_TEXT_CHARS] for name, text in texts.items()}
     return {
         "seq": entry.seq,
@@ -71,17 +71,17 @@ def _find_deleted_kinds(entry: LogMessage) -> frozenset[str]:
     parts = read_deleted_parts(entry)
     if not parts:
         return frozenset()
-    kinds = [str(item["type"]) for item in build_items(entry, with_deleted=True)]
-    return frozenset(_classify_item(kinds[part]) for part in parts if part < len(kinds))
+    item_types = [str(item["type"]) for item in build_items(entry, with_deleted=True)]
+    return frozenset(_classify_item_type(item_types[part]) for part in parts if part < len(item_types))
 
 
-def _classify_item(item_type: str) -> str:
+def _classify_item_type(item_type: str) -> str:
     if item_type in CALL_TYPES:
         return "call"
     return "reasoning" if item_type == "reasoning" else "message"
 
 
-def _read_reasoning(body: MessageBody) -> str | None:
+def _read_reasoning_text(body: MessageBody) -> str | None:
     if body.get("role") != "assistant":
         return None
     parts = build_reasoning_fields(body)
@@ -90,7 +90,7 @@ def _read_reasoning(body: MessageBody) -> str | None:
     return "\n\n".join(str(one["text"]) for one in (*parts["summary"], *parts["content"])) or None
 
 
-def _build_call(call: object) -> dict[str, Any]:
+def _build_call_row(call: object) -> dict[str, Any]:
     fields = call if isinstance(call, Mapping) else {}
     custom, function = fields.get("custom"), fields.get("function")
     if isinstance(custom, Mapping):
@@ -108,12 +108,12 @@ def _build_call(call: object) -> dict[str, Any]:
 
 def _list_attachments(body: MessageBody) -> list[dict[str, str]]:
     content = body.get("content")
-    found = [
+    attachments = [
         _describe_attachment(part) for part in (content if isinstance(content, list) else ()) if isinstance(part, dict)
     ]
     if isinstance(body.get("audio"), Mapping):
-        found.append({"type": "audio", "detail": "spoken"})
-    return [one for one in found if one is not None]
+        attachments.append({"type": "audio", "detail": "spoken"})
+    return [one for one in attachments if one is not None]
 
 
 def _describe_attachment(part: MessageBody) -> dict[str, str] | None:
@@ -124,8 +124,8 @@ def _describe_attachment(part: MessageBody) -> dict[str, str] | None:
         case {"type": "input_audio", "input_audio": dict(audio)}:
             return {"type": "audio", "detail": _string_or_none(audio.get("format")) or ""}
         case {"type": "file", "file": dict(file)}:
-            named = _string_or_none(file.get("filename")) or _string_or_none(file.get("file_id")) or ""
-            return {"type": "file", "detail": named[:200]}
+            file_name = _string_or_none(file.get("filename")) or _string_or_none(file.get("file_id")) or ""
+            return {"type": "file", "detail": file_name[:200]}
     return None
 
 
@@ -152,8 +152,8 @@ def derive_title(metadata: Mapping[str, str], entries: Sequence[LogMessage]) -> 
     """Returns a conversation's title: `title` of its metadata, or the beginning of its first user message."""
     if metadata.get("title"):
         return metadata["title"]
-    first = next((entry for entry in entries if entry.message.role == "user"), None)
-    if first is None or read_deleted_parts(first):
+    first_user_message = next((entry for entry in entries if entry.message.role == "user"), None)
+    if first_user_message is None or read_deleted_parts(first_user_message):
         return None
-    words = " ".join(first.message.text[: 8 * TITLE_CHARS].split())
+    words = " ".join(first_user_message.message.text[: 8 * TITLE_CHARS].split())
     return (words if len(words) <= TITLE_CHARS else words[: TITLE_CHARS - 1] + "…") or None

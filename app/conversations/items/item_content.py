@@ -27,7 +27,7 @@ CACHE_BREAKPOINT_FIELD: Final = "prompt_cache_breakpoint"
 def build_message_parts(body: MessageBody) -> list[Part]:
     """Returns a message's content as parts of a `message` item; an empty list if it has none."""
     is_answer = body.get("role") == "assistant"
-    parts = [_convert_part(one, is_answer=is_answer) for one in _list_content(body.get("content"))]
+    parts = [_convert_to_item_part(one, is_answer=is_answer) for one in _list_content_parts(body.get("content"))]
     refusal = body.get("refusal")
     if isinstance(refusal, str) and refusal:
         parts.append({"type": "refusal", "refusal": refusal})
@@ -45,7 +45,7 @@ def build_tool_output(content: object) -> str | list[Part]:
         return content
     if not isinstance(content, list):
         return "" if content is None else _to_json(content)
-    parts = [_convert_part(one, is_answer=False) for one in content]
+    parts = [_convert_to_item_part(one, is_answer=False) for one in content]
     return [one if one["type"].startswith("input_") else _to_input_text(one) for one in parts]
 
 
@@ -56,71 +56,71 @@ def _to_input_text(part: Part) -> Part:
 
 def build_reasoning_fields(body: MessageBody) -> Part | None:
     """Returns the fields of a `reasoning` item; None if the message has no reasoning."""
-    named = {name: body[name] for name in REASONING_FIELDS if body.get(name)}
-    if not named:
+    reasoning_fields = {name: body[name] for name in REASONING_FIELDS if body.get(name)}
+    if not reasoning_fields:
         return None
     for name in ("reasoning_content", "reasoning"):
-        if isinstance(named.get(name), str):
-            return {"summary": [], "content": [_reasoning_text_part(named[name])]}
-    blocks = next((value for value in named.values() if isinstance(value, list)), None)
+        if isinstance(reasoning_fields.get(name), str):
+            return {"summary": [], "content": [_reasoning_text_part(reasoning_fields[name])]}
+    blocks = next((value for value in reasoning_fields.values() if isinstance(value, list)), None)
     if blocks is None:
-        return {"summary": [], "content": [_reasoning_text_part(_to_json(next(iter(named.values()))))]}
+        return {"summary": [], "content": [_reasoning_text_part(_to_json(next(iter(reasoning_fields.values()))))]}
     return _build_reasoning_from_blocks(blocks)
 
 
 def _build_reasoning_from_blocks(blocks: Sequence[object]) -> Part:
     """Converts blocks of reasoning: OpenRouter's `reasoning_details` or litellm's `thinking_blocks`."""
-    found: Part = {"summary": [], "content": []}
+    reasoning_fields: Part = {"summary": [], "content": []}
     for block in blocks:
         fields = block if isinstance(block, Mapping) else {"text": _to_json(block)}
         text = next((fields[name] for name in ("text", "thinking") if isinstance(fields.get(name), str)), None)
         if text is not None:
-            found["content"].append(_reasoning_text_part(text))
+            reasoning_fields["content"].append(_reasoning_text_part(text))
         elif isinstance(fields.get("summary"), str):
-            found["summary"].append({"type": "summary_text", "text": fields["summary"]})
+            reasoning_fields["summary"].append({"type": "summary_text", "text": fields["summary"]})
         elif isinstance(fields.get("data"), str):
-            found["encrypted_content"] = fields["data"]
-    return found
+            reasoning_fields["encrypted_content"] = fields["data"]
+    return reasoning_fields
 
 
 def _reasoning_text_part(text: str) -> Part:
     return {"type": "reasoning_text", "text": text}
 
 
-def _list_content(content: object) -> Sequence[object]:
+def _list_content_parts(content: object) -> Sequence[object]:
     if isinstance(content, list):
         return content
     return () if content is None or content == "" else (content,)
 
 
-def _convert_part(part: object, *, is_answer: bool) -> Part:
+def _convert_to_item_part(part: object, *, is_answer: bool) -> Part:
     if isinstance(part, str):
         return _text_part(part, is_answer=is_answer)
     if not isinstance(part, Mapping):
         return _text_part(_to_json(part), is_answer=is_answer)
-    made = _convert_known_part(part, is_answer=is_answer)
-    if made is None:
+    converted_part = _convert_known_chat_part(part, is_answer=is_answer)
+    if converted_part is None:
         return {"type": "text", "text": f"[{part.get('type')}]", "part": dict(part)}
     if isinstance(part.get(CACHE_BREAKPOINT_FIELD), Mapping):
-        made[CACHE_BREAKPOINT_FIELD] = part[CACHE_BREAKPOINT_FIELD]
-    return made
+        converted_part[CACHE_BREAKPOINT_FIELD] = part[CACHE_BREAKPOINT_FIELD]
+    return converted_part
 
 
-def _convert_known_part(part: MessageBody, *, is_answer: bool) -> Part | None:
+def _convert_known_chat_part(part: MessageBody, *, is_answer: bool) -> Part | None:
     match part:
         case {"type": "text" | "input_text" | "output_text", "text": str(text)}:
             return _text_part(text, is_answer=is_answer)
         case {"type": "refusal", "refusal": str(refusal)}:
             return {"type": "refusal", "refusal": refusal}
         case {"type": "image_url", "image_url": {"url": str(url)} | str(url)}:
-            return {"type": "input_image", "detail": _image_detail(part["image_url"]), "image_url": url}
+            return {"type": "input_image", "detail": _read_image_detail(part["image_url"]), "image_url": url}
         case {"type": "input_audio", "input_audio": {"data": str(data)} as audio}:
             kind = str(audio.get("format"))
             url = f"data:{AUDIO_TYPES.get(kind, 'application/octet-stream')};base64,{data}"
             return {"type": "input_file", "filename": f"audio.{kind}", "file_data": url}
         case {"type": "file", "file": dict(file)}:
-            named = {name: file[name] for name in FILE_FIELDS if isinstance(file.get(name), str)}
-            return {"type": "input_file", **named}
+            file_fields = {name: file[name] for name in FILE_FIELDS if isinstance(file.get(name), str)}
+            return {"type": "input_file", **file_fields}
     if part.get("type") in REASONING_PART_TYPES:
         return _reasoning_text_part(_read_reasoning_text(part))
     return None
@@ -132,7 +132,7 @@ def _text_part(text: str, *, is_answer: bool) -> Part:
     )
 
 
-def _image_detail(image: object) -> str:
+def _read_image_detail(image: object) -> str:
     detail = image.get("detail") if isinstance(image, Mapping) else None
     return detail if detail in IMAGE_DETAILS else "auto"
 

@@ -23,7 +23,7 @@ MAX_ITEMS: Final = 20
 _VALIDATION_ERROR: Final = re.compile(r"^(?P<said>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL)
 
 
-class ParsedItem(msgspec.Struct, frozen=True):
+class ParsedMessage(msgspec.Struct, frozen=True):
     """A chat message made from items, and the items' other fields (`LogMessage.meta["item"]`)."""
 
     body: dict[str, Any]
@@ -34,7 +34,7 @@ class ParsedItem(msgspec.Struct, frozen=True):
         return Message.from_body(self.body)
 
 
-def parse_items(items: Sequence[object], *, open_calls: Collection[str] | None) -> list[ParsedItem]:
+def parse_items(items: Sequence[object], *, open_calls: Collection[str] | None) -> list[ParsedMessage]:
     """Parses items into chat messages.
 
     Args:
@@ -53,9 +53,9 @@ def parse_items(items: Sequence[object], *, open_calls: Collection[str] | None) 
     for index, item in enumerate(items):
         if is_too_deep(item):
             raise InvalidRequest(f"items[{index}] {TOO_DEEP_MESSAGE}", code="invalid_value", param=f"items[{index}]")
-        parser.add_item(_convert_item(item, index), index)
+        parser.add_item(_parse_item_shape(item, index), index)
     parser.finish_answer()
-    return parser.parsed_items
+    return parser.parsed_messages
 
 
 class _AnswerBuilder:
@@ -71,50 +71,52 @@ class _AnswerBuilder:
     def has_only_reasoning(self) -> bool:
         return self.message_item is None and not self.calls
 
-    def build_parsed_item(self) -> ParsedItem:
+    def build_parsed_message(self) -> ParsedMessage:
         body: dict[str, Any] = {"role": "assistant", "content": None}
-        sent: dict[str, Any] = {}
+        item_fields: dict[str, Any] = {}
         if self.message_item is not None:
-            body["content"], sent["message"] = (
-                _convert_content(self.message_item.content),
-                _collect_message_fields(self.message_item),
+            body["content"], item_fields["message"] = (
+                _convert_to_chat_content(self.message_item.content),
+                _extract_extra_message_fields(self.message_item),
             )
         if self.reasoning:
-            body |= _build_reasoning_fields(self.reasoning)
-            sent["reasoning"] = _collect_reasoning_fields(self.reasoning)
+            body |= _build_message_reasoning(self.reasoning)
+            item_fields["reasoning"] = _extract_extra_reasoning_fields(self.reasoning)
         if self.calls:
             body["tool_calls"] = [_build_tool_call(call) for call in self.calls]
-            sent["calls"] = [_collect_item_fields(call, "status", "namespace", "caller") for call in self.calls]
-        return ParsedItem(body, {name: beside for name, beside in sent.items() if any(beside)})
+            item_fields["calls"] = [
+                _extract_named_item_fields(call, "status", "namespace", "caller") for call in self.calls
+            ]
+        return ParsedMessage(body, {name: beside for name, beside in item_fields.items() if any(beside)})
 
 
 class _ItemParser:
     """Collects chat messages from items, and the assistant message to which the next items may belong."""
 
     def __init__(self, open_calls: Collection[str] | None) -> None:
-        self.parsed_items: list[ParsedItem] = []
+        self.parsed_messages: list[ParsedMessage] = []
         self._open_calls = open_calls
         self._answer_builder: _AnswerBuilder | None = None
 
     def add_item(self, item: ItemShape, index: int) -> None:
         match item:
             case Reasoning():
-                self._answer_for_reasoning(index).reasoning.append(item)
+                self._open_answer_for_reasoning(index).reasoning.append(item)
             case MessageItem(role="assistant"):
-                self._answer_for_message(index).message_item = item
+                self._open_answer_for_message(index).message_item = item
             case Call() | CustomCall():
-                self._current_answer(index).calls.append(item)
+                self._ensure_answer_builder(index).calls.append(item)
             case MessageItem():
                 self.finish_answer()
                 self._open_calls = ()
-                body = {"role": item.role, "content": _convert_content(item.content)}
-                self._add_parsed_item(body, {"message": _collect_message_fields(item)})
+                body = {"role": item.role, "content": _convert_to_chat_content(item.content)}
+                self._add_parsed_message(body, {"message": _extract_extra_message_fields(item)})
             case Result():
                 self.finish_answer()
                 self._check_call_exists(item, index)
-                body = {"role": "tool", "tool_call_id": item.call_id, "content": _convert_content(item.output)}
-                beside = _collect_item_fields(item, "status", "name", "namespace", "caller")
-                self._add_parsed_item(body, {"output": beside})
+                body = {"role": "tool", "tool_call_id": item.call_id, "content": _convert_to_chat_content(item.output)}
+                item_fields = _extract_named_item_fields(item, "status", "name", "namespace", "caller")
+                self._add_parsed_message(body, {"output": item_fields})
 
     def finish_answer(self) -> None:
         """Completes the current assistant message, if there is one."""
@@ -129,24 +131,26 @@ class _ItemParser:
                 param=f"items[{answer.index}]",
             )
         self._open_calls = [call.call_id for call in answer.calls]
-        self.parsed_items.append(answer.build_parsed_item())
+        self.parsed_messages.append(answer.build_parsed_message())
 
-    def _add_parsed_item(self, body: dict[str, Any], sent: dict[str, Any]) -> None:
-        self.parsed_items.append(ParsedItem(body, {name: beside for name, beside in sent.items() if beside}))
+    def _add_parsed_message(self, body: dict[str, Any], item_fields: dict[str, Any]) -> None:
+        self.parsed_messages.append(
+            ParsedMessage(body, {name: beside for name, beside in item_fields.items() if beside})
+        )
 
-    def _current_answer(self, index: int) -> _AnswerBuilder:
+    def _ensure_answer_builder(self, index: int) -> _AnswerBuilder:
         self._answer_builder = self._answer_builder or _AnswerBuilder(index)
         return self._answer_builder
 
-    def _answer_for_reasoning(self, index: int) -> _AnswerBuilder:
+    def _open_answer_for_reasoning(self, index: int) -> _AnswerBuilder:
         if self._answer_builder is not None and not self._answer_builder.has_only_reasoning:
             self.finish_answer()
-        return self._current_answer(index)
+        return self._ensure_answer_builder(index)
 
-    def _answer_for_message(self, index: int) -> _AnswerBuilder:
+    def _open_answer_for_message(self, index: int) -> _AnswerBuilder:
         if self._answer_builder is not None and self._answer_builder.message_item is not None:
             self.finish_answer()
-        return self._current_answer(index)
+        return self._ensure_answer_builder(index)
 
     def _check_call_exists(self, result: Result, index: int) -> None:
         if self._open_calls is not None and result.call_id not in self._open_calls:
@@ -157,47 +161,47 @@ class _ItemParser:
             )
 
 
-def _convert_item(item: object, index: int) -> ItemShape:
+def _parse_item_shape(item: object, index: int) -> ItemShape:
     """Converts an item to the struct of its type.
 
     Raises:
         InvalidRequest: the type is unknown, or a field is invalid.
     """
-    where = f"items[{index}]"
+    location = f"items[{index}]"
     if not isinstance(item, Mapping):
-        raise InvalidRequest(f"{where} must be an object.", code="invalid_type", param=where)
+        raise InvalidRequest(f"{location} must be an object.", code="invalid_type", param=location)
     kind = item.get("type", "message")
     shape = ITEM_SHAPES.get(kind) if isinstance(kind, str) else None
     if shape is None:
-        raise InvalidRequest(_unsupported_item_message(kind, where), code="invalid_value", param=f"{where}.type")
+        raise InvalidRequest(_unsupported_item_message(kind, location), code="invalid_value", param=f"{location}.type")
     try:
         return msgspec.convert(item, shape)
     except msgspec.ValidationError as error:
         said = _VALIDATION_ERROR.match(str(error))
-        place = where + ((said and said["path"]) or "")
+        place = location + ((said and said["path"]) or "")
         raise InvalidRequest(
             f"{place}: {said['said'] if said else error}.", code="invalid_value", param=place
         ) from error
 
 
-def _unsupported_item_message(kind: object, where: str) -> str:
+def _unsupported_item_message(kind: object, location: str) -> str:
     known = ", ".join(ITEM_SHAPES)
     if kind == "compaction":
-        return f"{where}: items of type 'compaction' are made by the gateway itself; these can be added: {known}."
-    return f"{where}: items of type {kind!r} cannot be stored in a log of chat messages; these can be: {known}."
+        return f"{location}: items of type 'compaction' are made by the gateway itself; these can be added: {known}."
+    return f"{location}: items of type {kind!r} cannot be stored in a log of chat messages; these can be: {known}."
 
 
-def _convert_content(content: str | Sequence[Part]) -> str | list[dict[str, Any]]:
+def _convert_to_chat_content(content: str | Sequence[Part]) -> str | list[dict[str, Any]]:
     """Returns content in the form of chat messages; a single text becomes a string."""
     if isinstance(content, str):
         return content
-    parts = [_convert_part(part) for part in content]
+    parts = [_convert_to_chat_part(part) for part in content]
     if not parts:
         return ""
     return str(parts[0]["text"]) if len(parts) == 1 and parts[0].keys() == {"type", "text"} else parts
 
 
-def _convert_part(part: Part) -> dict[str, Any]:
+def _convert_to_chat_part(part: Part) -> dict[str, Any]:
     mark = getattr(part, CACHE_BREAKPOINT_FIELD, None)
     return {**_convert_part_without_cache_mark(part), **({CACHE_BREAKPOINT_FIELD: mark} if mark is not None else {})}
 
@@ -210,60 +214,61 @@ def _convert_part_without_cache_mark(part: Part) -> dict[str, Any]:
             detail = {} if part.detail is None else {"detail": "high" if part.detail == "original" else part.detail}
             return {"type": "image_url", "image_url": {"url": part.image_url, **detail}}
         case InputFile():
-            named = {"file_data": part.file_data, "file_id": part.file_id, "filename": part.filename}
-            return {"type": "file", "file": {name: value for name, value in named.items() if value is not None}}
+            file_fields = {"file_data": part.file_data, "file_id": part.file_id, "filename": part.filename}
+            return {"type": "file", "file": {name: value for name, value in file_fields.items() if value is not None}}
         case InputAudio():
             return {"type": "input_audio", "input_audio": msgspec.to_builtins(part.input_audio)}
     return {"type": "text", "text": part.text}
 
 
-def _collect_message_fields(item: MessageItem) -> dict[str, Any]:
-    beside = _collect_item_fields(item, "status", "phase")
+def _extract_extra_message_fields(item: MessageItem) -> dict[str, Any]:
+    item_fields = _extract_named_item_fields(item, "status", "phase")
     if isinstance(item.content, str):
-        return beside
-    usual = "output_text" if item.role == "assistant" else "input_text"
-    parts = [_collect_part_fields(part, usual) for part in item.content]
-    return {**beside, "content": parts} if any(parts) else beside
+        return item_fields
+    usual_text_type = "output_text" if item.role == "assistant" else "input_text"
+    parts = [_extract_extra_part_fields(part, usual_text_type) for part in item.content]
+    return {**item_fields, "content": parts} if any(parts) else item_fields
 
 
-def _collect_part_fields(part: Part, usual: str) -> dict[str, Any]:
-    """Returns the fields of a part that a chat message's part does not have: a type of text other than `usual`,
+def _extract_extra_part_fields(part: Part, usual_text_type: str) -> dict[str, Any]:
+    """Returns the fields of a part that a chat message's part does not have: a type of text other than
+    `usual_text_type`,
     citations, log probabilities, an image's or a file's detail."""
-    beside: dict[str, Any] = {}
+    part_fields: dict[str, Any] = {}
     kind = part.__struct_config__.tag
-    if isinstance(part, TextShape) and kind != usual:
-        beside["type"] = kind
+    if isinstance(part, TextShape) and kind != usual_text_type:
+        part_fields["type"] = kind
     if isinstance(part, OutputText):
-        beside |= {"annotations": part.annotations} if part.annotations else {}
-        beside |= {"logprobs": part.logprobs} if part.logprobs else {}
+        part_fields |= {"annotations": part.annotations} if part.annotations else {}
+        part_fields |= {"logprobs": part.logprobs} if part.logprobs else {}
     if isinstance(part, InputImage | InputFile) and part.detail in ("original", "low", "high", "auto"):
-        beside |= {"detail": part.detail} if isinstance(part, InputFile) or part.detail == "original" else {}
-    return beside
+        part_fields |= {"detail": part.detail} if isinstance(part, InputFile) or part.detail == "original" else {}
+    return part_fields
 
 
-def _collect_item_fields(item: ItemShape, *names: str) -> dict[str, Any]:
+def _extract_named_item_fields(item: ItemShape, *names: str) -> dict[str, Any]:
     """Returns the named fields of an item that are set. The client's `id` becomes `client_id`, because the gateway
     gives the item an id of its own."""
-    named: Iterator[tuple[str, Any]] = ((name, getattr(item, name, None)) for name in names)
-    beside = {name: value for name, value in named if value is not None}
-    return beside if item.id is None else {**beside, "client_id": item.id}
+    named_values: Iterator[tuple[str, Any]] = ((name, getattr(item, name, None)) for name in names)
+    item_fields = {name: value for name, value in named_values if value is not None}
+    return item_fields if item.id is None else {**item_fields, "client_id": item.id}
 
 
-def _build_reasoning_fields(items: Sequence[Reasoning]) -> dict[str, Any]:
+def _build_message_reasoning(items: Sequence[Reasoning]) -> dict[str, Any]:
     """Returns reasoning text in the field that most models use; encrypted reasoning in OpenRouter's form."""
-    told = [thought.text for item in items for thought in (item.content or item.summary)]
-    if told:
-        return {"reasoning_content": "\n\n".join(told)}
+    texts = [thought.text for item in items for thought in (item.content or item.summary)]
+    if texts:
+        return {"reasoning_content": "\n\n".join(texts)}
     sealed = [{"type": "reasoning.encrypted", "data": item.encrypted_content or ""} for item in items]
     return {"reasoning_details": sealed}
 
 
-def _collect_reasoning_fields(items: Sequence[Reasoning]) -> dict[str, Any]:
-    beside: dict[str, Any] = {"summary": [msgspec.to_builtins(one) for item in items for one in item.summary]}
-    beside["content"] = [msgspec.to_builtins(one) for item in items for one in item.content or ()]
+def _extract_extra_reasoning_fields(items: Sequence[Reasoning]) -> dict[str, Any]:
+    item_fields: dict[str, Any] = {"summary": [msgspec.to_builtins(one) for item in items for one in item.summary]}
+    item_fields["content"] = [msgspec.to_builtins(one) for item in items for one in item.content or ()]
     for item in items:
-        beside |= _collect_item_fields(item, "status", "encrypted_content")
-    return beside
+        item_fields |= _extract_named_item_fields(item, "status", "encrypted_content")
+    return item_fields
 
 
 def _build_tool_call(call: Call | CustomCall) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from app.context.plan.summary_chain import find_active_chain
+from app.context.plan.summary_chain import find_chain_and_folds
 from app.conversation.message_checks import TOOL_ROLES
 from app.conversation.messages import Conversation, LogMessage, Summary
 from app.conversations.history.conversation_records import ConversationRecords
@@ -55,15 +55,15 @@ class ItemReader:
         Raises:
             ItemNotFound: there is no item `query.after`.
         """
-        summaries = await self._read_summaries(conversation)
-        position = None if query.after is None else await self._find_position(conversation, summaries, query.after)
-        found: list[Item] = []
+        summaries = await self._read_active_summaries(conversation)
+        position = None if query.after is None else await self._find_item_position(conversation, summaries, query.after)
+        items: list[Item] = []
         async for at, item in self._stream_items(conversation, summaries, query, position):
             if position is None or (at < position if query.descending else at > position):
-                found.append(item)
-                if len(found) > query.limit:
-                    return found[:-1], True
-        return found, False
+                items.append(item)
+                if len(items) > query.limit:
+                    return items[:-1], True
+        return items, False
 
     async def find_item(self, conversation: Conversation, item_id: str) -> Item:
         """Returns the item with this id.
@@ -74,16 +74,19 @@ class ItemReader:
         if (index := find_instruction_index(conversation, item_id)) is not None:
             return build_instruction_items(conversation)[index]
         if parse_item_id(item_id) is None:
-            summaries = await self._read_summaries(conversation)
-            named = [chunk for chunk in summaries if chunk.id == item_id]
-            found = [build_compaction_item(chunk) for chunk in await self._read_summary_texts(conversation, named)]
+            summaries = await self._read_active_summaries(conversation)
+            matching_summaries = [chunk for chunk in summaries if chunk.id == item_id]
+            matching_items = [
+                build_compaction_item(chunk)
+                for chunk in await self._read_summary_texts(conversation, matching_summaries)
+            ]
         else:
             entry, _ = await self._records.find_message(conversation, item_id)
-            calls = await self._find_calls(conversation, [entry])
-            found = [item for item in build_items(entry, call=calls[0]) if item["id"] == item_id]
-        if not found:
+            calls = await self._find_call_messages(conversation, [entry])
+            matching_items = [item for item in build_items(entry, call=calls[0]) if item["id"] == item_id]
+        if not matching_items:
             raise _item_not_found_error(conversation, item_id)
-        return found[0]
+        return matching_items[0]
 
     async def _stream_items(
         self, conversation: Conversation, summaries: Sequence[Summary], query: ItemQuery, position: ItemPosition | None
@@ -96,55 +99,59 @@ class ItemReader:
         if query.descending:
             end = conversation.head_seq + 1 if position is None else position[0] + 1
             for to_seq in range(end, 0, -size):
-                for found in reversed(
+                for positioned_items in reversed(
                     await self._read_item_range(conversation, summaries, max(0, to_seq - size), to_seq)
                 ):
-                    yield found
-            for found in reversed(instructions):
-                yield found
+                    yield positioned_items
+            for positioned_items in reversed(instructions):
+                yield positioned_items
         else:
-            for found in instructions:
-                yield found
+            for positioned_items in instructions:
+                yield positioned_items
             for from_seq in range(0 if position is None else max(0, position[0]), conversation.head_seq + 1, size):
-                for found in await self._read_item_range(conversation, summaries, from_seq, from_seq + size):
-                    yield found
+                for positioned_items in await self._read_item_range(conversation, summaries, from_seq, from_seq + size):
+                    yield positioned_items
 
     async def _read_item_range(
         self, conversation: Conversation, summaries: Sequence[Summary], from_seq: int, to_seq: int
     ) -> list[tuple[ItemPosition, Item]]:
         entries = await self._store.read_log(conversation, from_seq, min(to_seq, conversation.head_seq + 1))
         ending = [chunk for chunk in summaries if from_seq < chunk.to_seq <= to_seq]
-        shown = await self._read_summary_texts(conversation, ending)
-        found: list[tuple[ItemPosition, Item]] = []
-        for entry, call in zip(entries, await self._find_calls(conversation, entries), strict=True):
+        shown_summaries = await self._read_summary_texts(conversation, ending)
+        positioned_items: list[tuple[ItemPosition, Item]] = []
+        for entry, call in zip(entries, await self._find_call_messages(conversation, entries), strict=True):
             for item in build_items(entry, call=call):
                 place = parse_item_id(item["id"])
                 assert place is not None
-                found.append(((entry.seq, place.part), item))
-            found += [
-                (_summary_position(chunk), build_compaction_item(chunk))
-                for chunk in shown
+                positioned_items.append(((entry.seq, place.part), item))
+            positioned_items += [
+                (_summary_item_position(chunk), build_compaction_item(chunk))
+                for chunk in shown_summaries
                 if chunk.to_seq == entry.seq + 1
             ]
-        return sorted(found, key=lambda one: one[0])
+        return sorted(positioned_items, key=lambda one: one[0])
 
-    async def _find_calls(self, conversation: Conversation, entries: Sequence[LogMessage]) -> list[LogMessage | None]:
+    async def _find_call_messages(
+        self, conversation: Conversation, entries: Sequence[LogMessage]
+    ) -> list[LogMessage | None]:
         """Returns for each message the one with the tool call that it answers; None for other messages, or if the call
         is too far back."""
-        before: list[LogMessage] = []
+        earlier_entries: list[LogMessage] = []
         if entries and entries[0].message.role in TOOL_ROLES:
-            first = entries[0].seq
-            before = await self._store.read_log(conversation, max(0, first - MAX_ROUND_MESSAGES), first)
+            first_seq = entries[0].seq
+            earlier_entries = await self._store.read_log(
+                conversation, max(0, first_seq - MAX_ROUND_MESSAGES), first_seq
+            )
         calls: list[LogMessage | None] = []
         call: LogMessage | None = None
-        for entry in (*before, *entries):
+        for entry in (*earlier_entries, *entries):
             if entry.message.role not in TOOL_ROLES:
                 call = entry
             near = call is not None and 0 < entry.seq - call.seq <= MAX_ROUND_MESSAGES
             calls.append(call if near else None)
-        return calls[len(before) :]
+        return calls[len(earlier_entries) :]
 
-    async def _read_summaries(self, conversation: Conversation) -> list[Summary]:
+    async def _read_active_summaries(self, conversation: Conversation) -> list[Summary]:
         """Returns the summaries that views are built with, without texts, ordered by the end of their range.
 
         They include the summaries of policies that add one to another, and of those that replace one by a longer one.
@@ -153,27 +160,27 @@ class ItemReader:
             tenant=conversation.tenant, root=conversation.root, path=conversation.lineage_with_self, with_texts=False
         )
         omitted = await read_omitted_seqs(self._store, conversation)
-        chain, _ = find_active_chain(stored, omitted_seqs=omitted)
-        replacing, _ = find_active_chain([chunk for chunk in stored if not chunk.folds], are_replacing=True)
-        shown = {chunk.id: chunk for chunk in (*chain, *replacing)}
-        return sorted(shown.values(), key=_summary_position)
+        chain, _ = find_chain_and_folds(stored, omitted_seqs=omitted)
+        replacing, _ = find_chain_and_folds([chunk for chunk in stored if not chunk.folds], are_replacing=True)
+        summaries_by_id = {chunk.id: chunk for chunk in (*chain, *replacing)}
+        return sorted(summaries_by_id.values(), key=_summary_item_position)
 
     async def _read_summary_texts(self, conversation: Conversation, summaries: Sequence[Summary]) -> list[Summary]:
         """Returns the summaries with their texts, without those that were deleted meanwhile."""
         if not summaries:
             return []
-        ends = list({chunk.to_link for chunk in summaries})
-        stored = await self._store.find_summaries(tenant=conversation.tenant, root=conversation.root, links=ends)
+        end_links = list({chunk.to_link for chunk in summaries})
+        stored = await self._store.find_summaries(tenant=conversation.tenant, root=conversation.root, links=end_links)
         known = {chunk.id: chunk for chunk in stored}
         return [known[chunk.id] for chunk in summaries if chunk.id in known]
 
-    async def _find_position(
+    async def _find_item_position(
         self, conversation: Conversation, summaries: Sequence[Summary], item_id: str
     ) -> ItemPosition:
         if (index := find_instruction_index(conversation, item_id)) is not None:
             return INSTRUCTIONS_SEQ, index
         if parse_item_id(item_id) is None:
-            place = next((_summary_position(chunk) for chunk in summaries if chunk.id == item_id), None)
+            place = next((_summary_item_position(chunk) for chunk in summaries if chunk.id == item_id), None)
             if place is None:
                 raise _item_not_found_error(conversation, item_id)
             return place
@@ -181,9 +188,9 @@ class ItemReader:
         return entry.seq, part
 
 
-def _summary_position(chunk: Summary) -> ItemPosition:
+def _summary_item_position(summary: Summary) -> ItemPosition:
     """Returns the position of a summary. Of two that end at the same message the shorter one comes first."""
-    return chunk.to_seq - 1, AFTER_ALL_PARTS - chunk.from_seq
+    return summary.to_seq - 1, AFTER_ALL_PARTS - summary.from_seq
 
 
 def _item_not_found_error(conversation: Conversation, item_id: str) -> ItemNotFound:

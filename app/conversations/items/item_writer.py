@@ -12,7 +12,7 @@ from app.conversation.identity import LinkPosition, compute_family_root, compute
 from app.conversation.message_checks import INSTRUCTION_ROLES, TOOL_ROLES, may_precede_tool_result
 from app.conversation.messages import Conversation, LogMessage, Message
 from app.conversations.history.conversation_records import ConversationRecords
-from app.conversations.items.item_parser import ParsedItem, parse_items
+from app.conversations.items.item_parser import ParsedMessage, parse_items
 from app.conversations.items.items import ITEM_FIELDS, Item, build_instruction_items, build_items
 from app.errors import ConversationBusy
 from app.pipeline.chat_request import Caller
@@ -63,7 +63,7 @@ class ItemWriter:
         incoming = parse_items(items, open_calls=())
         tenant, start = caller.tenant, compute_start_position(caller.tenant)
         empty = replace(build_empty_conversation(tenant, self._encoding), metadata=metadata)
-        conversation, entries = await self._build_entries(empty, incoming)
+        conversation, entries = await self._prepare_append(empty, incoming)
         # An empty log has no first message to derive the family's root from, so it gets a random one.
         if conversation.head_link == start.link:
             root = compute_family_root(tenant, self._random_bytes(len(start.link)))
@@ -98,7 +98,7 @@ class ItemWriter:
         for _ in range(MAX_ATTEMPTS):
             async with self._leases.hold_lease(conversation.root, conversation.id, self._wait_seconds) as lease:
                 before = await self._records.find_conversation(caller, conversation.id)
-                before_retry = await self._find_conversation_before_items(before, items) if is_retry else None
+                before_retry = await self._restore_conversation_before_items(before, items) if is_retry else None
                 if before_retry is not None:
                     return before, await self._read_added_items(before_retry, before)
                 try:
@@ -110,19 +110,27 @@ class ItemWriter:
             return after, await self._read_added_items(before, after)
         raise _conversation_busy_error()
 
-    async def _append_items(self, before: Conversation, items: Sequence[object], lease: Lease) -> Conversation:
-        incoming = parse_items(items, open_calls=await self._find_open_call_ids(before))
-        after, entries = await self._build_entries(before, incoming)
+    async def _append_items(
+        self, conversation_before: Conversation, items: Sequence[object], lease: Lease
+    ) -> Conversation:
+        incoming = parse_items(items, open_calls=await self._find_open_call_ids(conversation_before))
+        conversation_after, entries = await self._prepare_append(conversation_before, incoming)
         await self._store.append(
-            LogAppend(conversation=after, after_seq=before.head_seq, messages=entries, fence=lease, releases_lease=True)
+            LogAppend(
+                conversation=conversation_after,
+                after_seq=conversation_before.head_seq,
+                messages=entries,
+                fence=lease,
+                releases_lease=True,
+            )
         )
         self._leases.forget_released_lease(lease)
-        return after
+        return conversation_after
 
     async def _read_added_items(self, before: Conversation, after: Conversation) -> list[Item]:
         """Returns the items that `after` has and `before` does not."""
-        first = len(before.state.get(STORED_INSTRUCTIONS, ()))
-        items = build_instruction_items(after)[first:]
+        instruction_count = len(before.state.get(STORED_INSTRUCTIONS, ()))
+        items = build_instruction_items(after)[instruction_count:]
         call: LogMessage | None = None
         last_call = before.head_seq + 1 - (MAX_ROUND_MESSAGES if before.state.get(OPEN_TOOL_CALLS) else 0)
         for entry in await self._store.read_log(after, max(0, last_call), after.head_seq + 1):
@@ -131,22 +139,26 @@ class ItemWriter:
                 items += build_items(entry, call=call)
         return items
 
-    async def _find_conversation_before_items(self, now: Conversation, items: Sequence[object]) -> Conversation | None:
+    async def _restore_conversation_before_items(
+        self, conversation: Conversation, items: Sequence[object]
+    ) -> Conversation | None:
         """Returns the conversation as it was before these items were added; None if its log does not end with them."""
         raws = [one.message.raw for one in parse_items(items, open_calls=None)]
-        told = [raw.encode() for raw in now.state.get(STORED_INSTRUCTIONS, ())]
-        after_head = now.head_seq + 1
-        tail = await self._store.read_log(now, max(0, after_head - len(raws)), after_head)
+        stored_instructions = [raw.encode() for raw in conversation.state.get(STORED_INSTRUCTIONS, ())]
+        after_head = conversation.head_seq + 1
+        tail = await self._store.read_log(conversation, max(0, after_head - len(raws)), after_head)
         logged = [entry.message.raw for entry in tail]
-        if [*told, *logged][-len(raws) :] != raws:
+        if [*stored_instructions, *logged][-len(raws) :] != raws:
             return None
-        as_told = len(raws) - len(logged)
+        instruction_count = len(raws) - len(logged)
         state = {
-            **now.state,
-            STORED_INSTRUCTIONS: now.state.get(STORED_INSTRUCTIONS, ())[: len(told) - as_told],
+            **conversation.state,
+            STORED_INSTRUCTIONS: conversation.state.get(STORED_INSTRUCTIONS, ())[
+                : len(stored_instructions) - instruction_count
+            ],
             OPEN_TOOL_CALLS: True,
         }
-        return replace(now, head_seq=now.head_seq - len(logged), state=state)
+        return replace(conversation, head_seq=conversation.head_seq - len(logged), state=state)
 
     async def _find_open_call_ids(self, conversation: Conversation) -> Collection[str] | None:
         """Returns the ids of the calls at the end of the log; None if they have no ids, so that any result may
@@ -162,21 +174,21 @@ class ItemWriter:
                 return [one for one in ids if isinstance(one, str)] if all(ids) else None
         return None
 
-    async def _build_entries(
-        self, before: Conversation, incoming: Sequence[ParsedItem]
+    async def _prepare_append(
+        self, before: Conversation, incoming: Sequence[ParsedMessage]
     ) -> tuple[Conversation, list[LogMessage]]:
         """Returns the conversation with the messages appended, and their log entries."""
         messages = [one.message for one in incoming]
         # Instructions at the beginning are no part of the log: they are kept in the state, as those of a request are.
-        first = _count_leading_instructions(messages) if before.head_seq < 0 else 0
+        instruction_count = _count_leading_instructions(messages) if before.head_seq < 0 else 0
         state = dict(before.state)
-        if first:
-            told = [message.raw.decode() for message in messages[:first]]
-            state[STORED_INSTRUCTIONS] = [*state.get(STORED_INSTRUCTIONS, ()), *told]
-        entries = await build_log_entries(before, messages[first:], self._message_counter)
+        if instruction_count:
+            instructions = [message.raw.decode() for message in messages[:instruction_count]]
+            state[STORED_INSTRUCTIONS] = [*state.get(STORED_INSTRUCTIONS, ()), *instructions]
+        entries = await build_log_entries(before, messages[instruction_count:], self._message_counter)
         entries = [
             replace(entry, meta={ITEM_FIELDS: one.item_fields}) if one.item_fields else entry
-            for entry, one in zip(entries, incoming[first:], strict=True)
+            for entry, one in zip(entries, incoming[instruction_count:], strict=True)
         ]
         if not entries:
             return replace(before, state=state), []
@@ -186,8 +198,8 @@ class ItemWriter:
 
 
 def _count_leading_instructions(messages: Sequence[Message]) -> int:
-    first = next((index for index, one in enumerate(messages) if one.role not in INSTRUCTION_ROLES), None)
-    return len(messages) if first is None else first
+    instruction_count = next((index for index, one in enumerate(messages) if one.role not in INSTRUCTION_ROLES), None)
+    return len(messages) if instruction_count is None else instruction_count
 
 
 def _conversation_busy_error() -> ConversationBusy:

@@ -45,7 +45,7 @@ class ParsedItemId(msgspec.Struct, frozen=True):
     """The first `LINK_HEX_CHARS` hex digits of the message's link."""
     part: int
 
-    def is_id_of(self, entry: LogMessage) -> bool:
+    def matches_message(self, entry: LogMessage) -> bool:
         """Returns whether this id names an item of the message."""
         return entry.seq == self.seq and entry.link.hex().startswith(self.link_start)
 
@@ -57,8 +57,8 @@ def build_item_id(kind: ItemKind, entry: LogMessage, part: int) -> str:
 
 def parse_item_id(text: str) -> ParsedItemId | None:
     """Parses the id of a message's item; None for any other id."""
-    found = _ITEM_ID.fullmatch(text)
-    return ParsedItemId(int(found[1], 16), found[2], int(found[3], 16)) if found else None
+    match = _ITEM_ID.fullmatch(text)
+    return ParsedItemId(int(match[1], 16), match[2], int(match[3], 16)) if match else None
 
 
 def build_items(entry: LogMessage, *, call: LogMessage | None = None, with_deleted: bool = False) -> list[Item]:
@@ -79,13 +79,13 @@ def build_items(entry: LogMessage, *, call: LogMessage | None = None, with_delet
 
 def find_message_item_id(entry: LogMessage) -> str:
     """Returns the id of a message's `message` item; of its first item if it has none."""
-    if _is_plain_text(entry.message):
+    if _begins_with_message_item(entry.message):
         return build_item_id("msg", entry, 0)
     items = build_items(entry, with_deleted=True)
     return str(next((item["id"] for item in items if item["type"] == "message"), items[0]["id"]))
 
 
-def _is_plain_text(message: Message) -> bool:
+def _begins_with_message_item(message: Message) -> bool:
     """Returns whether a message's first item is certainly a `message` item. That is so for nearly all messages, and
     their ids are then made without building items."""
     content = message.body.get("content")
@@ -99,7 +99,7 @@ def build_instruction_items(conversation: Conversation) -> list[Item]:
     items = []
     for index, raw in enumerate(conversation.state.get(STORED_INSTRUCTIONS, ())):
         body = Message(raw.encode()).body
-        items.append({"id": _build_instruction_id(index, raw), **_message_fields(body), "status": "completed"})
+        items.append({"id": _build_instruction_id(index, raw), **_build_message_fields(body), "status": "completed"})
     return items
 
 
@@ -109,20 +109,20 @@ def find_instruction_index(conversation: Conversation, item_id: str) -> int | No
     return next((index for index, raw in enumerate(raws) if _build_instruction_id(index, raw) == item_id), None)
 
 
-def build_compaction_item(chunk: Summary) -> Item:
+def build_compaction_item(summary: Summary) -> Item:
     """Builds OpenAI's `compaction` item from a summary. Its text is not encrypted: whoever may read the conversation
     may read it."""
     return {
-        "id": chunk.id,
+        "id": summary.id,
         "type": "compaction",
-        "encrypted_content": chunk.text,
-        "text": chunk.text,
-        "from_seq": chunk.from_seq,
-        "to_seq": chunk.to_seq,
-        "through_turn": chunk.through_turn,
-        "tokens": chunk.tokens,
-        "kind": chunk.kind,
-        "created_at": int(chunk.created_at.timestamp()),
+        "encrypted_content": summary.text,
+        "text": summary.text,
+        "from_seq": summary.from_seq,
+        "to_seq": summary.to_seq,
+        "through_turn": summary.through_turn,
+        "tokens": summary.tokens,
+        "kind": summary.kind,
+        "created_at": int(summary.created_at.timestamp()),
     }
 
 
@@ -130,44 +130,50 @@ def _build_instruction_id(index: int, raw: str) -> str:
     return f"msg_i{index:04x}{hashlib.sha256(raw.encode()).hexdigest()[:LINK_HEX_CHARS]}"
 
 
-def _assign_item_ids(entry: LogMessage, made: Sequence[tuple[ItemKind, Item]]) -> list[Item]:
+def _assign_item_ids(entry: LogMessage, kinds_and_items: Sequence[tuple[ItemKind, Item]]) -> list[Item]:
     created = {"created_at": int(entry.created_at.timestamp())} if entry.created_at else {}
-    return [{"id": build_item_id(kind, entry, part), **item, **created} for part, (kind, item) in enumerate(made)]
+    return [
+        {"id": build_item_id(kind, entry, part), **item, **created} for part, (kind, item) in enumerate(kinds_and_items)
+    ]
 
 
 def _build_message_items(entry: LogMessage) -> list[tuple[ItemKind, Item]]:
-    body, sent = entry.message.body, _read_item_fields(entry)
+    body, client_fields = entry.message.body, _read_client_item_fields(entry)
     status = "incomplete" if entry.incomplete else "completed"
-    made: list[tuple[ItemKind, Item]] = []
+    kinds_and_items: list[tuple[ItemKind, Item]] = []
     if body.get("role") == "assistant" and (reasoning := build_reasoning_fields(body)) is not None:
-        made.append(("rs", {"type": "reasoning", **reasoning, "status": status, **sent.get("reasoning", {})}))
-    calls = _build_call_items(entry, sent, status)
-    said = _message_fields(body)
-    if said["content"] or not (made or calls):
-        made.append(("msg", _add_item_fields({**said, "status": status}, sent.get("message", {}))))
-    return made + calls
+        kinds_and_items.append(
+            ("rs", {"type": "reasoning", **reasoning, "status": status, **client_fields.get("reasoning", {})})
+        )
+    calls = _build_call_items(entry, client_fields, status)
+    said = _build_message_fields(body)
+    if said["content"] or not (kinds_and_items or calls):
+        kinds_and_items.append(
+            ("msg", _add_client_item_fields({**said, "status": status}, client_fields.get("message", {})))
+        )
+    return kinds_and_items + calls
 
 
-def _message_fields(body: Mapping[str, Any]) -> Item:
+def _build_message_fields(body: Mapping[str, Any]) -> Item:
     role = body.get("role")
-    beside = {name: body[name] for name in ("name", "audio") if body.get(name)}
+    further_fields = {name: body[name] for name in ("name", "audio") if body.get(name)}
     return {
         "type": "message",
         "role": role if role in ITEM_ROLES else "unknown",
         "content": build_message_parts(body),
-        **beside,
+        **further_fields,
     }
 
 
-def _add_item_fields(item: Item, sent: Mapping[str, Any]) -> Item:
+def _add_client_item_fields(item: Item, client_fields: Mapping[str, Any]) -> Item:
     """Adds the client's other fields to an item and its parts."""
-    parts = sent.get("content", ())
+    parts = client_fields.get("content", ())
     # A redaction may have changed the content; then the client's fields fit no part any more.
     if len(parts) == len(item["content"]):
         item["content"] = [
             _drop_foreign_annotations({**part, **more}) for part, more in zip(item["content"], parts, strict=True)
         ]
-    return {**item, **{name: value for name, value in sent.items() if name != "content"}}
+    return {**item, **{name: value for name, value in client_fields.items() if name != "content"}}
 
 
 def _drop_foreign_annotations(part: Item) -> Item:
@@ -175,37 +181,39 @@ def _drop_foreign_annotations(part: Item) -> Item:
     return part if part["type"] == "output_text" else {name: part[name] for name in part if name != "annotations"}
 
 
-def _build_call_items(entry: LogMessage, sent: Mapping[str, Any], status: str) -> list[tuple[ItemKind, Item]]:
+def _build_call_items(entry: LogMessage, client_fields: Mapping[str, Any], status: str) -> list[tuple[ItemKind, Item]]:
     if entry.message.role != "assistant":
         return []
     calls = entry.message.tool_calls
-    beside = sent.get("calls", ())
-    more = beside if len(beside) == len(calls) else [{}] * len(calls)
+    call_fields = client_fields.get("calls", ())
+    more = call_fields if len(call_fields) == len(calls) else [{}] * len(calls)
     return [_build_call_item(call, entry.seq, index, status, more[index]) for index, call in enumerate(calls)]
 
 
-def _build_call_item(call: Any, seq: int, index: int, status: str, sent: Mapping[str, Any]) -> tuple[ItemKind, Item]:
+def _build_call_item(
+    call: Any, seq: int, index: int, status: str, client_fields: Mapping[str, Any]
+) -> tuple[ItemKind, Item]:
     fields = call if isinstance(call, Mapping) else {}
     call_id = fields.get("id")
-    named = {"call_id": call_id if isinstance(call_id, str) else generate_call_id(seq, index)}
+    call_id_field = {"call_id": call_id if isinstance(call_id, str) else derive_call_id(seq, index)}
     custom = fields.get("custom")
     if isinstance(custom, Mapping):
-        made = {
+        custom_call_item = {
             "type": "custom_tool_call",
-            **named,
+            **call_id_field,
             "name": _to_text(custom.get("name")),
             "input": _to_text(custom.get("input")),
         }
-        return "ctc", {**made, "status": status, **sent}
+        return "ctc", {**custom_call_item, "status": status, **client_fields}
     function = fields.get("function")
     if isinstance(function, Mapping):
-        told = {"name": _to_text(function.get("name")), "arguments": _to_text(function.get("arguments"))}
+        name_and_arguments = {"name": _to_text(function.get("name")), "arguments": _to_text(function.get("arguments"))}
     else:
-        told = {"name": _to_text(fields.get("type")), "arguments": _to_text(call)}
-    return "fc", {"type": "function_call", **named, **told, "status": status, **sent}
+        name_and_arguments = {"name": _to_text(fields.get("type")), "arguments": _to_text(call)}
+    return "fc", {"type": "function_call", **call_id_field, **name_and_arguments, "status": status, **client_fields}
 
 
-def generate_call_id(seq: int, index: int = 0) -> str:
+def derive_call_id(seq: int, index: int = 0) -> str:
     """Makes an id for a call without one, such as the deprecated `function_call`."""
     return f"call_{seq:08x}{index:02x}"
 
@@ -215,7 +223,7 @@ def _build_tool_result_items(entry: LogMessage, call: LogMessage | None) -> list
     calls: Sequence[object] = call.message.tool_calls if call is not None else ()
     call_id = body.get("tool_call_id")
     if not isinstance(call_id, str):
-        call_id = generate_call_id(call.seq) if call is not None else None
+        call_id = derive_call_id(call.seq) if call is not None else None
     customs = [one.get("id") for one in calls if isinstance(one, Mapping) and isinstance(one.get("custom"), Mapping)]
     is_custom = call_id is not None and call_id in customs
     item: Item = {
@@ -226,10 +234,10 @@ def _build_tool_result_items(entry: LogMessage, call: LogMessage | None) -> list
     }
     if isinstance(body.get("name"), str):
         item["name"] = body["name"]
-    return [("fco", {**item, **_read_item_fields(entry).get("output", {})})]
+    return [("fco", {**item, **_read_client_item_fields(entry).get("output", {})})]
 
 
-def _read_item_fields(entry: LogMessage) -> Mapping[str, Any]:
+def _read_client_item_fields(entry: LogMessage) -> Mapping[str, Any]:
     return (entry.meta or {}).get(ITEM_FIELDS) or {}
 
 

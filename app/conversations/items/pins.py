@@ -12,7 +12,7 @@ from app.conversation.messages import Conversation
 from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.items.item_reader import ItemReader
 from app.conversations.items.items import find_instruction_index
-from app.conversations.views.stored_turn import StoredTurnBuilder, StoredTurnRequest, build_resolved_request
+from app.conversations.views.stored_turn import StoredTurnBuilder, StoredTurnRequest, build_bare_resolved_request
 from app.conversations.views.view_objects import build_pin_object
 from app.errors import ConversationBusy
 from app.pipeline.chat_request import Caller
@@ -58,12 +58,12 @@ class PinStore:
         """
         conversation = await self._records.find_conversation(caller, conversation_id)
         last = -1 if after is None else (await self._records.find_message(conversation, after))[0].seq
-        wanted = [pin for pin in decode_pins(conversation.marks) if pin.from_seq > last]
+        later_pins = [pin for pin in decode_pins(conversation.marks) if pin.from_seq > last]
         pin_objects = []
-        for pin in wanted[:limit]:
+        for pin in later_pins[:limit]:
             entries = await self._store.read_log(conversation, pin.from_seq, pin.to_seq)
             pin_objects.append(build_pin_object(pin, entries))
-        return pin_objects, len(wanted) > limit
+        return pin_objects, len(later_pins) > limit
 
     async def pin_item(self, caller: Caller, conversation_id: str, item_id: str) -> dict[str, Any]:
         """Pins the round of an item, unless it is pinned already.
@@ -79,10 +79,10 @@ class PinStore:
         for _ in range(MAX_ATTEMPTS):
             conversation, item, seq = await self._find_item(caller, conversation_id, item_id)
             pins = decode_pins(conversation.marks)
-            if seq is not None and not any(_covers_seq(pin, seq) for pin in pins):
-                new = await self._pinning.find_round(build_resolved_request(conversation), seq)
-                others = [pin for pin in pins if not _covers_seq(new, pin.from_seq)]
-                all_pins = tuple(sorted((*others, new), key=lambda pin: pin.from_seq))
+            if seq is not None and not any(_pin_covers_seq(pin, seq) for pin in pins):
+                new = await self._pinning.build_round_pin(build_bare_resolved_request(conversation), seq)
+                other_pins = [pin for pin in pins if not _pin_covers_seq(new, pin.from_seq)]
+                all_pins = tuple(sorted((*other_pins, new), key=lambda pin: pin.from_seq))
                 await self._check_pin_share(caller, conversation, all_pins)
                 if not await self._try_store_pins(conversation, all_pins):
                     continue
@@ -104,7 +104,7 @@ class PinStore:
             if seq is None:
                 return {**item, "pinned": True}
             pins = decode_pins(conversation.marks)
-            remaining_pins = [pin for pin in pins if not _covers_seq(pin, seq)]
+            remaining_pins = [pin for pin in pins if not _pin_covers_seq(pin, seq)]
             if len(remaining_pins) == len(pins) or await self._try_store_pins(conversation, remaining_pins):
                 return {**item, "pinned": False}
         raise _conversation_busy_error(conversation_id)
@@ -139,7 +139,7 @@ class PinStore:
         return True
 
 
-def _covers_seq(pin: Pin, seq: int) -> bool:
+def _pin_covers_seq(pin: Pin, seq: int) -> bool:
     return pin.from_seq <= seq < pin.to_seq
 
 

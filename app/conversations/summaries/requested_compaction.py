@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from app.context.plan.outline import make_last_view
 from app.conversation.messages import Conversation, Summary
 from app.conversations.history.conversation_records import ConversationRecords
-from app.conversations.items.item_ids import read_range_item_ids
+from app.conversations.items.item_ids import read_boundary_item_ids
 from app.conversations.views.stored_turn import (
     StoredTurnBuilder,
     StoredTurnRequest,
-    build_resolved_request,
+    build_bare_resolved_request,
     check_policy_summarizes,
 )
 from app.conversations.views.view_objects import build_range_objects, build_summary_object
@@ -107,15 +107,15 @@ class RequestedCompactions:
         conversation = await self._records.find_conversation(caller, conversation_id)
         planned = await self._plan_compaction(caller, conversation, query)
         plan, budget = planned.view.plan, planned.view.budget
-        ends = await read_range_item_ids(
+        item_ids = await read_boundary_item_ids(
             self._store, conversation, [(one.from_seq, one.to_seq) for one in plan.to_summarize]
         )
         expected = [note.facts["expected_tokens"] for note in plan.notes if note.code == "compaction_needed"]
         after_tokens = budget.calibrate_tokens(int(expected[0]) if expected else plan.prompt_tokens)
         return {
-            **_common_fields(conversation, planned.turn),
+            **_common_compaction_fields(conversation, planned.turn),
             "dry_run": True,
-            "to_summarize": build_range_objects(plan, ends),
+            "to_summarize": build_range_objects(plan, item_ids),
             "tokens_before": planned.tokens_before,
             "tokens_after": after_tokens,
             **({} if plan.to_summarize else {"reason": NOTHING_TO_COMPACT}),
@@ -135,11 +135,13 @@ class RequestedCompactions:
         """
         stack = AsyncExitStack()
         try:
-            found = await self._records.find_conversation(caller, conversation_id)
-            held = self._leases.hold_lease(found.root, found.id, self._wait_seconds)
-            lease = await stack.enter_async_context(held)
+            conversation_before = await self._records.find_conversation(caller, conversation_id)
+            lease_context = self._leases.hold_lease(
+                conversation_before.root, conversation_before.id, self._wait_seconds
+            )
+            lease = await stack.enter_async_context(lease_context)
             # Read again under the lease: a turn may have been appended meanwhile.
-            conversation = await self._records.find_conversation(caller, found.id)
+            conversation = await self._records.find_conversation(caller, conversation_before.id)
             planned = await self._plan_compaction(caller, conversation, query)
             turn = replace(planned.turn, resolved_request=replace(planned.turn.resolved_request, lease=lease))
             view = planned.view
@@ -148,7 +150,7 @@ class RequestedCompactions:
                 clock=self._clock,
                 ranges=len(view.plan.to_summarize),
                 window=view.budget.window,
-                input_tokens=view.uncompacted_tokens,
+                input_tokens=view.tokens_before_compaction,
                 started_at=self._clock(),
             )
         except BaseException:  # a cancellation, too: the lease must be released
@@ -160,7 +162,7 @@ class RequestedCompactions:
     async def _plan_compaction(
         self, caller: Caller, conversation: Conversation, query: CompactionQuery
     ) -> _PlannedCompaction:
-        asked = StoredTurnRequest(
+        turn_request = StoredTurnRequest(
             model=query.model,
             policy=query.policy,
             summarize="now",
@@ -169,13 +171,13 @@ class RequestedCompactions:
             if query.through_item
             else None,
         )
-        turn = await self._stored_turns.build_turn(caller, conversation, asked)
+        turn = await self._stored_turns.build_turn(caller, conversation, turn_request)
         self._check_model(caller, turn.request.model)
         check_policy_summarizes(turn.policy)
         budget = self._view_builder.compute_budget(turn)
-        now = await self._view_builder.plan_view(turn, budget, summarize="auto")
+        current_view = await self._view_builder.plan_view(turn, budget, summarize="auto")
         view = await self._view_builder.plan_view(turn, budget, summarize="now")
-        return _PlannedCompaction(turn, view, budget.calibrate_tokens(now.plan.prompt_tokens))
+        return _PlannedCompaction(turn, view, budget.calibrate_tokens(current_view.plan.prompt_tokens))
 
     async def _find_cut_after_item(self, conversation: Conversation, item_id: str) -> int:
         """Returns the `seq` after an item, if the log can be cut there: between rounds, and not after a question that
@@ -189,20 +191,22 @@ class RequestedCompactions:
             entry, _ = await self._records.find_message(conversation, item_id)
         except ItemNotFound as unknown:
             raise InvalidRequest(unknown.message, code="item_not_found", param="through_item") from unknown
-        around = await self._pinning.find_round(build_resolved_request(conversation), entry.seq)
+        around = await self._pinning.build_round_pin(build_bare_resolved_request(conversation), entry.seq)
         is_open = around.to_seq > conversation.head_seq and await self._ends_unanswered(conversation)
         if around.to_seq == entry.seq + 1 and not is_open:
             return around.to_seq
         cuts = [around.from_seq, *([] if is_open else [around.to_seq])]
         cut = min(cuts, key=lambda one: (abs(one - 1 - entry.seq), -one))
-        named = (await read_range_item_ids(self._store, conversation, [(cut - 1, cut)])).get(cut - 1) if cut else None
+        nearest_item_id = (
+            (await read_boundary_item_ids(self._store, conversation, [(cut - 1, cut)])).get(cut - 1) if cut else None
+        )
         raise InvalidRequest(
             f"The log cannot be cut after item {item_id!r}: a call stays with its results, and a question with no "
             "answer yet is not summarized.",
             code="invalid_value",
             param="through_item",
-            hint=f"The nearest item after which it can be cut is {named!r}."
-            if named
+            hint=f"The nearest item after which it can be cut is {nearest_item_id!r}."
+            if nearest_item_id
             else "There is nothing before it.",
         )
 
@@ -224,41 +228,43 @@ class RequestedCompactions:
         lease."""
         async with stack:
             known = {chunk.id for chunk in (*view.outline.summaries, *view.outline.folds)}
-            after = view
+            view_after = view
             if view.plan.to_summarize:
-                after = await self._turn_compactor.compact(
+                view_after = await self._turn_compactor.compact(
                     turn, view, on_start=progress.report_started, on_summary=progress.report_summary
                 )
-            warnings = list(after.warnings)
-            if after.plan.summaries:
-                warnings += await self._store_view(caller, turn, after)
-        made = [chunk for chunk in (*after.outline.summaries, *after.outline.folds) if chunk.id not in known]
-        compaction: Mapping[str, Any] = after.compaction
+            warnings = list(view_after.warnings)
+            if view_after.plan.summaries:
+                warnings += await self._store_last_view(caller, turn, view_after)
+        new_summaries = [
+            chunk for chunk in (*view_after.outline.summaries, *view_after.outline.folds) if chunk.id not in known
+        ]
+        compaction: Mapping[str, Any] = view_after.compaction
         body = {
-            **_common_fields(turn.resolved_request.conversation, turn),
+            **_common_compaction_fields(turn.resolved_request.conversation, turn),
             "dry_run": False,
-            "summaries": await self._build_summary_objects(turn.resolved_request.conversation, made),
+            "summaries": await self._build_summary_objects(turn.resolved_request.conversation, new_summaries),
             "tokens_before": before_tokens,
-            "tokens_after": after.budget.calibrate_tokens(after.plan.prompt_tokens),
+            "tokens_after": view_after.budget.calibrate_tokens(view_after.plan.prompt_tokens),
             "ran": bool(compaction["ran"]),
-            "outcome": compaction.get("outcome", "completed" if made else "nothing_to_do"),
+            "outcome": compaction.get("outcome", "completed" if new_summaries else "nothing_to_do"),
             "duration_ms": compaction.get("duration_ms", 0),
             "model": compaction.get("model") or turn.request.model,
             "usage": compaction.get("usage"),
             "warnings": warnings,
         }
-        return body if made else {**body, "reason": " ".join(warnings) or NOTHING_TO_COMPACT}
+        return body if new_summaries else {**body, "reason": " ".join(warnings) or NOTHING_TO_COMPACT}
 
-    async def _store_view(self, caller: Caller, turn: Turn, view: View) -> Sequence[str]:
+    async def _store_last_view(self, caller: Caller, turn: Turn, view: View) -> Sequence[str]:
         """Stores the view from which the next request is planned. Returns warnings about what could not be stored."""
         conversation = turn.resolved_request.conversation
         for _ in range(MAX_ATTEMPTS):
-            before = read_last_view(conversation.state, turn.policy, view.budget.window)
-            kept = turn.resolved_request.client_versions.restore_view(
-                make_last_view(view.plan, before, was_requested=True)
+            last_view = read_last_view(conversation.state, turn.policy, view.budget.window)
+            view_to_store = turn.resolved_request.client_versions.recount_view_for_originals(
+                make_last_view(view.plan, last_view, was_requested=True)
             )
-            views = add_last_view(conversation.state, turn.policy, view.budget.window, kept)
-            after = replace(
+            views = add_last_view(conversation.state, turn.policy, view.budget.window, view_to_store)
+            changed_conversation = replace(
                 conversation,
                 state={**conversation.state, LAST_VIEWS: views},
                 chunk_count=max(conversation.chunk_count, len(view.outline.summaries)),
@@ -266,7 +272,7 @@ class RequestedCompactions:
             try:
                 await self._store.append(
                     LogAppend(
-                        conversation=after,
+                        conversation=changed_conversation,
                         after_seq=conversation.head_seq,
                         messages=(),
                         fence=turn.resolved_request.lease,
@@ -281,15 +287,15 @@ class RequestedCompactions:
         return ("The summaries are stored. They are used when the view is above its threshold.",)
 
     async def _build_summary_objects(
-        self, conversation: Conversation, chunks: Sequence[Summary]
+        self, conversation: Conversation, summaries: Sequence[Summary]
     ) -> list[dict[str, Any]]:
-        ends = await read_range_item_ids(
-            self._store, conversation, [(chunk.from_seq, chunk.to_seq) for chunk in chunks]
+        item_ids = await read_boundary_item_ids(
+            self._store, conversation, [(chunk.from_seq, chunk.to_seq) for chunk in summaries]
         )
-        return [build_summary_object(chunk, conversation, ends, is_active=not chunk.folds) for chunk in chunks]
+        return [build_summary_object(chunk, conversation, item_ids, is_active=not chunk.folds) for chunk in summaries]
 
 
-def _common_fields(conversation: Conversation, turn: Turn) -> dict[str, Any]:
+def _common_compaction_fields(conversation: Conversation, turn: Turn) -> dict[str, Any]:
     """Returns the fields that every compaction object has, with the values of a compaction that did nothing."""
     return {
         "object": "conversation.compaction",
@@ -324,14 +330,19 @@ class CompactionProgress:
     events: asyncio.Queue[dict[str, Any] | None] = field(default_factory=asyncio.Queue)
 
     def report_started(self) -> None:
-        told = {"input_tokens": self.input_tokens, "context_window": self.window, "ranges": self.ranges}
-        self.events.put_nowait({"type": "compaction_started", "conversation_id": self.conversation_id, **told})
+        fields = {"input_tokens": self.input_tokens, "context_window": self.window, "ranges": self.ranges}
+        self.events.put_nowait({"type": "compaction_started", "conversation_id": self.conversation_id, **fields})
 
-    def report_summary(self, chunk: Summary) -> None:
+    def report_summary(self, summary: Summary) -> None:
         self.completed_ranges += 1
         self.ranges = max(self.ranges, self.completed_ranges)
-        told = {"from_seq": chunk.from_seq, "to_seq": chunk.to_seq, "tokens": chunk.tokens, "kind": chunk.kind}
-        self.events.put_nowait({"type": "summary_completed", "id": chunk.id, **told, **self._progress_fields()})
+        fields = {
+            "from_seq": summary.from_seq,
+            "to_seq": summary.to_seq,
+            "tokens": summary.tokens,
+            "kind": summary.kind,
+        }
+        self.events.put_nowait({"type": "summary_completed", "id": summary.id, **fields, **self._progress_fields()})
 
     def build_heartbeat(self) -> dict[str, Any]:
         elapsed_ms = round((self.clock() - self.started_at) * 1000)

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from app.context.plan.summary_chain import find_active_chain
-from app.context.view.view_messages import ViewTokenCounter, count_section_tokens
+from app.context.plan.summary_chain import find_chain_and_folds
+from app.context.view.view_messages import ViewTokenCounter, count_summary_section_tokens
 from app.conversation.messages import Conversation, Summary
 from app.conversations.history.conversation_records import ConversationRecords
-from app.conversations.items.item_ids import read_range_item_ids
+from app.conversations.items.item_ids import read_boundary_item_ids
 from app.conversations.views.stored_turn import StoredTurnBuilder, StoredTurnRequest, check_policy_summarizes
 from app.conversations.views.view_objects import build_revision_object, build_summary_object
 from app.errors import InvalidRequest, RevisionConflict, SummaryNotFound
@@ -78,9 +78,9 @@ class SummaryRecords:
             ConversationNotFound, SummaryNotFound: there is no such conversation, or no summary `after`.
         """
         conversation = await self._records.find_conversation(caller, conversation_id)
-        chunks = await self._read_summaries(conversation)
-        active = await self._find_active_ids(conversation, chunks)
-        listed = [chunk for chunk in chunks if with_inactive or chunk.id in active]
+        summaries = await self._read_summaries(conversation)
+        active = await self._find_active_ids(conversation, summaries)
+        listed = [chunk for chunk in summaries if with_inactive or chunk.id in active]
         if newest_first:
             listed.reverse()
         if after is not None:
@@ -93,12 +93,12 @@ class SummaryRecords:
         Raises:
             ConversationNotFound, SummaryNotFound: there is none.
         """
-        conversation, chunks, chunk = await self._find_summary(caller, conversation_id, summary_id)
-        (told,) = await self._build_summary_objects(
-            conversation, [chunk], await self._find_active_ids(conversation, chunks)
+        conversation, summaries, summary = await self._find_summary(caller, conversation_id, summary_id)
+        (summary_object,) = await self._build_summary_objects(
+            conversation, [summary], await self._find_active_ids(conversation, summaries)
         )
-        revisions = await self._read_revisions(conversation, chunk)
-        return {**told, "revisions": [build_revision_object(one) for one in revisions]}
+        revisions = await self._read_revisions(conversation, summary)
+        return {**summary_object, "revisions": [build_revision_object(one) for one in revisions]}
 
     async def edit_summary(
         self, caller: Caller, conversation_id: str, summary_id: str, *, text: str, revision: int | None
@@ -115,9 +115,9 @@ class SummaryRecords:
             InvalidRequest: the text is blank, or too long.
             RevisionConflict: the summary has another revision by now.
         """
-        conversation, _, chunk = await self._find_summary(caller, conversation_id, summary_id)
-        edited = await self._build_edited_summary(conversation, chunk, text)
-        return await self._store_revision(caller, conversation, chunk, edited, revision)
+        conversation, _, summary = await self._find_summary(caller, conversation_id, summary_id)
+        edited = await self._build_edited_summary(conversation, summary, text)
+        return await self._store_revision(caller, conversation, summary, edited, revision)
 
     async def roll_back_summary(
         self, caller: Caller, conversation_id: str, summary_id: str, *, to_revision: int, revision: int | None
@@ -129,18 +129,18 @@ class SummaryRecords:
             InvalidRequest: there is no such revision.
             RevisionConflict: the summary has another revision by now than the one that the client has seen.
         """
-        conversation, _, chunk = await self._find_summary(caller, conversation_id, summary_id)
-        revisions = await self._read_revisions(conversation, chunk)
+        conversation, _, summary = await self._find_summary(caller, conversation_id, summary_id)
+        revisions = await self._read_revisions(conversation, summary)
         chosen = next((one for one in revisions if one.revision == to_revision), None)
         if chosen is None:
             raise InvalidRequest(
-                f"Summary {summary_id!r} has no revision {to_revision}; it has 1 to {chunk.revision}.",
+                f"Summary {summary_id!r} has no revision {to_revision}; it has 1 to {summary.revision}.",
                 code="invalid_value",
                 param="revision",
             )
         # A mechanical summary is replaced as soon as a model is available. A person chose this text, so it must stay.
         kind = "edited" if chosen.kind == "mechanical" else chosen.kind
-        return await self._store_revision(caller, conversation, chunk, replace(chosen, kind=kind), revision)
+        return await self._store_revision(caller, conversation, summary, replace(chosen, kind=kind), revision)
 
     async def regenerate_summary(
         self, caller: Caller, conversation_id: str, summary_id: str, *, instructions: str | None, model: str | None
@@ -155,13 +155,13 @@ class SummaryRecords:
             UpstreamUnavailable: no model returned an acceptable summary.
             RevisionConflict: the summary was changed meanwhile.
         """
-        conversation, chunks, chunk = await self._find_summary(caller, conversation_id, summary_id)
-        wish = StoredTurnRequest(model=model, summarize="never", instructions=instructions)
-        turn = await self._stored_turns.build_turn(caller, conversation, wish)
+        conversation, summaries, summary = await self._find_summary(caller, conversation_id, summary_id)
+        turn_request = StoredTurnRequest(model=model, summarize="never", instructions=instructions)
+        turn = await self._stored_turns.build_turn(caller, conversation, turn_request)
         self._check_model(caller, turn.request.model)
         check_policy_summarizes(turn.policy)
-        folded = [one for one in chunks if one.id in chunk.folds]
-        if len(folded) != len(chunk.folds):
+        folded = [one for one in summaries if one.id in summary.folds]
+        if len(folded) != len(summary.folds):
             raise InvalidRequest(
                 f"Summary {summary_id!r} folds summaries that were deleted.",
                 code="summary_incomplete",
@@ -170,10 +170,12 @@ class SummaryRecords:
         view = await self._view_builder.plan_view(turn, self._view_builder.compute_budget(turn), summarize="never")
         # Shielded: the model's call is paid for, so its summary is stored even if the client disconnects.
         try:
-            made = await self._tasks.run_shielded(self._turn_compactor.rewrite_summary(turn, view, chunk, folded))
+            regenerated = await self._tasks.run_shielded(
+                self._turn_compactor.rewrite_summary(turn, view, summary, folded)
+            )
         except WriteConflict as moved:
             raise _revision_conflict_error(summary_id) from moved
-        return await self.read_summary(caller, conversation.id, made.id)
+        return await self.read_summary(caller, conversation.id, regenerated.id)
 
     async def delete_summary(self, caller: Caller, conversation_id: str, summary_id: str) -> dict[str, Any]:
         """Deletes a summary with all its revisions, and the folds made of it. The messages that it stood for are
@@ -182,34 +184,41 @@ class SummaryRecords:
         Raises:
             ConversationNotFound, SummaryNotFound: there is none.
         """
-        conversation, _, chunk = await self._find_summary(caller, conversation_id, summary_id)
-        await self._store.delete_summary(tenant=conversation.tenant, root=conversation.root, summary_id=chunk.id)
-        return {"id": chunk.id, "object": "conversation.summary.deleted", "deleted": True}
+        conversation, _, summary = await self._find_summary(caller, conversation_id, summary_id)
+        await self._store.delete_summary(tenant=conversation.tenant, root=conversation.root, summary_id=summary.id)
+        return {"id": summary.id, "object": "conversation.summary.deleted", "deleted": True}
 
     async def _store_revision(
-        self, caller: Caller, conversation: Conversation, chunk: Summary, text: Summary, revision: int | None
+        self,
+        caller: Caller,
+        conversation: Conversation,
+        summary: Summary,
+        revised_summary: Summary,
+        revision: int | None,
     ) -> dict[str, Any]:
         """Stores a text as the next revision of a summary; tries again after a conflict if the client named no
         revision."""
         for _ in range(MAX_ATTEMPTS):
-            if revision not in (None, chunk.revision):
+            if revision not in (None, summary.revision):
                 break
-            following = replace(text, revision=chunk.revision + 1, created_at=self._clock())
+            new_revision = replace(revised_summary, revision=summary.revision + 1, created_at=self._clock())
             try:
-                await self._store.revise_summary(tenant=conversation.tenant, root=conversation.root, summary=following)
+                await self._store.revise_summary(
+                    tenant=conversation.tenant, root=conversation.root, summary=new_revision
+                )
             except WriteConflict:
-                chunk = _select_summary(await self._read_summaries(conversation), chunk.id, conversation)
+                summary = _select_summary(await self._read_summaries(conversation), summary.id, conversation)
                 continue
-            return await self.read_summary(caller, conversation.id, chunk.id)
-        raise _revision_conflict_error(chunk.id)
+            return await self.read_summary(caller, conversation.id, summary.id)
+        raise _revision_conflict_error(summary.id)
 
-    async def _build_edited_summary(self, conversation: Conversation, chunk: Summary, text: str) -> Summary:
+    async def _build_edited_summary(self, conversation: Conversation, summary: Summary, text: str) -> Summary:
         words = text.strip()
         if not words:
             raise InvalidRequest("The text of a summary must not be blank.", code="invalid_value", param="text")
-        count = self._counter_for(conversation.counter_name)
-        tokens = count_section_tokens(words, through_turn=chunk.through_turn, counter=count)
-        replaced_tokens = await self._count_replaced_tokens(conversation, chunk)
+        count = self._counter_for(conversation.token_counter_name)
+        tokens = count_summary_section_tokens(words, through_turn=summary.through_turn, counter=count)
+        replaced_tokens = await self._count_replaced_tokens(conversation, summary)
         if tokens >= replaced_tokens:
             raise InvalidRequest(
                 f"The text takes {tokens} tokens, and the messages that it stands for take {replaced_tokens}.",
@@ -217,59 +226,61 @@ class SummaryRecords:
                 param="text",
                 hint="Shorten it, or delete the summary to show the messages verbatim.",
             )
-        kind = "part" if chunk.kind == "part" else "edited"
+        kind = "part" if summary.kind == "part" else "edited"
         return replace(
-            chunk, text=words, tokens=tokens, kind=kind, model="", prompt_version="", duration_ms=0, usage=None
+            summary, text=words, tokens=tokens, kind=kind, model="", prompt_version="", duration_ms=0, usage=None
         )
 
-    async def _count_replaced_tokens(self, conversation: Conversation, chunk: Summary) -> int:
+    async def _count_replaced_tokens(self, conversation: Conversation, summary: Summary) -> int:
         """Returns the tokens of the messages that a summary stands for."""
-        if chunk.from_seq == 0:
-            return chunk.tokens_total
-        (before,) = await self._store.read_log(conversation, chunk.from_seq - 1, chunk.from_seq)
-        return chunk.tokens_total - before.tokens_total
+        if summary.from_seq == 0:
+            return summary.tokens_total
+        (before,) = await self._store.read_log(conversation, summary.from_seq - 1, summary.from_seq)
+        return summary.tokens_total - before.tokens_total
 
     async def _find_summary(
         self, caller: Caller, conversation_id: str, summary_id: str
     ) -> tuple[Conversation, list[Summary], Summary]:
         conversation = await self._records.find_conversation(caller, conversation_id)
-        chunks = await self._read_summaries(conversation)
-        return conversation, chunks, _select_summary(chunks, summary_id, conversation)
+        summaries = await self._read_summaries(conversation)
+        return conversation, summaries, _select_summary(summaries, summary_id, conversation)
 
     async def _read_summaries(self, conversation: Conversation) -> list[Summary]:
         return await self._store.find_summaries(
             tenant=conversation.tenant, root=conversation.root, path=conversation.lineage_with_self
         )
 
-    async def _find_active_ids(self, conversation: Conversation, chunks: Sequence[Summary]) -> set[str]:
+    async def _find_active_ids(self, conversation: Conversation, summaries: Sequence[Summary]) -> set[str]:
         """Returns the ids of the active summaries: the chain from the log's beginning, without summaries of messages
         that the client leaves out. If one summary of the whole log reaches further (policy `checkpoint`, a rolling
         summary), it alone is active. Folds are never active, because they repeat other summaries."""
-        chain, _ = find_active_chain(chunks, omitted_seqs=await read_omitted_seqs(self._store, conversation))
-        whole = find_active_chain([chunk for chunk in chunks if not chunk.folds], are_replacing=True)[0]
-        if whole and (not chain or whole[-1].to_seq > chain[-1].to_seq):
-            return {whole[-1].id}
+        chain, _ = find_chain_and_folds(summaries, omitted_seqs=await read_omitted_seqs(self._store, conversation))
+        replacing_chain = find_chain_and_folds([chunk for chunk in summaries if not chunk.folds], are_replacing=True)[0]
+        if replacing_chain and (not chain or replacing_chain[-1].to_seq > chain[-1].to_seq):
+            return {replacing_chain[-1].id}
         return {chunk.id for chunk in chain}
 
-    async def _read_revisions(self, conversation: Conversation, chunk: Summary) -> list[Summary]:
+    async def _read_revisions(self, conversation: Conversation, summary: Summary) -> list[Summary]:
         return await self._store.read_summary_revisions(
-            tenant=conversation.tenant, root=conversation.root, summary_id=chunk.id
+            tenant=conversation.tenant, root=conversation.root, summary_id=summary.id
         )
 
     async def _build_summary_objects(
-        self, conversation: Conversation, chunks: Sequence[Summary], active: set[str]
+        self, conversation: Conversation, summaries: Sequence[Summary], active: set[str]
     ) -> list[dict[str, Any]]:
-        ends = await read_range_item_ids(
-            self._store, conversation, [(chunk.from_seq, chunk.to_seq) for chunk in chunks]
+        item_ids = await read_boundary_item_ids(
+            self._store, conversation, [(chunk.from_seq, chunk.to_seq) for chunk in summaries]
         )
-        return [build_summary_object(chunk, conversation, ends, is_active=chunk.id in active) for chunk in chunks]
+        return [
+            build_summary_object(chunk, conversation, item_ids, is_active=chunk.id in active) for chunk in summaries
+        ]
 
 
-def _select_summary(chunks: Sequence[Summary], summary_id: str, conversation: Conversation) -> Summary:
-    found = next((chunk for chunk in chunks if chunk.id == summary_id), None)
-    if found is None:
+def _select_summary(summaries: Sequence[Summary], summary_id: str, conversation: Conversation) -> Summary:
+    selected = next((chunk for chunk in summaries if chunk.id == summary_id), None)
+    if selected is None:
         raise SummaryNotFound(f"Summary with id {summary_id!r} not found in conversation {conversation.id!r}.")
-    return found
+    return selected
 
 
 def _revision_conflict_error(summary_id: str) -> RevisionConflict:

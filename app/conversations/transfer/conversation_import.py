@@ -22,7 +22,7 @@ from app.conversation.identity import (
 )
 from app.conversation.message_checks import INSTRUCTION_ROLES, check_messages, may_precede_tool_result
 from app.conversation.messages import Conversation, LogMessage
-from app.conversations.transfer.formats.format_detection import Format, parse_file
+from app.conversations.transfer.formats.format_detection import Format, parse_import_file
 from app.conversations.transfer.formats.imported_history import (
     ImportedBranch,
     ImportedConversation,
@@ -53,7 +53,7 @@ class CheckedConversation(msgspec.Struct, frozen=True):
     log: tuple[ImportedMessage, ...]
 
     @property
-    def count(self) -> int:
+    def message_count(self) -> int:
         """The number of messages to write, those of branches included."""
         return len(self.log) + sum(len(branch.messages) for branch in self.imported.branches)
 
@@ -97,7 +97,7 @@ class ConversationImporter:
             StoreUnavailable: what had been stored was removed again, as far as the store answers.
         """
         return await self.import_conversations(
-            tenant, await asyncio.to_thread(parse_and_check, data, file_format), on_stored=on_stored
+            tenant, await asyncio.to_thread(parse_checked_conversations, data, file_format), on_stored=on_stored
         )
 
     async def import_conversations(
@@ -109,38 +109,44 @@ class ConversationImporter:
     ) -> ImportResult:
         """Stores conversations that were parsed and checked, all or none."""
         created: list[Conversation] = []
-        kept: list[Conversation] = []
+        stored_conversations: list[Conversation] = []
         warnings = [warning for one in checked_conversations for warning in one.imported.warnings]
         writer = ImportedLogWriter(self._store, self._message_counter, on_stored=on_stored, on_create=created.append)
         try:
-            for one in checked_conversations:
-                family = await self._write_family(tenant, one, writer)
-                warnings += await self._point_external_id(one.imported, family[0])
-                kept += family
+            for checked in checked_conversations:
+                family = await self._write_family(tenant, checked, writer)
+                warnings += await self._assign_external_id(checked.imported, family[0])
+                stored_conversations += family
         except BaseException:
             # Shielded: a client that disconnects cancels this task, and half an import must not stay.
             await self._tasks.run_shielded(self._delete_created(created))
             raise
-        final = [await self._store.find_conversation(tenant=tenant, conversation_id=one.id) for one in kept]
+        final = [
+            await self._store.find_conversation(tenant=tenant, conversation_id=one.id) for one in stored_conversations
+        ]
         return ImportResult(tuple(one for one in final if one is not None), tuple(warnings))
 
     async def _write_family(
-        self, tenant: str, one: CheckedConversation, writer: ImportedLogWriter
+        self, tenant: str, checked: CheckedConversation, writer: ImportedLogWriter
     ) -> list[Conversation]:
         """Writes a conversation and its branches; returns them as they are stored."""
-        family = [await writer.write_log(self._build_empty_conversation(tenant, one, one.log), one.log)]
-        for branch in one.imported.branches:
-            shared = branch.shared_messages - len(one.instructions)
+        family = [await writer.write_log(self._build_empty_conversation(tenant, checked, checked.log), checked.log)]
+        for branch in checked.imported.branches:
+            shared = branch.shared_messages - len(checked.instructions)
             if shared > 0:
-                begun = await self._build_branch(family[branch.parent_index], shared - 1, one.imported, branch)
+                empty_branch = await self._build_branch(
+                    family[branch.parent_index], shared - 1, checked.imported, branch
+                )
             else:
-                begun = self._build_empty_conversation(tenant, one, branch.messages)
-            family.append(await writer.write_log(begun, branch.messages))
+                empty_branch = self._build_empty_conversation(tenant, checked, branch.messages)
+            family.append(await writer.write_log(empty_branch, branch.messages))
         return family
 
-    def _build_empty_conversation(self, tenant: str, one: CheckedConversation, messages: ImportedLog) -> Conversation:
+    def _build_empty_conversation(
+        self, tenant: str, checked: CheckedConversation, messages: ImportedLog
+    ) -> Conversation:
         """Builds a conversation without messages; its root follows from the first message of its future log."""
-        instructions = [told.message.raw.decode() for told in one.instructions]
+        instructions = [told.message.raw.decode() for told in checked.instructions]
         start = compute_start_position(tenant)
         links = (position.link for position in iterate_link_positions((said.message for said in messages), start))
         first_link = next((link for link in links if link != start.link), None)
@@ -150,30 +156,30 @@ class ConversationImporter:
             id=make_conversation_id(root, self._random_bytes),
             root=root,
             state={**STATE_WITHOUT_REQUEST, **({STORED_INSTRUCTIONS: instructions} if instructions else {})},
-            metadata=one.imported.metadata,
-            created_at=one.imported.created_at or _find_first_time(messages),
+            metadata=checked.imported.metadata,
+            created_at=checked.imported.created_at or _find_first_message_time(messages),
         )
 
     async def _build_branch(
-        self, parent: Conversation, last_seq: int, found: ImportedConversation, branch: ImportedBranch
+        self, parent: Conversation, last_seq: int, imported: ImportedConversation, branch: ImportedBranch
     ) -> Conversation:
         """Builds a branch that shares its parent's log through `last_seq` and has no messages of its own yet."""
         (last,) = await self._store.read_log(parent, last_seq, last_seq + 1)
         return replace(
             build_branch(parent, last, make_conversation_id(parent.root, self._random_bytes)),
-            metadata=found.metadata,
-            created_at=_find_first_time(branch.messages) or parent.created_at,
+            metadata=imported.metadata,
+            created_at=_find_first_message_time(branch.messages) or parent.created_at,
         )
 
-    async def _point_external_id(self, found: ImportedConversation, conversation: Conversation) -> list[str]:
+    async def _assign_external_id(self, imported: ImportedConversation, conversation: Conversation) -> list[str]:
         """Assigns the exported client id to the new conversation; returns a warning if the id is taken."""
-        name, tenant = found.external_id, conversation.tenant
+        name, tenant = imported.external_id, conversation.tenant
         if name is None:
             return []
         if await self._store.find_conversation(tenant=tenant, conversation_id=name) is not None:
             return [
                 build_warning(
-                    found.location, f"the id {name!r} is taken; this conversation is {conversation.id!r} only."
+                    imported.location, f"the id {name!r} is taken; this conversation is {conversation.id!r} only."
                 )
             ]
         await self._store.assign_external_id(tenant=tenant, external_id=name, conversation=conversation)
@@ -190,28 +196,34 @@ class ConversationImporter:
                 )
 
 
-def parse_and_check(data: bytes, file_format: Format) -> list[CheckedConversation]:
+def parse_checked_conversations(data: bytes, file_format: Format) -> list[CheckedConversation]:
     """Parses a file and checks that its conversations can be stored.
 
     Raises:
         InvalidRequest: a conversation cannot be stored; the error names the place.
     """
-    return [_check_conversation(found) for found in parse_file(data, file_format)]
+    return [_build_checked_conversation(found) for found in parse_import_file(data, file_format)]
 
 
-def _check_conversation(found: ImportedConversation) -> CheckedConversation:
-    messages = found.messages
-    first = next((n for n, one in enumerate(messages) if one.message.role not in INSTRUCTION_ROLES), len(messages))
-    _check_messages(messages, calls_open=False)
+def _build_checked_conversation(imported: ImportedConversation) -> CheckedConversation:
+    messages = imported.messages
+    instruction_count = next(
+        (n for n, one in enumerate(messages) if one.message.role not in INSTRUCTION_ROLES), len(messages)
+    )
+    _check_imported_messages(messages, calls_open=False)
     logs: list[ImportedLog] = [messages]
-    for branch in found.branches:
+    for branch in imported.branches:
         shared = logs[branch.parent_index][: branch.shared_messages]
-        _check_messages(branch.messages, calls_open=bool(shared) and may_precede_tool_result(shared[-1].message))
+        _check_imported_messages(
+            branch.messages, calls_open=bool(shared) and may_precede_tool_result(shared[-1].message)
+        )
         logs.append([*shared, *branch.messages])
-    return CheckedConversation(imported=found, instructions=messages[:first], log=messages[first:])
+    return CheckedConversation(
+        imported=imported, instructions=messages[:instruction_count], log=messages[instruction_count:]
+    )
 
 
-def _check_messages(messages: ImportedLog, *, calls_open: bool) -> None:
+def _check_imported_messages(messages: ImportedLog, *, calls_open: bool) -> None:
     check_messages(
         (one.message for one in messages),
         first_index=0,
@@ -220,7 +232,7 @@ def _check_messages(messages: ImportedLog, *, calls_open: bool) -> None:
     )
 
 
-def _find_first_time(messages: ImportedLog) -> datetime | None:
+def _find_first_message_time(messages: ImportedLog) -> datetime | None:
     return next((one.created_at for one in messages if one.created_at is not None), None)
 
 
@@ -262,8 +274,8 @@ class ImportedLogWriter:
         # Before the write: if the write fails after it took effect, the caller still knows what to remove.
         self._on_create(conversation)
         creates = True
-        for batch in _split_batches(log):
-            after, entries = await self._build_entries(conversation, batch)
+        for batch in _split_log_batches(log):
+            after, entries = await self._prepare_append(conversation, batch)
             write = LogAppend(
                 conversation=after, after_seq=conversation.head_seq, messages=entries, creates_conversation=creates
             )
@@ -276,20 +288,20 @@ class ImportedLogWriter:
                 self._on_stored(len(entries))
         return conversation
 
-    async def _build_entries(self, before: Conversation, log: ImportedLog) -> tuple[Conversation, list[LogMessage]]:
+    async def _prepare_append(self, before: Conversation, log: ImportedLog) -> tuple[Conversation, list[LogMessage]]:
         """Returns the conversation with the messages appended, and their log entries."""
         if not log:
             return before, []
         entries = await build_log_entries(before, [one.message for one in log], self._message_counter)
         entries = [replace(entry, created_at=one.created_at) for entry, one in zip(entries, log, strict=True)]
         state: dict[str, Any] = {**before.state, OPEN_TOOL_CALLS: may_precede_tool_result(entries[-1].message)}
-        pending = _count_pending(int(state.pop(UNANSWERED_MESSAGES, 0)), log)
+        pending = _count_unanswered_messages(int(state.pop(UNANSWERED_MESSAGES, 0)), log)
         if pending:
             state[UNANSWERED_MESSAGES] = pending
         return replace(advance_head(before, entries), state=state), entries
 
 
-def _split_batches(log: ImportedLog) -> Iterator[ImportedLog]:
+def _split_log_batches(log: ImportedLog) -> Iterator[ImportedLog]:
     """Splits a log into batches of a bounded size. An empty log gives one empty batch, so that its conversation is
     created."""
     begun, size = 0, 0
@@ -302,11 +314,11 @@ def _split_batches(log: ImportedLog) -> Iterator[ImportedLog]:
         yield log[begun:]
 
 
-def _count_pending(before: int, log: ImportedLog) -> int:
+def _count_unanswered_messages(pending_before: int, log: ImportedLog) -> int:
     """Returns how many messages at the end of the log have no answer yet.
 
     Args:
-        before: how many there were before `log` was appended.
+        pending_before: how many there were before `log` was appended.
     """
     since = next((n for n, one in enumerate(reversed(log)) if one.message.role == "assistant"), None)
-    return before + len(log) if since is None else since
+    return pending_before + len(log) if since is None else since

@@ -37,7 +37,7 @@ class ConversationExporter:
         self._store = store
         self._on_read = on_read
 
-    async def stream_lines(self, conversation: Conversation, *, with_hidden: bool) -> AsyncIterator[bytes]:
+    async def stream_message_lines(self, conversation: Conversation, *, with_hidden: bool) -> AsyncIterator[bytes]:
         """Yields a conversation as lines, one chat message in each, several lines at a time.
 
         Args:
@@ -49,7 +49,7 @@ class ConversationExporter:
         async for texts in self._stream_batches(conversation, with_hidden=with_hidden):
             yield b"".join([text + b"\n" for text in texts])
 
-    async def stream_object(
+    async def stream_json_object(
         self, conversation: Conversation, *, with_hidden: bool, fields: Mapping[str, Any] | None = None
     ) -> AsyncIterator[bytes]:
         """Yields a conversation as one line `{"messages": […]}`, in pieces.
@@ -80,7 +80,7 @@ class ConversationExporter:
             entries = await self._store.read_log(conversation, seq, until)
             if len(entries) != until - seq:
                 raise ConversationNotFound(f"Conversation {conversation.id!r} was deleted while it was read.")
-            texts = [_message_json(entry, with_hidden=with_hidden) for entry in entries]
+            texts = [_render_message(entry, with_hidden=with_hidden) for entry in entries]
             yield [text.translate(_LINE_BREAKS_TO_SPACES) for text in texts if text is not None]
             if self._on_read is not None:
                 self._on_read(len(entries))
@@ -99,7 +99,7 @@ def build_export_fields(conversation: Conversation) -> dict[str, Any]:
     }
 
 
-def _message_json(entry: LogMessage, *, with_hidden: bool) -> bytes | None:
+def _render_message(entry: LogMessage, *, with_hidden: bool) -> bytes | None:
     """Returns a message's JSON text; None for a deleted message. A deleted tool call or result stays, with a mark,
     because calls and results must stay together."""
     deleted = (entry.meta or {}).get(DELETED)

@@ -64,19 +64,19 @@ class StoredTurnBuilder:
                 param="model",
                 hint="Name one with `model`.",
             )
-        policy = turn_request.policy or self._policy_if_known(last_request.get("policy"))
+        policy = turn_request.policy or self._keep_known_policy(last_request.get("policy"))
         request = build_bare_request(
             caller, model, turn_request, policy=policy, max_output_tokens=last_request.get(MAX_OUTPUT_TOKENS)
         )
         model_context = await self._model_contexts.find_model_context(request)
-        resolved_request = build_resolved_request(conversation, lease)
+        resolved_request = build_bare_resolved_request(conversation, lease)
         if has_client_versions(conversation):
             stored = await self._store.read_client_versions(conversation)
             resolved_request = replace(
                 resolved_request, client_versions=ClientVersions.from_stored(stored, conversation.redacted_seqs)
             )
-        instructions_tokens = await self._message_counter.count_instructions(
-            resolved_request.instructions, request, conversation.counter_name
+        instructions_tokens = await self._message_counter.count_instruction_tokens(
+            resolved_request.instructions, request, conversation.token_counter_name
         )
         turn = self._model_contexts.build_turn(
             request, model_context, replace(resolved_request, instructions_tokens=instructions_tokens)
@@ -94,7 +94,7 @@ class StoredTurnBuilder:
         newest = await self._store.read_log(conversation, max(0, end - MAX_NEWEST_MESSAGES), end)
         return next((entry for entry in reversed(newest) if (entry.meta or {}).get("model")), None)
 
-    def _policy_if_known(self, name: str | None) -> str | None:
+    def _keep_known_policy(self, name: str | None) -> str | None:
         return name if name in self._model_contexts.policies else None
 
 
@@ -132,7 +132,7 @@ def build_bare_request(
     )
 
 
-def build_resolved_request(conversation: Conversation, lease: Lease | None = None) -> ResolvedRequest:
+def build_bare_resolved_request(conversation: Conversation, lease: Lease | None = None) -> ResolvedRequest:
     """Builds a resolved request without new messages, after the last message of a conversation. Its instructions are
     not counted yet."""
     return ResolvedRequest(

@@ -32,7 +32,7 @@ def build_preview_object(
     plan = preview.plan
     return {
         "object": "context.preview",
-        **_common_fields(preview, model, policy),
+        **_common_view_fields(preview, model, policy),
         "fits": plan.fits,
         "instructions": [message.body for message in preview.instructions],
         "summaries": list(summaries),
@@ -55,7 +55,7 @@ def build_seen_view_object(
     """Builds the object of the view that was sent for an answer."""
     return {
         "object": "context.seen",
-        **_common_fields(preview, model, policy),
+        **_common_view_fields(preview, model, policy),
         "item_id": item_id,
         "exact": is_exact,
         "fits": True,
@@ -64,7 +64,7 @@ def build_seen_view_object(
     }
 
 
-def _common_fields(preview: ViewPreview, model: str, policy: str) -> dict[str, Any]:
+def _common_view_fields(preview: ViewPreview, model: str, policy: str) -> dict[str, Any]:
     return {
         "conversation_id": preview.conversation.id,
         "model": model,
@@ -96,7 +96,7 @@ def build_view_message_row(entry: LogMessage, message_fate: MessageFate, *, is_p
     }
 
 
-def build_origin_object(origin: MessageOrigin) -> dict[str, Any]:
+def build_message_origin_object(origin: MessageOrigin) -> dict[str, Any]:
     """Builds the object that says which messages of the log a message of a view stands for."""
     return {
         "kind": origin.kind,
@@ -130,67 +130,67 @@ def build_pin_object(pin: Pin, entries: Sequence[LogMessage]) -> dict[str, Any]:
 def build_message_excerpt(entry: LogMessage) -> str:
     """Returns a message in one line: the beginning of its text, and the names of its calls."""
     calls = [call.get(call.get("type", "function")) for call in entry.message.tool_calls]
-    named = [f"calls {call.get('name')}" for call in calls if isinstance(call, dict)]
-    return " ".join([*entry.message.text[: 4 * EXCERPT_CHARS].split(), *named])[:EXCERPT_CHARS]
+    call_texts = [f"calls {call.get('name')}" for call in calls if isinstance(call, dict)]
+    return " ".join([*entry.message.text[: 4 * EXCERPT_CHARS].split(), *call_texts])[:EXCERPT_CHARS]
 
 
-def build_view_summary_object(chunk: Summary, ends: ItemIdsBySeq) -> dict[str, Any]:
+def build_view_summary_object(summary: Summary, item_ids: ItemIdsBySeq) -> dict[str, Any]:
     """Builds the object of a summary in a view."""
     return {
-        "id": chunk.id,
-        "from_item": ends.get(chunk.from_seq),
-        "through_item": ends.get(chunk.to_seq - 1),
-        "from_seq": chunk.from_seq,
-        "to_seq": chunk.to_seq,
-        "through_turn": chunk.through_turn,
-        "tokens": chunk.tokens,
-        "kind": chunk.kind,
-        "model": chunk.model,
-        "revision": chunk.revision,
+        "id": summary.id,
+        "from_item": item_ids.get(summary.from_seq),
+        "through_item": item_ids.get(summary.to_seq - 1),
+        "from_seq": summary.from_seq,
+        "to_seq": summary.to_seq,
+        "through_turn": summary.through_turn,
+        "tokens": summary.tokens,
+        "kind": summary.kind,
+        "model": summary.model,
+        "revision": summary.revision,
     }
 
 
-def build_range_object(from_seq: int, to_seq: int, folds: Sequence[str], ends: ItemIdsBySeq) -> dict[str, Any]:
+def build_range_object(from_seq: int, to_seq: int, folds: Sequence[str], item_ids: ItemIdsBySeq) -> dict[str, Any]:
     """Builds the object of a range that is going to be summarized."""
     return {
-        "from_item": ends.get(from_seq),
-        "through_item": ends.get(to_seq - 1),
+        "from_item": item_ids.get(from_seq),
+        "through_item": item_ids.get(to_seq - 1),
         "from_seq": from_seq,
         "to_seq": to_seq,
         "folds": list(folds),
     }
 
 
-def build_range_objects(plan: Plan, ends: ItemIdsBySeq) -> list[dict[str, Any]]:
+def build_range_objects(plan: Plan, item_ids: ItemIdsBySeq) -> list[dict[str, Any]]:
     """Builds the objects of the ranges that a plan wants to have summarized."""
-    return [build_range_object(one.from_seq, one.to_seq, one.folds, ends) for one in plan.to_summarize]
+    return [build_range_object(one.from_seq, one.to_seq, one.folds, item_ids) for one in plan.to_summarize]
 
 
 def build_summary_object(
-    chunk: Summary, conversation: Conversation, ends: ItemIdsBySeq, *, is_active: bool
+    summary: Summary, conversation: Conversation, item_ids: ItemIdsBySeq, *, is_active: bool
 ) -> dict[str, Any]:
     """Builds the object of a summary as a resource."""
     return {
-        **build_view_summary_object(chunk, ends),
+        **build_view_summary_object(summary, item_ids),
         "object": "conversation.summary",
         "conversation_id": conversation.id,
         "active": is_active,
-        "folds": list(chunk.folds),
-        "prompt_version": chunk.prompt_version,
-        "created_at": int(chunk.created_at.timestamp()),
-        "duration_ms": chunk.duration_ms,
-        "usage": chunk.usage,
-        "text": chunk.text,
+        "folds": list(summary.folds),
+        "prompt_version": summary.prompt_version,
+        "created_at": int(summary.created_at.timestamp()),
+        "duration_ms": summary.duration_ms,
+        "usage": summary.usage,
+        "text": summary.text,
     }
 
 
-def build_revision_object(chunk: Summary) -> dict[str, Any]:
+def build_revision_object(revision: Summary) -> dict[str, Any]:
     """Builds the object of one revision of a summary."""
     return {
-        "revision": chunk.revision,
-        "text": chunk.text,
-        "kind": chunk.kind,
-        "model": chunk.model,
-        "tokens": chunk.tokens,
-        "created_at": int(chunk.created_at.timestamp()),
+        "revision": revision.revision,
+        "text": revision.text,
+        "kind": revision.kind,
+        "model": revision.model,
+        "tokens": revision.tokens,
+        "created_at": int(revision.created_at.timestamp()),
     }

@@ -10,13 +10,13 @@ import orjson
 
 from app.context.plan.outline import Plan
 from app.context.view.message_origins import MessageOrigin, compute_message_origins
-from app.context.view.missing_results import is_missing_result
+from app.context.view.missing_results import is_placeholder_result
 from app.conversation.messages import Conversation
 from app.conversations.history.conversation_records import ConversationRecords
-from app.conversations.items.item_ids import read_range_item_ids
+from app.conversations.items.item_ids import read_boundary_item_ids
 from app.conversations.views.stored_turn import StoredTurnBuilder, StoredTurnRequest, read_answer_request_facts
 from app.conversations.views.view_objects import (
-    build_origin_object,
+    build_message_origin_object,
     build_preview_object,
     build_range_objects,
     build_seen_view_object,
@@ -27,7 +27,7 @@ from app.errors import ItemNotFound, ViewNotFound
 from app.pipeline.chat_request import Caller
 from app.pipeline.view.pins import decode_pins
 from app.pipeline.view.view_builder import ViewBuilder
-from app.pipeline.view.view_history import restore_messages, restore_view
+from app.pipeline.view.view_history import restore_view, restore_view_messages
 from app.pipeline.view.view_preview import ViewPreview, build_preview, read_message_fates
 from app.store.contract import Store
 
@@ -79,17 +79,17 @@ class ViewPages:
             messages=await self._build_message_page(conversation, view_preview.plan, end, page),
         )
         if page.with_sent:
-            sent = await self._view_builder.render_plan(turn.resolved_request, view_preview.plan, end)
+            sent_messages = await self._view_builder.render_plan_messages(turn.resolved_request, view_preview.plan, end)
             versions = turn.resolved_request.client_versions
-            body |= build_sent_messages(
-                sent,
+            body |= build_sent_message_fields(
+                sent_messages,
                 compute_message_origins(
                     view_preview.plan, instruction_count=len(view_preview.instructions), next_seq=end, versions=versions
                 ),
             )
         return body
 
-    async def show_view_of_answer(
+    async def show_sent_view(
         self, caller: Caller, conversation_id: str, item_id: str, page: ViewPageQuery
     ) -> dict[str, Any]:
         """Returns the view that was sent for the answer to which an item belongs.
@@ -118,9 +118,11 @@ class ViewPages:
             is_exact=view.is_exact,
         )
         if page.with_sent:
-            sent = await restore_messages(self._store, conversation, view.plan, view.next_seq, view.client_versions)
-            body |= build_sent_messages(
-                sent,
+            sent_messages = await restore_view_messages(
+                self._store, conversation, view.plan, view.next_seq, view.client_versions
+            )
+            body |= build_sent_message_fields(
+                sent_messages,
                 compute_message_origins(
                     view.plan, instruction_count=0, next_seq=view.next_seq, versions=view.client_versions
                 ),
@@ -131,20 +133,24 @@ class ViewPages:
         self, conversation: Conversation, plan: Plan, end: int, page: ViewPageQuery
     ) -> dict[str, Any]:
         """Returns a list object with a page of the messages `[0, end)` of the log."""
-        after_seq = await self._find_seq(conversation, page.after, end)
+        after_seq = await self._find_after_seq(conversation, page.after, end)
         if page.newest_first:
             last = end if after_seq is None else after_seq
-            first = max(0, last - page.limit)
-            has_more = first > 0
+            first_seq = max(0, last - page.limit)
+            has_more = first_seq > 0
         else:
-            first = 0 if after_seq is None else after_seq + 1
-            last = min(end, first + page.limit)
+            first_seq = 0 if after_seq is None else after_seq + 1
+            last = min(end, first_seq + page.limit)
             has_more = last < end
         pinned = {seq for pin in decode_pins(conversation.marks) for seq in range(pin.from_seq, pin.to_seq)}
         message_rows: list[dict[str, Any]] = []
-        for seq in range(first, last, READ_MESSAGES):
-            found = await read_message_fates(self._store, conversation, plan, seq, min(last, seq + READ_MESSAGES))
-            message_rows += [build_view_message_row(entry, row, is_pinned=row.seq in pinned) for entry, row in found]
+        for seq in range(first_seq, last, READ_MESSAGES):
+            message_fates = await read_message_fates(
+                self._store, conversation, plan, seq, min(last, seq + READ_MESSAGES)
+            )
+            message_rows += [
+                build_view_message_row(entry, row, is_pinned=row.seq in pinned) for entry, row in message_fates
+            ]
         if page.newest_first:
             message_rows.reverse()
         return {
@@ -155,7 +161,7 @@ class ViewPages:
             "has_more": has_more,
         }
 
-    async def _find_seq(self, conversation: Conversation, item_id: str | None, end: int) -> int | None:
+    async def _find_after_seq(self, conversation: Conversation, item_id: str | None, end: int) -> int | None:
         if item_id is None:
             return None
         entry, _ = await self._records.find_message(conversation, item_id)
@@ -165,23 +171,23 @@ class ViewPages:
 
     async def _build_summary_objects(self, conversation: Conversation, plan: Plan) -> list[dict[str, Any]]:
         spans = [(chunk.from_seq, chunk.to_seq) for chunk in plan.summaries]
-        ends = await read_range_item_ids(self._store, conversation, spans)
-        return [build_view_summary_object(chunk, ends) for chunk in plan.summaries]
+        item_ids = await read_boundary_item_ids(self._store, conversation, spans)
+        return [build_view_summary_object(chunk, item_ids) for chunk in plan.summaries]
 
     async def _build_range_objects(self, conversation: Conversation, plan: Plan) -> list[dict[str, Any]]:
         """Returns the ranges that would be summarized first."""
         spans = [(one.from_seq, one.to_seq) for one in plan.to_summarize]
-        return build_range_objects(plan, await read_range_item_ids(self._store, conversation, spans))
+        return build_range_objects(plan, await read_boundary_item_ids(self._store, conversation, spans))
 
 
-def build_sent_messages(raws: Sequence[bytes], message_origins: Sequence[MessageOrigin]) -> dict[str, Any]:
+def build_sent_message_fields(raws: Sequence[bytes], message_origins: Sequence[MessageOrigin]) -> dict[str, Any]:
     """Returns the messages as they are sent, and for each what it stands for. The gateway adds a result for a call that
     has none; it has no origin of its own and gets that of the message before it."""
     remaining_origins = iter(message_origins)
     origins: list[MessageOrigin] = []
     for raw in raws:
-        origins.append(origins[-1] if is_missing_result(raw) else next(remaining_origins))
+        origins.append(origins[-1] if is_placeholder_result(raw) else next(remaining_origins))
     return {
         "sent": [orjson.loads(bytes(raw)) for raw in raws],
-        "sent_places": [build_origin_object(origin) for origin in origins],
+        "sent_places": [build_message_origin_object(origin) for origin in origins],
     }

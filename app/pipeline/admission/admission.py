@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from app.errors import GatewayError, Overloaded, RateLimitExceeded, RequestAbandoned
-from app.observability.metric_families import ADMISSION_WAIT_SECONDS, ADMITTED, REFUSALS, WAITING
+from app.observability.metric_families import ADMISSION_WAIT_SECONDS, REFUSALS, REQUESTS_ADMITTED, REQUESTS_WAITING
 from app.observability.metrics import NO_METRICS, Metrics
 
 DISCONNECT_POLL_SECONDS: Final = 0.25
@@ -44,8 +44,8 @@ class Admission:
         self._last_wait_seconds = 0.0
         self.try_acquire_slot = queue.try_acquire_slot
         """Takes a slot for a tenant if one is free. The method is bound here to save a call: every request uses it."""
-        metrics.watch_gauge(ADMITTED, lambda: queue.running_count)
-        metrics.watch_gauge(WAITING, lambda: queue.waiting_count)
+        metrics.watch_gauge(REQUESTS_ADMITTED, lambda: queue.running_count)
+        metrics.watch_gauge(REQUESTS_WAITING, lambda: queue.waiting_count)
 
     @property
     def running_count(self) -> int:

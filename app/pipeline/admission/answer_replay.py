@@ -10,7 +10,7 @@ import orjson
 
 from app.conversation.messages import Conversation, LogMessage
 from app.errors import StoreUnavailable, drop_tracebacks
-from app.pipeline.admission.request_digest import digest_request
+from app.pipeline.admission.request_digest import compute_retry_digest
 from app.pipeline.chat_request import RETRY_MAX_AGE_SECONDS, ChatRequest
 from app.pipeline.resolve.resent_history import ClientHistory, build_client_history
 from app.pipeline.resolve.resolved_request import REDACTED
@@ -35,7 +35,7 @@ class StoredAnswers:
         self._store = store
         self._now = now
 
-    async def find_answer(
+    async def find_retry_answer(
         self, conversation: Conversation, request: ChatRequest, client_history: ClientHistory
     ) -> LogMessage | None:
         """Returns the last message of a conversation, if it is the complete answer to this request; else None. Only a
@@ -55,7 +55,7 @@ class StoredAnswers:
         # An answer older than the request's first attempt was made for another request with the same words.
         if entry.created_at < oldest_allowed:
             return None
-        return entry if meta[REQUEST_DIGEST] == await digest_request(request, client_history) else None
+        return entry if meta[REQUEST_DIGEST] == await compute_retry_digest(request, client_history) else None
 
     async def replay_answer(self, request: ChatRequest, conversation_id: str) -> Answer | None:
         """Returns the answer that a conversation ends with, if it answers this request, as a whole answer or as a
@@ -67,7 +67,7 @@ class StoredAnswers:
             if conversation is None:
                 return None
             client_history = build_client_history(request)
-            stored_answer = await self.find_answer(conversation, request, client_history)
+            stored_answer = await self.find_retry_answer(conversation, request, client_history)
         except StoreUnavailable as error:
             # Without the store, the retry is answered anew instead of refused.
             drop_tracebacks(error)

@@ -11,7 +11,7 @@ from typing import Final
 from app.conversation.messages import Conversation
 from app.errors import IdempotencyKeyInUse, IdempotencyKeyReused, StoreUnavailable
 from app.pipeline.admission.answer_replay import render_stored_answer
-from app.pipeline.admission.request_digest import digest_body
+from app.pipeline.admission.request_digest import compute_idempotency_digest
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.resolved_request import REDACTED
@@ -107,7 +107,7 @@ class IdempotencyKeys:
         """Claims that could not be released, each with the time at which it ends by itself."""
         self._release_task: asyncio.Task[None] | None = None
 
-    async def claim_key(self, request: ChatRequest) -> IdempotencyClaim | Answer | None:
+    async def claim_key_or_replay(self, request: ChatRequest) -> IdempotencyClaim | Answer | None:
         """Claims a request's key, or waits until the process that has it is done.
 
         Returns:
@@ -118,7 +118,7 @@ class IdempotencyKeys:
             IdempotencyKeyReused: the key was sent with another request.
             IdempotencyKeyInUse: the request with that key still runs in another process.
         """
-        claim = IdempotencyClaim(self, request, await digest_body(request), self._new_holder())
+        claim = IdempotencyClaim(self, request, await compute_idempotency_digest(request), self._new_holder())
         deadline = self._clock() + self._max_wait_seconds
         while True:
             try:

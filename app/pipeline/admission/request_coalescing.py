@@ -104,7 +104,7 @@ class OutcomeCache:
             self._size_bytes -= entry[1]
 
 
-class RequestCoalescing:
+class RequestCoalescer:
     """The attempts that run at present, each with all clients that wait for its answer.
 
     Args:
@@ -140,7 +140,7 @@ class RequestCoalescing:
         """Outcomes of attempts that failed, or whose client had disconnected before the answer was complete."""
         self._delivered_outcomes = OutcomeCache(clock, max_bytes=MAX_DELIVERED_BYTES)
 
-    async def join_attempt(self, request: ChatRequest, is_disconnected: Callable[[], bool]) -> AttemptWaiter:
+    async def join_or_create_attempt(self, request: ChatRequest, is_disconnected: Callable[[], bool]) -> AttemptWaiter:
         """Returns a waiter for the attempt that this request repeats, or for a new attempt.
 
         Args:
@@ -155,7 +155,7 @@ class RequestCoalescing:
         running = self._running_attempts.get(coalescing_key)
         joined_attempt = None if running is None else self._find_joinable_attempt(running, request)
         replayed_answer = None
-        if joined_attempt is None and (outcome := self._find_outcome(coalescing_key, request)) is not None:
+        if joined_attempt is None and (outcome := self._find_cached_outcome(coalescing_key, request)) is not None:
             request = replace(
                 request,
                 is_retry=request.is_retry or outcome.conversation_id is not None,
@@ -214,7 +214,7 @@ class RequestCoalescing:
             return min(same_requests, key=lambda one: len(one.waiters))
         return None
 
-    def _find_outcome(self, coalescing_key: Hashable, request: ChatRequest) -> AttemptOutcome | None:
+    def _find_cached_outcome(self, coalescing_key: Hashable, request: ChatRequest) -> AttemptOutcome | None:
         """Returns how the newest attempt ended, if its client did not get the answer: either this process knows it, or
         the request says that it is a retry."""
         outcome = self._undelivered_outcomes.get(coalescing_key)
@@ -243,13 +243,13 @@ class RequestCoalescing:
         if request.idempotency_key is None and not request.stream:
             return await self._answer_when_admitted(attempt, request)
         if request.idempotency_key is not None and request.store:
-            claim_or_answer = await self._idempotency_keys.claim_key(request)
+            claim_or_answer = await self._idempotency_keys.claim_key_or_replay(request)
             if isinstance(claim_or_answer, IdempotencyClaim):
                 attempt.claim = claim_or_answer
             elif claim_or_answer is not None:
                 attempt.replayed_answer, attempt.is_complete, attempt.is_recorded_by_key = claim_or_answer, True, True
                 return claim_or_answer
-        return await self._answer_when_admitted(attempt, replace(request, on_answer=attempt.record_answer))
+        return await self._answer_when_admitted(attempt, replace(request, on_answer=attempt.record_complete_answer))
 
     async def _answer_when_admitted(self, attempt: SharedAttempt, request: ChatRequest) -> Answer:
         """Answers the request when the fair queue admits it. One attempt takes one slot, however many clients wait for

@@ -21,7 +21,7 @@ DISTINGUISHING_HEADERS: Final = ("openai-organization", "openai-project", "opena
 _NO_HEADER_VALUES: Final = (None,) * len(DISTINGUISHING_HEADERS)
 
 
-def request_options(request: ChatRequest) -> tuple[Any, ...]:
+def list_distinguishing_options(request: ChatRequest) -> tuple[Any, ...]:
     """Returns the options in which two requests with the same body can differ."""
     headers = (
         tuple(map(request.forwarded_headers.get, DISTINGUISHING_HEADERS))
@@ -46,24 +46,24 @@ def make_coalescing_key(request: ChatRequest) -> Hashable:
     if request.idempotency_key is not None:
         return tenant, request.idempotency_key
     body = request.body
-    return tenant, request.caller.api_key_id, request_options(request), len(body), body[-TAIL_BYTES:]
+    return tenant, request.caller.api_key_id, list_distinguishing_options(request), len(body), body[-TAIL_BYTES:]
 
 
 def are_same_request(one: ChatRequest, other: ChatRequest) -> bool:
     """Returns whether two requests with the same coalescing key are the same request."""
-    return one.body == other.body and request_options(one) == request_options(other)
+    return one.body == other.body and list_distinguishing_options(one) == list_distinguishing_options(other)
 
 
-async def digest_request(request: ChatRequest, client_history: ClientHistory) -> str:
+async def compute_retry_digest(request: ChatRequest, client_history: ClientHistory) -> str:
     """Returns 32 hex digits that name a request of one tenant, its idempotency key included. They are stored with its
     answer.
 
     If a digest of the messages exists already, because a long history was looked up by it, this digest stands for the
     messages. Hashing two megabytes again would take 3 ms.
     """
-    options, digest = (*request_options(request), request.idempotency_key), client_history.history_digest
+    options, digest = (*list_distinguishing_options(request), request.idempotency_key), client_history.history_digest
     if digest is None:
-        return (await _hash_body(msgspec.json.encode(options), request.body)).hex()[:32]
+        return (await _hash_options_and_body(msgspec.json.encode(options), request.body)).hex()[:32]
     instructions = request.raw_messages[: len(request.raw_messages) - len(client_history.raw_messages)]
     fields = {name: raw for name, raw in request.raw_fields.items() if name != "messages"}
     # The sizes make the joined parts unambiguous: no two splits of the same bytes give one digest.
@@ -72,12 +72,12 @@ async def digest_request(request: ChatRequest, client_history: ClientHistory) ->
     return hashlib.sha256(b"".join((head, digest, *instructions, *fields.values()))).hexdigest()[:32]
 
 
-async def digest_body(request: ChatRequest) -> bytes:
+async def compute_idempotency_digest(request: ChatRequest) -> bytes:
     """Returns 32 bytes that name the body and options of a request. They are stored with an idempotency key."""
-    return await _hash_body(msgspec.json.encode(request_options(request)), request.body)
+    return await _hash_options_and_body(msgspec.json.encode(list_distinguishing_options(request)), request.body)
 
 
-async def _hash_body(head: bytes, body: bytes) -> bytes:
+async def _hash_options_and_body(head: bytes, body: bytes) -> bytes:
     digest = hashlib.sha256(head)
     if len(body) > MIN_THREAD_BYTES:
         await asyncio.to_thread(digest.update, body)

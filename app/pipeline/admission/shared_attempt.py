@@ -19,7 +19,7 @@ from app.pipeline.respond.answer import Answer, StreamedAnswer, WholeAnswer
 from app.pipeline.respond.stream_frames import DONE_FRAME, render_error_frames
 
 if TYPE_CHECKING:
-    from app.pipeline.admission.request_coalescing import RequestCoalescing
+    from app.pipeline.admission.request_coalescing import RequestCoalescer
 
 FRAME_RESERVATION_BYTES: Final = 8192
 """How many more bytes an attempt reserves at a time for its frames."""
@@ -145,7 +145,7 @@ class SharedAttempt:
 
     def __init__(
         self,
-        coalescing: RequestCoalescing,
+        coalescing: RequestCoalescer,
         coalescing_key: Hashable,
         request: ChatRequest,
         replayed_answer: Answer | None,
@@ -230,7 +230,7 @@ class SharedAttempt:
             self.waiters.remove(waiter)
             raise
 
-    async def record_answer(self, conversation: Conversation | None) -> None:
+    async def record_complete_answer(self, conversation: Conversation | None) -> None:
         """Records that the answer is complete. If it is stored, it is the last message of `conversation`."""
         self.is_complete = True
         if conversation is not None and self.claim is not None:

@@ -41,7 +41,7 @@ class FieldRestorer:
             provider decides whether the messages will do.
         """
         # A view from the store has all fields. Without a log there is nothing to restore from.
-        if not quirks.restore_fields or resolved_request.client_messages is None or resolved_request.is_log_empty:
+        if not quirks.restore_fields or resolved_request.client_messages is None or resolved_request.is_log_unstored:
             return view_messages
         messages = [bytes(raw) for raw in (client_messages if view_messages is None else view_messages)]
         missing = find_messages_missing_fields(messages, quirks.restore_fields, quirks.restore_scope)
@@ -58,7 +58,7 @@ class FieldRestorer:
             message_count: how many messages of the client history to cover, counted from its end.
         """
         end = resolved_request.conversation.head_seq + 1
-        read_back_count = message_count if resolved_request.is_aligned else message_count * _READ_BACK_FACTOR
+        read_back_count = message_count if resolved_request.is_aligned_by_index else message_count * _READ_BACK_FACTOR
         try:
             entries = await self._store.read_log(
                 resolved_request.conversation, max(0, resolved_request.next_seq - read_back_count), end

@@ -32,7 +32,7 @@ def build_bad_answer_error(deployment: ModelDeployment, reason: str) -> Upstream
     return UpstreamUnavailable(f"{deployment.key!r} {reason}.", hint=f"Check {setting}.")
 
 
-async def read_first_event(
+async def read_first_event_or_body(
     reply: UpstreamReply, *, stream: bool, source: str
 ) -> tuple[StreamReply | BufferedReply, bytes | None]:
     """Reads a stream up to its first event, or a reply that is not a stream to its end.

@@ -41,7 +41,7 @@ _TOOL_JSON: Final = orjson.dumps(TOOL_DEFINITION)
 _CHOICES_WITHOUT_TOOLS: Final = (None, "auto", "none")
 
 
-class SearchToolOffer:
+class SearchToolSession:
     """The state of the search tool in one turn; it changes while the answer is made.
 
     Attributes:
@@ -61,7 +61,7 @@ class SearchToolOffer:
         self.first_usage: Mapping[str, Any] | None = None
         self.rounds = 0
 
-    def select_view_usage(self, usage: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    def select_planned_prompt_usage(self, usage: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         """Returns the usage of the planned prompt alone: after several rounds `usage` is a sum over their prompts."""
         return self.first_usage if self.rounds else usage
 
@@ -80,7 +80,7 @@ class InvalidArguments(msgspec.Struct, frozen=True):
     reason: str
 
 
-def may_offer_tool(request: ChatRequest, strip_fields: Sequence[str]) -> bool:
+def may_offer_search_tool(request: ChatRequest, strip_fields: Sequence[str]) -> bool:
     """Whether the search tool can be added to a request.
 
     It cannot if the request asks for several choices, uses deprecated functions, has a tool of the same name, or if the
@@ -108,7 +108,9 @@ def add_search_tool(request: ChatRequest) -> ChatRequest:
     return replace(request, raw_fields={**request.raw_fields, "tools": tools})
 
 
-def build_next_request(request: ChatRequest, request_without_tool: ChatRequest, *, is_last_round: bool) -> ChatRequest:
+def build_next_round_request(
+    request: ChatRequest, request_without_tool: ChatRequest, *, is_last_round: bool
+) -> ChatRequest:
     """Builds the request of a further round.
 
     Args:
@@ -134,7 +136,7 @@ def is_search_call(call: Mapping[str, Any]) -> bool:
     return _read_function_name(call) == TOOL_NAME
 
 
-def parse_arguments(arguments: object) -> SearchToolQuery | InvalidArguments:
+def parse_search_arguments(arguments: object) -> SearchToolQuery | InvalidArguments:
     """Parses the arguments of a call: JSON text, or an object from servers that decode arguments."""
     try:
         decoded = orjson.loads(arguments) if isinstance(arguments, str) else arguments
@@ -154,7 +156,7 @@ def parse_arguments(arguments: object) -> SearchToolQuery | InvalidArguments:
     return SearchToolQuery(query.strip()[:MAX_QUERY_CHARS], *seq_limits)
 
 
-def shorten_call(call: Mapping[str, Any]) -> dict[str, Any]:
+def shorten_call_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a call for the next round's prompt, with arguments that are a short JSON object.
 
     Some servers parse the arguments of earlier calls, and refuse a prompt in which they are not an object.
@@ -162,7 +164,7 @@ def shorten_call(call: Mapping[str, Any]) -> dict[str, Any]:
     raw_function = call.get("function")
     function = raw_function if isinstance(raw_function, dict) else {}
     arguments = function.get("arguments")
-    tool_query = parse_arguments(arguments)
+    tool_query = parse_search_arguments(arguments)
     if isinstance(tool_query, InvalidArguments):
         arguments = "{}"
     elif not isinstance(arguments, str) or len(arguments) > MAX_QUERY_CHARS:

@@ -18,13 +18,13 @@ from app.pipeline.call.search_tool import (
     MAX_CALLS_PER_ROUND,
     MAX_SEARCH_ROUNDS,
     InvalidArguments,
-    SearchToolOffer,
     SearchToolQuery,
+    SearchToolSession,
     add_search_tool,
-    build_next_request,
-    may_offer_tool,
-    parse_arguments,
-    shorten_call,
+    build_next_round_request,
+    may_offer_search_tool,
+    parse_search_arguments,
+    shorten_call_arguments,
 )
 from app.pipeline.call.search_tool_results import (
     MIN_RESULT_TOKENS,
@@ -37,7 +37,7 @@ from app.pipeline.call.search_tool_results import (
 from app.pipeline.call.search_tool_rounds import StreamRoundMerger, WholeRoundMerger
 from app.pipeline.call.upstream_call import UpstreamAnswer, UpstreamCaller, ViewCompactor
 from app.pipeline.respond.stream_frames import render_error_frames
-from app.pipeline.respond.stream_relay import ERROR_EVENT, collect_whole_answer, drain_stream
+from app.pipeline.respond.stream_relay import ERROR_EVENT, drain_stream, parse_whole_answer
 from app.pipeline.token_counting import MessageCounter
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.view_builder import ViewBuilder
@@ -94,7 +94,7 @@ class SearchToolLoop:
         self._models_without_tools: set[str] = set()
         """`provider/model` of deployments that refused the tool and then answered without it."""
 
-    async def plan_view(self, turn: Turn, budget: Budget, summarize: SummarizeMode) -> tuple[Turn, View]:
+    async def plan_view_with_tool(self, turn: Turn, budget: Budget, summarize: SummarizeMode) -> tuple[Turn, View]:
         """Plans a view, with the search tool among the tools if the view does not show the whole log.
 
         The tool's own tokens may decide whether the whole log fits, so both plans may be needed. The last view tells
@@ -106,7 +106,9 @@ class SearchToolLoop:
         if not self._may_offer_tool(turn):
             return turn, await self._view_builder.build_view(turn, budget, summarize=summarize)
         turn_with_tool = await self._add_tool(turn)
-        first_turn, other_turn = (turn_with_tool, turn) if _has_omitted_before(turn, budget) else (turn, turn_with_tool)
+        first_turn, other_turn = (
+            (turn_with_tool, turn) if _has_incomplete_last_view(turn, budget) else (turn, turn_with_tool)
+        )
         view = await self._view_builder.build_view(first_turn, budget, summarize=summarize)
         if _has_hidden_messages(view.plan) == (first_turn is turn_with_tool):
             return first_turn, view
@@ -114,11 +116,11 @@ class SearchToolLoop:
 
     def remove_unneeded_tool(self, turn: Turn, view: View) -> Turn:
         """Removes the tool from the turn if the finished view shows the whole log."""
-        if turn.search_tool_state is None or view.plan.boundary_seq > 0:
+        if turn.search_tool_session is None or view.plan.boundary_seq > 0:
             return turn
-        return _remove_tool(turn, turn.search_tool_state)
+        return _remove_tool(turn, turn.search_tool_session)
 
-    async def call_upstream(
+    async def call_with_tool_fallback(
         self, turn: Turn, view: View, compactor: ViewCompactor
     ) -> tuple[UpstreamAnswer, Turn, View]:
         """Calls the upstream; if it refuses the search tool, calls again without the tool.
@@ -132,12 +134,12 @@ class SearchToolLoop:
         except UpstreamRefused as refused:
             # If the client has tools of its own, the refusal would come without the search tool, too.
             if (
-                turn.search_tool_state is None
-                or turn.search_tool_state.request_without_tool.decode_field("tools")
+                turn.search_tool_session is None
+                or turn.search_tool_session.request_without_tool.decode_field("tools")
                 or REFUSAL_TOOL_WORD not in refused.raw_body.lower()
             ):
                 raise
-        turn_without_tool = _remove_tool(turn, turn.search_tool_state)
+        turn_without_tool = _remove_tool(turn, turn.search_tool_session)
         upstream_answer, sent_view = await self._upstream_caller.call_with_overflow_recovery(
             turn_without_tool, view, compactor
         )
@@ -147,20 +149,20 @@ class SearchToolLoop:
             self._models_without_tools.add(turn.model_key)
         return upstream_answer, turn_without_tool, sent_view
 
-    async def start_stream(self, turn: Turn, upstream_answer: UpstreamAnswer) -> UpstreamAnswer:
+    async def start_streamed_rounds(self, turn: Turn, upstream_answer: UpstreamAnswer) -> UpstreamAnswer:
         """Starts a stream that runs the model's searches and continues. Returns when the first frame for the client is
         ready.
 
         Raises:
             GatewayError: the upstream failed before the first frame.
         """
-        if turn.search_tool_state is None:
+        if turn.search_tool_session is None:
             return upstream_answer
         assert isinstance(upstream_answer.reply, StreamReply)
         current_reply = _CurrentReply(upstream_answer.reply)
         try:
             rounds = self._build_rounds(turn, upstream_answer)
-            frames = _stream_frames(rounds, current_reply, upstream_answer.deployment.key)
+            frames = _stream_merged_frames(rounds, current_reply, upstream_answer.deployment.key)
             decoder = SseDecoder(upstream_answer.deployment.key)
             # Until here a failure can still become an HTTP error, because no byte has been sent.
             first_frames = await anext(frames, b"")
@@ -172,13 +174,13 @@ class SearchToolLoop:
             await current_reply.aclose()
             raise
 
-    async def read_whole_answer(self, turn: Turn, upstream_answer: UpstreamAnswer) -> UpstreamAnswer:
+    async def run_whole_rounds(self, turn: Turn, upstream_answer: UpstreamAnswer) -> UpstreamAnswer:
         """Runs the model's searches until it answers, and returns all rounds as one answer that is not streamed.
 
         Raises:
             GatewayError: the upstream failed, or a reply is not a chat completion.
         """
-        if turn.search_tool_state is None:
+        if turn.search_tool_session is None:
             return upstream_answer
         rounds = self._build_rounds(turn, upstream_answer)
         merger = WholeRoundMerger()
@@ -186,11 +188,11 @@ class SearchToolLoop:
             assert isinstance(upstream_answer.reply, BufferedReply)
             body = upstream_answer.reply.body
             merger.add_round(
-                body, collect_whole_answer(body, upstream_answer.deployment), is_last_round=rounds.is_last_round
+                body, parse_whole_answer(body, upstream_answer.deployment), is_last_round=rounds.is_last_round
             )
             if not merger.search_calls:
                 return _replace_body(upstream_answer, merger.render_body())
-            next_answer = await rounds.run_round(merger.message, merger.reported_usages)
+            next_answer = await rounds.run_next_round(merger.round_message, merger.reported_usages)
             if next_answer is None:
                 # The window is full. The text so far is an answer that was cut off, which is what `length` means.
                 return _replace_body(upstream_answer, merger.render_body(finish_reason="length"))
@@ -201,18 +203,18 @@ class SearchToolLoop:
             return False
         if turn.model_key in self._models_without_tools:
             return False
-        return may_offer_tool(turn.request, turn.target.deployments[0].quirks.strip_fields)
+        return may_offer_search_tool(turn.request, turn.target.deployments[0].quirks.strip_fields)
 
     async def _add_tool(self, turn: Turn) -> Turn:
         resolved_request, request = turn.resolved_request, add_search_tool(turn.request)
-        tokens = await self._message_counter.count_instructions(
-            resolved_request.instructions, request, resolved_request.conversation.counter_name
+        tokens = await self._message_counter.count_instruction_tokens(
+            resolved_request.instructions, request, resolved_request.conversation.token_counter_name
         )
-        search_tool_offer = SearchToolOffer(turn.request, resolved_request.instructions_tokens)
+        search_tool_session = SearchToolSession(turn.request, resolved_request.instructions_tokens)
         return replace(
             turn,
             request=request,
-            search_tool_state=search_tool_offer,
+            search_tool_session=search_tool_session,
             resolved_request=replace(resolved_request, instructions_tokens=tokens),
         )
 
@@ -240,15 +242,15 @@ class _SearchRounds:
         sent_view: View,
         deployment: ModelDeployment,
     ) -> None:
-        assert turn.search_tool_state is not None
+        assert turn.search_tool_session is not None
         self._upstream_caller = upstream_caller
         self._message_finder = message_finder
         self._message_counter = message_counter
         self._turn = turn
-        self._search_tool_offer = turn.search_tool_state
+        self._search_tool_session = turn.search_tool_session
         self._sent_view = sent_view
         self._deployment = deployment
-        self._encoding = turn.resolved_request.conversation.counter_name
+        self._encoding = turn.resolved_request.conversation.token_counter_name
         self._added_messages: list[bytes] = []
         self._prompt_tokens = sent_view.plan.prompt_tokens
         self._is_out_of_room = False
@@ -257,9 +259,9 @@ class _SearchRounds:
     @property
     def is_last_round(self) -> bool:
         """Whether the model must answer without another search."""
-        return self._is_out_of_room or self._search_tool_offer.rounds >= MAX_SEARCH_ROUNDS
+        return self._is_out_of_room or self._search_tool_session.rounds >= MAX_SEARCH_ROUNDS
 
-    async def run_round(
+    async def run_next_round(
         self, call_message: Mapping[str, Any], usages: Sequence[Mapping[str, Any]]
     ) -> UpstreamAnswer | None:
         """Runs the searches of a message and calls the upstream for the next round.
@@ -275,8 +277,10 @@ class _SearchRounds:
             GatewayError: the upstream failed.
         """
         calls = call_message["tool_calls"]
-        shortened_message = Message.from_body({**call_message, "tool_calls": [shorten_call(call) for call in calls]})
-        (message_tokens,) = await self._message_counter.count_messages([shortened_message], self._encoding)
+        shortened_message = Message.from_body(
+            {**call_message, "tool_calls": [shorten_call_arguments(call) for call in calls]}
+        )
+        (message_tokens,) = await self._message_counter.count_message_tokens([shortened_message], self._encoding)
         budget = self._sent_view.budget
         tokens = self._prompt_tokens + message_tokens
         # The part that is kept free for the answer may be used here: a short answer is better than none.
@@ -292,29 +296,29 @@ class _SearchRounds:
             )
             result = Message.from_body({"role": "tool", "tool_call_id": call["id"], "content": text})
             results.append(result)
-            tokens += sum(await self._message_counter.count_messages([result], self._encoding))
+            tokens += sum(await self._message_counter.count_message_tokens([result], self._encoding))
         self._added_messages += [shortened_message.raw, *(result.raw for result in results)]
         self._prompt_tokens = tokens
         # Calibration compares the planned prompt with its own report. Later rounds have longer prompts.
-        if self._search_tool_offer.rounds == 0:
-            self._search_tool_offer.first_usage = usages[0] if usages else None
-        self._search_tool_offer.rounds += 1
-        request = build_next_request(
-            self._turn.request, self._search_tool_offer.request_without_tool, is_last_round=self.is_last_round
+        if self._search_tool_session.rounds == 0:
+            self._search_tool_session.first_usage = usages[0] if usages else None
+        self._search_tool_session.rounds += 1
+        request = build_next_round_request(
+            self._turn.request, self._search_tool_session.request_without_tool, is_last_round=self.is_last_round
         )
         turn, added_tokens = replace(self._turn, request=request), tokens - self._sent_view.plan.prompt_tokens
-        return await self._upstream_caller.continue_answer(
+        return await self._upstream_caller.call_next_round(
             self._deployment, turn, self._sent_view, self._added_messages, added_tokens
         )
 
     async def _run_search_call(self, call: Mapping[str, Any], room_tokens: int) -> str:
         """Runs one search and returns the text of its tool result."""
-        tool_query = parse_arguments(call["function"].get("arguments"))
+        tool_query = parse_search_arguments(call["function"].get("arguments"))
         if isinstance(tool_query, InvalidArguments):
             return tool_query.reason
         result = await self._search_messages(tool_query, room_tokens - LAST_CALL_RESERVE_TOKENS)
         self._is_out_of_room = self._is_out_of_room or result.text == NO_ROOM_LEFT
-        self._search_tool_offer.searches.append({"query": tool_query.query, "found": list(result.seqs)})
+        self._search_tool_session.searches.append({"query": tool_query.query, "found": list(result.seqs)})
         return result.text
 
     async def _search_messages(self, tool_query: SearchToolQuery, room_tokens: int) -> SearchToolResult:
@@ -339,7 +343,7 @@ class _SearchRounds:
             # The model can answer without the search. Failing here would lose the answer.
             except StoreUnavailable:
                 return SearchToolResult(SEARCH_UNAVAILABLE)
-        hidden_matches = [match for match in matches if not _is_in_view(match.message.seq, plan)]
+        hidden_matches = [match for match in matches if not _is_shown_before_boundary(match.message.seq, plan)]
         count_tokens = self._message_counter.find_token_counter(self._encoding).count
         # Cutting excerpts and counting their tokens takes milliseconds; the event loop must not wait for it.
         return await asyncio.to_thread(render_search_result, hidden_matches, tool_query.query, limit, count_tokens)
@@ -363,7 +367,7 @@ class _CurrentReply:
         await self.stream_reply.aclose()
 
 
-async def _stream_frames(
+async def _stream_merged_frames(
     rounds: _SearchRounds, current_reply: _CurrentReply, source: str
 ) -> AsyncGenerator[bytes, None]:
     """Streams the client's frames of all rounds as one stream; frames that came together stay together."""
@@ -375,7 +379,7 @@ async def _stream_frames(
         if not merger.search_calls:
             return
         await current_reply.aclose()
-        upstream_answer = await rounds.run_round(merger.message, merger.reported_usages)
+        upstream_answer = await rounds.run_next_round(merger.round_message, merger.reported_usages)
         if upstream_answer is None:
             for data in merger.render_closing_chunks("length"):
                 yield _render_data_frame(data)
@@ -442,21 +446,24 @@ async def _stream_with_error_event(frames: AsyncGenerator[bytes, None]) -> Async
         yield render_error_frames(error)
 
 
-def _remove_tool(turn: Turn, search_tool_offer: SearchToolOffer) -> Turn:
-    resolved_request = replace(turn.resolved_request, instructions_tokens=search_tool_offer.instructions_tokens)
+def _remove_tool(turn: Turn, search_tool_session: SearchToolSession) -> Turn:
+    resolved_request = replace(turn.resolved_request, instructions_tokens=search_tool_session.instructions_tokens)
     return replace(
-        turn, request=search_tool_offer.request_without_tool, search_tool_state=None, resolved_request=resolved_request
+        turn,
+        request=search_tool_session.request_without_tool,
+        search_tool_session=None,
+        resolved_request=resolved_request,
     )
 
 
-def _has_omitted_before(turn: Turn, budget: Budget) -> bool:
+def _has_incomplete_last_view(turn: Turn, budget: Budget) -> bool:
     """Whether the last view for this window did not show the whole log."""
     return read_last_view(turn.resolved_request.conversation.state, turn.policy, budget.window).boundary.to_seq > 0
 
 
-def _is_in_view(seq: int, plan: Plan) -> bool:
+def _is_shown_before_boundary(seq: int, plan: Plan) -> bool:
     """Whether the view shows a message from before the boundary verbatim: the anchor, or a pinned message."""
-    return seq == plan.anchor_seq or any(pin.from_seq <= seq < pin.to_seq for pin in plan.pins)
+    return seq == plan.repeated_message_seq or any(pin.from_seq <= seq < pin.to_seq for pin in plan.pins)
 
 
 def _has_hidden_messages(plan: Plan) -> bool:

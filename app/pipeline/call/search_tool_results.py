@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from app.compaction.summarizer.transcript import TranscriptEntry, fence_entries, render_message_text
+from app.compaction.summarizer.transcript import TranscriptEntry, render_fenced_transcript, render_message_text
 from app.context.stages.tool_round_text import read_tool_call
 from app.conversation.messages import Message
 from app.conversation.search_terms import extract_query_terms
@@ -61,14 +61,17 @@ def render_search_result(
     for match in matches:
         entry = _build_entry(match, terms)
         tokens = count_tokens(entry.text) + ENTRY_OVERHEAD_TOKENS
-        # The first match is taken even if it is too long: `fence_entries` cuts it, and half a message is better than
+        # The first match is taken even if it is too long: `render_fenced_transcript` cuts it, and half a message is
+        # better than
         # none.
         if tokens > remaining_tokens and entries:
             break
         entries.append(entry)
         remaining_tokens -= tokens
     entries.sort(key=lambda entry: entry.number)
-    quoted_transcript = fence_entries(entries, max(1, limit_tokens - count_tokens(RESULT_LABEL) - 1), count_tokens)
+    quoted_transcript = render_fenced_transcript(
+        entries, max(1, limit_tokens - count_tokens(RESULT_LABEL) - 1), count_tokens
+    )
     return SearchToolResult(RESULT_LABEL + quoted_transcript.text, tuple(entry.number for entry in entries))
 
 

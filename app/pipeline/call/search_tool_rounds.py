@@ -68,7 +68,7 @@ class StreamRoundMerger:
         return [*self._earlier_usages, *([self._collector.usage] if self._collector.usage else [])]
 
     @property
-    def message(self) -> dict[str, Any]:
+    def round_message(self) -> dict[str, Any]:
         """The message with which the current round ended."""
         return {**self._collector.build_message(), "tool_calls": self.search_calls}
 
@@ -99,7 +99,7 @@ class StreamRoundMerger:
         ):
             self._is_role_sent = self._is_role_sent or ROLE_KEY in data
             return data
-        return self._change_chunk(data, ends=ends)
+        return self._rewrite_decoded_chunk(data, ends=ends)
 
     def render_closing_chunks(self, finish_reason: str) -> list[bytes]:
         """Renders the chunks that end the answer if no further round can follow."""
@@ -109,21 +109,21 @@ class StreamRoundMerger:
         ends = [{**kind, "choices": [choice]}, *([{**kind, "choices": [], "usage": usage}] if usage else [])]
         return [encode_chunk(chunk) for chunk in ends]
 
-    def _change_chunk(self, data: bytes, *, ends: bool) -> bytes | None:
+    def _rewrite_decoded_chunk(self, data: bytes, *, ends: bool) -> bytes | None:
         chunk = decode_chunk(data)
-        changed = self._replace_identity(chunk) | self._replace_usage(chunk)
+        changed = self._replace_identity(chunk) | self._replace_usage_by_sum(chunk)
         choice = _find_first_choice(chunk)
         if choice is None:
             return encode_chunk(chunk) if changed else data
         raw_delta = choice.get("delta")
         delta: dict[str, Any] = raw_delta if isinstance(raw_delta, dict) else {}
-        hides = self._remove_search_calls(delta, ends=ends)
+        hides = self._filter_call_fragments(delta, ends=ends)
         if ends:
-            hides = self._hide_round_end(chunk, choice) or hides
+            hides = self._decide_next_round(chunk, choice) or hides
         if hides and not _has_visible_content(delta, choice, chunk):
             self._pending_role = self._pending_role or delta.get("role")
             return None
-        changed = self._adjust_role(delta) or changed or hides
+        changed = self._send_role_once(delta) or changed or hides
         choice["delta"] = delta
         return encode_chunk(chunk) if changed else data
 
@@ -135,7 +135,7 @@ class StreamRoundMerger:
         chunk.update(self._identity)
         return True
 
-    def _replace_usage(self, chunk: dict[str, Any]) -> bool:
+    def _replace_usage_by_sum(self, chunk: dict[str, Any]) -> bool:
         """Replaces usage by the sum over the rounds; returns whether anything changed. Groq reports it in `x_groq`."""
         changed = False
         for holder in (chunk, chunk.get("x_groq")):
@@ -144,7 +144,7 @@ class StreamRoundMerger:
                 changed = True
         return changed
 
-    def _remove_search_calls(self, delta: dict[str, Any], *, ends: bool) -> bool:
+    def _filter_call_fragments(self, delta: dict[str, Any], *, ends: bool) -> bool:
         """Removes fragments of search calls, and adds held-back fragments of the client's; returns whether the delta
         changed.
         """
@@ -164,7 +164,7 @@ class StreamRoundMerger:
             del delta["tool_calls"]
         return True
 
-    def _hide_round_end(self, chunk: dict[str, Any], choice: dict[str, Any]) -> bool:
+    def _decide_next_round(self, chunk: dict[str, Any], choice: dict[str, Any]) -> bool:
         """Decides at the end of a round whether another follows, and hides the end if so; returns whether anything
         changed."""
         reason = choice["finish_reason"]
@@ -182,7 +182,7 @@ class StreamRoundMerger:
         chunk.pop("usage", None)
         return True
 
-    def _adjust_role(self, delta: dict[str, Any]) -> bool:
+    def _send_role_once(self, delta: dict[str, Any]) -> bool:
         """Keeps one role in the whole answer, in the first visible chunk; returns whether the delta changed."""
         if self._is_role_sent:
             return not self._is_first_round and delta.pop("role", None) is not None
@@ -205,7 +205,7 @@ class WholeRoundMerger:
     def __init__(self) -> None:
         self.search_calls: list[dict[str, Any]] = []
         self.reported_usages: list[Mapping[str, Any]] = []
-        self.message: dict[str, Any] = {}
+        self.round_message: dict[str, Any] = {}
         self._bodies: list[bytes] = []
 
     def add_round(self, body: bytes, collector: StreamCollector, *, is_last_round: bool) -> None:
@@ -217,17 +217,17 @@ class WholeRoundMerger:
             is_last_round: the model must answer without another search.
         """
         self._bodies.append(body)
-        self.message = collector.build_message()
+        self.round_message = collector.build_message()
         if collector.usage:
             self.reported_usages.append(collector.usage)
-        calls = self.message.get("tool_calls") or []
+        calls = self.round_message.get("tool_calls") or []
         search_calls = [call for call in calls if is_search_call(call)]
         goes_on = (
             len(search_calls) == len(calls) and collector.finish_reason not in TRUNCATED_REASONS and not is_last_round
         )
         self.search_calls = assign_call_ids(search_calls) if goes_on else []
         if self.search_calls:
-            self.message["tool_calls"] = self.search_calls
+            self.round_message["tool_calls"] = self.search_calls
 
     def render_body(self, *, finish_reason: str | None = None) -> bytes:
         """Renders the answer; returns the upstream's own body if there was one round without search calls.
@@ -248,14 +248,14 @@ class WholeRoundMerger:
             choice["finish_reason"] = "stop"
         if finish_reason is not None:
             choice["finish_reason"] = finish_reason
-        self._join_texts(message, rounds[:-1])
+        self._join_round_texts(message, rounds[:-1])
         answer.update({name: rounds[0][name] for name in IDENTITY_FIELDS if rounds[0].get(name)})
         if self.reported_usages:
             answer["usage"] = sum_usages(self.reported_usages)
         return encode_chunk(answer)
 
     # Rounds may have text before their calls. A stream has shown it to its client, so the whole answer has it, too.
-    def _join_texts(self, message: dict[str, Any], earlier: list[dict[str, Any]]) -> None:
+    def _join_round_texts(self, message: dict[str, Any], earlier: list[dict[str, Any]]) -> None:
         choices = [_find_first_choice(body) or {} for body in earlier]
         messages = [choice.get("message") or {} for choice in choices] + [message]
         for name in JOINED_FIELDS:
@@ -345,7 +345,7 @@ class ToolCallSplitter:
             number = self._merged.add_fragment(fragment)
             if number == len(self._calls):
                 self._calls.append(_SplitCall())
-            visible_fragments += self._take_fragment(number, fragment)
+            visible_fragments += self._hold_or_release_fragment(number, fragment)
         return visible_fragments
 
     def release_pending_calls(self) -> list[Any]:
@@ -353,7 +353,7 @@ class ToolCallSplitter:
         pending = [number for number, call in enumerate(self._calls) if not call.is_released]
         return [self._release_call(number) for number in pending if self._merged.function_name(number) != TOOL_NAME]
 
-    def _take_fragment(self, number: int, fragment: dict[str, Any]) -> list[Any]:
+    def _hold_or_release_fragment(self, number: int, fragment: dict[str, Any]) -> list[Any]:
         call = self._calls[number]
         if call.is_released:
             return [_renumber_fragment(fragment, call.index)]
@@ -374,7 +374,7 @@ class ToolCallSplitter:
     def _release_call(self, number: int) -> dict[str, Any]:
         """Releases a client's call: returns a fragment with all of the call that was held back."""
         call = self._calls[number]
-        if any(not earlier.is_released for earlier in self._calls[:number]) or self._is_renumbered:
+        if any(not earlier.is_released for earlier in self._calls[:number]) or self._has_renumbered_call:
             call.index = sum(released_call.is_released for released_call in self._calls)
         call.is_released = True
         fragment = (
@@ -386,7 +386,7 @@ class ToolCallSplitter:
         return _renumber_fragment(fragment, call.index)
 
     @property
-    def _is_renumbered(self) -> bool:
+    def _has_renumbered_call(self) -> bool:
         return any(call.index is not None for call in self._calls)
 
 

@@ -32,7 +32,7 @@ def build_upstream_body(
     Raises:
         InvalidRequest: a field that has to be changed cannot be decoded (`decode_field`).
     """
-    fields = _change_fields(request, deployment, max_output_tokens)
+    fields = _build_upstream_fields(request, deployment, max_output_tokens)
     quirks = deployment.quirks
     # The test for identity comes first: nearly all providers have no quirks, and `!=` compares each field.
     if quirks is not NO_QUIRKS and quirks != NO_QUIRKS:
@@ -52,7 +52,7 @@ def encode_fields(fields: Mapping[str, bytes]) -> bytes:
     return b"{" + b",".join([b"%b:%b" % (orjson.dumps(name), raw) for name, raw in fields.items()]) + b"}"
 
 
-def _change_fields(
+def _build_upstream_fields(
     request: ChatRequest, deployment: ModelDeployment, max_output_tokens: int | None
 ) -> dict[str, bytes]:
     fields = dict(request.raw_fields)
@@ -71,11 +71,11 @@ def _change_fields(
         options = request.decode_field("stream_options") or {}
         fields["stream_options"] = orjson.dumps({**options, "include_usage": True})
     if max_output_tokens is not None:
-        fields |= _lower_output_fields(request, max_output_tokens)
+        fields |= _lower_output_limit_fields(request, max_output_tokens)
     return fields
 
 
-def _lower_output_fields(request: ChatRequest, limit: int) -> dict[str, bytes]:
+def _lower_output_limit_fields(request: ChatRequest, limit: int) -> dict[str, bytes]:
     """Builds the fields of the answer's limit: those above `limit`, lowered; `max_tokens` if the client set none."""
     values = {name: value for name in OUTPUT_LIMIT_FIELDS if (value := request.decode_field(name)) is not None}
     # Some servers read 0 or a negative limit as "no limit".

@@ -15,7 +15,12 @@ from app.conversation.messages import Conversation
 from app.errors import GatewayError, UpstreamRefused
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.call.field_restorer import FieldRestorer
-from app.pipeline.call.first_event import StreamReply, build_bad_answer_error, is_expected_reply, read_first_event
+from app.pipeline.call.first_event import (
+    StreamReply,
+    build_bad_answer_error,
+    is_expected_reply,
+    read_first_event_or_body,
+)
 from app.pipeline.call.upstream_body import build_upstream_body
 from app.pipeline.persist.completion_writer import NUL_CHARACTER
 from app.pipeline.resolve.model_context import CalibrationSlopes
@@ -101,7 +106,7 @@ class UpstreamCaller:
                 client_key=turn.client_key,
                 headers=turn.request.forwarded_headers,
             )
-            reply, error_body = await read_first_event(
+            reply, error_body = await read_first_event_or_body(
                 opened.reply, stream=turn.request.stream, source=opened.deployment.key
             )
             if error_body is None:
@@ -109,14 +114,14 @@ class UpstreamCaller:
             overflow = _recognise_overflow(reply.status, error_body, view)
             if overflow is None or attempt == MAX_OVERFLOW_RECOVERIES:
                 sent_view = sent_views[opened.deployment.key]
-                return await _accept_reply(
+                return await _accept_reply_or_raise(
                     reply, error_body, opened.deployment, sent_view, stream=turn.request.stream
                 ), view
             await reply.aclose()
-            view = await self._shrink_after_overflow(turn, view, overflow, opened.deployment, compactor, attempt)
+            view = await self._recover_from_overflow(turn, view, overflow, opened.deployment, compactor, attempt)
         raise AssertionError("unreachable")
 
-    async def continue_answer(
+    async def call_next_round(
         self,
         deployment: ModelDeployment,
         turn: Turn,
@@ -137,9 +142,11 @@ class UpstreamCaller:
             UpstreamRefused: the upstream's own error, unchanged.
             UpstreamUnavailable: the deployment did not answer.
         """
-        restored_messages = await self._restore_messages(deployment, turn, sent_view)
+        restored_messages = await self._restore_message_fields(deployment, turn, sent_view)
         messages = [*(turn.request.raw_messages if restored_messages is None else restored_messages), *added_messages]
-        body = build_upstream_body(turn.request, messages, deployment, sent_view.compute_output_limit(added_tokens))
+        body = build_upstream_body(
+            turn.request, messages, deployment, sent_view.compute_lowered_output_limit(added_tokens)
+        )
 
         async def body_for(_: ModelDeployment) -> bytes:
             return body
@@ -150,10 +157,12 @@ class UpstreamCaller:
             client_key=turn.client_key,
             headers=turn.request.forwarded_headers,
         )
-        reply, error_body = await read_first_event(opened.reply, stream=turn.request.stream, source=deployment.key)
+        reply, error_body = await read_first_event_or_body(
+            opened.reply, stream=turn.request.stream, source=deployment.key
+        )
         if error_body is None:
             return UpstreamAnswer(reply, deployment, sent_view)
-        return await _accept_reply(reply, error_body, deployment, sent_view, stream=turn.request.stream)
+        return await _accept_reply_or_raise(reply, error_body, deployment, sent_view, stream=turn.request.stream)
 
     async def _fit_view_to_deployment(self, deployment: ModelDeployment, turn: Turn, view: View) -> View:
         """Returns the view for a deployment: a smaller one, planned without a model call, if its window is smaller."""
@@ -198,12 +207,12 @@ class UpstreamCaller:
             sent_views[deployment.key] = sent_view
             messages = sent_view.messages
             if deployment.quirks.restore_fields:
-                messages = await self._restore_messages(deployment, turn, sent_view)
-            return build_upstream_body(turn.request, messages, deployment, sent_view.compute_output_limit())
+                messages = await self._restore_message_fields(deployment, turn, sent_view)
+            return build_upstream_body(turn.request, messages, deployment, sent_view.compute_lowered_output_limit())
 
         return body_for
 
-    async def _restore_messages(
+    async def _restore_message_fields(
         self, deployment: ModelDeployment, turn: Turn, sent_view: View
     ) -> Sequence[bytes] | None:
         """Returns the messages of a view with the fields that this deployment requires."""
@@ -211,7 +220,7 @@ class UpstreamCaller:
             deployment.quirks, turn.resolved_request, sent_view.messages, turn.request.raw_messages
         )
 
-    async def _shrink_after_overflow(
+    async def _recover_from_overflow(
         self,
         turn: Turn,
         view: View,
@@ -301,7 +310,7 @@ def _recognise_overflow(status: int, body: bytes, view: View) -> ContextOverflow
     )
 
 
-async def _accept_reply(
+async def _accept_reply_or_raise(
     reply: StreamReply | BufferedReply, body: bytes, deployment: ModelDeployment, sent_view: View, *, stream: bool
 ) -> UpstreamAnswer:
     """Passes on a reply that has the expected form but no `choices`; raises for any other.

@@ -133,7 +133,7 @@ class Precompactor:
             mechanical_summary is not None
             and (job := await self._turn_compactor.build_remake_job(turn, view, mechanical_summary)) is not None
         ):
-            await self._compactor.remake_mechanical(job)
+            await self._compactor.replace_mechanical_summaries(job)
 
 
 def _has_client_sliding_window(view: View) -> bool:

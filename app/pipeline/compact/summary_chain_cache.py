@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from app.context.plan.summary_chain import find_active_chain, find_omitted_seqs
+from app.context.plan.summary_chain import find_chain_and_folds, find_omitted_seqs
 from app.context.view.client_versions import ClientVersions
 from app.conversation.messages import Conversation, Summary
 from app.pipeline.resolve.resolved_request import ResolvedRequest, has_client_versions
@@ -38,7 +38,7 @@ class SummaryChain(msgspec.Struct, frozen=True):
     verified_ids: frozenset[str] | None = None
     """Ids of the summaries that were compared with the store in this turn; None if all were."""
 
-    def is_current(self, summaries: Iterable[Summary]) -> bool:
+    def has_verified_all(self, summaries: Iterable[Summary]) -> bool:
         """Whether all these summaries, which a view shows, were compared with the store in this turn."""
         return self.verified_ids is None or all(summary.id in self.verified_ids for summary in summaries)
 
@@ -82,16 +82,16 @@ class SummaryChainCache:
 
         Args:
             resolved_request: the request of the conversation.
-            is_replacing: `are_replacing` of `find_active_chain`.
+            is_replacing: `are_replacing` of `find_chain_and_folds`.
             new_summaries: summaries made for this request, stored or not.
-            omitted: `omitted_seqs` of `find_active_chain`; if there are any, all summaries are read.
+            omitted: `omitted_seqs` of `find_chain_and_folds`; if there are any, all summaries are read.
             bypass_cache: read all summaries.
 
         Raises:
             StoreUnavailable: the summaries cannot be read.
         """
         # The log is not stored yet, but another conversation with the same messages may have summaries of it.
-        if resolved_request.is_log_empty:
+        if resolved_request.is_log_unstored:
             return build_chain(
                 await self._read_new_log_summaries(resolved_request),
                 is_replacing=is_replacing,
@@ -215,11 +215,13 @@ def build_chain(
     """Builds the chain of stored and new summaries without the cache."""
     stored_ids = {summary.id for summary in stored}
     new_summaries = [chunk for chunk in new_summaries if chunk.id not in stored_ids]
-    return SummaryChain(*find_active_chain([*stored, *new_summaries], are_replacing=is_replacing, omitted_seqs=omitted))
+    return SummaryChain(
+        *find_chain_and_folds([*stored, *new_summaries], are_replacing=is_replacing, omitted_seqs=omitted)
+    )
 
 
 def _build_cached_chain(stored: Sequence[Summary], *, rechecks_folded: bool) -> _CachedChain:
-    summaries, folds = find_active_chain(stored)
+    summaries, folds = find_chain_and_folds(stored)
     rechecks_folded = rechecks_folded and len(summaries) <= MAX_RECHECKED
     fold = folds[-1] if folds and not rechecks_folded else None
     rechecked = [summary for summary in summaries if fold is None or summary.from_seq >= fold.to_seq]

@@ -127,7 +127,7 @@ class TurnCompactor:
         except StoreUnavailable:
             if turn.resolved_request.needs_store:
                 raise
-        turn = await resolve_without_store(self._resolver, turn)
+        turn = await resolve_turn_without_store(self._resolver, turn)
         return turn, await self._view_builder.build_view(
             turn, view.budget, summarize="never", new_summaries=new_summaries
         )
@@ -147,7 +147,9 @@ class TurnCompactor:
             # before this one, and not at its own beginning.
             earlier_summaries = [one for one in outline.summaries if one.to_seq <= summary.from_seq]
             start = (
-                resolved_request.client_versions.restore_boundary(build_boundary_after(earlier_summaries[-1]))
+                resolved_request.client_versions.recount_boundary_for_originals(
+                    build_boundary_after(earlier_summaries[-1])
+                )
                 if earlier_summaries
                 else LOG_START
             )
@@ -230,15 +232,15 @@ class TurnCompactor:
         outline, versions = view.outline, turn.resolved_request.client_versions
         if not versions:
             return outline
-        start = versions.restore_boundary(find_tail_start(outline))
+        start = versions.recount_boundary_for_originals(find_tail_start(outline))
         log = (
             () if outline.tail is None else await self._view_builder.read_log_tail(turn.resolved_request, start.to_seq)
         )
         entries = [_blank_text(entry) if _is_retracted_instruction(entry, versions) else entry for entry in log]
         return replace(
             outline,
-            summaries=tuple(map(versions.restore_summary, outline.summaries)),
-            folds=tuple(map(versions.restore_summary, outline.folds)),
+            summaries=tuple(map(versions.recount_summary_for_originals, outline.summaries)),
+            folds=tuple(map(versions.recount_summary_for_originals, outline.folds)),
             tail=entries,
             tail_start=start,
         )
@@ -258,9 +260,12 @@ class TurnCompactor:
             policy=turn.policy,
             window=view.budget.window,
             model=request.model,
-            encoding=resolved_request.conversation.counter_name,
+            encoding=resolved_request.conversation.token_counter_name,
             available_summaries=tuple(
-                map(resolved_request.client_versions.restore_summary, (*view.outline.summaries, *view.outline.folds))
+                map(
+                    resolved_request.client_versions.recount_summary_for_originals,
+                    (*view.outline.summaries, *view.outline.folds),
+                )
             ),
             client_key=turn.client_key,
             focus=request.summary_instructions,
@@ -315,12 +320,12 @@ def may_compact(turn: Turn) -> bool:
     return turn.resolved_request.is_stored and turn.request.summarize != "never"
 
 
-async def resolve_without_store(resolver: ConversationResolver, turn: Turn) -> Turn:
+async def resolve_turn_without_store(resolver: ConversationResolver, turn: Turn) -> Turn:
     """Resolves the turn again from the client's messages alone, after the store went away."""
     return replace(
         turn,
         resolved_request=await resolver.resolve_without_store(
-            turn.request, turn.resolved_request.conversation.counter_name
+            turn.request, turn.resolved_request.conversation.token_counter_name
         ),
     )
 

@@ -23,8 +23,8 @@ from app.conversation.messages import (
 from app.pipeline.resolve.resolved_request import (
     FIRST_REQUEST_MESSAGES,
     build_branch_lineage,
-    build_branch_marks,
-    build_branch_state,
+    select_marks_for_branch,
+    select_state_for_branch,
 )
 from app.pipeline.token_counting import MessageCounter
 
@@ -84,8 +84,8 @@ def build_branch(parent: Conversation, last: LogMessage, branch_id: str) -> Conv
         encoding=parent.encoding,
         lineage=build_branch_lineage(parent, last.seq),
         chunk_count=parent.chunk_count,
-        state=build_branch_state(parent.state, last.seq),
-        marks=build_branch_marks(parent.marks, last.seq),
+        state=select_state_for_branch(parent.state, last.seq),
+        marks=select_marks_for_branch(parent.marks, last.seq),
         indexed_before=min(parent.indexed_before, last.seq + 1),
     )
 
@@ -112,7 +112,7 @@ async def build_log_entries(
     """
     if not messages:
         return []
-    count = message_counter.find_token_counter(conversation.counter_name).count_message
+    count = message_counter.find_token_counter(conversation.token_counter_name).count_message
     if must_count_off_event_loop(count_message_bytes(messages)):
         return await asyncio.to_thread(_build_entries, conversation, messages, positions, count, answers_from_seq)
     return _build_entries(conversation, messages, positions, count, answers_from_seq)

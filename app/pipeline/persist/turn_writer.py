@@ -19,7 +19,7 @@ from app.conversation.identity import LinkPosition, PrefixCache, iterate_link_po
 from app.conversation.message_checks import may_precede_tool_result
 from app.conversation.messages import Conversation, Message
 from app.errors import ConversationBusy, StoreUnavailable
-from app.observability.tracing import CANCELLED, Span, current_span, error_type_name
+from app.observability.tracing import CANCELLED_ERROR_TYPE, Span, current_span, error_type_name
 from app.pipeline.background_tasks import BackgroundTasks, wait_until_done
 from app.pipeline.persist.log_entries import advance_head, build_log_entries
 from app.pipeline.resolve.answer_anchors import AnswerAnchors
@@ -86,7 +86,7 @@ class TurnWriter:
         leases: LeaseKeeper,
         message_counter: MessageCounter,
         prefix_memory: PrefixCache[RememberedPrefix],
-        client_histories: HistoryAligner,
+        history_aligner: HistoryAligner,
         anchors: AnswerAnchors,
         random_bytes: Callable[[int], bytes],
         tasks: BackgroundTasks,
@@ -95,7 +95,7 @@ class TurnWriter:
         self._leases = leases
         self._message_counter = message_counter
         self._prefix_memory = prefix_memory
-        self._client_histories = client_histories
+        self._history_aligner = history_aligner
         self._anchors = anchors
         self._random_bytes = random_bytes
         self._tasks = tasks
@@ -132,7 +132,7 @@ class TurnWriter:
             return self._delay_write(PendingWrite(resolved_request, QUESTION_SPAN, write, is_delayed=True))
         return PendingWrite(resolved_request, QUESTION_SPAN, write, self._start_append(write, QUESTION_SPAN))
 
-    def join_delayed_question(self, question: PendingWrite) -> ResolvedRequest | None:
+    def defer_question_to_answer(self, question: PendingWrite) -> ResolvedRequest | None:
         """Returns the turn as `finish_question_write` does, but leaves its delayed question to the answer's write.
 
         Returns None if the question's write has started.
@@ -162,7 +162,7 @@ class TurnWriter:
                 else resolved_request
             )
         self._start_delayed_write(question)
-        stored_conversation = await self._wait_for_write(question, question.append)
+        stored_conversation = await self._wait_or_store_branch(question, question.append)
         # A new conversation or branch is written with its pins. An existing one has marks that others may change
         # meanwhile.
         if not resolved_request.creates_conversation and not question.is_on_branch:
@@ -230,7 +230,7 @@ class TurnWriter:
         resolved_request = answer.resolved_request
         if answer.append is None:
             return resolved_request.conversation
-        stored_conversation = await self._wait_for_write(answer, answer.append)
+        stored_conversation = await self._wait_or_store_branch(answer, answer.append)
         if resolved_request.new_messages and resolved_request.history_digest is not None:
             self._remember_client_history(
                 resolved_request, advance_head(stored_conversation, resolved_request.new_messages)
@@ -239,7 +239,7 @@ class TurnWriter:
             self._leases.forget_released_lease(resolved_request.lease)
         # A client that appends names the conversation and sends no history, so it is never found by an anchor.
         if not resolved_request.is_append:
-            self._anchors.add_anchors(
+            self._anchors.queue_anchors(
                 stored_conversation,
                 answer.answer_forms,
                 resolved_request.conversation_hints,
@@ -277,14 +277,14 @@ class TurnWriter:
         try:
             pending_write.write_future = self._start_append(pending_write.append, pending_write.span_name)
         except StoreUnavailable as error:
-            # The store is closed. The error is raised by `_wait_for_write`, since no caller waits here.
+            # The store is closed. The error is raised by `_wait_or_store_branch`, since no caller waits here.
             pending_write.write_future = asyncio.get_running_loop().create_future()
             pending_write.write_future.set_exception(error)
 
     def _remember_client_history(self, resolved_request: ResolvedRequest, conversation: Conversation) -> None:
         """Remembers a stored client history, so that the next request's history is recognised by its bytes."""
         if resolved_request.client_versions:
-            self._client_histories.remember_versions(conversation, resolved_request.client_versions)
+            self._history_aligner.remember_client_versions(conversation, resolved_request.client_versions)
         # Without a log message for its last message, the history cannot be continued from the head of the log.
         if resolved_request.history_digest is None or (
             resolved_request.log_seqs is not None and resolved_request.log_seqs[-1] != conversation.head_seq
@@ -327,7 +327,7 @@ class TurnWriter:
             )
         await self._store.append(write)
 
-    async def _wait_for_write(self, pending_write: PendingWrite, write: LogAppend) -> Conversation:
+    async def _wait_or_store_branch(self, pending_write: PendingWrite, write: LogAppend) -> Conversation:
         """Waits for a write. If another request moved the head first, stores the messages as a branch and waits for
         that.
 
@@ -351,7 +351,7 @@ class TurnWriter:
             write = replace(write, conversation=branch, creates_conversation=True, fence=None, releases_lease=False)
             pending_write.append, pending_write.is_on_branch = write, True
             pending_write.write_future = self._start_append(write, pending_write.span_name)
-            return await self._wait_for_write(pending_write, write)
+            return await self._wait_or_store_branch(pending_write, write)
         except LeaseLost as lost:
             raise _build_lease_lost_error() from lost
         return write.conversation
@@ -369,7 +369,7 @@ class TurnWriter:
                 continue
             return
 
-    async def remove_unanswered_question(self, resolved_request: ResolvedRequest) -> None:
+    async def erase_unanswered_conversation(self, resolved_request: ResolvedRequest) -> None:
         """Erases a conversation that began with an unanswered question, if its client does not know its id.
 
         The retry would begin another conversation. A conversation that has summaries stays, so that the retry finds
@@ -403,7 +403,7 @@ class TurnWriter:
 
 def _end_span(span: Span, work: asyncio.Future[None]) -> None:
     if work.cancelled():
-        span.fail(CANCELLED)
+        span.fail(CANCELLED_ERROR_TYPE)
     elif (error := work.exception()) is not None:
         span.fail(error_type_name(error))
     span.end()

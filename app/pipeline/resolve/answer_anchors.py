@@ -29,7 +29,7 @@ WHOLE_CONVERSATION_SEQ: Final = -1
 """`AnswerAnchor.seq` of an anchor that names a conversation and no message."""
 
 
-def digest_answer(tenant: str, answer: AlignmentElement) -> list[bytes]:
+def build_answer_digests(tenant: str, answer: AlignmentElement) -> list[bytes]:
     """Returns the digests by which an answer is found: one for its first characters, so that an answer that the client
     cut short is found, too, and one for each id of its tool calls. A short answer gets no digest of its text, because
     other conversations have the same short answer."""
@@ -54,7 +54,7 @@ def digest_question_and_answer(
     return compute_anchor_digest(tenant, "exchange", question.digest + answer.digest)
 
 
-def digest_choice(tenant: str, position: LinkPosition) -> bytes:
+def digest_choice_position(tenant: str, position: LinkPosition) -> bytes:
     """Returns the digest of a choice that the client did not take up. The digest names the choice's position in the
     chain of links, so it works for short answers, too."""
     return compute_anchor_digest(tenant, "choice", position.link)
@@ -80,7 +80,7 @@ class AnswerAnchors:
         self._timer: asyncio.TimerHandle | None = None
         self._is_open = True
 
-    def add_anchors(
+    def queue_anchors(
         self,
         conversation: Conversation,
         answers: Sequence[AlignmentElement],
@@ -96,8 +96,8 @@ class AnswerAnchors:
             question: the message that was answered.
         """
         tenant, root_and_id = conversation.tenant, (conversation.root, conversation.id)
-        digests = {digest for answer in answers for digest in digest_answer(tenant, answer)}
-        digests.update(digest_choice(tenant, position) for position in choice_positions)
+        digests = {digest for answer in answers for digest in build_answer_digests(tenant, answer)}
+        digests.update(digest_choice_position(tenant, position) for position in choice_positions)
         digests.update(filter(None, [digest_question_and_answer(tenant, question, answer) for answer in answers]))
         anchors = [AnswerAnchor(digest, *root_and_id, conversation.head_seq) for digest in sorted(digests)]
         anchors += [

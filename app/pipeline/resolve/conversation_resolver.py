@@ -27,20 +27,20 @@ from app.conversation.messages import Conversation, LogMessage, Message
 from app.errors import ConversationNotFound, StoreUnavailable
 from app.observability.tracing import trace_span
 from app.pipeline.admission.answer_replay import StoredAnswers
-from app.pipeline.admission.request_digest import digest_request
+from app.pipeline.admission.request_digest import compute_retry_digest
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.persist.log_entries import build_branch, build_empty_conversation, build_log_entries
 from app.pipeline.resolve.answer_anchors import AnswerAnchors
-from app.pipeline.resolve.history_alignment import ALIGNED_MARKS, AlignedHistory, HistoryAligner, find_new_index
+from app.pipeline.resolve.history_alignment import ALIGNED_MARKS, AlignedHistory, HistoryAligner, find_first_new_index
 from app.pipeline.resolve.resent_history import (
     ClientHistory,
     PrefixMatch,
     PrefixSearch,
     RememberedPrefix,
     build_client_history,
-    check_missing_results,
     check_new_messages,
     compute_log_root,
+    detect_missing_results,
     is_append_request,
     may_append,
 )
@@ -118,7 +118,7 @@ class ConversationResolver:
         try:
             resolved_request = await self._resolve_with_store(request, client_history, encoding, held_leases)
             return (
-                replace(resolved_request, request_digest=await digest_request(request, client_history))
+                replace(resolved_request, request_digest=await compute_retry_digest(request, client_history))
                 if resolved_request.is_stored
                 else resolved_request
             )
@@ -160,7 +160,7 @@ class ConversationResolver:
         if (
             named_conversation is not None
             or client_history.raw_prefix_digests
-            or client_history.has_answer
+            or client_history.may_contain_answer
             or request.conversation_hints
         ):
             resolved_request = await self._resolve_resend(request, named_conversation, client_history)
@@ -168,7 +168,7 @@ class ConversationResolver:
                 return resolved_request
         # The history matches nothing and has no answer. With an id of ours this is an append. With a client's own id it
         # may be an unrelated call of a chat UI, which must not go into the chat's log.
-        if named_conversation is not None and request.context_mode == "auto" and not client_history.has_answer:
+        if named_conversation is not None and request.context_mode == "auto" and not client_history.may_contain_answer:
             if has_gateway_id(request):
                 return await self._resolve_append(request, named_conversation, client_history, encoding, held_leases)
             if named_conversation.answered:  # a chat UI asks for a title under its chat's id
@@ -193,7 +193,7 @@ class ConversationResolver:
                 f"Conversation with id {named_conversation.id!r} not found.", param="conversation_id"
             )
         resolved_request = (
-            await self._resolve_resend(request, None, client_history) if client_history.has_answer else None
+            await self._resolve_resend(request, None, client_history) if client_history.may_contain_answer else None
         )
         return resolved_request or await self._begin_conversation(request, client_history, encoding, named_conversation)
 
@@ -231,21 +231,21 @@ class ConversationResolver:
                     prefix_match, client_history
                 ):
                     return None
-                if prefix_match.is_head or client_history.is_rest_new(
+                if prefix_match.is_head or client_history.can_rest_be_new(
                     prefix_match.index, is_named=named_conversation is not None
                 ):
-                    return await self._continue_after_match(request, prefix_match, client_history, remembered_prefix)
+                    return await self._resolve_prefix_match(request, prefix_match, client_history, remembered_prefix)
                 # A branch is the last resort: the answer after this place may have come back in other words, and
                 # then the history continues its conversation.
                 branch_candidate = (
                     prefix_match,
                     remembered_prefix,
                 )
-        if named_conversation is None and not client_history.has_answer and not request.conversation_hints:
+        if named_conversation is None and not client_history.may_contain_answer and not request.conversation_hints:
             return None
         client_history.aligned_prefix = self._history_aligner.find_aligned_prefix(client_history)
         prefix_match = await self._prefix_search.search_history(request, named_conversation, client_history)
-        is_end = prefix_match is not None and client_history.is_rest_new(
+        is_end = prefix_match is not None and client_history.can_rest_be_new(
             prefix_match.index, is_named=named_conversation is not None
         )
         if prefix_match is None or not (is_end or (prefix_match.is_head and named_conversation is not None)):
@@ -255,17 +255,17 @@ class ConversationResolver:
                 request, named_conversation, prefix_match, client_history
             )
             if conversation_and_alignment is not None:
-                return await self._continue_after_alignment(request, *conversation_and_alignment, client_history)
+                return await self._resolve_aligned_history(request, *conversation_and_alignment, client_history)
         if prefix_match is not None and (is_end or prefix_match.is_head):
-            return await self._continue_after_history_match(
+            return await self._resolve_history_match(
                 request, named_conversation, prefix_match, client_history, is_end=is_end
             )
         if branch_candidate is None:
             return None
         prefix_match, remembered_prefix = branch_candidate
-        return await self._continue_after_match(request, prefix_match, client_history, remembered_prefix)
+        return await self._resolve_prefix_match(request, prefix_match, client_history, remembered_prefix)
 
-    async def _continue_after_history_match(
+    async def _resolve_history_match(
         self,
         request: ChatRequest,
         named_conversation: Conversation | None,
@@ -288,13 +288,13 @@ class ConversationResolver:
             return None
         # Without rewritten messages, index and seq are the same and no alignment is needed. Otherwise the alignment
         # finds what the client shows in the place of log messages.
-        if prefix_match.is_aligned and not has_client_versions(prefix_match.stored_match.conversation):
-            return await self._continue_after_match(request, prefix_match, client_history, None)
+        if prefix_match.is_aligned_by_index and not has_client_versions(prefix_match.stored_match.conversation):
+            return await self._resolve_prefix_match(request, prefix_match, client_history, None)
         found = prefix_match.stored_match.conversation
         alignment = await self._history_aligner.align_history(found, client_history, is_named=True)
-        return await self._continue_after_alignment(request, found, alignment, client_history)
+        return await self._resolve_aligned_history(request, found, alignment, client_history)
 
-    async def _continue_after_alignment(
+    async def _resolve_aligned_history(
         self,
         request: ChatRequest,
         conversation: Conversation,
@@ -304,9 +304,9 @@ class ConversationResolver:
         """Continues after the last aligned message with the client's new messages, and records which messages the
         client changed."""
         target = conversation
-        has_no_new_messages = find_new_index(alignment) == len(client_history.raw_messages)
+        has_no_new_messages = find_first_new_index(alignment) == len(client_history.raw_messages)
         stored_answer = (
-            await self._stored_answers.find_answer(conversation, request, client_history)
+            await self._stored_answers.find_retry_answer(conversation, request, client_history)
             if has_no_new_messages
             else None
         )
@@ -354,7 +354,7 @@ class ConversationResolver:
         Args:
             has_open_calls: whether the message before the new ones may be followed by tool results.
             stored_answer: the stored answer, if this request is a retry.
-            remembered_prefix: as for `_continue_after_match`.
+            remembered_prefix: as for `_resolve_prefix_match`.
         """
         new_messages = client_history.decode_messages(aligned_history.new_from_index)
         await check_new_messages(
@@ -372,11 +372,11 @@ class ConversationResolver:
             creates_conversation=target.created_at is None,
             new_messages=await self._build_log_messages(conversation, new_messages),
             instructions=client_history.instructions,
-            instructions_tokens=await self._message_counter.count_instructions(
-                client_history.instructions, request, conversation.counter_name
+            instructions_tokens=await self._message_counter.count_instruction_tokens(
+                client_history.instructions, request, conversation.token_counter_name
             ),
             client_messages=None if conversation.marks.get(REDACTED) else client_history.raw_messages,
-            has_missing_results=await check_missing_results(request, client_history, remembered_prefix),
+            has_missing_results=await detect_missing_results(request, client_history, remembered_prefix),
             log_seqs=log_seqs,
             client_versions=aligned_history.client_versions,
             new_versions=aligned_history.new_versions,
@@ -389,7 +389,7 @@ class ConversationResolver:
             stored_answer=stored_answer,
         )
 
-    async def _continue_after_match(
+    async def _resolve_prefix_match(
         self,
         request: ChatRequest,
         prefix_match: PrefixMatch,
@@ -409,7 +409,7 @@ class ConversationResolver:
         )
         has_no_new_messages = new_from_index == len(client_history.raw_messages)
         stored_answer = (
-            await self._stored_answers.find_answer(conversation, request, client_history)
+            await self._stored_answers.find_retry_answer(conversation, request, client_history)
             if has_no_new_messages
             else None
         )
@@ -420,7 +420,7 @@ class ConversationResolver:
             if needs_branch
             else conversation
         )
-        versions = await self._history_aligner.read_versions(target)
+        versions = await self._history_aligner.read_client_versions(target)
         log_seqs = None if remembered_prefix is None else remembered_prefix[1].log_seqs
         if log_seqs is not None:
             log_seqs = (
@@ -458,7 +458,7 @@ class ConversationResolver:
             )
             named_conversation = await self._find_named_conversation(tenant, request.conversation_id)
         if named_conversation is None:
-            return await self._begin_with_append(request, client_history, encoding, held_leases)
+            return await self._begin_conversation_for_append(request, client_history, encoding, held_leases)
         lease = await held_leases.enter_async_context(
             self._leases.hold_lease(named_conversation.root, named_conversation.id, self._lease_wait_seconds)
         )
@@ -469,8 +469,8 @@ class ConversationResolver:
                 f"Conversation with id {named_conversation.id!r} not found.", param="conversation_id"
             )
         messages: Sequence[Message] = client_history.messages
-        stored_answer = await self._stored_answers.find_answer(conversation, request, client_history)
-        versions = await self._history_aligner.read_versions(conversation)
+        stored_answer = await self._stored_answers.find_retry_answer(conversation, request, client_history)
+        versions = await self._history_aligner.read_client_versions(conversation)
         # In mode `append` the client has declared that all messages are new. In mode `auto` an agent may send its run
         # again.
         if request.context_mode == "auto":
@@ -488,8 +488,8 @@ class ConversationResolver:
             creates_conversation=False,
             new_messages=await self._build_log_messages(conversation, messages),
             instructions=instructions,
-            instructions_tokens=await self._message_counter.count_instructions(
-                instructions, request, conversation.counter_name
+            instructions_tokens=await self._message_counter.count_instruction_tokens(
+                instructions, request, conversation.token_counter_name
             ),
             client_messages=None,
             client_versions=versions,
@@ -501,7 +501,7 @@ class ConversationResolver:
             stored_answer=stored_answer,
         )
 
-    async def _begin_with_append(
+    async def _begin_conversation_for_append(
         self,
         request: ChatRequest,
         client_history: ClientHistory,
@@ -530,7 +530,7 @@ class ConversationResolver:
         """Begins a conversation whose log is everything that the client sent. The new conversation takes over the
         client's id from `named_conversation`."""
         tenant = request.caller.tenant
-        positions, messages = await client_history.compute_positions(), client_history.messages
+        positions, messages = await client_history.compute_link_positions(), client_history.messages
         await check_new_messages(messages, first_index=len(client_history.instructions), has_open_calls=False)
         root = compute_log_root(tenant, client_history.start_position, positions)
         conversation = build_empty_conversation(
@@ -540,18 +540,22 @@ class ConversationResolver:
             root=root,
             state={**build_end_user_state(request), FIRST_REQUEST_MESSAGES: len(messages)},
             external_id=request.conversation_id if named_conversation is None else None,
-            mode="append" if request.context_mode == "append" else "resend" if client_history.has_answer else "unknown",
+            mode="append"
+            if request.context_mode == "append"
+            else "resend"
+            if client_history.may_contain_answer
+            else "unknown",
         )
         return ResolvedRequest(
             conversation=conversation,
             creates_conversation=True,
             new_messages=await self._build_log_messages(conversation, messages, positions),
             instructions=client_history.instructions,
-            instructions_tokens=await self._message_counter.count_instructions(
+            instructions_tokens=await self._message_counter.count_instruction_tokens(
                 client_history.instructions, request, encoding
             ),
             client_messages=client_history.raw_messages,
-            has_missing_results=await check_missing_results(request, client_history),
+            has_missing_results=await detect_missing_results(request, client_history),
             is_stored=request.store,
             needs_store=request.store and not self._serves_degraded,
             assigns_external_id=named_conversation is not None,

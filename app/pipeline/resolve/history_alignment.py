@@ -98,7 +98,7 @@ class _RememberedLog(msgspec.Struct):
         """The size of this memory, in messages."""
         return len(self.elements) + self.versions_bytes // VERSION_BYTES_PER_MESSAGE
 
-    def find_versions(self, conversation: Conversation, rewrite_mark: int) -> ClientVersions | None:
+    def find_current_versions(self, conversation: Conversation, rewrite_mark: int) -> ClientVersions | None:
         """Returns the client's versions, or None if something was stored or erased that this process does not know.
 
         Args:
@@ -116,22 +116,24 @@ class HistoryAligner:
         self._message_counter = message_counter
         self._remembered_logs: OrderedDict[str, _RememberedLog] = OrderedDict()
         self._remembered_messages = 0
-        self._landmark_memory: PrefixCache[str] = PrefixCache()
+        self._conversation_ids_by_prefix: PrefixCache[str] = PrefixCache()
         """The conversations of aligned histories, by the histories' landmarks."""
 
     def find_aligned_prefix(self, client_history: ClientHistory) -> AlignedPrefix | None:
         """Returns the longest beginning of a history that is known to be aligned, with its conversation."""
-        for landmark in reversed(client_history.landmarks) if self._landmark_memory else ():
-            found = self._landmark_memory.find_longest_prefix([landmark])
+        for prefix_digest in (
+            reversed(client_history.interval_prefix_digests) if self._conversation_ids_by_prefix else ()
+        ):
+            found = self._conversation_ids_by_prefix.find_longest_prefix([prefix_digest])
             remembered_log = None if found is None else self._remembered_logs.get(found[1])
             if (
                 remembered_log is not None
-                and (aligned_prefix := remembered_log.last_alignment.aligned_prefixes.get(landmark[1])) is not None
+                and (aligned_prefix := remembered_log.last_alignment.aligned_prefixes.get(prefix_digest[1])) is not None
             ):
                 return aligned_prefix
         return None
 
-    async def read_versions(self, conversation: Conversation, *, until_seq: int | None = None) -> ClientVersions:
+    async def read_client_versions(self, conversation: Conversation, *, until_seq: int | None = None) -> ClientVersions:
         """Returns what the client shows in the place of log messages, as of its last turn.
 
         Args:
@@ -144,13 +146,13 @@ class HistoryAligner:
         remembered_log = None if until_seq is not None else self._remembered_logs.get(conversation.id)
         if (
             remembered_log is not None
-            and (versions := remembered_log.find_versions(conversation, rewrite_mark)) is not None
+            and (versions := remembered_log.find_current_versions(conversation, rewrite_mark)) is not None
         ):
             return versions
         stored = await self._store.read_client_versions(conversation, until_seq=until_seq)
         return ClientVersions.from_stored(stored, conversation.redacted_seqs)
 
-    def remember_versions(self, conversation: Conversation, versions: ClientVersions) -> None:
+    def remember_client_versions(self, conversation: Conversation, versions: ClientVersions) -> None:
         """Remembers what the client shows through the head of a conversation. Called after these versions are
         stored."""
         remembered_log = self._remembered_logs.get(conversation.id)
@@ -173,8 +175,8 @@ class HistoryAligner:
             InvalidRequest: a message is not a JSON object.
             StoreUnavailable: the log cannot be read.
         """
-        remembered_log = await self._read_log(conversation)
-        aligned_prefix = _find_log_prefix(remembered_log, client_history, is_named=is_named)
+        remembered_log = await self._load_remembered_log(conversation)
+        aligned_prefix = _find_reusable_prefix(remembered_log, client_history, is_named=is_named)
         count = len(client_history.raw_messages) - (0 if aligned_prefix is None else aligned_prefix.last_index)
         if count <= MIN_THREAD_MESSAGES and (
             aligned_prefix is not None or len(remembered_log.elements) <= MIN_THREAD_MESSAGES
@@ -222,34 +224,37 @@ class HistoryAligner:
             elements: the history's elements from the last message of that prefix on.
         """
         previous, aligned_prefixes = client_history.aligned_prefix, dict[bytes, AlignedPrefix]()
-        landmarks = client_history.landmarks
+        prefix_digests = client_history.interval_prefix_digests
         if previous is not None:
             remembered_prefixes = remembered_log.last_alignment.aligned_prefixes
-            landmarks = [
-                one for one in landmarks if one[0] > previous.last_index + 1 and one[1] not in remembered_prefixes
+            prefix_digests = [
+                one for one in prefix_digests if one[0] > previous.last_index + 1 and one[1] not in remembered_prefixes
             ]
-        if not landmarks:
+        if not prefix_digests:
             return {}
         make = partial(
-            _cut_parts_at_landmarks,
+            _cut_alignment_at_prefixes,
             remembered_log,
             client_history.aligned_prefix,
-            landmarks,
+            prefix_digests,
             alignment,
             elements,
             is_named=is_named,
         )
-        parts = make() if len(landmarks) == 1 else await asyncio.to_thread(make)
-        (first, positions), root = await client_history.compute_newest_positions(), await client_history.find_root()
-        for landmark, part in parts:
+        parts = make() if len(prefix_digests) == 1 else await asyncio.to_thread(make)
+        (first, positions), root = (
+            await client_history.compute_newest_link_positions(),
+            await client_history.find_log_root(),
+        )
+        for prefix_digest, part in parts:
             at, behind, behind_seq = len(part.message_alignments) - 1, 0, -1
             if previous is not None:
                 behind, behind_seq = previous.last_index + 1, previous.last_seq
             omitted = tuple([stretch for stretch in part.omitted_ranges if stretch[0] > behind_seq])
             own_part = replace(part, message_alignments=part.message_alignments[behind:], omitted_ranges=omitted)
             previous = AlignedPrefix(at, positions[at - first], root, conversation.id, is_named, own_part, previous)
-            aligned_prefixes[landmark] = previous
-            self._landmark_memory.put(landmark, conversation.id)
+            aligned_prefixes[prefix_digest] = previous
+            self._conversation_ids_by_prefix.put(prefix_digest, conversation.id)
         return aligned_prefixes
 
     async def build_aligned_history(
@@ -269,12 +274,12 @@ class HistoryAligner:
         Raises:
             StoreUnavailable: the versions cannot be read.
         """
-        remembered_log = await self._read_log(conversation)
-        stored_versions = await self.read_versions(target)
+        remembered_log = await self._load_remembered_log(conversation)
+        stored_versions = await self.read_client_versions(target)
         unchanged_prefix = _find_unchanged_prefix(remembered_log, alignment, stored_versions)
         shown_bodies, new_from_index = (
-            _find_shown_bodies(alignment, raw_messages, unchanged_prefix),
-            find_new_index(alignment),
+            _find_changed_bodies(alignment, raw_messages, unchanged_prefix),
+            find_first_new_index(alignment),
         )
         new_versions: list[ClientVersion] = []
         for seq in sorted(
@@ -296,8 +301,8 @@ class HistoryAligner:
                 continue
             tokens_delta = 0
             if bodies is not None:
-                counts = await self._message_counter.count_messages(
-                    [Message(body) for body in bodies], target.counter_name
+                counts = await self._message_counter.count_message_tokens(
+                    [Message(body) for body in bodies], target.token_counter_name
                 )
                 tokens_delta = sum(counts) - remembered_log.elements[seq].tokens
             new_versions.append(ClientVersion(seq, target.head_seq + 1, to_seq, bodies, tokens_delta))
@@ -314,7 +319,7 @@ class HistoryAligner:
         is_same_as_log = not versions and log_seqs == tuple(range(target.head_seq + 1))
         return AlignedHistory(new_from_index, None if is_same_as_log else log_seqs, versions, tuple(new_versions))
 
-    async def _read_log(self, conversation: Conversation) -> _RememberedLog:
+    async def _load_remembered_log(self, conversation: Conversation) -> _RememberedLog:
         """Returns what alignment needs of a log: the remembered part, and the rest read from the store."""
         remembered_log = self._remembered_logs.get(conversation.id)
         head_seq = conversation.head_seq
@@ -328,10 +333,10 @@ class HistoryAligner:
             entries = await self._store.read_log(conversation, remembered_log.head_seq + 1, head_seq + 1)
             if len(entries) > MIN_THREAD_MESSAGES:
                 elements, joined_prefills = await asyncio.to_thread(
-                    _build_elements, entries, remembered_log.newest_message
+                    _build_log_elements, entries, remembered_log.newest_message
                 )
             else:
-                elements, joined_prefills = _build_elements(entries, remembered_log.newest_message)
+                elements, joined_prefills = _build_log_elements(entries, remembered_log.newest_message)
             record_first_seqs(remembered_log.first_seqs, elements, remembered_log.head_seq + 1)
             remembered_log = replace(
                 remembered_log,
@@ -355,7 +360,7 @@ class HistoryAligner:
             self._remembered_messages -= oldest.size_messages
 
 
-def _find_log_prefix(
+def _find_reusable_prefix(
     remembered_log: _RememberedLog, client_history: ClientHistory, *, is_named: bool
 ) -> AlignedPrefix | None:
     """Returns the history's known aligned prefix, if it was aligned with this log."""
@@ -399,7 +404,7 @@ def _align_from_prefix(
 ) -> tuple[Alignment, list[AlignmentElement]]:
     """Returns the alignment of a history, and its elements from the end of `aligned_prefix` on."""
     if aligned_prefix is not None:
-        elements = _read_elements(remembered_log, raw_messages[aligned_prefix.last_index :])
+        elements = _build_history_elements(remembered_log, raw_messages[aligned_prefix.last_index :])
         alignment = align_after_head(
             aligned_prefix.alignment,
             remembered_log.elements,
@@ -409,16 +414,16 @@ def _align_from_prefix(
         )
         if alignment is not None:
             return alignment, elements
-    elements = _read_elements(remembered_log, raw_messages)
-    return _align_whole(remembered_log, elements, is_named=is_named), elements[
+    elements = _build_history_elements(remembered_log, raw_messages)
+    return _align_whole_history(remembered_log, elements, is_named=is_named), elements[
         0 if aligned_prefix is None else aligned_prefix.last_index :
     ]
 
 
-def _cut_parts_at_landmarks(
+def _cut_alignment_at_prefixes(
     remembered_log: _RememberedLog,
     aligned_prefix: AlignedPrefix | None,
-    landmarks: Sequence[tuple[int, bytes]],
+    prefix_digests: Sequence[tuple[int, bytes]],
     alignment: Alignment,
     elements: Sequence[AlignmentElement],
     *,
@@ -433,7 +438,7 @@ def _cut_parts_at_landmarks(
     first = 0 if aligned_prefix is None else aligned_prefix.last_index
     last_part = None if aligned_prefix is None else aligned_prefix.alignment
     parts: list[tuple[bytes, Alignment]] = []
-    for count, landmark in landmarks:
+    for count, prefix_digest in prefix_digests:
         behind = -1 if last_part is None else len(last_part.message_alignments) - 1
         for at in range(min(count, alignment.first_new_index) - 1, behind, -1):
             mark = alignment.message_alignments[at]
@@ -452,12 +457,12 @@ def _cut_parts_at_landmarks(
                 )
                 if last_part is None:
                     return parts
-                parts.append((landmark, last_part))
+                parts.append((prefix_digest, last_part))
                 break
     return parts
 
 
-def _read_elements(remembered_log: _RememberedLog, raw_messages: Sequence[bytes]) -> list[AlignmentElement]:
+def _build_history_elements(remembered_log: _RememberedLog, raw_messages: Sequence[bytes]) -> list[AlignmentElement]:
     """Returns the elements of a history's messages. Elements of messages that were in the last history are not computed
     again."""
     sent_elements = {}
@@ -473,7 +478,9 @@ def _read_elements(remembered_log: _RememberedLog, raw_messages: Sequence[bytes]
     return elements
 
 
-def _align_whole(remembered_log: _RememberedLog, elements: Sequence[AlignmentElement], *, is_named: bool) -> Alignment:
+def _align_whole_history(
+    remembered_log: _RememberedLog, elements: Sequence[AlignmentElement], *, is_named: bool
+) -> Alignment:
     if remembered_log.joined_prefills.keys().isdisjoint([element.digest for element in elements]):
         return align_history(remembered_log.elements, elements, is_log_named=is_named)
     return _align_joined_prefills(remembered_log, elements, is_named=is_named)
@@ -509,7 +516,7 @@ def _align_joined_prefills(
     )
 
 
-def _build_elements(
+def _build_log_elements(
     entries: Sequence[LogMessage], previous_message: Message | None
 ) -> tuple[list[AlignmentElement], dict[bytes, int]]:
     """Returns the elements of log messages, and their `_RememberedLog.joined_prefills`.
@@ -520,7 +527,7 @@ def _build_elements(
     elements: list[AlignmentElement] = []
     joined_prefills: dict[bytes, int] = {}
     for entry in entries:
-        elements.append(_build_element(entry))
+        elements.append(_build_log_element(entry))
         if (joined_message := join_prefill(previous_message, entry.message)) is not None:
             joined_prefills[build_alignment_element(joined_message).digest] = entry.seq
         previous_message = entry.message
@@ -534,7 +541,7 @@ def join_prefill(prefill: Message | None, answer: Message) -> Message | None:
     return Message.from_body({"role": "assistant", "content": prefill.text + answer.text})
 
 
-def _build_element(entry: LogMessage) -> AlignmentElement:
+def _build_log_element(entry: LogMessage) -> AlignmentElement:
     meta = entry.meta or {}
     alternatives = tuple(
         build_alignment_element(Message.from_body(body)).digest for body in meta.get("alternatives", ())
@@ -543,7 +550,7 @@ def _build_element(entry: LogMessage) -> AlignmentElement:
     return build_alignment_element(entry.message, tokens=entry.tokens, is_answer=is_answer, alternatives=alternatives)
 
 
-def find_new_index(alignment: Alignment) -> int:
+def find_first_new_index(alignment: Alignment) -> int:
     """Returns the index of the first message that the log does not have."""
     index = alignment.first_new_index
     # A note after the last aligned message is new to the log, so the note is logged with the new messages.
@@ -556,7 +563,7 @@ def find_new_index(alignment: Alignment) -> int:
     return index
 
 
-def _find_shown_bodies(
+def _find_changed_bodies(
     alignment: Alignment, raw_messages: Sequence[bytes], unchanged_prefix: AlignedPrefix | None
 ) -> dict[int, tuple[int, tuple[bytes, ...]]]:
     """Returns what a history shows in the place of each log message that it changes: the seq after the replaced range,
@@ -571,7 +578,7 @@ def _find_shown_bodies(
     for first, past in ends.items():
         shown |= {seq: (seq + 1, ()) for seq in range(first, past)}
     bodies_before: dict[int, tuple[bytes, ...]] = {}
-    end = find_new_index(alignment)
+    end = find_first_new_index(alignment)
     for raw, one in zip(raw_messages[start:end], alignment.message_alignments[start:end], strict=True):
         body = bytes(raw)
         if one.kind in ALIGNED_MARKS:

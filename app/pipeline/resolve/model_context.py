@@ -13,7 +13,7 @@ import msgspec
 
 from app.compaction.summarizer.summarizer import SAME_MODEL, compute_max_input_tokens
 from app.context.calibration import HIGHEST_SLOPE, LOWEST_SLOPE, AttachmentCost, Calibration
-from app.context.count.token_counter import choose_counter_name
+from app.context.count.token_counter import choose_token_counter_name
 from app.context.plan.policy import ContextPolicy
 from app.errors import PolicyNotFound
 from app.pipeline.chat_request import ChatRequest
@@ -100,7 +100,7 @@ class ModelContexts:
             window=window,
             summarizer_input_tokens=await self._find_summarizer_input_tokens(policy, window, client_key),
             model_key=deployment.key,
-            encoding=choose_counter_name(deployment.upstream_model, deployment.encoding),
+            encoding=choose_token_counter_name(deployment.upstream_model, deployment.encoding),
         )
         if len(self._model_contexts) >= MAX_MODEL_CONTEXTS:
             # The names of models come from clients, so the cache is bounded; to fill it again is cheap.
@@ -114,7 +114,7 @@ class ModelContexts:
         calibration = read_calibration(
             conversation.state, model_key, self._calibration_slopes.find_start_slope(model_key, conversation.tenant)
         )
-        attachments = self._find_new_attachments(resolved_request)
+        attachments = self._count_new_attachments(resolved_request)
         return Turn(
             request=request,
             target=model_context.target,
@@ -141,11 +141,11 @@ class ModelContexts:
             )
         return policy
 
-    def _find_new_attachments(self, resolved_request: ResolvedRequest) -> Iterator[AttachmentCost]:
+    def _count_new_attachments(self, resolved_request: ResolvedRequest) -> Iterator[AttachmentCost]:
         """Yields the cost of each new message with images, audio or files."""
         for entry in resolved_request.new_messages:
             if any(name in entry.message.raw for name in ATTACHMENT_MARKERS):
-                counter = self._message_counter.find_token_counter(resolved_request.conversation.counter_name)
+                counter = self._message_counter.find_token_counter(resolved_request.conversation.token_counter_name)
                 if tokens := counter.count_attachments(entry.message.body):
                     yield AttachmentCost(entry.seq, tokens)
 
@@ -206,7 +206,7 @@ class CalibrationSlopes:
         """
         if calibration.changed_estimated < MIN_EVIDENCE_TOKENS:
             return None
-        tenant_slopes = self._open_tenant_slopes(model_key, _digest_tenant(tenant))
+        tenant_slopes = self._touch_tenant_slopes(model_key, _digest_tenant(tenant))
         # A slope from this process's own traffic replaces the one that was read from the store.
         tenant_slopes.pop(STORED_SLOPE_KEY, None)
         tenant_slopes[conversation_id] = calibration.slope
@@ -225,10 +225,10 @@ class CalibrationSlopes:
         """Takes over slopes from the stored facts of a model. Anything that is not a plausible slope is ignored."""
         for tenant, slope in facts.items() if isinstance(facts, Mapping) else ():
             if isinstance(slope, int | float) and LOWEST_SLOPE <= slope <= HIGHEST_SLOPE:
-                self._open_tenant_slopes(model_key, str(tenant))[STORED_SLOPE_KEY] = float(slope)
+                self._touch_tenant_slopes(model_key, str(tenant))[STORED_SLOPE_KEY] = float(slope)
                 self._stored_slopes.setdefault(model_key, {})[str(tenant)] = float(slope)
 
-    def _open_tenant_slopes(self, model_key: str, tenant: str) -> OrderedDict[str, float]:
+    def _touch_tenant_slopes(self, model_key: str, tenant: str) -> OrderedDict[str, float]:
         """Returns the slopes of a tenant, and makes the tenant the one that learned last."""
         tenants = self._slopes.setdefault(model_key, OrderedDict())
         self._slopes.move_to_end(model_key)

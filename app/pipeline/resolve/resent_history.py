@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from app.context.view.missing_results import has_missing_results
+from app.context.view.missing_results import has_missing_tool_results
 from app.conversation.alignment import Alignment, build_alignment_element
 from app.conversation.identity import (
     LinkPosition,
@@ -24,7 +24,7 @@ from app.conversation.identity import (
 from app.conversation.message_checks import INSTRUCTION_ROLES, check_messages
 from app.conversation.messages import Conversation, Message, count_message_bytes
 from app.pipeline.chat_request import ChatRequest
-from app.pipeline.resolve.answer_anchors import digest_answer, digest_choice, digest_question_and_answer
+from app.pipeline.resolve.answer_anchors import build_answer_digests, digest_choice_position, digest_question_and_answer
 from app.pipeline.resolve.resolved_request import REWRITE_MARK, has_other_end_user
 from app.store.contract import LinkMatch, Store
 
@@ -36,7 +36,7 @@ MIN_FAST_PATH_MESSAGES: Final = 8
 """Shorter histories are recognised as quickly by their links, so their bytes are not hashed."""
 LONG_HISTORY_BYTES: Final = 64 * 1024
 """The links of longer histories are computed in a thread: 64 KiB take about 1 ms."""
-LANDMARK_MESSAGES: Final = 32
+PREFIX_INTERVAL_MESSAGES: Final = 32
 """The beginning of an aligned history is remembered after each multiple of this number of messages, unless fewer
 messages than this follow. The messages that follow are needed to find the conversations that the history may belong
 to."""
@@ -120,9 +120,9 @@ class ClientHistory:
         self._messages: list[Message] | None = None
         self._positions: list[LinkPosition] | None = None
         self._newest_positions: list[LinkPosition] | None = None
-        self._has_answer: bool | None = None
+        self._may_contain_answer: bool | None = None
         self._prefix_digests: list[tuple[int, bytes]] | None = None
-        self._landmarks: list[tuple[int, bytes]] | None = None
+        self._interval_prefix_digests: list[tuple[int, bytes]] | None = None
         self.aligned_prefix: AlignedPrefix | None = None
         """Set if the beginning of the history is known to be aligned."""
 
@@ -142,18 +142,18 @@ class ClientHistory:
         return self.messages[from_index:]
 
     @property
-    def has_answer(self) -> bool:
+    def may_contain_answer(self) -> bool:
         """Whether the history may contain an assistant message. The raw bytes are searched: a false yes costs one
         query."""
-        if self._has_answer is None:
-            self._has_answer = ASSISTANT_MARKER in self._first_message.raw
-            for raw in () if self._has_answer else self.raw_messages[1:]:
+        if self._may_contain_answer is None:
+            self._may_contain_answer = ASSISTANT_MARKER in self._first_message.raw
+            for raw in () if self._may_contain_answer else self.raw_messages[1:]:
                 if ASSISTANT_MARKER in bytes(raw):
-                    self._has_answer = True
+                    self._may_contain_answer = True
                     break
-        return self._has_answer
+        return self._may_contain_answer
 
-    def is_rest_new(self, index: int, *, is_named: bool) -> bool:
+    def can_rest_be_new(self, index: int, *, is_named: bool) -> bool:
         """Returns whether all messages after an index can be new to the log: no assistant message follows, but for one
         at the end, which is a prefill.
 
@@ -167,17 +167,20 @@ class ClientHistory:
     async def build_anchor_digests(self) -> list[bytes]:
         """Returns the digests by which the newest answers of the history are found, the newest first."""
         digests: list[bytes] = []
-        (first, positions), messages = await self.compute_newest_positions(), self.messages
+        (first, positions), messages = await self.compute_newest_link_positions(), self.messages
         for index in reversed(range(len(messages))):
             if messages[index].role != "assistant":
                 continue
             if index < first:
                 # The newest answers are in the known aligned prefix: the positions before its end are needed after all.
-                first, positions = 0, await self.compute_positions()
+                first, positions = 0, await self.compute_link_positions()
             answer = build_alignment_element(messages[index])
             question = build_alignment_element(messages[index - 1]) if index else None
             pair_digest = digest_question_and_answer(self._tenant, question, answer)
-            digests += [*digest_answer(self._tenant, answer), digest_choice(self._tenant, positions[index - first])]
+            digests += [
+                *build_answer_digests(self._tenant, answer),
+                digest_choice_position(self._tenant, positions[index - first]),
+            ]
             digests += [] if pair_digest is None else [pair_digest]
             if len(digests) >= ENOUGH_ANCHOR_DIGESTS:
                 break
@@ -195,13 +198,16 @@ class ClientHistory:
         return self._prefix_digests
 
     @property
-    def landmarks(self) -> list[tuple[int, bytes]]:
-        """Digests of the history's prefixes at each multiple of `LANDMARK_MESSAGES`, without prefixes that nearly the
+    def interval_prefix_digests(self) -> list[tuple[int, bytes]]:
+        """Digests of the history's prefixes at each multiple of `PREFIX_INTERVAL_MESSAGES`, without prefixes that
+        nearly the
         whole history is in."""
-        if self._landmarks is None:
-            raw_messages = self.raw_messages[: max(0, len(self.raw_messages) - LANDMARK_MESSAGES)]
-            self._landmarks = compute_interval_prefix_digests(raw_messages, self._tenant, LANDMARK_MESSAGES)
-        return self._landmarks
+        if self._interval_prefix_digests is None:
+            raw_messages = self.raw_messages[: max(0, len(self.raw_messages) - PREFIX_INTERVAL_MESSAGES)]
+            self._interval_prefix_digests = compute_interval_prefix_digests(
+                raw_messages, self._tenant, PREFIX_INTERVAL_MESSAGES
+            )
+        return self._interval_prefix_digests
 
     @property
     def history_digest(self) -> bytes | None:
@@ -209,36 +215,36 @@ class ClientHistory:
         digests = self.raw_prefix_digests
         return digests[-1][1] if digests else None
 
-    async def compute_positions(self) -> list[LinkPosition]:
+    async def compute_link_positions(self) -> list[LinkPosition]:
         """Returns the position of the chains after each message. A long history is hashed in a thread."""
         if self._positions is None:
-            self._positions = await self._compute_chain(self.messages, self.start_position)
+            self._positions = await self._compute_positions_from(self.messages, self.start_position)
         return self._positions
 
-    async def compute_newest_positions(self) -> tuple[int, list[LinkPosition]]:
+    async def compute_newest_link_positions(self) -> tuple[int, list[LinkPosition]]:
         """Returns the index of the known aligned prefix's last message, and the position of the chains after that
         message and each later one."""
         aligned_prefix = self.aligned_prefix
         if aligned_prefix is None or self._positions is not None:
-            return 0, await self.compute_positions()
+            return 0, await self.compute_link_positions()
         if self._newest_positions is None:
             rest = self.decode_messages(aligned_prefix.last_index + 1)
             self._newest_positions = [
                 aligned_prefix.position,
-                *await self._compute_chain(rest, aligned_prefix.position),
+                *await self._compute_positions_from(rest, aligned_prefix.position),
             ]
         return aligned_prefix.last_index, self._newest_positions
 
-    async def _compute_chain(self, messages: Sequence[Message], start: LinkPosition) -> list[LinkPosition]:
+    async def _compute_positions_from(self, messages: Sequence[Message], start: LinkPosition) -> list[LinkPosition]:
         if count_message_bytes(messages) >= LONG_HISTORY_BYTES:
             return await asyncio.to_thread(lambda: list(iterate_link_positions(messages, start)))
         return list(iterate_link_positions(messages, start))
 
-    async def find_root(self) -> str:
+    async def find_log_root(self) -> str:
         """Returns the root of the history's log."""
         if self.aligned_prefix is not None:
             return self.aligned_prefix.root
-        return compute_log_root(self._tenant, self.start_position, await self.compute_positions())
+        return compute_log_root(self._tenant, self.start_position, await self.compute_link_positions())
 
     @property
     def is_long(self) -> bool:
@@ -265,7 +271,7 @@ class PrefixMatch(msgspec.Struct, frozen=True):
 
     index: int
     stored_match: LinkMatch
-    is_aligned: bool = False
+    is_aligned_by_index: bool = False
     """Whether the index of each message up to there is its seq."""
     is_shared_head: bool = False
     """Whether conversations of several families end with this message after the same log."""
@@ -295,7 +301,7 @@ class PrefixSearch:
         """Returns the last stored message that the history reaches after `prefix_count` remembered messages. Returns
         None if only a search over the whole history can decide."""
         positions = [remembered_prefix.position, *iterate_link_positions(rest, remembered_prefix.position)]
-        matches = await self._find_matches(
+        matches = await self._find_link_matches(
             request,
             root=remembered_prefix.root,
             links=[position.link for position in positions],
@@ -325,13 +331,13 @@ class PrefixSearch:
             named_conversation: the conversation that the client names. Its root can differ from the root of its log, if
                 it was created before its first message.
         """
-        first, positions = await client_history.compute_newest_positions()
+        first, positions = await client_history.compute_newest_link_positions()
         links = [position.link for position in positions]
         skeletons = [position.skeleton_link for position in positions if position.is_in_skeleton]
         matches: list[LinkMatch] = []
-        own_root = await client_history.find_root()
+        own_root = await client_history.find_log_root()
         for root in dict.fromkeys((own_root, own_root if named_conversation is None else named_conversation.root)):
-            matches = await self._find_matches(
+            matches = await self._find_link_matches(
                 request, root=root, links=links, skeletons=skeletons, named_conversation=named_conversation
             )
             if matches:
@@ -349,7 +355,7 @@ class PrefixSearch:
             return (
                 _mark_shared(by_link, matches)
                 if first
-                else _mark_aligned(by_link, matches, positions, client_history.start_position)
+                else _mark_aligned_and_shared(by_link, matches, positions, client_history.start_position)
             )
         # The skeleton skips tool traffic. From the matched message on, the links may match again and reach further.
         rest = client_history.messages[by_skeleton.index + 1 :]
@@ -359,7 +365,7 @@ class PrefixSearch:
                 iterate_link_positions(rest, LinkPosition(matched_message.link, matched_message.skeleton, True))
             )
             links = [position.link for position in onward]
-            further = await self._find_matches(
+            further = await self._find_link_matches(
                 request, root=root, links=links, skeletons=[], named_conversation=named_conversation
             )
             deeper = _find_deepest_by_link(further, onward, first_index=by_skeleton.index + 1)
@@ -367,7 +373,7 @@ class PrefixSearch:
                 return _mark_shared(deeper, further)
         return _mark_shared(by_skeleton, matches)
 
-    async def _find_matches(
+    async def _find_link_matches(
         self,
         request: ChatRequest,
         *,
@@ -411,7 +417,7 @@ def compute_log_root(tenant: str, start_position: LinkPosition, positions: Seque
     return compute_family_root(tenant, start_position.link)
 
 
-def _mark_aligned(
+def _mark_aligned_and_shared(
     prefix_match: PrefixMatch,
     matches: Sequence[LinkMatch],
     positions: Sequence[LinkPosition],
@@ -423,7 +429,7 @@ def _mark_aligned(
     is_aligned = prefix_match.stored_match.message.seq == prefix_match.index and all(
         one != next_one for one, next_one in pairwise(links)
     )
-    return _mark_shared(replace(prefix_match, is_aligned=is_aligned), matches)
+    return _mark_shared(replace(prefix_match, is_aligned_by_index=is_aligned), matches)
 
 
 def _mark_shared(prefix_match: PrefixMatch, matches: Sequence[LinkMatch]) -> PrefixMatch:
@@ -502,7 +508,7 @@ async def check_new_messages(messages: Sequence[Message], *, first_index: int, h
         check_messages(messages, first_index=first_index, may_begin_with_result=has_open_calls)
 
 
-async def check_missing_results(
+async def detect_missing_results(
     request: ChatRequest, client_history: ClientHistory, remembered_prefix: tuple[int, RememberedPrefix] | None = None
 ) -> bool:
     """Returns whether tool calls of a history have no result.
@@ -512,19 +518,19 @@ async def check_missing_results(
     """
     if remembered_prefix is not None:
         count, remembered = remembered_prefix
-        return remembered.has_missing_results or has_missing_results(client_history.raw_messages[count - 1 :])
+        return remembered.has_missing_results or has_missing_tool_results(client_history.raw_messages[count - 1 :])
     # A search for the bytes is cheaper than decoding the messages, and most requests have no tool calls.
     if b'"tool_calls"' not in request.body:
         return False
     if client_history.is_long:
-        return await asyncio.to_thread(has_missing_results, client_history.raw_messages)
-    return has_missing_results(client_history.raw_messages)
+        return await asyncio.to_thread(has_missing_tool_results, client_history.raw_messages)
+    return has_missing_tool_results(client_history.raw_messages)
 
 
 def may_append(request: ChatRequest, client_history: ClientHistory) -> bool:
     """Returns whether the request names a conversation and brings no history. Chat UIs name their chat in unrelated
     calls, too, so they never append."""
-    return request.conversation_id is not None and not request.is_chat_ui and not client_history.has_answer
+    return request.conversation_id is not None and not request.is_chat_ui and not client_history.may_contain_answer
 
 
 def is_append_request(

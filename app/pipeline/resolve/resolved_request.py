@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from app.context.plan.outline import LastView, limit_view_to_log
+from app.context.plan.outline import LastView, limit_last_view_to_log
 from app.context.view.client_versions import NO_VERSIONS, ClientVersions
 from app.conversation.alignment import AlignmentElement
 from app.conversation.identity import LinkPosition, extract_family_root
@@ -94,7 +94,7 @@ class ResolvedRequest(msgspec.Struct, frozen=True):
     """The delayed write of the question, if the answer's write is to include it."""
 
     @property
-    def is_aligned(self) -> bool:
+    def is_aligned_by_index(self) -> bool:
         """Whether message i of the client history is message i of the log."""
         return self.client_messages is not None and self.log_seqs is None
 
@@ -109,7 +109,7 @@ class ResolvedRequest(msgspec.Struct, frozen=True):
         return total + self.client_versions.tokens_delta
 
     @property
-    def is_log_empty(self) -> bool:
+    def is_log_unstored(self) -> bool:
         """Whether nothing of the log is stored yet."""
         return self.conversation.head_seq < 0
 
@@ -149,7 +149,7 @@ def has_client_versions(conversation: Conversation) -> bool:
 def build_end_user_state(request: ChatRequest) -> Mapping[str, Any]:
     """Returns the state of a new conversation for the end user of its first request: a digest, which does not reveal
     the name."""
-    end_user = request.end_user
+    end_user = request.end_user_digest
     return {END_USER: end_user} if end_user is not None else {}
 
 
@@ -157,7 +157,11 @@ def has_other_end_user(request: ChatRequest, conversation: Conversation) -> bool
     """Returns whether request and conversation name two different end users."""
     stored_end_user = conversation.state.get(END_USER)
     # A request or a conversation without an end user matches every end user: most clients never send one.
-    return stored_end_user is not None and request.end_user is not None and request.end_user != stored_end_user
+    return (
+        stored_end_user is not None
+        and request.end_user_digest is not None
+        and request.end_user_digest != stored_end_user
+    )
 
 
 def has_gateway_id(request: ChatRequest) -> bool:
@@ -180,20 +184,20 @@ def mark_unstored(resolved_request: ResolvedRequest) -> ResolvedRequest:
     return replace(resolved_request, is_stored=False, is_degraded=True, pending_write=None)
 
 
-def build_branch_state(state: Mapping[str, Any], last_seq: int) -> dict[str, Any]:
+def select_state_for_branch(state: Mapping[str, Any], last_seq: int) -> dict[str, Any]:
     """Returns the part of a conversation's state that is valid for a branch that shares its log through `last_seq`."""
     shared = {name: value for name, value in state.items() if name not in (UNANSWERED_MESSAGES, OPEN_TOOL_CALLS)}
     if LAST_VIEWS in shared:
         views = {key: msgspec.convert(stored, LastView) for key, stored in shared[LAST_VIEWS].items()}
         shared[LAST_VIEWS] = {
-            key: msgspec.to_builtins(limit_view_to_log(view, last_seq))
+            key: msgspec.to_builtins(limit_last_view_to_log(view, last_seq))
             for key, view in views.items()
             if view.boundary.to_seq <= last_seq + 1
         }
     return shared
 
 
-def build_branch_marks(marks: Mapping[str, Any], last_seq: int) -> dict[str, Any]:
+def select_marks_for_branch(marks: Mapping[str, Any], last_seq: int) -> dict[str, Any]:
     """Returns the part of a conversation's marks that is valid for a branch that shares its log through `last_seq`."""
     shared = dict(marks)
     if PINS in shared:

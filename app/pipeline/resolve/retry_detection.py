@@ -64,7 +64,7 @@ class RetryDetector:
             request.context_mode != "auto"
             or request.is_chat_ui
             or named_conversation.mode == "resend"
-            or not client_history.has_answer
+            or not client_history.may_contain_answer
         ):
             return False
         count = await self.count_repeated_messages(named_conversation, client_history.messages)
@@ -73,7 +73,7 @@ class RetryDetector:
         if count:
             return count <= named_conversation.head_seq and count < len(client_history.messages)
         # No message repeats. The request can still be a retry of an append whose answer is stored.
-        return await self._stored_answers.find_answer(named_conversation, request, client_history) is not None
+        return await self._stored_answers.find_retry_answer(named_conversation, request, client_history) is not None
 
 
 def _are_equal_messages(entries: Sequence[LogMessage], messages: Sequence[Message]) -> bool:

@@ -61,11 +61,11 @@ class ContextReport(msgspec.Struct, frozen=True):
         """Renders the status fields and `context` as JSON members without braces.
 
         Args:
-            context: the result of `build_context`.
+            context: the result of `build_context_object`.
         """
         return b'%b,"context":%b' % (self.render_status_fields(), orjson.dumps(context))
 
-    def build_context(self, reported: PromptUsage | None = None) -> dict[str, Any]:
+    def build_context_object(self, reported: PromptUsage | None = None) -> dict[str, Any]:
         """Builds the `context` object. Token numbers are calibrated, except those of summaries, which are raw.
 
         Args:
@@ -82,7 +82,7 @@ class ContextReport(msgspec.Struct, frozen=True):
             "compacts_above": self.compacts_above,
             "max_output_tokens": self.max_output_tokens,
             "summaries": [build_summary_fields(summary) for summary in plan.summaries] if plan.summaries else [],
-            "verbatim_messages": self.next_seq - plan.boundary.to_seq - edited + _count_early_messages(plan),
+            "verbatim_messages": self.next_seq - plan.boundary.to_seq - edited + _count_verbatim_before_boundary(plan),
             "trimmed_messages": edited,
             "dropped_messages": plan.dropped_message_count,
             "quoted": [
@@ -137,12 +137,12 @@ def build_summary_fields(summary: Summary) -> dict[str, Any]:
     }
 
 
-def _count_early_messages(plan: Plan) -> int:
+def _count_verbatim_before_boundary(plan: Plan) -> int:
     """Counts the messages before the boundary that are shown verbatim: pinned messages and the anchor."""
     pinned = sum(pin.to_seq - pin.from_seq for pin in plan.pins) if plan.pins else 0
-    # `plan.anchor_seq` is None for a pinned anchor, which is counted as a pin. The boundary is asked first because it
+    # `plan.repeated_message_seq` is None for a pinned anchor, which is counted as a pin. The boundary is asked first because it
     # is cheap, and most views have no anchor.
-    return pinned + (plan.boundary.anchor_seq is not None and plan.anchor_seq is not None)
+    return pinned + (plan.boundary.anchor_seq is not None and plan.repeated_message_seq is not None)
 
 
 def render_tokens_header(prompt_tokens: int, budget: Budget) -> str:
@@ -150,7 +150,7 @@ def render_tokens_header(prompt_tokens: int, budget: Budget) -> str:
     return f"{prompt_tokens}/{budget.limit}"
 
 
-def choose_status(resolved_request: ResolvedRequest, plan: Plan, *, is_stateless: bool) -> ContextStatus:
+def choose_context_status(resolved_request: ResolvedRequest, plan: Plan, *, is_stateless: bool) -> ContextStatus:
     """Chooses the one word for the context that the model got.
 
     A stateless request is `bypassed` only if its view is complete: a client must learn of trimming in any case.

@@ -30,10 +30,10 @@ from app.pipeline.persist.turn_writer import AnswerToStore, TurnWriter
 from app.pipeline.resolve.held_leases import HeldLeases
 from app.pipeline.resolve.resolved_request import PendingWrite, mark_unstored
 from app.pipeline.respond.answer import WholeAnswer
-from app.pipeline.respond.context_status import ContextReport, choose_status, select_forwarded_headers
+from app.pipeline.respond.context_status import ContextReport, choose_context_status, select_forwarded_headers
 from app.pipeline.respond.stream_frames import DONE_FRAME, CompactionProgressStream, render_error_frames, splice_fields
-from app.pipeline.respond.stream_relay import StreamRelay, collect_whole_answer, drain_stream
-from app.pipeline.respond.turn_metrics import build_turn_facts, record_view_facts
+from app.pipeline.respond.stream_relay import StreamRelay, drain_stream, parse_whole_answer
+from app.pipeline.respond.turn_metrics import build_turn_facts, log_and_trace_report
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.view_history import REQUEST_FACTS, VIEW_FACTS, build_request_facts, build_view_facts
 from app.pipeline.view.view_state import CALIBRATIONS, LAST_VIEWS, add_last_view, read_last_view
@@ -74,29 +74,29 @@ class ResponseDelivery:
         enough."""
         self._metrics = metrics
 
-    def deliver_whole(
+    def deliver_whole_answer(
         self, turn: Turn, view: View, upstream_answer: UpstreamAnswer, leases: HeldLeases
     ) -> Coroutine[Any, Any, WholeAnswer]:
         """Stores a whole answer and adds our fields to it. Releases the leases of the turn."""
         # Without the search tool the body has been read: only its write is left, and that is shielded on its own.
         # With the tool, more rounds follow upstream. They run to their end even if the client leaves (decision 7).
-        if turn.search_tool_state is None:
-            return self._deliver_whole(turn, view, upstream_answer, leases)
-        return self._tasks.run_shielded(self._deliver_whole(turn, view, upstream_answer, leases.transfer()))
+        if turn.search_tool_session is None:
+            return self._deliver_whole_answer(turn, view, upstream_answer, leases)
+        return self._tasks.run_shielded(self._deliver_whole_answer(turn, view, upstream_answer, leases.transfer()))
 
-    async def _deliver_whole(
+    async def _deliver_whole_answer(
         self, turn: Turn, view: View, upstream_answer: UpstreamAnswer, leases: HeldLeases
     ) -> WholeAnswer:
         try:
             collector, body = await self._read_whole_answer(turn, upstream_answer)
             report, reported = (
                 build_context_report(turn, upstream_answer.sent_view),
-                _read_view_usage(turn, collector.usage),
+                _read_planned_prompt_usage(turn, collector.usage),
             )
-            if truncation_warning := _describe_truncation(report, reported):
+            if truncation_warning := _describe_provider_truncation(report, reported):
                 report = report.add_warning(truncation_warning)
-            record_view_facts(turn.request, report)
-            context = report.build_context(reported)
+            log_and_trace_report(turn.request, report)
+            context = report.build_context_object(reported)
             try:
                 conversation = await self._store_answer(
                     turn, view, upstream_answer, collector, report, context, reported
@@ -108,7 +108,7 @@ class ResponseDelivery:
                     raise
                 drop_tracebacks(unavailable)
                 report = _build_unstored_report(turn, upstream_answer.sent_view, report)
-                context = report.build_context(reported)
+                context = report.build_context_object(reported)
             finally:
                 # In `finally`: the answer cost tokens, whether or not the store took it.
                 self._record_metrics(upstream_answer, report, collector.usage, is_whole=True)
@@ -124,16 +124,16 @@ class ResponseDelivery:
         """Reads an answer that is not streamed, after the last round of the search tool; returns its content and
         body."""
         try:
-            if turn.search_tool_state is not None:
-                upstream_answer = await self._search_tool_loop.read_whole_answer(turn, upstream_answer)
+            if turn.search_tool_session is not None:
+                upstream_answer = await self._search_tool_loop.run_whole_rounds(turn, upstream_answer)
             assert isinstance(upstream_answer.reply, BufferedReply)
-            return collect_whole_answer(
+            return parse_whole_answer(
                 upstream_answer.reply.body, upstream_answer.deployment
             ), upstream_answer.reply.body
         # A client that got no answer does not know the id of a conversation that began here: its retry would begin
         # another.
         except GatewayError:
-            await self._tasks.run_shielded(self._turn_writer.remove_unanswered_question(turn.resolved_request))
+            await self._tasks.run_shielded(self._turn_writer.erase_unanswered_conversation(turn.resolved_request))
             raise
 
     async def deliver_stream(
@@ -153,7 +153,7 @@ class ResponseDelivery:
             early: renders the frames if the stream began with the progress of a compaction; otherwise None.
         """
         assert isinstance(upstream_answer.reply, StreamReply)
-        record_view_facts(turn.request, report)
+        log_and_trace_report(turn.request, report)
         source = upstream_answer.deployment.key
         relay = StreamRelay(
             upstream_answer.reply,
@@ -175,14 +175,14 @@ class ResponseDelivery:
                         if relay.has_ended:
                             break
                     else:
-                        if frames := relay.finish():
+                        if frames := relay.flush():
                             yield frames
                 if relay.is_upstream_done:
                     # The connection can be used again only if its response has been read to the end.
                     await drain_stream(pieces)
-                relay.close()
+                relay.record_stream_end()
             except UpstreamUnavailable as broken:
-                relay.close(broken)
+                relay.record_stream_end(broken)
             # Set before the last await: if the client leaves during `_finish_stream`, that call still stores the
             # answer, and `_finish_after_disconnect` must not store it a second time.
             is_over = True
@@ -213,7 +213,9 @@ class ResponseDelivery:
                 error = unavailable
             else:
                 log.warning("an answer could not be stored: %s", unavailable.message)
-                amendment = relay.render_amendment(_build_unstored_report(turn, upstream_answer.sent_view, report))
+                amendment = relay.render_correction_chunk(
+                    _build_unstored_report(turn, upstream_answer.sent_view, report)
+                )
         except GatewayError as refused:
             drop_tracebacks(refused)
             error = refused
@@ -251,13 +253,15 @@ class ResponseDelivery:
         if collector.has_content or (collector.is_complete and relay.stream_failure is None):
             incomplete = not collector.is_complete or relay.stream_failure is not None
             self._record_metrics(upstream_answer, report, collector.usage, is_whole=not incomplete)
-            reported = _read_view_usage(turn, collector.usage)
-            context = report.build_context(reported)
+            reported = _read_planned_prompt_usage(turn, collector.usage)
+            context = report.build_context_object(reported)
             await self._store_answer(
                 turn, view, upstream_answer, collector, report, context, reported, incomplete=incomplete
             )
         else:
-            await self._tasks.run_shielded_to_end(self._turn_writer.remove_unanswered_question(turn.resolved_request))
+            await self._tasks.run_shielded_to_end(
+                self._turn_writer.erase_unanswered_conversation(turn.resolved_request)
+            )
 
     def _record_metrics(
         self, upstream_answer: UpstreamAnswer, report: ContextReport, usage: Mapping[str, Any] | None, *, is_whole: bool
@@ -313,7 +317,7 @@ class ResponseDelivery:
 
     async def _write_answer(self, turn: Turn, view: View, answer: AnswerToStore) -> Conversation:
         pending_write = await self._turn_writer.start_answer_write(turn.resolved_request, answer)
-        follow_up = self._finish_answer_write(turn, view, answer, pending_write)
+        follow_up = self._finish_write_and_follow_up(turn, view, answer, pending_write)
         if pending_write.write_future is None:
             return await follow_up
         try:
@@ -327,7 +331,7 @@ class ResponseDelivery:
             follow_up if _has_succeeded(pending_write.write_future) else self._tasks.run_shielded_to_end(follow_up)
         )
 
-    async def _finish_answer_write(
+    async def _finish_write_and_follow_up(
         self, turn: Turn, view: View, answer: AnswerToStore, pending_write: PendingWrite
     ) -> Conversation:
         """Waits for an answer's write, stores the completion, tells the waiting retries, and starts precompaction."""
@@ -355,21 +359,23 @@ class ResponseDelivery:
         stored_view = make_last_view(
             view.plan, previous_view, was_requested=turn.request.summarize == "now" and bool(view.plan.summaries)
         )
-        stored_view = turn.resolved_request.client_versions.restore_view(stored_view)
+        stored_view = turn.resolved_request.client_versions.recount_view_for_originals(stored_view)
         learned: dict[str, Any] = (
             {LAST_VIEWS: views} if (views := add_last_view(state, turn.policy, window, stored_view)) else {}
         )
         if reported is None:
             return learned
         model_key = upstream_answer.deployment.key
-        if model_key not in self._models_warned_of and (truncation_warning := _describe_truncation(report, reported)):
+        if model_key not in self._models_warned_of and (
+            truncation_warning := _describe_provider_truncation(report, reported)
+        ):
             self._models_warned_of.add(model_key)
             log.warning("%s: %s", model_key, truncation_warning)
         calibration_before, prompt = (
             self._upstream_caller.find_calibration(upstream_answer.deployment, turn),
-            turn.count_prompt(view),
+            turn.build_counted_prompt(view),
         )
-        if (learned_window := calibration_before.detect_silent_truncation(prompt, reported.tokens)) is not None:
+        if (learned_window := calibration_before.find_silent_truncation_window(prompt, reported.tokens)) is not None:
             self._upstream_caller.learn_window(model_key, learned_window)
         calibration = calibration_before.learn_from_report(prompt, reported.tokens)
         self._upstream_caller.learn_slope(model_key, turn.resolved_request.conversation, calibration)
@@ -388,7 +394,7 @@ def build_context_report(turn: Turn, view: View) -> ContextReport:
         outline.instructions_tokens - resolved_request.instructions_tokens,
     )
     return ContextReport(
-        status=choose_status(
+        status=choose_context_status(
             resolved_request, plan, is_stateless=not resolved_request.is_stored and turn.request.store
         ),
         conversation_id=resolved_request.conversation.id if resolved_request.is_stored else None,
@@ -400,11 +406,11 @@ def build_context_report(turn: Turn, view: View) -> ContextReport:
         compaction_status=_build_compaction_status(view) if plan.summaries else view.compaction,
         log_tokens=budget.calibrate_tokens(outline.instructions_tokens + outline.log_tokens),
         pinned_messages=sum(pin.to_seq - pin.from_seq for pin in pins) if pins else 0,
-        compacts_above=_compute_compaction_threshold(turn.policy, view),
-        max_output_tokens=view.compute_output_limit(),
+        compacts_above=_compute_threshold_with_quotations(turn.policy, view),
+        max_output_tokens=view.compute_lowered_output_limit(),
         recovered=view.is_overflow_recovered,
         warnings=(*view.warnings, *_build_output_limit_warning(view)),
-        searches=turn.search_tool_state.searches if turn.search_tool_state is not None else (),
+        searches=turn.search_tool_session.searches if turn.search_tool_session is not None else (),
         slope=slope,
         offset_tokens=budget.calibrate_tokens(added_tokens)
         + round((budget.calibration_ratio - slope) * (plan.prompt_tokens - added_tokens)),
@@ -431,14 +437,14 @@ def _has_succeeded(work: asyncio.Future[None]) -> bool:
     return not work.cancelled() and work.exception() is None
 
 
-def _read_view_usage(turn: Turn, usage: Mapping[str, Any] | None) -> PromptUsage | None:
+def _read_planned_prompt_usage(turn: Turn, usage: Mapping[str, Any] | None) -> PromptUsage | None:
     """Reads the usage of the view's own prompt, without the further rounds of the search tool."""
     return read_prompt_usage(
-        usage if turn.search_tool_state is None else turn.search_tool_state.select_view_usage(usage)
+        usage if turn.search_tool_session is None else turn.search_tool_session.select_planned_prompt_usage(usage)
     )
 
 
-def _describe_truncation(report: ContextReport, reported: PromptUsage | None) -> str | None:
+def _describe_provider_truncation(report: ContextReport, reported: PromptUsage | None) -> str | None:
     """Describes a prompt of which the provider seems to have cut most; None if there is no such sign.
 
     Ollama cuts prompts without an error.
@@ -457,7 +463,7 @@ def _describe_truncation(report: ContextReport, reported: PromptUsage | None) ->
     )
 
 
-def _compute_compaction_threshold(policy: ContextPolicy, view: View) -> int:
+def _compute_threshold_with_quotations(policy: ContextPolicy, view: View) -> int:
     """Computes the compaction threshold in tokens that compare with this view's prompt.
 
     The planner compares a prompt without quotations, so the quotations' tokens are added.
@@ -469,7 +475,7 @@ def _compute_compaction_threshold(policy: ContextPolicy, view: View) -> int:
 
 
 def _build_output_limit_warning(view: View) -> tuple[str, ...]:
-    limit, requested, window = view.compute_output_limit(), view.budget.requested_output, view.budget.window
+    limit, requested, window = view.compute_lowered_output_limit(), view.budget.requested_output, view.budget.window
     if limit is None:
         return ()
     change = f"from {requested} to {limit}" if requested else f"to {limit}"

@@ -67,7 +67,7 @@ class CompactionProgressStream:
         """Renders a chunk without content, so that the client's read timeout does not expire."""
         return self._render_chunk({"content": ""})
 
-    def render_end(self, event: Mapping[str, Any], fields: bytes) -> bytes:
+    def render_outcome(self, event: Mapping[str, Any], fields: bytes) -> bytes:
         """Renders the chunk with the outcome of the compaction.
 
         Args:

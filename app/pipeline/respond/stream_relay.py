@@ -122,11 +122,11 @@ class StreamRelay:
         rest = self._render_frames(self._decoder.feed(piece))
         return frames + rest if frames else rest
 
-    def finish(self) -> bytes:
+    def flush(self) -> bytes:
         """Renders the frames for an event that the upstream's end cut off from its blank line."""
         return self._render_frames(self._decoder.flush())
 
-    def close(self, stream_error: UpstreamUnavailable | None = None) -> None:
+    def record_stream_end(self, stream_error: UpstreamUnavailable | None = None) -> None:
         """Notes that no more bytes come, and that the answer is incomplete if its finish reason is missing.
 
         Args:
@@ -179,7 +179,7 @@ class StreamRelay:
         fields = self._fields
         if collector.is_complete and not was_complete:
             # `context` comes with the chunk that completes the answer: the searches of the model are known only then.
-            self._last_chunk, fields = data, self._report.render_all_fields(self._report.build_context())
+            self._last_chunk, fields = data, self._report.render_all_fields(self._report.build_context_object())
         if self._progress_stream is not None:
             return self._progress_stream.render_upstream_chunk(data, fields)
         if self._templates_left and not was_complete and may_hold_text(data):
@@ -191,7 +191,7 @@ class StreamRelay:
             data = data.replace(b"\n", b" ")
         return b"data: " + splice_fields(data, fields) + b"\n\n"
 
-    def render_amendment(self, report: ContextReport) -> bytes:
+    def render_correction_chunk(self, report: ContextReport) -> bytes:
         """Renders a chunk without text that corrects our fields after the last chunk was sent; empty before that.
 
         Args:
@@ -202,7 +202,7 @@ class StreamRelay:
         last_chunk = decode_chunk(self._last_chunk)
         identity = {name: last_chunk[name] for name in IDENTITY_FIELDS if name in last_chunk}
         data = encode_chunk({**identity, "choices": [{"index": 0, "delta": {}, "finish_reason": None}]})
-        fields = report.render_all_fields(report.build_context())
+        fields = report.render_all_fields(report.build_context_object())
         if self._progress_stream is not None:
             return self._progress_stream.render_upstream_chunk(data, fields)
         return b"data: " + splice_fields(data, fields) + b"\n\n"
@@ -218,7 +218,7 @@ async def drain_stream(pieces: AsyncIterator[bytes]) -> None:
         return
 
 
-def collect_whole_answer(body: bytes, deployment: ModelDeployment) -> StreamCollector:
+def parse_whole_answer(body: bytes, deployment: ModelDeployment) -> StreamCollector:
     """Collects a deployment's answer that is not streamed.
 
     Raises:
@@ -346,7 +346,7 @@ def build_chunk_template(data: bytes, fields: bytes) -> ChunkTemplate | None:
         chunk, probe = orjson.loads(data), orjson.loads(b"%b%b%b" % (before_text, _PROBE_TEXT.encode(), after_text))
     except orjson.JSONDecodeError:
         return None
-    delta = _find_plain_delta(chunk)
+    delta = _find_text_only_delta(chunk)
     if delta is None:
         return None
     delta["content"] = _PROBE_TEXT
@@ -355,7 +355,7 @@ def build_chunk_template(data: bytes, fields: bytes) -> ChunkTemplate | None:
     return ChunkTemplate(before_text, after_text, fields) if chunk == probe else None
 
 
-def _find_plain_delta(chunk: dict[str, Any]) -> dict[str, Any] | None:
+def _find_text_only_delta(chunk: dict[str, Any]) -> dict[str, Any] | None:
     """Finds the delta of a chunk that does nothing but add text to choice 0; None for any other chunk."""
     choices = chunk.get("choices")
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):

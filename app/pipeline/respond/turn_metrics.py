@@ -9,14 +9,14 @@ from typing import Any
 from app.context.count.provider_usage import read_output_tokens, read_prompt_usage
 from app.observability.metrics import TurnFacts
 from app.observability.request_facts import current_request_facts
-from app.observability.tracing import STREAMED, current_span
+from app.observability.tracing import STREAMED_ATTRIBUTE, current_span
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.respond.context_status import ContextReport
 from app.upstream.provider import ModelDeployment
 from app.upstream.routing.prices import compute_cost_usd, compute_prompt_cost_usd, find_price
 
 
-def record_view_facts(request: ChatRequest, report: ContextReport) -> None:
+def log_and_trace_report(request: ChatRequest, report: ContextReport) -> None:
     """Records numbers and names of the view in the request's log line and span."""
     facts = current_request_facts()
     if facts is None:
@@ -38,7 +38,7 @@ def record_view_facts(request: ChatRequest, report: ContextReport) -> None:
                 "concertina.context.saved_tokens": facts.saved_tokens,
                 "concertina.context.window": report.budget.window,
                 "gen_ai.request.model": request.model,
-                STREAMED: request.stream,
+                STREAMED_ATTRIBUTE: request.stream,
             }
         )
 
@@ -66,7 +66,7 @@ def build_turn_facts(
         pressure=report.budget.compute_limit_pressure(sent_tokens),
         saved_usd=compute_prompt_cost_usd(price, log_tokens - sent_tokens if log_tokens > sent_tokens else 0),
         is_whole=is_whole,
-        recovered=report.recovered,
+        has_recovered=report.recovered,
     )
     if prompt is not None:
         facts.reported_tokens, facts.cached_tokens = prompt.tokens, prompt.cached_tokens

@@ -47,9 +47,9 @@ class PinUpdater:
         # Before the request's own pins: a pinned tool call and its new results are one round.
         pins |= {pin.from_seq: pin for pin in await self._extend_pins_by_results(resolved_request, list(pins.values()))}
         for index in request.pin_indexes:
-            seq = _find_seq(index, request, resolved_request)
+            seq = _find_pinned_seq(index, request, resolved_request)
             if seq is not None and not any(pin.from_seq <= seq < pin.to_seq for pin in pins.values()):
-                pin = await self.find_round(resolved_request, seq)
+                pin = await self.build_round_pin(resolved_request, seq)
                 pins[pin.from_seq] = pin
         if pins == stored_pins:
             return resolved_request
@@ -61,9 +61,9 @@ class PinUpdater:
             changed_pins=encoded_pins,
         )
 
-    async def find_round(self, resolved_request: ResolvedRequest, seq: int) -> Pin:
+    async def build_round_pin(self, resolved_request: ResolvedRequest, seq: int) -> Pin:
         """Returns a pin for the round of a message: a tool call with all its results, or the message alone."""
-        neighbors = await self._read_neighbors(resolved_request, seq)
+        neighbors = await self._read_neighbor_messages(resolved_request, seq)
         first = last = seq
         while neighbors[first].role in TOOL_RESULT_ROLES and first - 1 in neighbors:
             first -= 1
@@ -73,12 +73,12 @@ class PinUpdater:
         tokens = await self._count_tokens(resolved_request, [neighbors[at] for at in range(first, last + 1)])
         return Pin(first, last + 1, tokens)
 
-    async def _read_neighbors(self, resolved_request: ResolvedRequest, seq: int) -> dict[int, Message]:
+    async def _read_neighbor_messages(self, resolved_request: ResolvedRequest, seq: int) -> dict[int, Message]:
         """Returns the log messages around a seq, by seq. They are read from the store if the client did not send
         them."""
         first = max(0, seq - MAX_ROUND_MESSAGES)
         end = min(resolved_request.next_seq, seq + MAX_ROUND_MESSAGES)
-        if resolved_request.is_aligned and resolved_request.client_messages is not None:
+        if resolved_request.is_aligned_by_index and resolved_request.client_messages is not None:
             return {at: Message(bytes(resolved_request.client_messages[at])) for at in range(first, end)}
         head = resolved_request.conversation.head_seq
         stored = (
@@ -104,7 +104,9 @@ class PinUpdater:
         return [Pin(pin.from_seq, end + len(results), pin.tokens + tokens) for pin in pins if pin.to_seq == end]
 
     async def _count_tokens(self, resolved_request: ResolvedRequest, messages: Sequence[Message]) -> int:
-        return sum(await self._message_counter.count_messages(messages, resolved_request.conversation.counter_name))
+        return sum(
+            await self._message_counter.count_message_tokens(messages, resolved_request.conversation.token_counter_name)
+        )
 
 
 def decode_pins(marks: Mapping[str, Any]) -> tuple[Pin, ...]:
@@ -129,7 +131,7 @@ def select_fitting_pins(pins: Sequence[Pin], policy: ContextPolicy, budget: Budg
     return tuple(reversed(fitting_pins))
 
 
-def check_request_pins(
+def check_request_pin_share(
     request: ChatRequest, resolved_request: ResolvedRequest, policy: ContextPolicy, budget: Budget
 ) -> None:
     """Refuses the pins of a request if all pins together exceed their share of the window.
@@ -161,7 +163,7 @@ def check_pin_share(pins: tuple[Pin, ...], policy: ContextPolicy, budget: Budget
     )
 
 
-def _find_seq(index: int, request: ChatRequest, resolved_request: ResolvedRequest) -> int | None:
+def _find_pinned_seq(index: int, request: ChatRequest, resolved_request: ResolvedRequest) -> int | None:
     """Returns the seq of a message of the request. Returns None for instructions, which every view shows."""
     if index >= len(request.raw_messages):
         raise _make_pin_error(index, f"there are {len(request.raw_messages)} messages")

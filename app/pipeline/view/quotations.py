@@ -108,8 +108,8 @@ class QuotationBuilder:
         found = await self._find_candidates(turn.resolved_request, question, view.plan.boundary_seq)
         candidates = [one for one in found if _may_be_quoted(one.message, turn, view)]
         shown_seqs = {seq for pin in view.plan.pins for seq in range(pin.from_seq, pin.to_seq)}
-        if view.plan.anchor_seq is not None:
-            shown_seqs.add(view.plan.anchor_seq)
+        if view.plan.repeated_message_seq is not None:
+            shown_seqs.add(view.plan.repeated_message_seq)
         quoted_seqs = {passage.seq for one in kept_quotations for passage in one.passages if not passage.spans}
         # In a thread: scoring the sentences of long candidates would block the event loop.
         new_quotation = await asyncio.to_thread(
@@ -120,7 +120,7 @@ class QuotationBuilder:
             max_tokens=room_tokens,
             searched_message_count=view.plan.boundary_seq,
             visible_seqs=shown_seqs | quoted_seqs,
-            counter=self._message_counter.find_token_counter(turn.resolved_request.conversation.counter_name),
+            counter=self._message_counter.find_token_counter(turn.resolved_request.conversation.token_counter_name),
         )
         return (*kept_quotations, new_quotation or Quotation(newest_user_message.seq, (), 0))
 
@@ -132,7 +132,7 @@ class QuotationBuilder:
         conversation = resolved_request.conversation
         terms = extract_question_terms(question)
         # Nothing is stored, so the index is empty: the search runs over the messages of the request.
-        if resolved_request.is_log_empty:
+        if resolved_request.is_log_unstored:
             entries = [entry for entry in resolved_request.new_messages if entry.seq < before_seq]
             return await asyncio.to_thread(search_unstored_messages, entries, terms)
         if before_seq - self._message_search.find_indexed_end(conversation) <= MAX_INDEXED_IN_TURN:
@@ -140,10 +140,11 @@ class QuotationBuilder:
                 conversation, terms, from_seq=0, before_seq=before_seq, limit=MAX_CANDIDATES
             )
         self._tasks.spawn(self._index_in_background(conversation, before_seq))
-        if not resolved_request.is_aligned or resolved_request.client_messages is None:
+        if not resolved_request.is_aligned_by_index or resolved_request.client_messages is None:
             return []
         entries = [
-            _make_client_message(seq, raw) for seq, raw in enumerate(resolved_request.client_messages[:before_seq])
+            _make_unstored_log_message(seq, raw)
+            for seq, raw in enumerate(resolved_request.client_messages[:before_seq])
         ]
         return await asyncio.to_thread(search_unstored_messages, entries, terms)
 
@@ -180,16 +181,16 @@ def find_newest_user_message(resolved_request: ResolvedRequest, view: View) -> L
     """Returns the last user message, if it is known without a read of the store."""
     known_messages = [*(view.outline.tail or ()), *resolved_request.new_messages]
     found = next((entry for entry in reversed(known_messages) if entry.message.role == "user"), None)
-    if found is not None or not resolved_request.is_aligned or resolved_request.client_messages is None:
+    if found is not None or not resolved_request.is_aligned_by_index or resolved_request.client_messages is None:
         return found
     for seq in reversed(range(len(resolved_request.client_messages))):
-        entry = _make_client_message(seq, resolved_request.client_messages[seq])
+        entry = _make_unstored_log_message(seq, resolved_request.client_messages[seq])
         if entry.message.role == "user":
             return entry
     return None
 
 
-def _make_client_message(seq: int, raw: bytes) -> LogMessage:
+def _make_unstored_log_message(seq: int, raw: bytes) -> LogMessage:
     """Returns a message of the client as a log message of which only the seq is known."""
     return LogMessage(seq, Message(bytes(raw)), b"", b"", False, 0, 0, False)
 

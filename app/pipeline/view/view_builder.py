@@ -17,7 +17,7 @@ from app.context.plan.outline import LOG_START, LastView, Outline, Plan, Summari
 from app.context.plan.planner import plan_view
 from app.context.plan.policy import ContextPolicy
 from app.context.plan.summary_chain import find_omitted_seqs
-from app.context.view.missing_results import add_missing_results, is_missing_result
+from app.context.view.missing_results import add_missing_tool_results, is_placeholder_result
 from app.context.view.view_messages import build_summary_message, render_view
 from app.conversation.messages import Conversation, LogMessage, Message, Summary
 from app.errors import ContextLengthExceeded
@@ -106,7 +106,7 @@ class ViewBuilder:
         if not plan.fits:
             # Our count may be too high. The request is refused only if it cannot fit by the lowest count; otherwise the
             # provider decides.
-            if LOWEST_SLOPE * turn.count_prompt(view).estimated_tokens > budget.window:
+            if LOWEST_SLOPE * turn.build_counted_prompt(view).estimated_tokens > budget.window:
                 raise make_context_length_error(view)
             view = replace(view, warnings=(*view.warnings, _render_overflow_warning(view)))
         # Nothing to render: the client's own bytes are sent, which keeps the provider's prompt cache valid.
@@ -140,8 +140,8 @@ class ViewBuilder:
 
     def _count_missing_result_tokens(self, resolved_request: ResolvedRequest, messages: Sequence[bytes]) -> int:
         """Returns the tokens of the messages that stand for missing tool results."""
-        counter = self._message_counter.find_token_counter(resolved_request.conversation.counter_name)
-        return sum(counter.count_message(Message(raw).body) for raw in messages if is_missing_result(raw))
+        counter = self._message_counter.find_token_counter(resolved_request.conversation.token_counter_name)
+        return sum(counter.count_message(Message(raw).body) for raw in messages if is_placeholder_result(raw))
 
     async def render_view(self, resolved_request: ResolvedRequest, view: View, plan: Plan) -> View:
         """Renders the messages of a view by a plan that may have more quotations than the view's own. Messages that the
@@ -164,7 +164,7 @@ class ViewBuilder:
         """
         resolved_request, policy = turn.resolved_request, turn.policy
         is_over = (
-            budget.calibrate_tokens(turn.instructions_tokens + resolved_request.log_tokens)
+            budget.calibrate_tokens(turn.planned_instructions_tokens + resolved_request.log_tokens)
             > budget.compaction_threshold
         )
         # Another replica may have stored summaries that `chunk_count` does not count yet. They are looked for only if
@@ -187,7 +187,7 @@ class ViewBuilder:
         view = await self._plan_view_with_summaries(turn, budget, summarize, chain, omitted_seqs, is_over=is_over)
         # The chain came from a cache. If the plan uses an outdated part of it, the chain is read again and the view is
         # planned again.
-        if chain.is_current(view.plan.summaries):
+        if chain.has_verified_all(view.plan.summaries):
             return view
         chain = await self._summary_chains.read_chain(
             resolved_request,
@@ -216,22 +216,24 @@ class ViewBuilder:
         """
         resolved_request, conversation = turn.resolved_request, turn.resolved_request.conversation
         versions = resolved_request.client_versions
-        last_view = versions.project_view(
+        last_view = versions.recount_view_for_versions(
             read_last_view(conversation.state, turn.policy, budget.window),
             [one.seq for one in resolved_request.new_versions],
         )
         marks = conversation.marks
         # Nothing is stored, so the request's own messages are the whole tail and no read is needed.
-        at_start = resolved_request.is_log_empty and not chain.summaries and not last_view.boundary.to_seq
+        at_start = resolved_request.is_log_unstored and not chain.summaries and not last_view.boundary.to_seq
         outline = Outline(
-            instructions_tokens=turn.instructions_tokens,
+            instructions_tokens=turn.planned_instructions_tokens,
             log_tokens=resolved_request.log_tokens,
             next_seq=resolved_request.next_seq,
-            summaries=tuple(map(versions.project_summary, chain.summaries)),
-            folds=tuple(map(versions.project_summary, chain.folds)),
-            tail=versions.project_entries(resolved_request.new_messages) if at_start else None,
+            summaries=tuple(map(versions.recount_summary_for_versions, chain.summaries)),
+            folds=tuple(map(versions.recount_summary_for_versions, chain.folds)),
+            tail=versions.apply_to_log_messages(resolved_request.new_messages) if at_start else None,
             new_from_seq=conversation.head_seq + 1,
-            pins=select_fitting_pins(tuple(map(versions.project_pin, decode_pins(marks))), turn.policy, budget)
+            pins=select_fitting_pins(
+                tuple(map(versions.recount_pin_for_versions, decode_pins(marks))), turn.policy, budget
+            )
             if marks
             else (),
             last_view=last_view,
@@ -241,7 +243,7 @@ class ViewBuilder:
         # The first plan works with stored totals only. The tail is read only if the planner must look at single
         # messages.
         if (tail_start := plan.needs_tail) is not None:
-            tail = versions.project_entries(await self.read_log_tail(resolved_request, tail_start.to_seq))
+            tail = versions.apply_to_log_messages(await self.read_log_tail(resolved_request, tail_start.to_seq))
             outline = replace(outline, tail=tail, tail_start=tail_start)
             plan = await self._make_plan(turn, outline, budget, summarize, is_over=is_over)
         return View(
@@ -265,7 +267,7 @@ class ViewBuilder:
             outline,
             budget,
             turn.policy,
-            counter=self._message_counter.find_token_counter(turn.resolved_request.conversation.counter_name),
+            counter=self._message_counter.find_token_counter(turn.resolved_request.conversation.token_counter_name),
             summarizer_input_tokens=turn.summarizer_input_tokens,
             summarize=summarize,
             through_seq=turn.request.through_seq,
@@ -282,7 +284,7 @@ class ViewBuilder:
         client_messages = None
         head_seq = conversation.head_seq
         if (
-            resolved_request.is_aligned
+            resolved_request.is_aligned_by_index
             and resolved_request.client_messages is not None
             and len(resolved_request.client_messages) == head_seq
         ):
@@ -317,8 +319,8 @@ class ViewBuilder:
             cached_plan = _plan_checkpoint_prefix(
                 outline, summary_range, _compute_summarizer_room(turn.policy, view.budget)
             )
-            messages = add_missing_results(
-                await self.render_plan(resolved_request, cached_plan, summary_range.to_seq), at_end=True
+            messages = add_missing_tool_results(
+                await self.render_plan_messages(resolved_request, cached_plan, summary_range.to_seq), at_end=True
             )
             return [bytes(raw) for raw in messages], len(messages) - len(resolved_request.instructions)
         # An additive range that does not begin where the shown summaries end is not at the beginning of the verbatim
@@ -338,7 +340,7 @@ class ViewBuilder:
             quotations=tuple(one for one in last_view.quotations if one.before_seq < summary_range.to_seq),
         )
         raw_log_messages = await self._read_raw_messages(resolved_request, cached_plan)
-        rendered = add_missing_results(
+        rendered = add_missing_tool_results(
             _render_messages(resolved_request, cached_plan, raw_log_messages, summary_range.to_seq), at_end=True
         )
         messages = [bytes(raw) for raw in rendered]
@@ -368,7 +370,7 @@ class ViewBuilder:
         )
         return [*stored, *(entry for entry in resolved_request.new_messages if entry.seq >= from_seq)]
 
-    async def render_plan(self, resolved_request: ResolvedRequest, plan: Plan, next_seq: int) -> list[bytes]:
+    async def render_plan_messages(self, resolved_request: ResolvedRequest, plan: Plan, next_seq: int) -> list[bytes]:
         """Returns the messages of a plan, in the client's own bytes if the client sent them."""
         return _render_messages(resolved_request, plan, await self._read_raw_messages(resolved_request, plan), next_seq)
 
@@ -380,11 +382,11 @@ class ViewBuilder:
         Args:
             known_messages: the messages of a view with the same boundary.
         """
-        if resolved_request.client_messages is not None and resolved_request.is_aligned:
+        if resolved_request.client_messages is not None and resolved_request.is_aligned_by_index:
             return resolved_request.client_messages
         raw_messages = dict(known_messages) if isinstance(known_messages, Mapping) else {}
         early_seqs = _find_anchor_pin_quote_seqs(plan) - raw_messages.keys()
-        stored = await _read_messages(self._store, resolved_request.conversation, early_seqs, plan.boundary_seq)
+        stored = await _read_messages_by_seq(self._store, resolved_request.conversation, early_seqs, plan.boundary_seq)
         new_early_messages = [
             entry
             for entry in resolved_request.new_messages
@@ -406,15 +408,17 @@ def _render_messages(
         next_seq=next_seq,
         versions=resolved_request.client_versions,
     )
-    return add_missing_results(messages)
+    return add_missing_tool_results(messages)
 
 
-async def read_messages_before_boundary(store: Store, conversation: Conversation, plan: Plan) -> list[LogMessage]:
+async def read_shown_before_boundary(store: Store, conversation: Conversation, plan: Plan) -> list[LogMessage]:
     """Returns the stored messages before a plan's boundary that the plan shows or quotes."""
-    return await _read_messages(store, conversation, _find_anchor_pin_quote_seqs(plan), plan.boundary_seq)
+    return await _read_messages_by_seq(store, conversation, _find_anchor_pin_quote_seqs(plan), plan.boundary_seq)
 
 
-async def _read_messages(store: Store, conversation: Conversation, seqs: Set[int], before_seq: int) -> list[LogMessage]:
+async def _read_messages_by_seq(
+    store: Store, conversation: Conversation, seqs: Set[int], before_seq: int
+) -> list[LogMessage]:
     """Returns the stored ones of the given messages, and messages between two of them that are near to each other."""
     end = min(before_seq, conversation.head_seq + 1)
     ranges = list(_merge_into_ranges(sorted(seq for seq in seqs if seq < end)))
@@ -425,7 +429,7 @@ def _find_anchor_pin_quote_seqs(plan: Plan) -> set[int]:
     """Returns the seqs of the plan's anchor message, pinned messages and quoted messages."""
     seqs = {seq for pin in plan.pins for seq in range(pin.from_seq, pin.to_seq)}
     seqs |= {passage.seq for quotation in plan.quotations for passage in quotation.passages}
-    return seqs if plan.anchor_seq is None else seqs | {plan.anchor_seq}
+    return seqs if plan.repeated_message_seq is None else seqs | {plan.repeated_message_seq}
 
 
 def _build_pin_warnings(resolved_request: ResolvedRequest, outline: Outline) -> tuple[str, ...]:
@@ -483,7 +487,7 @@ def _discount_cut_attachments(turn: Turn, view: View) -> View:
     if reduced_calibration is turn.calibration:
         return view
     outline, plan, budget = view.outline, view.plan, view.budget
-    instructions_tokens = replace(turn, calibration=reduced_calibration).instructions_tokens
+    instructions_tokens = replace(turn, calibration=reduced_calibration).planned_instructions_tokens
     prompt_tokens = plan.prompt_tokens - outline.instructions_tokens + instructions_tokens
     fits = plan.fits or budget.calibrate_tokens(prompt_tokens) <= budget.limit
     return replace(

@@ -13,13 +13,13 @@ import msgspec
 from app.context.plan.budget import Budget
 from app.context.plan.outline import LastView, Pin, Plan
 from app.context.view.client_versions import NO_VERSIONS, ClientVersions
-from app.context.view.missing_results import add_missing_results
+from app.context.view.missing_results import add_missing_tool_results
 from app.context.view.view_messages import render_view
 from app.conversation.messages import Conversation, LogMessage, Summary
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.resolved_request import ResolvedRequest, has_client_versions
 from app.pipeline.turn import View
-from app.pipeline.view.view_builder import read_messages_before_boundary
+from app.pipeline.view.view_builder import read_shown_before_boundary
 from app.store.contract import Store
 
 VIEW_FACTS = "view"
@@ -35,7 +35,7 @@ answers only). `LOG_TOKENS` are the tokens of the whole history, instructions an
 
 
 @dataclass(frozen=True, slots=True)
-class ViewRecord:
+class RestoredView:
     """The view of a stored answer, restored from the store."""
 
     plan: Plan
@@ -91,7 +91,7 @@ def read_request_facts(meta: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"model": meta.get("model"), **meta.get(REQUEST_FACTS, {})}
 
 
-async def restore_view(store: Store, conversation: Conversation, answer: LogMessage) -> ViewRecord | None:
+async def restore_view(store: Store, conversation: Conversation, answer: LogMessage) -> RestoredView | None:
     """Restores the view that an answer was given to, or returns None if nothing is known of the view. Reads only what
     the view showed.
 
@@ -103,7 +103,7 @@ async def restore_view(store: Store, conversation: Conversation, answer: LogMess
     if not isinstance(facts, Mapping) or not isinstance(context, Mapping):
         return None
     next_seq = int(facts["next_seq"])
-    summaries = await _read_summaries(store, conversation, facts)
+    summaries = await _read_view_summaries(store, conversation, facts)
     plan = _restore_plan(facts, context, summaries)
     versions = NO_VERSIONS
     if has_client_versions(conversation):
@@ -113,12 +113,12 @@ async def restore_view(store: Store, conversation: Conversation, answer: LogMess
     # A view without a digest was the client's own messages, which the log restores.
     if is_exact and "digest" in facts:
         is_exact = facts["digest"] == _digest_messages(
-            await restore_messages(store, conversation, plan, next_seq, versions)
+            await restore_view_messages(store, conversation, plan, next_seq, versions)
         )
-    return ViewRecord(plan, _restore_budget(context), str(context.get("policy")), next_seq, versions, is_exact)
+    return RestoredView(plan, _restore_budget(context), str(context.get("policy")), next_seq, versions, is_exact)
 
 
-async def restore_messages(
+async def restore_view_messages(
     store: Store, conversation: Conversation, plan: Plan, next_seq: int, versions: ClientVersions
 ) -> list[bytes]:
     """Returns the JSON text of the messages that were sent after the instructions, as far as they are stored.
@@ -126,16 +126,16 @@ async def restore_messages(
     Raises:
         StoreUnavailable: the log cannot be read.
     """
-    log_messages = await read_messages_before_boundary(store, conversation, plan)
+    log_messages = await read_shown_before_boundary(store, conversation, plan)
     log_messages += await store.read_log(conversation, plan.boundary_seq, next_seq)
     raw_log_messages = {entry.seq: entry.message.raw for entry in log_messages}
     messages = render_view(
         plan, instructions=[], find_raw_message=raw_log_messages.__getitem__, next_seq=next_seq, versions=versions
     )
-    return add_missing_results(messages)
+    return add_missing_tool_results(messages)
 
 
-async def _read_summaries(store: Store, conversation: Conversation, facts: Mapping[str, Any]) -> list[Summary]:
+async def _read_view_summaries(store: Store, conversation: Conversation, facts: Mapping[str, Any]) -> list[Summary]:
     """Returns the summaries of a view, each with the text that it had then. Summaries that were deleted are left
     out."""
     summary_ids: Sequence[str] = facts.get("chunks", ())

@@ -96,7 +96,7 @@ class Cipher:
             ) from error
         return plain
 
-    def uses_active_key(self, stored: bytes) -> bool:
+    def is_in_current_form(self, stored: bytes) -> bool:
         """Whether a text is stored in the form in which it would be stored now: under the active key, or plain if there
         is none.
         """

@@ -77,24 +77,26 @@ class EncryptedStore:
         found = await self.inner.find_link_matches(
             tenant=tenant, root=root, links=links, skeletons=skeletons, named_conversation_id=named_conversation_id
         )
-        return await self._convert_all(found, self._unseal_match, count_sealed_bytes(match.message for match in found))
+        return await self._seal_or_unseal_all(
+            found, self._unseal_match, estimate_decryption_bytes(match.message for match in found)
+        )
 
     def _unseal_match(self, match: LinkMatch) -> LinkMatch:
-        conversation = self.sealer.unseal_conversation(match.conversation)
+        conversation = self.sealer.unseal_conversation_state(match.conversation)
         message = self.sealer.unseal_message(conversation.tenant, match.message)
         is_plain = conversation is match.conversation and message is match.message
         return match if is_plain else LinkMatch(conversation, message, match.by_skeleton)
 
     async def find_conversation(self, *, tenant: str, conversation_id: str) -> Conversation | None:
-        return self._unseal_conversation(
+        return self._unseal_state_lazily(
             await self.inner.find_conversation(tenant=tenant, conversation_id=conversation_id)
         )
 
     async def find_conversation_of_any_tenant(self, conversation_id: str) -> Conversation | None:
-        return self._unseal_conversation(await self.inner.find_conversation_of_any_tenant(conversation_id))
+        return self._unseal_state_lazily(await self.inner.find_conversation_of_any_tenant(conversation_id))
 
-    def _unseal_conversation(self, found: Conversation | None) -> Conversation | None:
-        return None if found is None else self.sealer.unseal_lazily(found)
+    def _unseal_state_lazily(self, found: Conversation | None) -> Conversation | None:
+        return None if found is None else self.sealer.unseal_state_lazily(found)
 
     async def assign_external_id(self, *, tenant: str, external_id: str, conversation: Conversation) -> None:
         await self.inner.assign_external_id(tenant=tenant, external_id=external_id, conversation=conversation)
@@ -107,8 +109,8 @@ class EncryptedStore:
 
     async def _unseal_messages(self, conversation: Conversation, entries: list[LogMessage]) -> list[LogMessage]:
         tenant = conversation.tenant
-        return await self._convert_all(
-            entries, lambda entry: self.sealer.unseal_message(tenant, entry), count_sealed_bytes(entries)
+        return await self._seal_or_unseal_all(
+            entries, lambda entry: self.sealer.unseal_message(tenant, entry), estimate_decryption_bytes(entries)
         )
 
     async def read_client_versions(
@@ -117,7 +119,7 @@ class EncryptedStore:
         tenant = conversation.tenant
         found = await self.inner.read_client_versions(conversation, until_seq=until_seq)
         size = sum(len(body) + MESSAGE_OVERHEAD_BYTES for one in found for body in one.bodies or ())
-        return await self._convert_all(found, lambda one: self.sealer.unseal_client_version(tenant, one), size)
+        return await self._seal_or_unseal_all(found, lambda one: self.sealer.unseal_client_version(tenant, one), size)
 
     async def add_anchors(self, anchors: Sequence[AnswerAnchor]) -> None:
         await self.inner.add_anchors(anchors)
@@ -153,7 +155,7 @@ class EncryptedStore:
     async def _seal_and_append(self, write: LogAppend) -> None:
         tenant = write.conversation.tenant
         messages = await self._seal_messages(tenant, write.messages)
-        sealed = self.sealer.seal_conversation(write.conversation)
+        sealed = self.sealer.seal_conversation_state(write.conversation)
         versions = [self.sealer.seal_client_version(tenant, one) for one in write.versions]
         await self.inner.append(replace(write, conversation=sealed, messages=messages, versions=versions))
 
@@ -191,13 +193,13 @@ class EncryptedStore:
 
     async def list_conversations(self, *, tenant: str | None, query: ConversationQuery) -> list[Conversation]:
         found = await self.inner.list_conversations(tenant=tenant, query=query)
-        return [self.sealer.unseal_lazily(conversation) for conversation in found]
+        return [self.sealer.unseal_state_lazily(conversation) for conversation in found]
 
     async def replace_metadata(
         self, *, tenant: str, conversation_id: str, metadata: Mapping[str, str]
     ) -> Conversation | None:
         described = await self.inner.replace_metadata(tenant=tenant, conversation_id=conversation_id, metadata=metadata)
-        return self._unseal_conversation(described)
+        return self._unseal_state_lazily(described)
 
     async def replace_marks(self, conversation: Conversation, marks: Mapping[str, Any]) -> None:
         await self.inner.replace_marks(conversation, marks)
@@ -221,7 +223,7 @@ class EncryptedStore:
         tenant = conversation.tenant
         sealed = await self._seal_messages(tenant, entries)
         await self.inner.rewrite_sealed_fields(
-            self.sealer.seal_conversation(conversation),
+            self.sealer.seal_conversation_state(conversation),
             entries=sealed,
             summaries=[self.sealer.seal_summary(tenant, chunk) for chunk in summaries],
             client_versions=[self.sealer.seal_client_version(tenant, one) for one in client_versions],
@@ -244,7 +246,7 @@ class EncryptedStore:
         found = await self.inner.search_tenant(tenant=tenant, terms=terms, limit=limit)
         return [
             ConversationHit(
-                self.sealer.unseal_conversation(one.conversation),
+                self.sealer.unseal_conversation_state(one.conversation),
                 self.sealer.unseal_message(tenant, one.message),
                 one.score,
             )
@@ -256,7 +258,7 @@ class EncryptedStore:
 
     async def list_completions(self, *, tenant: str, query: CompletionQuery) -> list[StoredCompletion]:
         found = await self.inner.list_completions(tenant=tenant, query=query)
-        return await self._convert_all(found, self.sealer.unseal_completion, 0)
+        return await self._seal_or_unseal_all(found, self.sealer.unseal_completion, 0)
 
     async def find_completion(self, *, tenant: str, completion_id: str) -> StoredCompletion | None:
         found = await self.inner.find_completion(tenant=tenant, completion_id=completion_id)
@@ -323,9 +325,9 @@ class EncryptedStore:
         if not self.sealer.is_encrypting:
             return entries
         size = sum(len(entry.message.raw) for entry in entries) + len(entries) * MESSAGE_OVERHEAD_BYTES
-        return await self._convert_all(entries, lambda entry: self.sealer.seal_message(tenant, entry), size)
+        return await self._seal_or_unseal_all(entries, lambda entry: self.sealer.seal_message(tenant, entry), size)
 
-    async def _convert_all(
+    async def _seal_or_unseal_all(
         self, items: Sequence[Source], convert: Callable[[Source], Converted], size_bytes: int
     ) -> list[Converted]:
         """Encrypts or decrypts items one after the other; in a thread if they are large.
@@ -338,6 +340,6 @@ class EncryptedStore:
         return await asyncio.to_thread(lambda: [convert(item) for item in items])
 
 
-def count_sealed_bytes(entries: Iterable[LogMessage]) -> int:
+def estimate_decryption_bytes(entries: Iterable[LogMessage]) -> int:
     """Returns the bytes to decrypt, with `MESSAGE_OVERHEAD_BYTES` for each message."""
     return sum(len(entry.message.raw) + MESSAGE_OVERHEAD_BYTES for entry in entries if is_sealed(entry.message.raw))

@@ -121,9 +121,9 @@ class Reencryption:
                 await self._reencrypt_summary(fresh, chunk)
 
     async def _reencrypt_state(self, stored: Conversation) -> Conversation:
-        if self._sealer.uses_active_key(stored):
+        if self._sealer.is_in_current_form(stored):
             return stored
-        fresh = self._sealer.seal_conversation(self._sealer.unseal_conversation(stored))
+        fresh = self._sealer.seal_conversation_state(self._sealer.unseal_conversation_state(stored))
         await self._inner.rewrite_sealed_fields(fresh)
         self._progress.states += 1
         return fresh
@@ -131,7 +131,7 @@ class Reencryption:
     async def _reencrypt_messages(self, conversation: Conversation, from_seq: int, to_seq: int) -> None:
         tenant, sealing = conversation.tenant, self._sealer
         entries = await self._inner.read_log(conversation, from_seq, to_seq)
-        stale = [entry for entry in entries if not sealing.uses_active_key(entry)]
+        stale = [entry for entry in entries if not sealing.is_in_current_form(entry)]
         if not stale:
             return
         fresh = [sealing.seal_message(tenant, sealing.unseal_message(tenant, entry)) for entry in stale]
@@ -142,7 +142,7 @@ class Reencryption:
         tenant, sealing = conversation.tenant, self._sealer
         # Without the lineage: only the conversation's own rows.
         own = await self._inner.read_client_versions(replace(conversation, lineage=()))
-        stale = [one for one in own if not sealing.uses_active_key(one)]
+        stale = [one for one in own if not sealing.is_in_current_form(one)]
         for start in range(0, len(stale), BATCH_MESSAGES):
             batch = stale[start : start + BATCH_MESSAGES]
             fresh = [sealing.seal_client_version(tenant, sealing.unseal_client_version(tenant, one)) for one in batch]
@@ -158,7 +158,7 @@ class Reencryption:
         fresh = [
             sealing.seal_summary(tenant, sealing.unseal_summary(tenant, text))
             for text in texts
-            if not sealing.uses_active_key(text)
+            if not sealing.is_in_current_form(text)
         ]
         if fresh:
             await self._inner.rewrite_sealed_fields(conversation, summaries=fresh)
@@ -171,7 +171,7 @@ class Reencryption:
                 tenant=tenant, query=CompletionQuery(limit=PAGE_SIZE, after=after)
             )
             for listed in page:
-                if not self._sealer.uses_active_key(listed):
+                if not self._sealer.is_in_current_form(listed):
                     await self._reencrypt_completion(tenant, listed.id)
             if len(page) < PAGE_SIZE:
                 return

@@ -49,26 +49,26 @@ class FieldSealer:
         meta = self._unseal_json(entry.meta, _associated_data("meta", tenant, link))
         return replace(entry, message=entry.message if raw is stored else Message(raw), meta=meta)
 
-    def seal_conversation(self, conversation: Conversation) -> Conversation:
+    def seal_conversation_state(self, conversation: Conversation) -> Conversation:
         if not self.is_encrypting:
             return conversation
         place = _associated_data("state", conversation.tenant, conversation.id)
         return replace(conversation, state=self._seal_json(conversation.state, place))
 
-    def unseal_conversation(self, conversation: Conversation) -> Conversation:
+    def unseal_conversation_state(self, conversation: Conversation) -> Conversation:
         if SEALED_JSON_KEY not in conversation.state:
             return conversation
         place = _associated_data("state", conversation.tenant, conversation.id)
         state = self._unseal_json(conversation.state, place)
         return conversation if state is conversation.state else replace(conversation, state=state)
 
-    def unseal_lazily(self, conversation: Conversation) -> Conversation:
+    def unseal_state_lazily(self, conversation: Conversation) -> Conversation:
         """Returns the conversation with a state that is decrypted at its first use. A conversation whose state cannot
         be decrypted can then still be listed and erased.
         """
         if SEALED_JSON_KEY not in conversation.state:
             return conversation
-        return replace(conversation, state=_LazyMapping(lambda: self.unseal_conversation(conversation).state))
+        return replace(conversation, state=_LazyMapping(lambda: self.unseal_conversation_state(conversation).state))
 
     def seal_client_version(self, tenant: str, version: ClientVersion) -> ClientVersion:
         """Encrypts all bodies of a version as one text. A version without bodies (a message left out) has no text and
@@ -77,12 +77,12 @@ class FieldSealer:
         if not self.is_encrypting or not version.bodies:
             return version
         listed = orjson.dumps([body.decode() for body in version.bodies])
-        return replace(version, bodies=(self._cipher.seal(listed, _version_associated_data(tenant, version)),))
+        return replace(version, bodies=(self._cipher.seal(listed, _client_version_associated_data(tenant, version)),))
 
     def unseal_client_version(self, tenant: str, version: ClientVersion) -> ClientVersion:
         if not version.bodies or not is_sealed(version.bodies[0]):
             return version
-        listed = orjson.loads(self._cipher.unseal(version.bodies[0], _version_associated_data(tenant, version)))
+        listed = orjson.loads(self._cipher.unseal(version.bodies[0], _client_version_associated_data(tenant, version)))
         return replace(version, bodies=tuple(body.encode() for body in listed))
 
     def seal_summary(self, tenant: str, summary: Summary) -> Summary:
@@ -115,23 +115,25 @@ class FieldSealer:
             texts = texts if plain is stored else tuple(orjson.loads(plain))
         return replace(completion, parameters=self._unseal_json(completion.parameters, parameters), instructions=texts)
 
-    def uses_active_key(self, stored: LogMessage | Conversation | Summary | ClientVersion | StoredCompletion) -> bool:
+    def is_in_current_form(
+        self, stored: LogMessage | Conversation | Summary | ClientVersion | StoredCompletion
+    ) -> bool:
         """Whether a struct is stored in the form in which it would be stored now."""
         if isinstance(stored, ClientVersion):
-            return not stored.bodies or self._cipher.uses_active_key(stored.bodies[0])
+            return not stored.bodies or self._cipher.is_in_current_form(stored.bodies[0])
         if isinstance(stored, LogMessage):
-            return self._cipher.uses_active_key(stored.message.raw) and self._json_uses_active_key(stored.meta)
+            return self._cipher.is_in_current_form(stored.message.raw) and self._is_json_current(stored.meta)
         if isinstance(stored, Conversation):
-            return self._json_uses_active_key(stored.state)
+            return self._is_json_current(stored.state)
         if isinstance(stored, Summary):
-            return self._cipher.uses_active_key(stored.text.encode())
+            return self._cipher.is_in_current_form(stored.text.encode())
         texts = stored.instructions
         # A sealed list is one text. Several texts are a plain list, for which b"" stands.
-        is_current = not texts or self._cipher.uses_active_key(texts[0].encode() if len(texts) == 1 else b"")
-        return is_current and self._json_uses_active_key(stored.parameters)
+        is_current = not texts or self._cipher.is_in_current_form(texts[0].encode() if len(texts) == 1 else b"")
+        return is_current and self._is_json_current(stored.parameters)
 
-    def _json_uses_active_key(self, value: Mapping[str, Any] | None) -> bool:
-        return not value or self._cipher.uses_active_key(_find_sealed_text(value) or b"")
+    def _is_json_current(self, value: Mapping[str, Any] | None) -> bool:
+        return not value or self._cipher.is_in_current_form(_find_sealed_text(value) or b"")
 
     def _seal_json(self, value: Any, associated_data: bytes) -> Any:
         """Encrypts a JSON object. An empty one has no text and stays as it is."""
@@ -187,7 +189,7 @@ def _summary_associated_data(tenant: str, summary: Summary) -> bytes:
     return _associated_data("chunk", tenant, summary.from_link.hex(), summary.to_link.hex(), summary.id)
 
 
-def _version_associated_data(tenant: str, version: ClientVersion) -> bytes:
+def _client_version_associated_data(tenant: str, version: ClientVersion) -> bytes:
     """Returns what a client version is bound to; not the conversation, since erasing it hands its versions over to a
     branch.
     """

@@ -28,11 +28,11 @@ from app.store.contract import (
 )
 from app.store.lineage import (
     count_range_messages,
-    find_leading_range,
+    find_gapless_leading_range,
     find_segments,
     first_own_seq,
     locate_messages,
-    order_deepest_first,
+    order_links_deepest_first,
     plan_erasure,
 )
 from app.store.memory.side_tables import MemoryLeases, MemorySideTables
@@ -40,15 +40,15 @@ from app.store.memory.summaries import ConversationKey, MemorySummaries
 from app.store.search.term_ranking import limit_common_terms, rank_search_hits, sum_term_weights, weights_to_score
 from app.store.shared_redaction import (
     REDACTED_KEY,
-    MessageChange,
-    compute_summary_shift,
-    compute_total_shifts,
-    covers_change,
+    MessageRedaction,
+    adapt_append_to_redactions,
+    compute_running_total_shifts,
+    compute_summary_total_shift,
+    covers_redacted_message,
     drop_redacted_versions,
-    find_shared_changes,
-    rebase_append,
+    find_redactions_by_conversation,
     sum_token_deltas,
-    update_marks,
+    update_marks_for_redactions,
 )
 
 _LinkIndex = defaultdict[tuple[str, bytes], dict[tuple[str, int], None]]
@@ -97,13 +97,13 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
         near = self._find_last_link_matches(tenant, root, links)
         named = self._conversations.get((root, named_conversation_id or ""))
         path = dict(named.lineage_with_self) if named is not None and named.tenant == tenant else {}
-        if near and (named_conversation_id is None or any(_is_on_path(path, match) for match in near)):
+        if near and (named_conversation_id is None or any(_is_match_on_path(path, match) for match in near)):
             return near
-        by_link = self._find_matches(tenant, root, order_deepest_first(links), path, by_skeleton=False)
-        return by_link + self._find_matches(tenant, root, order_deepest_first(skeletons), path, by_skeleton=True)
+        by_link = self._find_matches(tenant, root, order_links_deepest_first(links), path, by_skeleton=False)
+        return by_link + self._find_matches(tenant, root, order_links_deepest_first(skeletons), path, by_skeleton=True)
 
     def _find_last_link_matches(self, tenant: str, root: str, links: Sequence[bytes]) -> list[LinkMatch]:
-        for link in order_deepest_first(links[-LAST_LINKS:]):
+        for link in order_links_deepest_first(links[-LAST_LINKS:]):
             found = self._find_matches(tenant, root, [link], {}, by_skeleton=False)
             if found:
                 return found
@@ -119,9 +119,9 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
             counting = [
                 match
                 for match in keepers
-                if match.conversation.tenant == tenant and (match.message.answered or _is_on_path(path, match))
+                if match.conversation.tenant == tenant and (match.message.answered or _is_match_on_path(path, match))
             ]
-            found += sorted(counting, key=_match_sort_key, reverse=True)
+            found += sorted(counting, key=_link_match_sort_key, reverse=True)
             if len(found) >= MAX_LINK_MATCHES:
                 break
         return found[:MAX_LINK_MATCHES]
@@ -151,12 +151,12 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
         self._conversations[here] = replace(self._conversations[here], external_id=external_id)
 
     async def read_log(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
-        return self._read_range(conversation, from_seq, to_seq)
+        return self._read_log_range(conversation, from_seq, to_seq)
 
     async def read_log_ranges(self, conversation: Conversation, ranges: Sequence[tuple[int, int]]) -> list[LogMessage]:
-        return [entry for from_seq, to_seq in ranges for entry in self._read_range(conversation, from_seq, to_seq)]
+        return [entry for from_seq, to_seq in ranges for entry in self._read_log_range(conversation, from_seq, to_seq)]
 
-    def _read_range(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
+    def _read_log_range(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
         # The stored lineage: an ancestor may have been erased since the caller read the conversation.
         current = self._conversations.get((conversation.root, conversation.id), conversation)
         end = min(to_seq, conversation.head_seq + 1)
@@ -186,7 +186,7 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
         return [anchor for digest in digests for anchor in list(reversed(self._anchors.get(digest, {})))[:MAX_ANCHORS]]
 
     async def index_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
-        reader = self._find_stored(conversation)
+        reader = self._find_stored_conversation(conversation)
         gone = set() if reader is None else set(reader.marks.get(REDACTED_KEY, ()))
         stored = set()
         for place, entry in locate_messages(conversation.lineage_with_self, entries):
@@ -198,7 +198,7 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
             stored.add(entry.seq)
             if entry.seq not in gone:
                 self._terms[here][entry.seq] = frozenset(extract_message_terms(entry.message))
-        start, end = find_leading_range(entries)
+        start, end = find_gapless_leading_range(entries)
         if reader is not None and start <= reader.indexed_before < end and stored.issuperset(range(start, end)):
             self._conversations[reader.root, reader.id] = replace(reader, indexed_before=end)
 
@@ -207,7 +207,7 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
         for place, conversation in self._conversations.items():
             self._conversations[place] = replace(conversation, indexed_before=0)
 
-    def _find_stored(self, conversation: Conversation) -> Conversation | None:
+    def _find_stored_conversation(self, conversation: Conversation) -> Conversation | None:
         """Returns the conversation as it is stored, None if its tenant has none."""
         kept = self._conversations.get((conversation.root, conversation.id))
         return kept if kept is not None and kept.tenant == conversation.tenant else None
@@ -216,7 +216,7 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
         self, conversation: Conversation, *, terms: Sequence[str], from_seq: int, before_seq: int, limit: int
     ) -> list[SearchHit]:
         asked, root = frozenset(terms), conversation.root
-        log = {entry.seq: entry for entry in self._read_range(conversation, from_seq, before_seq)}
+        log = {entry.seq: entry for entry in self._read_log_range(conversation, from_seq, before_seq)}
         parts = find_segments(conversation.lineage_with_self, max(from_seq, 0), before_seq)
         holding = {
             seq: asked & self._terms.get((root, stretch.conversation_id), {}).get(seq, frozenset())
@@ -257,7 +257,7 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
         found = [
             conversation
             for conversation in self._conversations.values()
-            if tenant in (None, conversation.tenant) and _matches_query(conversation, query)
+            if tenant in (None, conversation.tenant) and _matches_conversation_query(conversation, query)
         ]
         found.sort(key=_creation_sort_key, reverse=query.descending)
         return found[: query.limit]
@@ -273,13 +273,13 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
         return replace(found, metadata=metadata)
 
     async def replace_marks(self, conversation: Conversation, marks: Mapping[str, Any]) -> None:
-        stored = self._find_stored(conversation)
+        stored = self._find_stored_conversation(conversation)
         if stored is None or stored.marks != conversation.marks:
             raise WriteConflict
         self._conversations[stored.root, stored.id] = replace(stored, marks=marks)
 
     async def redact_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> list[Summary]:
-        stored = self._find_stored(conversation)
+        stored = self._find_stored_conversation(conversation)
         if stored is None:
             raise WriteConflict
         root, places = stored.root, locate_messages(stored.lineage_with_self, entries)
@@ -289,7 +289,7 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
             before = self._messages.get((root, place), {}).get(entry.seq)
             if before is None or before.link != entry.link:
                 raise WriteConflict
-            changes.append(MessageChange(place, entry.seq, entry.tokens - before.tokens))
+            changes.append(MessageRedaction(place, entry.seq, entry.tokens - before.tokens))
         if len(places) != len(entries):
             raise WriteConflict
         for place, entry in places:
@@ -300,16 +300,16 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
             )
             self._terms.get(here, {}).pop(entry.seq, None)
         self._drop_leases(root, SUMMARY_LEASE_PREFIXES)
-        return self._apply_message_changes(stored.tenant, root, changes)
+        return self._apply_redactions(stored.tenant, root, changes)
 
-    def _apply_message_changes(self, tenant: str, root: str, changes: Sequence[MessageChange]) -> list[Summary]:
+    def _apply_redactions(self, tenant: str, root: str, changes: Sequence[MessageRedaction]) -> list[Summary]:
         """Applies redactions to totals, marks, client versions, anchors and summaries of the family. Returns the
         deleted summaries.
         """
-        shared = find_shared_changes(changes, self._read_lineages(root))
+        shared = find_redactions_by_conversation(changes, self._read_lineages(root))
         for member, theirs in shared.items():
             here = (root, member)
-            for from_seq, delta in compute_total_shifts(member, theirs):
+            for from_seq, delta in compute_running_total_shifts(member, theirs):
                 for seq, message in self._messages.get(here, {}).items():
                     if seq >= from_seq:
                         self._messages[here][seq] = replace(message, tokens_total=message.tokens_total + delta)
@@ -317,32 +317,37 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
             self._conversations[here] = replace(
                 before,
                 head_tokens_total=before.head_tokens_total + sum_token_deltas(theirs),
-                marks=update_marks(before.marks, theirs),
+                marks=update_marks_for_redactions(before.marks, theirs),
             )
             for change in theirs:
                 self._client_versions[here] = [
                     one for one in self._client_versions.get(here, ()) if not one.seq <= change.seq < one.to_seq
                 ]
-                self._drop_anchors(here, change.seq.__eq__)
+                self._move_or_delete_anchors(here, change.seq.__eq__)
         gone = []
         for chunk in self._list_summaries(tenant, root):
-            readers = [chunk.conversation_id, *self._find_link_keepers(root, chunk.to_link, chunk.to_seq - 1)]
-            if covers_change(chunk, readers, shared):
+            readers = [
+                chunk.conversation_id,
+                *self._find_conversations_with_link(root, chunk.to_link, chunk.to_seq - 1),
+            ]
+            if covers_redacted_message(chunk, readers, shared):
                 self._drop_summary(tenant, root, chunk)
                 gone.append(chunk)
-            elif compute_summary_shift(chunk, readers, shared):
-                shift = compute_summary_shift(chunk, readers, shared)
+            elif compute_summary_total_shift(chunk, readers, shared):
+                shift = compute_summary_total_shift(chunk, readers, shared)
                 self._put_summary(tenant, root, replace(chunk, tokens_total=chunk.tokens_total + shift))
         return sorted(gone, key=lambda chunk: (chunk.to_seq, chunk.created_at, chunk.id))
 
     def _read_lineages(self, root: str) -> dict[str, tuple[tuple[str, int], ...]]:
         return {place[1]: member.lineage for place, member in self._conversations.items() if place[0] == root}
 
-    def _find_link_keepers(self, root: str, link: bytes, at_seq: int) -> list[str]:
+    def _find_conversations_with_link(self, root: str, link: bytes, at_seq: int) -> list[str]:
         """Returns the conversations whose own rows have the link at `at_seq`."""
         return [place for place, seq in self._positions_by_link.get((root, link), ()) if seq == at_seq]
 
-    def _drop_anchors(self, key: ConversationKey, is_gone: Callable[[int], bool], heir: str | None = None) -> None:
+    def _move_or_delete_anchors(
+        self, key: ConversationKey, is_gone: Callable[[int], bool], heir: str | None = None
+    ) -> None:
         """Deletes the anchors of a conversation for which `is_gone(seq)`, and moves the others to the heir."""
         for anchors in self._anchors.values():
             for anchor in [one for one in anchors if (one.root, one.conversation_id) == key]:
@@ -359,7 +364,7 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
         summaries: Sequence[Summary] = (),
         client_versions: Sequence[ClientVersion] = (),
     ) -> None:
-        stored = self._find_stored(conversation)
+        stored = self._find_stored_conversation(conversation)
         if stored is None:
             return
         root, here = stored.root, (stored.root, stored.id)
@@ -394,7 +399,7 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
             stored = self._conversations.get(here)
             if stored is None or stored.tenant != after.tenant or stored.head_seq != write.after_seq:
                 raise WriteConflict
-            write = rebase_append(write, stored)
+            write = adapt_append_to_redactions(write, stored)
             self._conversations[here] = _advance_conversation(stored, write, now)
         self._client_versions[here] += drop_redacted_versions(write, self._conversations[here])
         for message in write.messages:
@@ -453,17 +458,17 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
         versions = self._client_versions.pop(here, [])
         if plan.heir is not None:
             self._client_versions[root, plan.heir][:0] = [one for one in versions if one.since_seq <= plan.kept_through]
-        self._drop_anchors(here, lambda seq: seq < 0 or seq > plan.kept_through, plan.heir)
+        self._move_or_delete_anchors(here, lambda seq: seq < 0 or seq > plan.kept_through, plan.heir)
         for member, lineage in plan.lineages.items():
             self._conversations[root, member] = replace(self._conversations[root, member], lineage=lineage)
         del self._conversations[here]
         self._external_ids = {name: place for name, place in self._external_ids.items() if place != here}
         self._drop_leases(root, conversation.id)
-        await self._hand_over_summaries(root, conversation.id)
-        self._hand_over_completions(root, conversation.id, plan)
+        await self._move_or_delete_summaries(root, conversation.id)
+        self._move_or_delete_completions(root, conversation.id, plan)
         return True
 
-    async def _hand_over_summaries(self, root: str, erased_id: str) -> None:
+    async def _move_or_delete_summaries(self, root: str, erased_id: str) -> None:
         """Moves summaries that were made in an erased conversation to a conversation that holds their last message.
         Deletes the stray summaries of the family.
         """
@@ -522,11 +527,11 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
         self._insert_or_replace_summary(tenant, root, summary)
 
 
-def _is_on_path(path: Mapping[str, int], match: LinkMatch) -> bool:
+def _is_match_on_path(path: Mapping[str, int], match: LinkMatch) -> bool:
     return match.message.seq <= path.get(match.conversation.id, -1)
 
 
-def _match_sort_key(match: LinkMatch) -> tuple[bool, datetime | None, int]:
+def _link_match_sort_key(match: LinkMatch) -> tuple[bool, datetime | None, int]:
     """Heads first, then the most recently updated."""
     conversation, message = match.conversation, match.message
     return message.seq == conversation.head_seq, conversation.updated_at, message.seq
@@ -536,7 +541,7 @@ def _creation_sort_key(conversation: Conversation) -> tuple[datetime | None, str
     return conversation.created_at, conversation.id
 
 
-def _matches_query(conversation: Conversation, query: ConversationQuery) -> bool:
+def _matches_conversation_query(conversation: Conversation, query: ConversationQuery) -> bool:
     created_at, updated_at = conversation.created_at, conversation.updated_at
     assert created_at is not None
     assert updated_at is not None

@@ -49,7 +49,7 @@ class MemorySideTables:
             if kept.tenant == tenant
             and query.model in (None, kept.model)
             and query.metadata.items() <= kept.metadata.items()
-            and (query.after is None or _is_after((kept.created_at, kept.id), query.after, query.descending))
+            and (query.after is None or _is_after_cursor((kept.created_at, kept.id), query.after, query.descending))
         ]
         found.sort(key=lambda kept: (kept.created_at, kept.id), reverse=query.descending)
         return found[: query.limit]
@@ -68,7 +68,7 @@ class MemorySideTables:
     async def delete_completion(self, *, tenant: str, completion_id: str) -> bool:
         return self._completions.pop((tenant, completion_id), None) is not None
 
-    def _hand_over_completions(self, root: str, conversation_id: str, plan: ErasurePlan) -> None:
+    def _move_or_delete_completions(self, root: str, conversation_id: str, plan: ErasurePlan) -> None:
         """Moves completions of an erased conversation to its heir with the messages that the heir takes over, and
         deletes the others.
         """
@@ -141,7 +141,7 @@ class MemorySideTables:
         return self._secrets.setdefault(name, proposed)
 
 
-def _is_after(sort_key: tuple[datetime, str], after: tuple[datetime, str], descending: bool) -> bool:
+def _is_after_cursor(sort_key: tuple[datetime, str], after: tuple[datetime, str], descending: bool) -> bool:
     return sort_key < after if descending else sort_key > after
 
 
@@ -168,21 +168,21 @@ class MemoryLeases:
         expires_at = self._clock() + timedelta(seconds=seconds)
         lost = []
         for lease in leases:
-            if self._is_held(lease):
+            if self._is_lease_held(lease):
                 self._leases[lease.root, lease.key] = (lease, expires_at)
             else:
                 lost.append(lease)
         return lost
 
     async def release_lease(self, lease: Lease) -> None:
-        if self._is_held(lease):
+        if self._is_lease_held(lease):
             del self._leases[lease.root, lease.key]
 
-    def _is_held(self, lease: Lease) -> bool:
+    def _is_lease_held(self, lease: Lease) -> bool:
         return (lease.root, lease.key) in self._leases and self._leases[lease.root, lease.key][0] == lease
 
     def _require_lease(self, fence: Lease, now: datetime) -> None:
-        if not self._is_held(fence) or self._leases[fence.root, fence.key][1] <= now:
+        if not self._is_lease_held(fence) or self._leases[fence.root, fence.key][1] <= now:
             raise LeaseLost
 
     def _drop_leases(self, root: str, prefixes: str | tuple[str, ...]) -> None:

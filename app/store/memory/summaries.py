@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from app.conversation.messages import Summary
 from app.store.contract import WriteConflict
-from app.store.summary_revisions import apply_revision, may_replace, number_next_revision
+from app.store.summary_revisions import apply_summary_revision, may_replace_summary, number_next_revision
 
 ConversationKey = tuple[str, str]
 """Root and conversation id."""
@@ -39,17 +39,17 @@ class MemorySummaries:
         return next((chunk for chunk in self._list_summaries(tenant, root) if chunk.id == summary_id), None)
 
     def _put_summary(self, tenant: str, root: str, summary: Summary) -> None:
-        self._summaries[tenant, root][_range_key(summary)] = summary
+        self._summaries[tenant, root][_summary_range_key(summary)] = summary
 
     def _drop_summary(self, tenant: str, root: str, summary: Summary) -> None:
-        del self._summaries[tenant, root][_range_key(summary)]
+        del self._summaries[tenant, root][_summary_range_key(summary)]
         self._revisions.pop((tenant, root, summary.id), None)
 
     def _insert_or_replace_summary(self, tenant: str, root: str, summary: Summary) -> None:
-        known = self._summaries[tenant, root].get(_range_key(summary))
+        known = self._summaries[tenant, root].get(_summary_range_key(summary))
         if known is None:
             self._put_summary(tenant, root, summary)
-        elif may_replace(summary, known):
+        elif may_replace_summary(summary, known):
             # The same id: the old text stays readable as a revision. Another id: the old summary goes with its
             # revisions.
             if known.id == summary.id:
@@ -63,13 +63,16 @@ class MemorySummaries:
         if known is None or known.revision != summary.revision - 1:
             raise WriteConflict
         self._revisions[tenant, root, summary.id].append(known)
-        self._put_summary(tenant, root, apply_revision(known, summary))
+        self._put_summary(tenant, root, apply_summary_revision(known, summary))
 
     async def read_summary_revisions(self, *, tenant: str, root: str, summary_id: str) -> list[Summary]:
         known = self._find_summary(tenant, root, summary_id)
         if known is None:
             return []
-        return [*(apply_revision(known, old) for old in self._revisions.get((tenant, root, summary_id), ())), known]
+        return [
+            *(apply_summary_revision(known, old) for old in self._revisions.get((tenant, root, summary_id), ())),
+            known,
+        ]
 
     async def delete_summary(self, *, tenant: str, root: str, summary_id: str) -> bool:
         doomed = self._find_summary(tenant, root, summary_id)
@@ -91,5 +94,5 @@ class MemorySummaries:
             older[:] = [replace(old, text=chunk.text) if old.revision == chunk.revision else old for old in older]
 
 
-def _range_key(summary: Summary) -> _RangeKey:
+def _summary_range_key(summary: Summary) -> _RangeKey:
     return summary.from_link, summary.to_link, bool(summary.folds)

@@ -21,7 +21,7 @@ from app.errors import StoreUnavailable, drop_tracebacks
 from app.store.contract import LeaseLost, LogAppend, WriteConflict
 from app.store.postgres.pool import PostgresPool
 from app.store.postgres.statements import SQL, build_append_statement
-from app.store.shared_redaction import drop_redacted_versions, rebase_append, tokens_before_append
+from app.store.shared_redaction import adapt_append_to_redactions, drop_redacted_versions, tokens_before_append
 from app.store.sql.rows import (
     claims_external_id,
     client_version_values,
@@ -88,12 +88,12 @@ class AppendQueue:
         while self._submitted and len(self._batches) < MAX_RUNNING_BATCHES:
             batches: dict[_StatementShape, list[_QueuedAppend]] = {}
             for one in self._submitted[:MAX_BATCH_APPENDS]:
-                batches.setdefault(_statement_shape(one.write), []).append(one)
+                batches.setdefault(_derive_statement_shape(one.write), []).append(one)
             del self._submitted[:MAX_BATCH_APPENDS]
             for shape, batch in batches.items():
                 # Client versions are compared with redactions, and a branch with its ancestors: such an append may need
                 # several statements. Two appends to one conversation depend on each other.
-                if shape.branches or shape.has_versions or not _are_independent(batch):
+                if shape.branches or shape.has_versions or not _have_distinct_conversations(batch):
                     self._start_single_writes(batch)
                     continue
                 task = asyncio.create_task(self._write_batch(shape, batch))  # noqa: TID251 - awaited by close
@@ -108,7 +108,8 @@ class AppendQueue:
         # The same order in all processes: two that append to the same conversations then never wait for each other in a
         # circle.
         rows = [
-            _append_arguments(one.write, one.now) for one in sorted(batch, key=lambda one: one.write.conversation.id)
+            _append_statement_arguments(one.write, one.now)
+            for one in sorted(batch, key=lambda one: one.write.conversation.id)
         ]
         try:
             await self._connections.execute_all(build_append_statement(**shape._asdict(), in_batch=True), rows)
@@ -121,29 +122,29 @@ class AppendQueue:
                 self._start_single_writes(batch)
                 return
             for one in batch:
-                _resolve_append(one, error)
+                _resolve_append_future(one, error)
         except BaseException as error:  # noqa: BLE001 - handed to whoever waits for it
             for one in batch:
-                _resolve_append(one, error)
+                _resolve_append_future(one, error)
         else:
             for one in batch:
-                _resolve_append(one, None)
+                _resolve_append_future(one, None)
 
     def _start_single_writes(self, batch: Sequence[_QueuedAppend]) -> None:
         for one in batch:
-            task = asyncio.create_task(self._write_single(one))  # noqa: TID251 - awaited by close
+            task = asyncio.create_task(self._write_single_append(one))  # noqa: TID251 - awaited by close
             self._single_writes.add(task)
             task.add_done_callback(self._single_writes.discard)
 
-    async def _write_single(self, one: _QueuedAppend) -> None:
+    async def _write_single_append(self, one: _QueuedAppend) -> None:
         try:
-            await self._append_or_rebase(one.write, one.now)
+            await self._append_with_retry(one.write, one.now)
         except BaseException as error:  # noqa: BLE001 - handed to whoever waits for it
-            _resolve_append(one, error)
+            _resolve_append_future(one, error)
         else:
-            _resolve_append(one, None)
+            _resolve_append_future(one, None)
 
-    async def _append_or_rebase(self, write: LogAppend, now: datetime) -> None:
+    async def _append_with_retry(self, write: LogAppend, now: datetime) -> None:
         if write.creates_conversation and write.versions:
             write = replace(write, versions=drop_redacted_versions(write, write.conversation))
         # The usual case is one statement. Client versions must first be compared with the stored redactions.
@@ -164,7 +165,7 @@ class AppendQueue:
         has_moved = stored.head_seq != write.after_seq
         if has_moved or not (may_be_stale or stored.head_tokens_total != tokens_before_append(write)):
             raise WriteConflict
-        if not await self._try_append(rebase_append(write, stored), now):
+        if not await self._try_append(adapt_append_to_redactions(write, stored), now):
             raise WriteConflict
 
     async def _try_append(self, write: LogAppend, now: datetime) -> bool:
@@ -175,9 +176,9 @@ class AppendQueue:
             WriteConflict: the conversation or the client's id exists already.
             LeaseLost: the lease of the fence is lost.
         """
-        sql = build_append_statement(**_statement_shape(write)._asdict())
+        sql = build_append_statement(**_derive_statement_shape(write)._asdict())
         try:
-            rows = await self._connections.fetch(sql, *_append_arguments(write, now))
+            rows = await self._connections.fetch(sql, *_append_statement_arguments(write, now))
         except asyncpg.UniqueViolationError as error:
             raise WriteConflict from error
         moved, held = rows[0]
@@ -186,7 +187,7 @@ class AppendQueue:
         return bool(moved)
 
 
-def _resolve_append(queued: _QueuedAppend, error: BaseException | None) -> None:
+def _resolve_append_future(queued: _QueuedAppend, error: BaseException | None) -> None:
     # Cancelled by its waiter; the append is written all the same.
     if queued.done_future.done():
         return
@@ -197,11 +198,11 @@ def _resolve_append(queued: _QueuedAppend, error: BaseException | None) -> None:
         queued.done_future.set_exception(error)
 
 
-def _are_independent(batch: Sequence[_QueuedAppend]) -> bool:
+def _have_distinct_conversations(batch: Sequence[_QueuedAppend]) -> bool:
     return len({one.write.conversation.id for one in batch}) == len(batch)
 
 
-def _statement_shape(write: LogAppend) -> _StatementShape:
+def _derive_statement_shape(write: LogAppend) -> _StatementShape:
     return _StatementShape(
         creates=write.creates_conversation,
         names=write.creates_conversation and claims_external_id(write.conversation),
@@ -214,7 +215,7 @@ def _statement_shape(write: LogAppend) -> _StatementShape:
     )
 
 
-def _append_arguments(write: LogAppend, now: datetime) -> tuple[Any, ...]:
+def _append_statement_arguments(write: LogAppend, now: datetime) -> tuple[Any, ...]:
     after = write.conversation
     if write.creates_conversation:
         head = conversation_values(after, after.created_at or now, now)
@@ -222,14 +223,20 @@ def _append_arguments(write: LogAppend, now: datetime) -> tuple[Any, ...]:
         head = head_update_values(after, write.after_seq, tokens_before_append(write), now)
     shared = ([ancestor for ancestor, _ in after.lineage], *after.lineage[-1]) if _creates_branch(write) else ()
     lease = () if write.fence is None else lease_arguments(write.fence)
-    return (*head, *shared, *_message_arguments(write.messages, now), *_version_arguments(write.versions), *lease)
+    return (
+        *head,
+        *shared,
+        *_message_arguments(write.messages, now),
+        *_client_version_arguments(write.versions),
+        *lease,
+    )
 
 
 def _creates_branch(write: LogAppend) -> bool:
     return write.creates_conversation and bool(write.conversation.lineage)
 
 
-def _version_arguments(versions: Sequence[ClientVersion]) -> Sequence[Any]:
+def _client_version_arguments(versions: Sequence[ClientVersion]) -> Sequence[Any]:
     """Returns an array for each column, or nothing without versions."""
     if not versions:
         return ()

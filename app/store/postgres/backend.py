@@ -32,14 +32,14 @@ from app.store.contract import (
     StoreInfo,
 )
 from app.store.lineage import (
-    clip_ranges,
+    clip_ranges_to_log,
     count_range_messages,
-    find_leading_range,
+    find_gapless_leading_range,
     find_range_segments,
     find_segments,
     first_own_seq,
     locate_messages,
-    order_deepest_first,
+    order_links_deepest_first,
 )
 from app.store.postgres import search_index, statements
 from app.store.postgres.appends import AppendQueue, lease_arguments
@@ -65,7 +65,7 @@ from app.store.sql.rows import (
     encode_json,
 )
 from app.store.sql.schema import SCHEMA_VERSION
-from app.store.sql.side_tables import SideTables
+from app.store.sql.side_tables import SqlSideTables
 from app.store.sql.transactions import POSTGRES, Rows, TransactionSteps
 
 Result = TypeVar("Result")
@@ -74,7 +74,7 @@ _SEARCH_INDEX_CLEANUP: Final = search_index.PostgresIndexCleanup()
 _MESSAGE_COLUMN_COUNT: Final = len(MESSAGE_COLUMNS)
 
 
-class PostgresStore(SideTables):
+class PostgresStore(SqlSideTables):
     """`Store` on a PostgreSQL database. The schema must be up to date when the store opens."""
 
     is_fully_searchable = True
@@ -125,11 +125,11 @@ class PostgresStore(SideTables):
     ) -> list[LinkMatch]:
         place = (root, tenant) if named_conversation_id is None else (root, tenant, named_conversation_id)
         by_link, by_skeleton = await self._fetch_matches(
-            statements.build_find_query(within=named_conversation_id is not None, near=True),
+            statements.build_link_lookup_query(within=named_conversation_id is not None, near=True),
             *place,
-            _join_links(links[-LAST_LINKS:]),
-            _join_links(links[-DEEPEST_LINKS:]),
-            _join_links(skeletons[-DEEPEST_LINKS:]),
+            _concatenate_links(links[-LAST_LINKS:]),
+            _concatenate_links(links[-DEEPEST_LINKS:]),
+            _concatenate_links(skeletons[-DEEPEST_LINKS:]),
         )
         # Look further back only for the kind of match that the first query did not find.
         more_skeletons = [] if by_skeleton else skeletons[:-DEEPEST_LINKS]
@@ -137,10 +137,10 @@ class PostgresStore(SideTables):
         if by_link or not (links[:-DEEPEST_LINKS] or more_skeletons):
             return by_link + by_skeleton
         by_link, shallower = await self._fetch_matches(
-            statements.build_find_query(within=named_conversation_id is not None, near=False),
+            statements.build_link_lookup_query(within=named_conversation_id is not None, near=False),
             *place,
-            _join_links(links[:-DEEPEST_LINKS]),
-            _join_links(more_skeletons),
+            _concatenate_links(links[:-DEEPEST_LINKS]),
+            _concatenate_links(more_skeletons),
         )
         return by_link + (by_skeleton or shallower)
 
@@ -183,7 +183,7 @@ class PostgresStore(SideTables):
         # Fewer messages than the log has: an ancestor was erased meanwhile, and its messages have moved. The stored
         # lineage has their new place.
         fresh = await self.find_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
-        return found if fresh is None else await self._read_segments(fresh, clip_ranges(conversation, ranges))
+        return found if fresh is None else await self._read_segments(fresh, clip_ranges_to_log(conversation, ranges))
 
     async def _read_segments(self, conversation: Conversation, ranges: Iterable[tuple[int, int]]) -> list[LogMessage]:
         segments = find_range_segments(conversation.lineage_with_self, ranges)
@@ -247,7 +247,7 @@ class PostgresStore(SideTables):
                 [entry.seq for _, entry in located_messages],
                 [entry.link for _, entry in located_messages],
                 [
-                    search_index.render_array(prefixes[place], terms)
+                    search_index.render_term_array(prefixes[place], terms)
                     for (place, _), terms in zip(located_messages, keys, strict=True)
                 ],
             )
@@ -256,9 +256,9 @@ class PostgresStore(SideTables):
             for place, seq, redacted in rows:
                 if terms_at[seq] and not redacted:
                     terms_by_conversation.setdefault(place, set()).update(terms_at[seq])
-            await _insert_tenant_postings(connection, tenant, root, terms_by_conversation)
+            await _add_to_tenant_index(connection, tenant, root, terms_by_conversation)
             # Redacted messages count as indexed: they are stored, and have no terms to search.
-            start, end = find_leading_range([entry for _, entry in located_messages])
+            start, end = find_gapless_leading_range([entry for _, entry in located_messages])
             if {seq for _, seq, _ in rows}.issuperset(range(start, end)):
                 await connection.execute(search_index.ADVANCE_INDEXED_BEFORE, root, conversation.id, tenant, start, end)
 
@@ -455,7 +455,7 @@ class PostgresStore(SideTables):
                 rows = await connection.fetch(sql, *arguments)
 
 
-async def _insert_tenant_postings(
+async def _add_to_tenant_index(
     connection: Any, tenant: str, root: str, terms_by_conversation: Mapping[str, set[int]]
 ) -> None:
     """Adds terms of conversations to the search index over all of a tenant's conversations."""
@@ -463,7 +463,9 @@ async def _insert_tenant_postings(
         return
     tenant_scope, places = hash_tenant_scope(tenant), sorted(terms_by_conversation)
     await connection.execute(
-        search_index.INSERT_TENANT_POSTINGS, tenant_scope, *search_index.build_postings(root, terms_by_conversation)
+        search_index.INSERT_TENANT_POSTINGS,
+        tenant_scope,
+        *search_index.build_posting_columns(root, terms_by_conversation),
     )
     scopes = [hash_conversation_scope(root, place) for place in places]
     await connection.execute(search_index.INSERT_TENANT_SCOPES, tenant_scope, root, scopes, places)
@@ -481,5 +483,5 @@ def _require_lease_first(fence: Lease, steps: TransactionSteps[Result]) -> Trans
     return (yield from steps)
 
 
-def _join_links(links: Sequence[bytes]) -> bytes:
-    return b"".join(order_deepest_first(links))
+def _concatenate_links(links: Sequence[bytes]) -> bytes:
+    return b"".join(order_links_deepest_first(links))

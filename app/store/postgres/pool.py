@@ -141,7 +141,7 @@ class PostgresPool:
         """
         if not self._options.statement_cache_size:
             return
-        announced_pid, backend_pid = await self._run_on_connection(_read_server_processes)
+        announced_pid, backend_pid = await self._run_on_connection(_read_server_pids)
         if announced_pid != backend_pid:
             log.warning(
                 "a pooler stands before PostgreSQL: unless it keeps sessions or prepared statements, "
@@ -215,7 +215,7 @@ async def _force_generic_plans(connection: Any) -> None:
     await connection.execute("SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off")
 
 
-async def _read_server_processes(connection: Any) -> tuple[int, int]:
+async def _read_server_pids(connection: Any) -> tuple[int, int]:
     """Returns the server process that the connection announced when it was opened, and the one that answers now."""
     async with connection.transaction():
         return connection.get_server_pid(), await connection.fetchval("SELECT pg_backend_pid()")

@@ -87,7 +87,7 @@ INSERT_TENANT_SCOPES: Final = number_parameters(
 )
 
 
-def _ranking_sql(root: str, messages: str, limit: str) -> str:
+def _build_ranking_ctes(root: str, messages: str, limit: str) -> str:
     """Returns common table expressions from `stretch`, the segments of a log, to `best`, the messages with the highest
     weights. The ranking is that of `store.search.term_ranking.limit_common_terms`.
 
@@ -155,7 +155,7 @@ SEARCH_LOG: Final = number_parameters(
     WITH stretch AS (
         SELECT * FROM unnest(:ids::text[], :prefixes::bigint[], :from_seqs::int[], :to_seqs::int[])
             AS s (id, prefix, from_seq, to_seq)),
-    {_ranking_sql(":root", ":messages::float8", ":limit::bigint")},
+    {_build_ranking_ctes(":root", ":messages::float8", ":limit::bigint")},
     wanted AS MATERIALIZED (
         SELECT seq, max(weights) AS weights
         FROM (SELECT seq, weights FROM best
@@ -209,7 +209,7 @@ BEST_MESSAGES: Final = number_parameters(
     CROSS JOIN LATERAL (
         WITH stretch AS (
             SELECT o.id AS id, o.prefix AS prefix, o.from_seq AS from_seq, o.to_seq AS to_seq),
-        {_ranking_sql("o.root", "(o.to_seq - o.from_seq)", "1")}
+        {_build_ranking_ctes("o.root", "(o.to_seq - o.from_seq)", "1")}
         SELECT seq FROM best) b
     CROSS JOIN LATERAL (
         SELECT * FROM messages m WHERE m.root = o.root AND m.conversation_id = o.id AND m.seq = b.seq OFFSET 0) m""",
@@ -254,7 +254,7 @@ class PostgresIndexCleanup:
             **here,
         )
 
-    def remove_conversation(
+    def move_or_remove_conversation(
         self, *, tenant: str, root: str, conversation_id: str, kept_through: int, heir: str | None
     ) -> TransactionSteps[None]:
         here = {"root": root, "id": conversation_id}
@@ -300,7 +300,7 @@ class PostgresIndexCleanup:
         )
 
 
-def build_postings(root: str, terms_by_conversation: Mapping[str, set[int]]) -> tuple[list[int], list[int]]:
+def build_posting_columns(root: str, terms_by_conversation: Mapping[str, set[int]]) -> tuple[list[int], list[int]]:
     """Returns terms and scopes of the rows to insert, always in one order, so that two writers of the same rows never
     wait for each other in a circle.
     """
@@ -310,7 +310,7 @@ def build_postings(root: str, terms_by_conversation: Mapping[str, set[int]]) -> 
     return [term for _, term in pairs], [scope for scope, _ in pairs]
 
 
-def render_array(prefix: int, keys: Sequence[int]) -> str:
+def render_term_array(prefix: int, keys: Sequence[int]) -> str:
     """Renders term keys as the text of a PostgreSQL array. The arrays of several rows differ in length, which the
     driver cannot send as one argument.
     """

@@ -17,7 +17,7 @@ from app.store.sql.rows import ANCHOR_COLUMNS, CLIENT_VERSION_COLUMNS, CONVERSAT
 from app.store.sql.statements import (
     HEAD_COLUMNS,
     MatchSource,
-    build_match_query,
+    build_link_match_query,
     number_parameters,
     summary_select_columns,
 )
@@ -112,7 +112,7 @@ def build_append_statement(
         parts.append(f"""
     moved AS (
         INSERT INTO conversations ({", ".join(CONVERSATION_COLUMNS)})
-        SELECT {", ".join(f":{name}{_cast_suffix(name)}" for name in CONVERSATION_COLUMNS)}
+        SELECT {", ".join(f":{name}{_parameter_cast_suffix(name)}" for name in CONVERSATION_COLUMNS)}
         WHERE true{held}
         RETURNING 1)""")
         if names:
@@ -132,7 +132,7 @@ def build_append_statement(
         parts.append(f"""
     added AS (
         INSERT INTO messages (root, conversation_id, {", ".join(MESSAGE_COLUMNS)})
-        SELECT :root::text, :id::text, {_message_source(message_count)})""")
+        SELECT :root::text, :id::text, {_build_message_select(message_count)})""")
         arguments += _MESSAGE_ARGUMENTS
     if has_versions:
         parts.append(f"""
@@ -167,11 +167,11 @@ _CONVERSATION_CASTS: Final = {
 }
 
 
-def _cast_suffix(name: str) -> str:
+def _parameter_cast_suffix(name: str) -> str:
     return f"::{_CONVERSATION_CASTS.get(name, 'text')}"
 
 
-def _message_source(message_count: int) -> str:
+def _build_message_select(message_count: int) -> str:
     if message_count == 1:
         scalars = ", ".join(f":m_{name}::{_ARRAY_TYPES[name]}" for name in MESSAGE_COLUMNS)
         return f"{scalars} WHERE EXISTS (SELECT FROM moved)"
@@ -180,7 +180,7 @@ def _message_source(message_count: int) -> str:
 
 
 @cache
-def build_find_query(*, within: bool, near: bool) -> str:
+def build_link_lookup_query(*, within: bool, near: bool) -> str:
     """Builds the query of `Store.find_link_matches`. Parameters: root, tenant, [within,] [near,] links, skeletons; each
     list is one bytea with the deepest link first. Rows: by_skeleton, depth, message, conversation.
 
@@ -191,7 +191,7 @@ def build_find_query(*, within: bool, near: bool) -> str:
     """
 
     def hits(parameter: str, *, by_skeleton: bool) -> str:
-        return build_match_query(_build_match_source(parameter), by_skeleton=by_skeleton, with_named=within)
+        return build_link_match_query(_build_link_match_source(parameter), by_skeleton=by_skeleton, with_named=within)
 
     names: tuple[str, ...] = ("root", "tenant", "within") if within else ("root", "tenant")
     ctes = [_NAMED_LOG_CTE] if within else []
@@ -200,7 +200,7 @@ def build_find_query(*, within: bool, near: bool) -> str:
     if near:
         ctes.append(
             "near_hits AS MATERIALIZED "
-            f"({build_match_query(_build_match_source('near'), by_skeleton=False, with_named=False)})"
+            f"({build_link_match_query(_build_link_match_source('near'), by_skeleton=False, with_named=False)})"
         )
         ctes.append("near AS (SELECT * FROM near_hits WHERE depth = (SELECT min(depth) FROM near_hits))")
         settled = "SELECT FROM near"
@@ -217,17 +217,17 @@ def build_find_query(*, within: bool, near: bool) -> str:
     return number_parameters(text, (*names, "links", "skeletons"), "$")
 
 
-def _build_match_source(parameter: str) -> MatchSource:
+def _build_link_match_source(parameter: str) -> MatchSource:
     # OFFSET 0 keeps the planner from changing the join order.
     return MatchSource(
-        _links_relation(parameter)
+        _build_links_relation(parameter)
         + """ w
         CROSS JOIN LATERAL (SELECT * FROM messages m WHERE {message} OFFSET 0) m
         CROSS JOIN LATERAL (SELECT * FROM conversations c WHERE {conversation} OFFSET 0) c"""
     )
 
 
-def _links_relation(parameter: str) -> str:
+def _build_links_relation(parameter: str) -> str:
     """Returns SQL for a relation `(link, depth)` of links that are joined in one bytea.
 
     The driver takes longer to encode an array of 128 links than the server takes to split a bytea, and the server

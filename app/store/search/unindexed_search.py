@@ -60,7 +60,7 @@ class UnindexedSearch:
         # One search at a time: decryption and tokenization would otherwise take all threads, and the cache is not
         # thread-safe.
         async with self._search_lock:
-            holding = await asyncio.to_thread(self._find_terms, conversation.tenant, log, terms)
+            holding = await asyncio.to_thread(self._find_query_terms, conversation.tenant, log, terms)
         found = rank_search_hits(
             log, holding, message_count=count_range_messages(conversation, start, end), limit=limit
         )
@@ -84,21 +84,23 @@ class UnindexedSearch:
                 log = {entry.seq: entry for entry in entries}
                 scanned.append(
                     _ScannedConversation(
-                        conversation, log, await asyncio.to_thread(self._find_terms, tenant, log, terms)
+                        conversation, log, await asyncio.to_thread(self._find_query_terms, tenant, log, terms)
                     )
                 )
                 if remaining_messages <= 0:
                     break
         return [
             ConversationHit(
-                self._sealer.unseal_conversation(one.conversation),
+                self._sealer.unseal_conversation_state(one.conversation),
                 self._sealer.unseal_message(tenant, one.message),
                 one.score,
             )
             for one in _rank_conversations(scanned, limit)
         ]
 
-    def _find_terms(self, tenant: str, log: Mapping[int, LogMessage], terms: Sequence[str]) -> dict[int, list[str]]:
+    def _find_query_terms(
+        self, tenant: str, log: Mapping[int, LogMessage], terms: Sequence[str]
+    ) -> dict[int, list[str]]:
         """Returns which of the query's terms each message has. Runs in a thread, one call at a time."""
         # Python's hashes are salted for each process: in memory they tell nothing about the words.
         by_number = {hash(term): term for term in terms}

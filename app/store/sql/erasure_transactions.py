@@ -15,14 +15,14 @@ from app.store.contract import SUMMARY_LEASE_PREFIXES, WriteConflict
 from app.store.lineage import ErasurePlan, locate_messages, plan_erasure
 from app.store.shared_redaction import (
     REDACTED_KEY,
-    ChangesByConversation,
-    MessageChange,
-    compute_summary_shift,
-    compute_total_shifts,
-    covers_change,
-    find_shared_changes,
+    MessageRedaction,
+    RedactionsByConversation,
+    compute_running_total_shifts,
+    compute_summary_total_shift,
+    covers_redacted_message,
+    find_redactions_by_conversation,
     sum_token_deltas,
-    update_marks,
+    update_marks_for_redactions,
 )
 from app.store.sql import summary_transactions
 from app.store.sql.rows import (
@@ -77,7 +77,7 @@ def erase_conversation(
         yield erase, (*here, plan.kept_through)
         if plan.heir is not None:
             yield hand_over, (*here, plan.heir)
-    yield from search_index.remove_conversation(
+    yield from search_index.move_or_remove_conversation(
         tenant=conversation.tenant,
         root=root,
         conversation_id=conversation.id,
@@ -86,7 +86,7 @@ def erase_conversation(
     )
     for member, lineage in plan.lineages.items():
         yield sql.change_lineage, (root, member, encode_lineage(lineage))
-    yield from _hand_over_completions(dialect, conversation, plan)
+    yield from _move_or_delete_completions(dialect, conversation, plan)
     # Summaries come after messages: whether a summary stays depends on which messages are left.
     for statement in (
         sql.erase_conversation,
@@ -102,7 +102,7 @@ def erase_conversation(
     return True
 
 
-def _hand_over_completions(
+def _move_or_delete_completions(
     dialect: SqlDialect, conversation: Conversation, plan: ErasurePlan
 ) -> TransactionSteps[None]:
     """Moves stored completions to the heir with the messages that it takes over, and deletes the others."""
@@ -125,7 +125,9 @@ def redact_messages(
     """As `Store.redact_messages`."""
     root, tenant = conversation.root, conversation.tenant
     places = yield from _locate_stored_messages(dialect, conversation, entries)
-    family = yield from _lock_family(dialect, conversation, list(dict.fromkeys(place for place, _ in places)))
+    family = yield from _lock_affected_conversations(
+        dialect, conversation, list(dict.fromkeys(place for place, _ in places))
+    )
     # All messages are checked before the first is changed: a conflict must leave nothing half done.
     changes, replaced = [], []
     for place, entry in places:
@@ -134,7 +136,7 @@ def redact_messages(
         )
         if not rows or rows[0][0] != entry.link:
             raise WriteConflict
-        changes.append(MessageChange(place, entry.seq, entry.tokens - rows[0][1]))
+        changes.append(MessageRedaction(place, entry.seq, entry.tokens - rows[0][1]))
         replaced.append(rows[0][2])
     for place, entry in places:
         yield dialect.build_statement(
@@ -152,11 +154,11 @@ def redact_messages(
         yield dialect.build_statement(
             "DELETE FROM leases WHERE root = :root AND key LIKE :keys", root=root, keys=f"{prefix}%"
         )
-    shared = find_shared_changes(changes, {member: lineage for member, (lineage, _) in family.items()})
+    shared = find_redactions_by_conversation(changes, {member: lineage for member, (lineage, _) in family.items()})
     for member, theirs in shared.items():
-        yield from _shift_totals(dialect, root, member, family[member][1], theirs)
-        replaced += yield from _delete_client_versions(dialect, root, member, theirs)
-    gone = yield from _update_summaries(dialect, tenant, root, shared)
+        yield from _update_totals_and_marks(dialect, root, member, family[member][1], theirs)
+        replaced += yield from _delete_versions_and_anchors(dialect, root, member, theirs)
+    gone = yield from _update_summaries_after_redaction(dialect, tenant, root, shared)
     return RedactionResult(gone, [*replaced, *(chunk.text for chunk in gone)])
 
 
@@ -180,7 +182,7 @@ def _locate_stored_messages(
     return places
 
 
-def _lock_family(
+def _lock_affected_conversations(
     dialect: SqlDialect, conversation: Conversation, keepers: Sequence[str]
 ) -> TransactionSteps[dict[str, tuple[Lineage, Mapping[str, Any]]]]:
     """Locks the conversations that hold a message or may share it, and returns their lineage and marks."""
@@ -209,10 +211,10 @@ def _lock_family(
     return family
 
 
-def _shift_totals(
-    dialect: SqlDialect, root: str, conversation_id: str, marks: Mapping[str, Any], changes: Sequence[MessageChange]
+def _update_totals_and_marks(
+    dialect: SqlDialect, root: str, conversation_id: str, marks: Mapping[str, Any], changes: Sequence[MessageRedaction]
 ) -> TransactionSteps[None]:
-    for from_seq, delta in compute_total_shifts(conversation_id, changes):
+    for from_seq, delta in compute_running_total_shifts(conversation_id, changes):
         yield dialect.build_statement(
             """
             UPDATE messages SET tokens_total = tokens_total + :delta
@@ -229,12 +231,12 @@ def _shift_totals(
         root=root,
         member=conversation_id,
         delta=sum_token_deltas(changes),
-        marks=encode_json(update_marks(marks, changes)),
+        marks=encode_json(update_marks_for_redactions(marks, changes)),
     )
 
 
-def _delete_client_versions(
-    dialect: SqlDialect, root: str, conversation_id: str, changes: Sequence[MessageChange]
+def _delete_versions_and_anchors(
+    dialect: SqlDialect, root: str, conversation_id: str, changes: Sequence[MessageRedaction]
 ) -> TransactionSteps[list[str]]:
     """Deletes the client versions and anchors of changed messages. Returns the deleted bodies."""
     bodies: list[str] = []
@@ -251,8 +253,8 @@ def _delete_client_versions(
     return bodies
 
 
-def _update_summaries(
-    dialect: SqlDialect, tenant: str, root: str, changes_by_conversation: ChangesByConversation
+def _update_summaries_after_redaction(
+    dialect: SqlDialect, tenant: str, root: str, changes_by_conversation: RedactionsByConversation
 ) -> TransactionSteps[list[Summary]]:
     """Deletes the summaries that cover a change, and moves the running totals of those behind one. Returns the deleted
     ones.
@@ -267,7 +269,9 @@ def _update_summaries(
         for chunk in map(decode_summary, rows):
             found[chunk.id] = chunk
             readers.setdefault(chunk.id, []).append(member)
-    gone = [chunk for chunk in found.values() if covers_change(chunk, readers[chunk.id], changes_by_conversation)]
+    gone = [
+        chunk for chunk in found.values() if covers_redacted_message(chunk, readers[chunk.id], changes_by_conversation)
+    ]
     for chunk in gone:
         yield from summary_transactions.delete_single_summary(dialect, tenant, root, chunk.id)
         del found[chunk.id]
@@ -279,7 +283,7 @@ def _update_summaries(
             root=root,
             id=chunk.id,
             tenant=tenant,
-            delta=compute_summary_shift(chunk, readers[chunk.id], changes_by_conversation),
+            delta=compute_summary_total_shift(chunk, readers[chunk.id], changes_by_conversation),
         )
     return sorted(gone, key=lambda chunk: (chunk.to_seq, chunk.created_at, chunk.id))
 

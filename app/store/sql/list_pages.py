@@ -59,7 +59,7 @@ class _PageQuery:
 
 def build_conversations_query(dialect: SqlDialect, tenant: str | None, query: ConversationQuery) -> Statement:
     """Builds the query for a page of conversations. Rows have `CONVERSATION_COLUMNS`."""
-    # With an ancestor, `_add_family_condition` adds the tenant.
+    # With an ancestor, `_add_ancestor_condition` adds the tenant.
     page = _PageQuery(dialect, tenant if query.ancestor_id is None else None)
     for name, condition in _TIME_BOUNDS:
         bound = getattr(query, name)
@@ -71,13 +71,13 @@ def build_conversations_query(dialect: SqlDialect, tenant: str | None, query: Co
         page.add_condition("external_id = :external_id", external_id=query.external_id)
     page.add_metadata_condition(query.metadata)
     if query.ancestor_id is not None:
-        _add_family_condition(page, query.ancestor_id, tenant)
+        _add_ancestor_condition(page, query.ancestor_id, tenant)
     return page.build_query(
         CONVERSATION_COLUMNS, "conversations", after=query.after, descending=query.descending, limit=query.limit
     )
 
 
-def _add_family_condition(page: _PageQuery, conversation_id: str, tenant: str | None) -> None:
+def _add_ancestor_condition(page: _PageQuery, conversation_id: str, tenant: str | None) -> None:
     page.add_condition(
         "root = :root AND (id = :within OR lineage LIKE :naming)",
         # An id that is not the gateway's has no root: no conversation matches "".

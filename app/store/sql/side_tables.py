@@ -52,7 +52,7 @@ again.
 """
 
 
-class SideTables(ABC):
+class SqlSideTables(ABC):
     """The part of `Store` that does not touch logs. Each method is one statement, where a race allows it."""
 
     deadline_sql = "{}"
@@ -72,14 +72,14 @@ class SideTables(ABC):
     async def _execute_write(self, sql: str, arguments: tuple[Any, ...]) -> Rows:
         """Runs a statement that writes, and returns its rows."""
 
-    def _encode_now(self, after_seconds: float = 0) -> Any:
+    def _encode_time_after(self, after_seconds: float = 0) -> Any:
         return self._dialect.encode_time(self._clock() + timedelta(seconds=after_seconds))
 
     def _encode_deadline(self, after_seconds: float = 0) -> Any:
         """Returns the time in `after_seconds`, by the clock that decides when a claim has ended. All processes must
         share that clock.
         """
-        return self._encode_now(after_seconds)
+        return self._encode_time_after(after_seconds)
 
     async def list_conversations(self, *, tenant: str | None, query: ConversationQuery) -> list[Conversation]:
         rows = await self._execute_read(*list_pages.build_conversations_query(self._dialect, tenant, query))
@@ -198,7 +198,7 @@ class SideTables(ABC):
         return [decode_api_key(row) for row in rows]
 
     async def revoke_api_key(self, key_id: str, *, tenant: str | None = None) -> ApiKey | None:
-        values = {"id": key_id, "now": self._encode_now()} | ({} if tenant is None else {"tenant": tenant})
+        values = {"id": key_id, "now": self._encode_time_after()} | ({} if tenant is None else {"tenant": tenant})
         text = f"""
             UPDATE api_keys SET revoked_at = coalesce(revoked_at, :now)
             WHERE id = :id{"" if tenant is None else " AND tenant = :tenant"}

@@ -2,7 +2,8 @@
 driver.
 
 Backends run the text on the bare driver with a tuple of arguments, in the order that stands beside each statement.
-`build_match_query` joins against a list of links, which is an array on PostgreSQL and a VALUES list on SQLite. Both
+`build_link_match_query` joins against a list of links, which is an array on PostgreSQL and a VALUES list on SQLite.
+Both
 databases must be told the join order.
 """
 
@@ -93,7 +94,7 @@ class Statements:
     release_lease: str
 
 
-def _insert(table: str, names: Sequence[str]) -> tuple[str, Sequence[str]]:
+def _build_insert(table: str, names: Sequence[str]) -> tuple[str, Sequence[str]]:
     values = ", ".join(f":{name}" for name in names)
     return f"INSERT INTO {table} ({', '.join(names)}) VALUES ({values})", names
 
@@ -126,9 +127,9 @@ _SHARED: Final[dict[str, tuple[str, Sequence[str]]]] = {
         ("root", "id", "from_seq", "to_seq"),
     ),
     "select_model_facts": ("SELECT model, facts FROM model_facts", ()),
-    "insert_conversation": _insert("conversations", CONVERSATION_COLUMNS),
-    "insert_message": _insert("messages", MESSAGE_INSERT_COLUMNS),
-    "insert_version": _insert("client_versions", CLIENT_VERSION_INSERT_COLUMNS),
+    "insert_conversation": _build_insert("conversations", CONVERSATION_COLUMNS),
+    "insert_message": _build_insert("messages", MESSAGE_INSERT_COLUMNS),
+    "insert_version": _build_insert("client_versions", CLIENT_VERSION_INSERT_COLUMNS),
     "insert_anchor": (
         f"""
         INSERT INTO anchors ({", ".join(ANCHOR_COLUMNS)}, kept_at)
@@ -141,7 +142,7 @@ _SHARED: Final[dict[str, tuple[str, Sequence[str]]]] = {
         WHERE root = :root AND conversation_id = :id AND since_seq <= :until_seq ORDER BY since_seq, seq""",
         ("root", "id", "until_seq"),
     ),
-    "insert_external_id": _insert("external_ids", ("tenant", "external_id", "root", "conversation_id")),
+    "insert_external_id": _build_insert("external_ids", ("tenant", "external_id", "root", "conversation_id")),
     # Compare and set: the total is compared, too, because a redaction changes totals without moving the head.
     "update_head": (
         f"""
@@ -236,7 +237,7 @@ _MATCH_COLUMNS: Final = ", ".join(
 _IS_IN_NAMED_LOG: Final = "EXISTS (SELECT 1 FROM named n WHERE n.id = m.conversation_id AND m.seq <= n.upto_seq)"
 
 
-def build_match_query(source: MatchSource, *, by_skeleton: bool, with_named: bool) -> str:
+def build_link_match_query(source: MatchSource, *, by_skeleton: bool, with_named: bool) -> str:
     """Builds the query for stored messages with one of a list of links, deepest first. Rows: depth, the columns of the
     message, the columns of the conversation whose rows hold it.
 

@@ -13,7 +13,12 @@ from app.store.contract import WriteConflict
 from app.store.sql.rows import SUMMARY_COLUMNS, decode_summary, encode_optional_json, summary_values
 from app.store.sql.statements import SUMMARY_INSERT_COLUMNS
 from app.store.sql.transactions import Rows, SqlDialect, TransactionSteps
-from app.store.summary_revisions import REVISION_FIELDS, apply_revision, may_replace, number_next_revision
+from app.store.summary_revisions import (
+    REVISION_FIELDS,
+    apply_summary_revision,
+    may_replace_summary,
+    number_next_revision,
+)
 
 _COLUMNS: Final = ", ".join(SUMMARY_COLUMNS)
 _IS_SUMMARY: Final = "root = :root AND id = :id AND tenant = :tenant"
@@ -72,7 +77,7 @@ def add_summary(dialect: SqlDialect, tenant: str, root: str, summary: Summary) -
         yield dialect.build_statement(_INSERT, **place, **values, is_fold=bool(summary.folds))
         return
     old = decode_summary(known[0])
-    if not may_replace(summary, old):
+    if not may_replace_summary(summary, old):
         return
     # The same id: the old text stays readable as a revision. Another id: revisions of the replaced summary have no
     # owner any more.
@@ -93,7 +98,7 @@ def revise_summary(dialect: SqlDialect, tenant: str, root: str, summary: Summary
     if not rows or rows[0][0] != summary.revision - 1:
         raise WriteConflict
     yield dialect.build_statement(_SAVE_REVISION, **place)
-    yield dialect.build_statement(_REVISE, **place, **_revision_values(dialect, summary))
+    yield dialect.build_statement(_REVISE, **place, **_summary_revision_values(dialect, summary))
 
 
 def read_summary_revisions(
@@ -106,7 +111,7 @@ def read_summary_revisions(
         return []
     present = decode_summary(rows[0])
     older = yield dialect.build_statement(_OLDER_REVISIONS, **place)
-    return [*(apply_revision(present, _decode_revision(rows[0], old)) for old in older), present]
+    return [*(apply_summary_revision(present, _decode_summary_revision(rows[0], old)) for old in older), present]
 
 
 def delete_summary(dialect: SqlDialect, tenant: str, root: str, summary_id: str) -> TransactionSteps[bool]:
@@ -205,7 +210,7 @@ def rewrite_summary_texts(
         )
 
 
-def _revision_values(dialect: SqlDialect, summary: Summary) -> dict[str, Any]:
+def _summary_revision_values(dialect: SqlDialect, summary: Summary) -> dict[str, Any]:
     values = {name: getattr(summary, name) for name in REVISION_FIELDS}
     return values | {
         "created_at": dialect.encode_time(summary.created_at),
@@ -213,7 +218,7 @@ def _revision_values(dialect: SqlDialect, summary: Summary) -> dict[str, Any]:
     }
 
 
-def _decode_revision(row: Sequence[Any], revision: Sequence[Any]) -> Summary:
+def _decode_summary_revision(row: Sequence[Any], revision: Sequence[Any]) -> Summary:
     """Decodes a summary from its row, with the `REVISION_FIELDS` columns of another revision."""
     values = dict(zip(SUMMARY_COLUMNS, row, strict=True)) | dict(zip(REVISION_FIELDS, revision, strict=True))
     return decode_summary([values[name] for name in SUMMARY_COLUMNS])

@@ -324,6 +324,6 @@ model_facts = Table(
 )
 
 
-def is_in_dialect(table: Table, dialect: str) -> bool:
+def is_table_in_dialect(table: Table, dialect: str) -> bool:
     """Whether a dialect has the table."""
     return bool(table.info.get(DIALECT_INFO_KEY, dialect) == dialect)

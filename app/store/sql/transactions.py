@@ -51,7 +51,7 @@ class SearchIndexCleanup(Protocol):
     def remove_message(self, *, tenant: str, root: str, conversation_id: str, seq: int) -> TransactionSteps[None]:
         """Deletes the terms of one message in a conversation's own rows."""
 
-    def remove_conversation(
+    def move_or_remove_conversation(
         self, *, tenant: str, root: str, conversation_id: str, kept_through: int, heir: str | None
     ) -> TransactionSteps[None]:
         """Deletes the terms of a conversation's messages after `kept_through`, and moves the others to the heir."""

@@ -2,7 +2,7 @@
 
 Each call into SQLite releases the interpreter's lock and waits to get it back, which under load takes longer than
 writing a row. So appends of different conversations are written as rows of one statement. If any of them fails, the
-whole transaction is rolled back, and each append runs by itself (`writes.append_messages`).
+whole transaction is rolled back, and each append runs by itself (`writes.write_log_append`).
 """
 
 # ruff: noqa: S608 - built from our own names; values are always parameters
@@ -24,12 +24,12 @@ from app.store.sql.statements import HEAD_COLUMNS, MESSAGE_INSERT_COLUMNS
 from app.store.sqlite.reads import SQL
 from app.store.sqlite.threads import Job
 from app.store.sqlite.writes import (
-    append_messages,
     head_update_row,
     message_row,
     new_conversation_row,
     release_lease,
     require_lease,
+    write_log_append,
 )
 
 Row = tuple[Any, ...]
@@ -39,34 +39,34 @@ _ROWS_PER_STATEMENT: Final = (16, 8, 4, 2, 1)
 
 
 class AppendJob(msgspec.Struct, frozen=True):
-    """A job that appends one write. `run_jobs_batched` can combine several."""
+    """A job that appends one write. `run_jobs_combining_appends` can combine several."""
 
     write: LogAppend
     now: datetime
 
     def __call__(self, connection: sqlite3.Connection) -> None:
-        append_messages(connection, self.write, self.now)
+        write_log_append(connection, self.write, self.now)
 
 
-def run_jobs_batched(connection: sqlite3.Connection, jobs: Sequence[Job]) -> list[Any]:
+def run_jobs_combining_appends(connection: sqlite3.Connection, jobs: Sequence[Job]) -> list[Any]:
     """Runs jobs in their order inside a transaction, and returns their results. Neighbouring appends are combined.
 
     Raises:
         Exception: what a job raised. The caller must roll the transaction back.
     """
     values: list[Any] = []
-    for can_be_joined, neighbours in groupby(jobs, _is_batchable):
+    for can_be_joined, neighbours in groupby(jobs, _is_batchable_append):
         run = list(neighbours)
         appendings = [job for job in run if isinstance(job, AppendJob)] if can_be_joined else []
-        if len(appendings) > 1 and _are_independent(appendings):
-            _append_batch(connection, appendings)
+        if len(appendings) > 1 and _have_distinct_conversations(appendings):
+            _write_append_batch(connection, appendings)
             values += [None] * len(run)
         else:
             values += [job(connection) for job in run]
     return values
 
 
-def _is_batchable(job: Job) -> bool:
+def _is_batchable_append(job: Job) -> bool:
     # A branch first checks its ancestors, which another append of the batch may change. Client versions are checked
     # against redactions. Both need statements of their own.
     return isinstance(job, AppendJob) and not (
@@ -74,11 +74,11 @@ def _is_batchable(job: Job) -> bool:
     )
 
 
-def _are_independent(jobs: Sequence[AppendJob]) -> bool:
+def _have_distinct_conversations(jobs: Sequence[AppendJob]) -> bool:
     return len({one.write.conversation.id for one in jobs}) == len(jobs)
 
 
-def _append_batch(connection: sqlite3.Connection, jobs: Sequence[AppendJob]) -> None:
+def _write_append_batch(connection: sqlite3.Connection, jobs: Sequence[AppendJob]) -> None:
     new: list[Row] = []
     advanced: list[Row] = []
     messages: list[Row] = []

@@ -18,14 +18,20 @@ from app.conversation.identity import extract_family_root
 from app.conversation.messages import AnswerAnchor, ClientVersion, Conversation, LogMessage, Summary
 from app.errors import StoreUnavailable
 from app.store.contract import ConversationHit, Lease, LinkMatch, LogAppend, SearchHit, StoreInfo
-from app.store.lineage import clip_ranges, count_range_messages, find_range_segments, find_segments, locate_messages
+from app.store.lineage import (
+    clip_ranges_to_log,
+    count_range_messages,
+    find_range_segments,
+    find_segments,
+    locate_messages,
+)
 from app.store.search.term_ranking import hash_message_terms, hash_terms, split_index_batches
 from app.store.sql import erasure_transactions, summary_transactions
 from app.store.sql.schema import SCHEMA_VERSION
-from app.store.sql.side_tables import SideTables
+from app.store.sql.side_tables import SqlSideTables
 from app.store.sql.transactions import SQLITE, Rows, TransactionSteps
 from app.store.sqlite import reads, search_index, writes
-from app.store.sqlite.appends import AppendJob, run_jobs_batched
+from app.store.sqlite.appends import AppendJob, run_jobs_combining_appends
 from app.store.sqlite.erased_remains import (
     ERASURE_SCAN_BYTES,
     REDACTION_SCAN_BYTES,
@@ -36,16 +42,16 @@ from app.store.sqlite.erased_remains import (
 from app.store.sqlite.threads import (
     DatabaseThread,
     SqliteOptions,
-    commit_batch,
-    open_connection,
-    run_reads,
+    open_sqlite_connection,
+    run_batch_in_transaction,
+    run_read_jobs,
     translate_driver_error,
 )
 
 Result = TypeVar("Result")
 
 
-class SqliteStore(SideTables):
+class SqliteStore(SqlSideTables):
     """`Store` on one SQLite file. The file's schema must be up to date when the store opens."""
 
     is_fully_searchable = True
@@ -54,10 +60,12 @@ class SqliteStore(SideTables):
         super().__init__(SQLITE, clock=clock)
         self._path = path
         self._options = options or SqliteOptions()
-        connect = partial(open_connection, path, self._options)
-        self._writer_thread = DatabaseThread("store-writer", connect, partial(commit_batch, run_all=run_jobs_batched))
-        self._lookup_thread = DatabaseThread("store-lookups", connect, run_reads)
-        self._range_thread = DatabaseThread("store-ranges", connect, run_reads)
+        connect = partial(open_sqlite_connection, path, self._options)
+        self._writer_thread = DatabaseThread(
+            "store-writer", connect, partial(run_batch_in_transaction, run_all=run_jobs_combining_appends)
+        )
+        self._lookup_thread = DatabaseThread("store-lookups", connect, run_read_jobs)
+        self._range_thread = DatabaseThread("store-ranges", connect, run_read_jobs)
 
     async def open(self) -> None:
         await self._writer_thread.start()
@@ -119,14 +127,14 @@ class SqliteStore(SideTables):
         # Fewer messages than the log has: an ancestor was erased meanwhile, and its messages have moved. The stored
         # lineage has their new place.
         fresh = await self.find_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
-        return found if fresh is None else await self._read_segments(fresh, clip_ranges(conversation, ranges))
+        return found if fresh is None else await self._read_segments(fresh, clip_ranges_to_log(conversation, ranges))
 
     async def _read_segments(self, conversation: Conversation, ranges: Iterable[tuple[int, int]]) -> list[LogMessage]:
         segments = find_range_segments(conversation.lineage_with_self, ranges)
         if not segments:
             return []
         return await self._range_thread.submit(
-            lambda connection: reads.read_segments(connection, conversation.root, segments)
+            lambda connection: reads.read_log_segments(connection, conversation.root, segments)
         )
 
     async def read_client_versions(
@@ -160,7 +168,7 @@ class SqliteStore(SideTables):
             await self._writer_thread.submit(job)
 
     async def clear_search_index(self) -> None:
-        await self._writer_thread.submit(search_index.clear_index)
+        await self._writer_thread.submit(search_index.clear_search_index)
 
     async def search_log(
         self, conversation: Conversation, *, terms: Sequence[str], from_seq: int, before_seq: int, limit: int

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from app.store.sqlite.threads import SqliteOptions, open_connection
+from app.store.sqlite.threads import SqliteOptions, open_sqlite_connection
 
 TRUNCATE_ATTEMPTS: Final = 5
 TRUNCATE_WAIT_MS: Final = 50
@@ -39,7 +39,7 @@ def truncate_write_ahead_log(path: Path, options: SqliteOptions) -> None:
         with (
             # Busy or locked: the loop tries again.
             contextlib.suppress(sqlite3.OperationalError),
-            contextlib.closing(open_connection(path, options)) as connection,
+            contextlib.closing(open_sqlite_connection(path, options)) as connection,
         ):
             connection.execute(f"PRAGMA busy_timeout = {TRUNCATE_WAIT_MS}")
             is_busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -51,7 +51,7 @@ def vacuum_file(path: Path, options: SqliteOptions) -> None:
     """Rewrites the file. This is the only sure way to remove all deleted text: copies in the free part of a page are
     not overwritten by `secure_delete`.
     """
-    with contextlib.closing(open_connection(path, options)) as connection:
+    with contextlib.closing(open_sqlite_connection(path, options)) as connection:
         # The copy has the size of the database, which may not fit in memory.
         connection.execute("PRAGMA temp_store = FILE")
         connection.execute("VACUUM")
@@ -61,25 +61,25 @@ def has_erased_text(path: Path, options: SqliteOptions, texts: Sequence[str], *,
     """Whether a file holds pieces of erased texts that are in no row. False if the search would take more than
     `budget_bytes`.
     """
-    pieces = [piece for text in texts for piece in _split_pieces(text)]
+    pieces = [piece for text in texts for piece in _sample_text_pieces(text)]
     if path.stat().st_size * len(pieces) > budget_bytes:
         return False
-    found = _find_pieces(path, [piece.encode() for piece in pieces])
-    with contextlib.closing(open_connection(path, options)) as connection:
-        return any(not _is_still_stored(connection, piece) for piece in pieces if piece.encode() in found)
+    found = _find_pieces_in_file(path, [piece.encode() for piece in pieces])
+    with contextlib.closing(open_sqlite_connection(path, options)) as connection:
+        return any(not _is_text_in_rows(connection, piece) for piece in pieces if piece.encode() in found)
 
 
-def _split_pieces(text: str) -> Iterator[str]:
+def _sample_text_pieces(text: str) -> Iterator[str]:
     stride = max(PIECE_CHARS, len(text) // PIECES_PER_TEXT)
     for start in range(0, max(1, len(text) - PIECE_CHARS + 1), stride):
         yield text[start : start + PIECE_CHARS]
 
 
-def _find_pieces(path: Path, pieces: Sequence[bytes]) -> set[bytes]:
+def _find_pieces_in_file(path: Path, pieces: Sequence[bytes]) -> set[bytes]:
     found: set[bytes] = set()
     longest = max((len(piece) for piece in pieces), default=1)
     tail, offset = b"", 0
-    while block := os.pread(_file_descriptor(path), _BLOCK_BYTES, offset):
+    while block := os.pread(_open_permanent_descriptor(path), _BLOCK_BYTES, offset):
         window = tail + block
         found.update(piece for piece in pieces if piece not in found and piece in window)
         # A piece may lie across the border of two blocks.
@@ -88,7 +88,7 @@ def _find_pieces(path: Path, pieces: Sequence[bytes]) -> set[bytes]:
     return found
 
 
-def _file_descriptor(path: Path) -> int:
+def _open_permanent_descriptor(path: Path) -> int:
     """Returns a descriptor for reading the file beside SQLite. It is never closed: closing any descriptor of the file
     would end all locks that this process has on it, and the next process that leaves the file would then remove the
     write-ahead log that this process still uses.
@@ -104,7 +104,7 @@ def _open_cached_descriptor(path: Path, device: int, inode: int) -> int:
     return os.open(path, os.O_RDONLY)
 
 
-def _is_still_stored(connection: sqlite3.Connection, piece: str) -> bool:
+def _is_text_in_rows(connection: sqlite3.Connection, piece: str) -> bool:
     """Whether a row holds the same text, for example a message of another conversation."""
     kept = """
         SELECT 1 FROM messages WHERE instr(body, ?1) OR instr(meta, ?1)

@@ -13,7 +13,7 @@ import orjson
 
 from app.conversation.messages import AnswerAnchor, ClientVersion, Conversation, LogMessage, Summary
 from app.store.contract import DEEPEST_LINKS, LAST_LINKS, MAX_ANCHORS, LinkMatch
-from app.store.lineage import LogSegment, order_deepest_first
+from app.store.lineage import LogSegment, order_links_deepest_first
 from app.store.sql.rows import (
     ANCHOR_COLUMNS,
     MESSAGE_COLUMNS,
@@ -22,7 +22,7 @@ from app.store.sql.rows import (
     decode_log_message,
     decode_summary,
 )
-from app.store.sql.statements import MatchSource, build_match_query, number_parameters, summary_select_columns
+from app.store.sql.statements import MatchSource, build_link_match_query, number_parameters, summary_select_columns
 from app.store.sql.transactions import SQLITE
 
 SQL: Final = SQLITE.statements
@@ -55,7 +55,7 @@ _PATH_SUMMARIES: Final = """
           AND m.conversation_id = p.id AND m.seq <= p.upto_seq)"""
 
 
-def _links_relation(size: int) -> str:
+def _build_links_relation(size: int) -> str:
     """Returns SQL for a relation `(depth, link)` with `size` parameters."""
     return "(SELECT column1 AS depth, column2 AS link FROM (VALUES {}))".format(
         ", ".join(f"({depth}, :link{depth})" for depth in range(size))
@@ -63,11 +63,12 @@ def _links_relation(size: int) -> str:
 
 
 @cache
-def _build_match_query(size: int, *, by_skeleton: bool, with_named: bool) -> str:
+def _build_link_match_query(size: int, *, by_skeleton: bool, with_named: bool) -> str:
     joined = (
-        _links_relation(size) + " w CROSS JOIN messages m ON {message} CROSS JOIN conversations c ON {conversation}"
+        _build_links_relation(size)
+        + " w CROSS JOIN messages m ON {message} CROSS JOIN conversations c ON {conversation}"
     )
-    text = build_match_query(
+    text = build_link_match_query(
         MatchSource(joined, true_comparison=" = 1"), by_skeleton=by_skeleton, with_named=with_named
     )
     names = ["root", "tenant", *(f"link{depth}" for depth in range(size))]
@@ -76,7 +77,7 @@ def _build_match_query(size: int, *, by_skeleton: bool, with_named: bool) -> str
     return number_parameters(f"WITH {_NAMED_LOG} {text}", ["root", "tenant", "within", *names[2:]], "?")
 
 
-_LAST_LINK_QUERY: Final = _build_match_query(1, by_skeleton=False, with_named=False)
+_LAST_LINK_QUERY: Final = _build_link_match_query(1, by_skeleton=False, with_named=False)
 
 
 def find_link_matches(
@@ -91,11 +92,11 @@ def find_link_matches(
     # The usual turn adds to the end of a log that is stored: one query with one link finds it.
     near = _find_last_link_matches(connection, tenant, root, links)
     if near and (
-        named_conversation_id is None or _is_in_named_log(connection, tenant, root, near, named_conversation_id)
+        named_conversation_id is None or _matches_named_log(connection, tenant, root, near, named_conversation_id)
     ):
         return near
     # A new conversation, the other frequent case: without this check thousands of links would be looked up in vain.
-    if named_conversation_id is None and not _has_root(connection, root):
+    if named_conversation_id is None and not _has_conversation_with_root(connection, root):
         return []
     by_link = _find_deepest_matches(connection, tenant, root, links, named_conversation_id, by_skeleton=False)
     if by_link and by_link[0].message.link in links[-DEEPEST_LINKS:]:
@@ -111,11 +112,11 @@ def _find_last_link_matches(
     for link in reversed(links[-LAST_LINKS:]):
         rows = connection.execute(_LAST_LINK_QUERY, (root, tenant, link)).fetchall()
         if rows:
-            return [_decode_match(row, by_skeleton=False) for row in rows]
+            return [_decode_link_match(row, by_skeleton=False) for row in rows]
     return []
 
 
-def _is_in_named_log(
+def _matches_named_log(
     connection: sqlite3.Connection, tenant: str, root: str, found: list[LinkMatch], named_conversation_id: str
 ) -> bool:
     if any(match.conversation.id == named_conversation_id for match in found):
@@ -127,7 +128,7 @@ def _is_in_named_log(
     return any(match.message.seq <= path.get(match.conversation.id, -1) for match in found)
 
 
-def _has_root(connection: sqlite3.Connection, root: str) -> bool:
+def _has_conversation_with_root(connection: sqlite3.Connection, root: str) -> bool:
     """Whether any conversation has this root, that is: begins with the same message."""
     return connection.execute("SELECT 1 FROM conversations WHERE root = ? LIMIT 1", (root,)).fetchone() is not None
 
@@ -146,18 +147,18 @@ def _find_deepest_matches(
     leading = (root, tenant) if named_conversation_id is None else (root, tenant, named_conversation_id)
     # The first window is small, since a match is nearly always deep; the following ones are as large as a list can be.
     while end > 0:
-        wanted = order_deepest_first(links[max(0, end - window) : end])
+        wanted = order_links_deepest_first(links[max(0, end - window) : end])
         size = next(size for size in _LIST_SIZES if size >= len(wanted))
-        sql = _build_match_query(size, by_skeleton=by_skeleton, with_named=named_conversation_id is not None)
+        sql = _build_link_match_query(size, by_skeleton=by_skeleton, with_named=named_conversation_id is not None)
         padding = (None,) * (size - len(wanted))
         rows = connection.execute(sql, (*leading, *wanted, *padding)).fetchall()
         if rows:
-            return [_decode_match(row, by_skeleton=by_skeleton) for row in rows]
+            return [_decode_link_match(row, by_skeleton=by_skeleton) for row in rows]
         end, window = end - window, _LIST_SIZES[-1]
     return []
 
 
-def _decode_match(row: Sequence[Any], *, by_skeleton: bool) -> LinkMatch:
+def _decode_link_match(row: Sequence[Any], *, by_skeleton: bool) -> LinkMatch:
     return LinkMatch(
         decode_conversation(row[1 + _MESSAGE_COLUMN_COUNT :]),
         decode_log_message(row[1 : 1 + _MESSAGE_COLUMN_COUNT]),
@@ -183,7 +184,7 @@ def find_conversation_of_any_tenant(
     return None if row is None else decode_conversation(row)
 
 
-def read_segments(connection: sqlite3.Connection, root: str, segments: Sequence[LogSegment]) -> list[LogMessage]:
+def read_log_segments(connection: sqlite3.Connection, root: str, segments: Sequence[LogSegment]) -> list[LogMessage]:
     # Nearly all logs have one segment. A plain range query is faster than the join with a JSON list.
     if len(segments) == 1:
         (one,) = segments

@@ -15,7 +15,7 @@ import orjson
 
 from app.conversation.messages import Conversation, LogMessage
 from app.store.contract import ConversationHit, SearchHit
-from app.store.lineage import LogSegment, find_leading_range, find_segments, first_own_seq
+from app.store.lineage import LogSegment, find_gapless_leading_range, find_segments, first_own_seq
 from app.store.search.term_ranking import (
     COMMON_NEWEST_HITS,
     COMMON_TERM_HITS,
@@ -161,13 +161,13 @@ def index_messages(
             if entry.seq not in redacted and terms:
                 posted.setdefault(place, []).append((entry.seq, terms))
     for place, terms_at in posted.items():
-        _insert_postings(connection, tenant, root, place, terms_at)
-    start, end = find_leading_range([entry for _, entry in located_messages])
+        _index_terms(connection, tenant, root, place, terms_at)
+    start, end = find_gapless_leading_range([entry for _, entry in located_messages])
     if end and stored.issuperset(range(start, end)):
         connection.execute(_ADVANCE_INDEXED_BEFORE, (end, root, conversation.id, tenant, start, end - 1))
 
 
-def _insert_postings(
+def _index_terms(
     connection: sqlite3.Connection,
     tenant: str,
     root: str,
@@ -234,7 +234,7 @@ def search_tenant(
     return found
 
 
-def clear_index(connection: sqlite3.Connection) -> None:
+def clear_search_index(connection: sqlite3.Connection) -> None:
     """Deletes the search index of all tenants."""
     for table in ("postings", "tenant_postings", "tenant_scopes"):
         connection.execute(f"DELETE FROM {table}")  # noqa: S608 - our own names
@@ -263,7 +263,7 @@ class SqliteIndexCleanup:
             (tenant_scope, scope),
         )
 
-    def remove_conversation(
+    def move_or_remove_conversation(
         self, *, tenant: str, root: str, conversation_id: str, kept_through: int, heir: str | None
     ) -> TransactionSteps[None]:
         scope, tenant_scope = hash_conversation_scope(root, conversation_id), hash_tenant_scope(tenant)

@@ -62,7 +62,7 @@ class SqliteOptions:
     busy_timeout_seconds: float = 5.0
 
 
-def open_connection(path: Path, options: SqliteOptions) -> sqlite3.Connection:
+def open_sqlite_connection(path: Path, options: SqliteOptions) -> sqlite3.Connection:
     """Opens a connection in autocommit mode to a file in write-ahead-log mode."""
     connection = sqlite3.connect(
         path, timeout=options.busy_timeout_seconds, isolation_level=None, check_same_thread=False
@@ -95,7 +95,7 @@ def translate_driver_error(error: BaseException) -> BaseException:
     return ours
 
 
-def run_reads(connection: sqlite3.Connection, jobs: Sequence[Job]) -> list[Outcome]:
+def run_read_jobs(connection: sqlite3.Connection, jobs: Sequence[Job]) -> list[Outcome]:
     """Runs jobs that only read, each with its own result or error."""
     return [_run_job(connection, job) for job in jobs]
 
@@ -105,7 +105,9 @@ def run_jobs(connection: sqlite3.Connection, jobs: Sequence[Job]) -> list[Any]:
     return [job(connection) for job in jobs]
 
 
-def commit_batch(connection: sqlite3.Connection, jobs: Sequence[Job], run_all: RunJobs = run_jobs) -> list[Outcome]:
+def run_batch_in_transaction(
+    connection: sqlite3.Connection, jobs: Sequence[Job], run_all: RunJobs = run_jobs
+) -> list[Outcome]:
     """Runs jobs in one transaction. A job has succeeded only when the commit has.
 
     The first run has no savepoints, which cost as much as the writes. Only if a job fails, which is rare, the second
@@ -116,7 +118,7 @@ def commit_batch(connection: sqlite3.Connection, jobs: Sequence[Job], run_all: R
     """
     try:
         connection.execute("BEGIN IMMEDIATE")
-        values = _run_jobs_or_raise(connection, jobs, run_all)
+        values = _run_jobs_wrapping_errors(connection, jobs, run_all)
         connection.execute("COMMIT")
         return [(value, None) for value in values]
     except _JobError as failed:
@@ -145,10 +147,11 @@ class _JobError(Exception):
         self.error = error
 
 
-def _run_jobs_or_raise(connection: sqlite3.Connection, jobs: Sequence[Job], run_all: RunJobs) -> list[Any]:
+def _run_jobs_wrapping_errors(connection: sqlite3.Connection, jobs: Sequence[Job], run_all: RunJobs) -> list[Any]:
     try:
         return run_all(connection, jobs)
-    # The transaction must be rolled back whatever the job raises; `commit_batch` takes the error apart again.
+    # The transaction must be rolled back whatever the job raises; `run_batch_in_transaction` takes the error apart
+    # again.
     except BaseException as error:
         raise _JobError(error) from error
 
@@ -273,9 +276,9 @@ class DatabaseThread:
                 future.set_exception(translate_driver_error(error))
 
     def _report_end(self) -> None:
-        self._call_in_loop(self._resolve_ended)
+        self._call_in_loop(self._resolve_ended_future)
 
-    def _resolve_ended(self) -> None:
+    def _resolve_ended_future(self) -> None:
         self._is_closing = True
         if self._ended_future is not None and not self._ended_future.done():
             self._ended_future.set_result(None)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from app.conversation.messages import AnswerAnchor, Conversation, LogMessage, Summary
 from app.store.contract import Lease, LeaseLost, LogAppend, WriteConflict
-from app.store.shared_redaction import drop_redacted_versions, rebase_append, tokens_before_append
+from app.store.shared_redaction import adapt_append_to_redactions, drop_redacted_versions, tokens_before_append
 from app.store.sql import erasure_transactions, summary_transactions
 from app.store.sql.rows import (
     anchor_values,
@@ -54,7 +54,7 @@ _ASSIGN_EXTERNAL_ID: Final = """
     SET root = excluded.root, conversation_id = excluded.conversation_id"""
 
 
-def append_messages(connection: sqlite3.Connection, write: LogAppend, now: datetime) -> None:
+def write_log_append(connection: sqlite3.Connection, write: LogAppend, now: datetime) -> None:
     """As `Store.append`."""
     if write.fence is not None:
         require_lease(connection, write.fence, now)
@@ -83,7 +83,7 @@ def _insert_conversation(connection: sqlite3.Connection, write: LogAppend, store
     """Inserts the conversation. Returns the append without versions of redacted messages."""
     new = write.conversation
     # An ancestor was erased, or its messages have moved, since the branch was planned.
-    if new.lineage and not _has_ancestors(connection, new):
+    if new.lineage and not _ancestors_hold_shared_messages(connection, new):
         raise WriteConflict
     try:
         connection.execute(SQL.insert_conversation, new_conversation_row(new, stored_now))
@@ -102,7 +102,7 @@ def new_conversation_row(conversation: Conversation, stored_now: str) -> tuple[A
     )
 
 
-def _has_ancestors(connection: sqlite3.Connection, conversation: Conversation) -> bool:
+def _ancestors_hold_shared_messages(connection: sqlite3.Connection, conversation: Conversation) -> bool:
     """Whether the ancestors still hold the shared messages. An ancestor's erasure moves them to another
     conversation.
     """
@@ -124,7 +124,7 @@ def _update_head(connection: sqlite3.Connection, write: LogAppend, stored_now: s
     row = connection.execute(SQL.select_conversation, (after.root, after.id, after.tenant)).fetchone()
     if row is None:
         raise WriteConflict
-    write = rebase_append(write, decode_conversation(row))
+    write = adapt_append_to_redactions(write, decode_conversation(row))
     if not _try_update_head(connection, write, stored_now):
         raise WriteConflict
     return write

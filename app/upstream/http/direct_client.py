@@ -221,12 +221,12 @@ class Http1Reply:
             await connection.wait_for_body()
         piece = connection.take_body()
         if not self._has_body_started:
-            self._start_body(connection)
+            self._record_first_byte(connection)
         if connection.is_complete:
             self._finish_body(connection)
         return piece
 
-    def _start_body(self, connection: Http1Connection) -> None:
+    def _record_first_byte(self, connection: Http1Connection) -> None:
         self._has_body_started = True
         if not connection.is_complete:
             connection.limit_silence_between_pieces()

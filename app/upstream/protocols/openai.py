@@ -116,7 +116,7 @@ class OpenAIProvider:
             span.set(self._server_attributes)
         seconds = self._timeouts.total_seconds
         deadline = None if seconds is None else asyncio.get_running_loop().time() + seconds
-        return await self._http_client.send(self._find_head(request), request.body, deadline, request.times)
+        return await self._http_client.send(self._find_or_build_head(request), request.body, deadline, request.times)
 
     async def list_models(self, authorization: str | None) -> list[dict[str, Any]]:
         """Returns its model list; `{"data": […]}`, `{"models": […]}` and a bare list are understood.
@@ -126,7 +126,7 @@ class OpenAIProvider:
         """
         request = UpstreamRequest("/models", method="GET", authorization=authorization)
         deadline = asyncio.get_running_loop().time() + MODELS_TIMEOUT_SECONDS
-        reply = await self._http_client.send(self._find_head(request), request.body, deadline, request.times)
+        reply = await self._http_client.send(self._find_or_build_head(request), request.body, deadline, request.times)
         try:
             body = await reply.read()
         finally:
@@ -138,7 +138,7 @@ class OpenAIProvider:
     async def aclose(self) -> None:
         await self._http_client.aclose()
 
-    def _find_head(self, request: UpstreamRequest) -> RequestHead:
+    def _find_or_build_head(self, request: UpstreamRequest) -> RequestHead:
         """Returns the head of a call. A head without anything of a caller is built once and cached."""
         span = current_span()
         trace_headers = {} if span is NO_SPAN else span.trace_headers()
@@ -156,7 +156,7 @@ class OpenAIProvider:
     def _build_head(self, request: UpstreamRequest, trace_headers: Mapping[str, str]) -> RequestHead:
         if _METHOD_PATTERN.fullmatch(request.method) is None:
             raise ValueError(f"{request.method!r} is not a method")  # the gateway's own routes let none through
-        target = self._build_target(request)
+        target = self._build_request_target(request)
         headers = self._build_headers(request, trace_headers)
         lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
         # Header values may come from clients: a line end in one would smuggle in another header or request.
@@ -169,7 +169,7 @@ class OpenAIProvider:
             request.method, target, headers, f"{request.method} {target} HTTP/1.1\r\n{lines}".encode("latin-1")
         )
 
-    def _build_target(self, request: UpstreamRequest) -> str:
+    def _build_request_target(self, request: UpstreamRequest) -> str:
         path = request.path
         if _PLAIN_PATH_PATTERN.fullmatch(path) is None:
             # A path with `..` would leave the base URL, for example to another API of the same server, with the

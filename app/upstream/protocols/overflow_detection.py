@@ -172,7 +172,7 @@ def detect_overflow(status: int, body: bytes) -> ContextOverflow | None:
     # An ordinary answer may well speak about context windows.
     if status == 200 and isinstance(decoded, dict) and not decoded.get("error") and decoded.get("object") != "error":
         return None
-    fields = list(_walk_fields(decoded))
+    fields = list(_iterate_error_fields(decoded))
     has_overflow_code = any(
         key in _CODE_FIELDS and isinstance(value, str) and value.lower() in _OVERFLOW_CODES for key, value in fields
     )
@@ -183,9 +183,9 @@ def detect_overflow(status: int, body: bytes) -> ContextOverflow | None:
     pattern_match = next((match for saying in _OVERFLOW_PATTERNS if (match := saying.search(error_text))), None)
     if pattern_match is None and not has_overflow_code:
         return None
-    limit = _read_stated_number(pattern_match, "limit") or _find_number(fields, _LIMIT_FIELDS)
+    limit = _read_stated_number(pattern_match, "limit") or _find_number_field(fields, _LIMIT_FIELDS)
     lower_bound = _read_stated_number(pattern_match, "least")
-    prompt = lower_bound or _read_stated_number(pattern_match, "prompt") or _find_number(fields, _PROMPT_FIELDS)
+    prompt = lower_bound or _read_stated_number(pattern_match, "prompt") or _find_number_field(fields, _PROMPT_FIELDS)
     only_output = limit is not None and prompt is not None and prompt < limit
     return ContextOverflow(limit, prompt, is_output_too_long=only_output, is_lower_bound=lower_bound is not None)
 
@@ -197,7 +197,7 @@ def _decode_or_text(text: str) -> Any:
         return text
 
 
-def _walk_fields(value: Any, key: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+def _iterate_error_fields(value: Any, key: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
     """Yields every text and number in an error body with its key. A text that is JSON itself is decoded: gateways copy
     the error of the server behind them.
     """
@@ -206,16 +206,16 @@ def _walk_fields(value: Any, key: str = "", depth: int = 0) -> Iterator[tuple[st
     if isinstance(value, dict):
         for name, inner in value.items():
             if name not in _ECHOED_REQUEST_FIELDS:
-                yield from _walk_fields(inner, name, depth + 1)
+                yield from _iterate_error_fields(inner, name, depth + 1)
     elif isinstance(value, list):
         for inner in value:
-            yield from _walk_fields(inner, key, depth + 1)
+            yield from _iterate_error_fields(inner, key, depth + 1)
     elif isinstance(value, str):
         yield key, value
         if value[:1] in ("{", "["):
             inner = _decode_or_text(value)
             if not isinstance(inner, str):
-                yield from _walk_fields(inner, key, depth + 1)
+                yield from _iterate_error_fields(inner, key, depth + 1)
     elif isinstance(value, int):
         yield key, value
 
@@ -225,5 +225,5 @@ def _read_stated_number(match: re.Match[str] | None, name: str) -> int | None:
     return int(re.sub(r"\D", "", value)) if value else None
 
 
-def _find_number(fields: list[tuple[str, Any]], names: tuple[str, ...]) -> int | None:
+def _find_number_field(fields: list[tuple[str, Any]], names: tuple[str, ...]) -> int | None:
     return next((value for key, value in fields if key in names and isinstance(value, int) and value > 0), None)

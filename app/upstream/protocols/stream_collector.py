@@ -105,15 +105,15 @@ class StreamCollector:
             chunk = _decode_chunk(data)
         # An unknown field, another type, or split surrogates: the untyped path reads it, or raises.
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            self._add_untyped(data)
+            self._add_untyped_answer(data)
             return
         if chunk.object == "error":
-            self._add_untyped(data)
+            self._add_untyped_answer(data)
             return
         if self.id is None or chunk.usage or chunk.x_groq is not None:
             self._add_answer_fields(chunk)
         for choice in chunk.choices or ():
-            collector = self._find_choice(choice.index) if choice.index else self._first_choice
+            collector = self._find_choice_collector(choice.index) if choice.index else self._first_choice
             if choice.delta is not None:
                 collector.add_delta(choice.delta)
             if choice.finish_reason:
@@ -134,14 +134,14 @@ class StreamCollector:
         try:
             completion = _decode_completion(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            self._add_untyped(body)
+            self._add_untyped_answer(body)
             return
         if completion.object == "error":
-            self._add_untyped(body)
+            self._add_untyped_answer(body)
             return
         self._add_answer_fields(completion)
         for choice in completion.choices or ():
-            collector = self._find_choice(choice.index) if choice.index else self._first_choice
+            collector = self._find_choice_collector(choice.index) if choice.index else self._first_choice
             if (message := choice.message) is not None:
                 collector.add_delta(message)
                 if message.annotations is not None:
@@ -193,7 +193,7 @@ class StreamCollector:
         elif chunk.x_groq is not None:
             self._read_groq_usage(chunk.x_groq)
 
-    def _find_choice(self, index: int) -> ChoiceCollector:
+    def _find_choice_collector(self, index: int) -> ChoiceCollector:
         if index == 0:
             return self._first_choice
         collector = self._further_choices.get(index)
@@ -222,7 +222,7 @@ class StreamCollector:
         if isinstance(x_groq, dict) and isinstance(x_groq.get("usage"), dict):
             self.usage = x_groq["usage"]
 
-    def _add_untyped(self, data: bytes) -> None:
+    def _add_untyped_answer(self, data: bytes) -> None:
         try:
             chunk = _require_object(orjson.loads(data), self._source_name)
         except orjson.JSONDecodeError:
@@ -250,7 +250,7 @@ class StreamCollector:
 
     def _add_untyped_choice(self, choice: dict[str, Any]) -> None:
         index = choice.get("index")
-        collector = self._find_choice(index if isinstance(index, int) else 0)
+        collector = self._find_choice_collector(index if isinstance(index, int) else 0)
         for delta in (choice.get("delta"), choice.get("message")):
             if isinstance(delta, dict):
                 collector.add_untyped_delta(delta)

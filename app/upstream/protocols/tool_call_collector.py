@@ -30,7 +30,7 @@ class ToolCallCollector:
         """Adds one element of a delta's `tool_calls` and returns the number of its call, in order of their
         beginnings.
         """
-        index = _parse_index(fragment.get("index"))
+        index = _parse_call_index(fragment.get("index"))
         call = self._find_continued_call(index, fragment)
         if call is None:
             call = _PartialToolCall(index)
@@ -161,7 +161,7 @@ def merge_json(earlier: Any, later: Any) -> Any:
     }
 
 
-def _parse_index(value: object) -> int | None:
+def _parse_call_index(value: object) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:

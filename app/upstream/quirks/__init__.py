@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from app.upstream.provider import ProviderQuirks
-from app.upstream.quirks.field_restoration import find_scope_indexes
+from app.upstream.quirks.field_restoration import find_answers_in_scope
 from app.upstream.quirks.message_properties import (
-    fit_empty_content,
-    fit_properties,
     fit_request_fields,
     flatten_text,
+    remove_refused_properties,
     strip_reasoning,
+    write_missing_content,
 )
 from app.upstream.quirks.outgoing_message import OutgoingMessage
 from app.upstream.quirks.role_alternation import (
@@ -61,7 +61,7 @@ def _reshape_messages(quirks: ProviderQuirks, messages: list[OutgoingMessage]) -
     """Changes single messages first, then their order: whether neighbours can be merged depends on what is left of
     them.
     """
-    _fit_each_message(quirks, messages)
+    _apply_single_message_quirks(quirks, messages)
     if quirks.split_calls:
         messages = split_tool_calls(messages)
     if quirks.system_messages == "first":
@@ -75,21 +75,21 @@ def _reshape_messages(quirks: ProviderQuirks, messages: list[OutgoingMessage]) -
     # Last, since splitting and merging leave messages without content.
     if quirks.empty_content != "keep":
         for message in messages:
-            fit_empty_content(message, b"null" if quirks.empty_content == "none" else b'""')
+            write_missing_content(message, b"null" if quirks.empty_content == "none" else b'""')
     return messages
 
 
-def _fit_each_message(quirks: ProviderQuirks, messages: list[OutgoingMessage]) -> None:
+def _apply_single_message_quirks(quirks: ProviderQuirks, messages: list[OutgoingMessage]) -> None:
     # Roles come first: the other changes look at them.
     if quirks.developer_to_system:
         rename_developer_to_system(messages)
     if quirks.reasoning != "keep":
-        kept = set[int]() if quirks.reasoning == "drop" else find_scope_indexes(quirks.reasoning, messages)
+        kept = set[int]() if quirks.reasoning == "drop" else find_answers_in_scope(quirks.reasoning, messages)
         strip_reasoning(messages, kept)
     if quirks.tool_call_ids != "keep" or quirks.tool_result_names:
         form = None if quirks.tool_call_ids == "keep" else quirks.tool_call_ids
         assign_call_ids(messages, form, name_results=quirks.tool_result_names)
     for message in messages:
-        fit_properties(quirks, message)
+        remove_refused_properties(quirks, message)
         if quirks.flatten_text:
             flatten_text(message)

@@ -17,8 +17,8 @@ from app.upstream.quirks.outgoing_message import (
     OutgoingMessage,
     decode_or_none,
     is_empty_value,
-    parse_elements,
-    parse_members,
+    parse_array_elements,
+    parse_object_members,
     render_array,
     render_object,
 )
@@ -33,7 +33,7 @@ def find_messages_missing_fields(
     outgoing = [OutgoingMessage(raw) for raw in messages]
     return tuple(
         index
-        for index in sorted(find_scope_indexes(scope, outgoing))
+        for index in sorted(find_answers_in_scope(scope, outgoing))
         if any(_is_missing_field(outgoing[index], name) for name in fields)
     )
 
@@ -62,7 +62,7 @@ def restore_missing_fields(
         # Stored answers after the match are used up, too: the pairs must keep the order of the log.
         while keys.pop() != canonical_answer:
             pass
-        restored_messages[index] = _restore_message(messages[index], stored_messages[len(keys)], fields)
+        restored_messages[index] = _restore_message_fields(messages[index], stored_messages[len(keys)], fields)
     return restored_messages
 
 
@@ -78,7 +78,7 @@ def _is_missing_field(message: OutgoingMessage, field: str) -> bool:
     return bool(message.tool_calls) and all(is_empty_value(call.get(name, b"")) for call in message.tool_calls)
 
 
-def _restore_message(raw: bytes, stored_answer: bytes, fields: Collection[str]) -> bytes:
+def _restore_message_fields(raw: bytes, stored_answer: bytes, fields: Collection[str]) -> bytes:
     message, answer = OutgoingMessage(raw), OutgoingMessage(stored_answer)
     for field in fields:
         if not _is_missing_field(message, field) or _is_missing_field(answer, field):
@@ -94,9 +94,9 @@ def _restore_call_property(message: OutgoingMessage, answer: OutgoingMessage, na
     """Returns the calls with a property of the stored answer's calls at the same places: equal canonical forms have
     equal calls.
     """
-    elements = parse_elements(message["tool_calls"])
+    elements = parse_array_elements(message["tool_calls"])
     for index, call in enumerate(answer.tool_calls):
-        members = parse_members(elements[index]) if index < len(elements) else None
+        members = parse_object_members(elements[index]) if index < len(elements) else None
         if members is not None and not is_empty_value(call.get(name, b"")):
             elements[index] = render_object({**members, name: call[name]})
     return render_array(elements)
@@ -105,7 +105,7 @@ def _restore_call_property(message: OutgoingMessage, answer: OutgoingMessage, na
 RestoreScope = Literal["tool_loop", "tool_turns"]
 
 
-def find_scope_indexes(scope: RestoreScope, messages: Sequence[OutgoingMessage]) -> set[int]:
+def find_answers_in_scope(scope: RestoreScope, messages: Sequence[OutgoingMessage]) -> set[int]:
     """Returns the indexes of the assistant messages from the newest user message on; with `tool_turns` also those of
     each earlier turn that called a tool.
     """

@@ -14,8 +14,8 @@ from app.upstream.quirks.outgoing_message import (
     is_json_string,
     join_contents,
     join_text_parts,
-    parse_elements,
-    parse_members,
+    parse_array_elements,
+    parse_object_members,
     render_array,
     render_object,
 )
@@ -32,27 +32,29 @@ _NEVER_DROPPED_PROPERTIES: Final = frozenset({"content", "tool_call_id"})
 _REQUIRED_CALL_PROPERTIES: Final = frozenset({"id", "type", "function", "custom"})
 
 
-def fit_properties(quirks: ProviderQuirks, message: OutgoingMessage) -> None:
+def remove_refused_properties(quirks: ProviderQuirks, message: OutgoingMessage) -> None:
     """Removes properties that the provider does not know or refuses. A refusal that must go becomes content, so that
     its words are kept.
     """
     refused, known_properties = frozenset(quirks.strip_message_fields), quirks.message_fields
     if not message.role or not (refused or known_properties is not None or quirks.drop_nulls):
         return
-    if not _is_accepted("refusal", message.role, refused, known_properties):
+    if not _is_accepted_property("refusal", message.role, refused, known_properties):
         _move_refusal_to_content(message)
     members = {
         name: raw
         for name, raw in message.members.items()
-        if _is_accepted(name, message.role, refused, known_properties)
+        if _is_accepted_property(name, message.role, refused, known_properties)
         and not (quirks.drop_nulls and name not in _NEVER_DROPPED_PROPERTIES and is_empty_value(raw))
     }
     message.replace_members(members)
     if not is_empty_value(message["tool_calls"]):
-        _fit_calls(message, refused, known_properties)
+        _remove_refused_call_properties(message, refused, known_properties)
 
 
-def _is_accepted(name: str, role: str, refused: Collection[str], known_properties: Collection[str] | None) -> bool:
+def _is_accepted_property(
+    name: str, role: str, refused: Collection[str], known_properties: Collection[str] | None
+) -> bool:
     if name in ("role", "content"):
         return True
     return name not in refused and (
@@ -65,15 +67,19 @@ def _move_refusal_to_content(message: OutgoingMessage) -> None:
         message["content"] = join_contents([message.content, message["refusal"]])
 
 
-def _fit_calls(message: OutgoingMessage, refused: Collection[str], known_properties: Collection[str] | None) -> None:
-    elements = parse_elements(message["tool_calls"])
-    fitting = [_fit_call(element, refused, known_properties) for element in elements]
+def _remove_refused_call_properties(
+    message: OutgoingMessage, refused: Collection[str], known_properties: Collection[str] | None
+) -> None:
+    elements = parse_array_elements(message["tool_calls"])
+    fitting = [_remove_refused_members(element, refused, known_properties) for element in elements]
     if fitting != elements:
         message["tool_calls"] = render_array(fitting)
 
 
-def _fit_call(element: bytes, refused: Collection[str], known_properties: Collection[str] | None) -> bytes:
-    members: Mapping[str, bytes] = parse_members(element) or {}
+def _remove_refused_members(
+    element: bytes, refused: Collection[str], known_properties: Collection[str] | None
+) -> bytes:
+    members: Mapping[str, bytes] = parse_object_members(element) or {}
     accepted = {
         name: raw
         for name, raw in members.items()
@@ -93,7 +99,7 @@ def flatten_text(message: OutgoingMessage) -> None:
         message["content"] = text
 
 
-def fit_empty_content(message: OutgoingMessage, empty: bytes) -> None:
+def write_missing_content(message: OutgoingMessage, empty: bytes) -> None:
     """Writes an assistant's missing content in the form that the provider takes."""
     if message.role == "assistant" and is_empty_value(message.content):
         message["content"] = empty
@@ -136,11 +142,11 @@ def strip_reasoning(messages: Sequence[OutgoingMessage], kept_indexes: Collectio
 
 
 def _strip_reasoning_parts(message: OutgoingMessage) -> None:
-    parts = parse_elements(message.content)
+    parts = parse_array_elements(message.content)
     kept_parts = [
         part
         for part in parts
-        if decode_or_none((parse_members(part) or {}).get("type", b"null")) not in REASONING_PART_TYPES
+        if decode_or_none((parse_object_members(part) or {}).get("type", b"null")) not in REASONING_PART_TYPES
     ]
     if len(kept_parts) < len(parts):
         message["content"] = render_array(kept_parts) if kept_parts else b'""'

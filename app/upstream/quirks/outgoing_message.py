@@ -22,7 +22,7 @@ _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
-def parse_members(raw: bytes) -> dict[str, bytes] | None:
+def parse_object_members(raw: bytes) -> dict[str, bytes] | None:
     """Returns an object's members as JSON text; None for anything that is not a readable object."""
     try:
         return {name: bytes(value).strip() for name, value in _decode_object(raw).items()}
@@ -30,7 +30,7 @@ def parse_members(raw: bytes) -> dict[str, bytes] | None:
         return None
 
 
-def parse_elements(raw: bytes) -> list[bytes]:
+def parse_array_elements(raw: bytes) -> list[bytes]:
     """Returns an array's elements as JSON text; empty for anything that is not a readable array."""
     try:
         return [bytes(value).strip() for value in _decode_array(raw)] if raw.startswith(b"[") else []
@@ -55,7 +55,7 @@ def is_json_string(raw: bytes) -> bool:
     return raw.startswith(b'"')
 
 
-def join_strings(texts: Sequence[bytes], separator: str) -> bytes:
+def join_json_strings(texts: Sequence[bytes], separator: str) -> bytes:
     """Joins JSON strings into one JSON string."""
     between = orjson.dumps(separator)[1:-1]
     return b'"' + between.join([text[1:-1] for text in texts]) + b'"'
@@ -67,24 +67,28 @@ def join_contents(contents: Sequence[bytes]) -> bytes:
     if len(nonempty) <= 1:
         return next(iter(nonempty or contents), NULL)
     if all(map(is_json_string, nonempty)):
-        return join_strings(nonempty, "\n\n")
+        return join_json_strings(nonempty, "\n\n")
     return render_array([part for content in nonempty for part in _content_parts(content)])
 
 
 def _content_parts(content: bytes) -> list[bytes]:
-    return [render_object({"type": b'"text"', "text": content})] if is_json_string(content) else parse_elements(content)
+    return (
+        [render_object({"type": b'"text"', "text": content})]
+        if is_json_string(content)
+        else parse_array_elements(content)
+    )
 
 
 def join_text_parts(content: bytes) -> bytes | None:
     """Joins a list of text parts into one string, each part on its own line; None for any other content."""
     texts: list[bytes] = []
-    for element in parse_elements(content):
-        part = parse_members(element) or {}
+    for element in parse_array_elements(content):
+        part = parse_object_members(element) or {}
         text = part.get("text" if part.get("type") == b'"text"' else "refusal", NULL)
         if not is_json_string(text) or part.get("type") not in (b'"text"', b'"refusal"'):
             return None
         texts.append(text)
-    return join_strings(texts, "\n") if texts else None
+    return join_json_strings(texts, "\n") if texts else None
 
 
 def decode_or_none(raw: bytes) -> Any:
@@ -102,7 +106,7 @@ class OutgoingMessage:
 
     def __init__(self, raw: bytes) -> None:
         self._raw: bytes | None = raw
-        self._members = parse_members(raw) or {}
+        self._members = parse_object_members(raw) or {}
         self.role = self._read_role()
 
     @classmethod
@@ -131,7 +135,7 @@ class OutgoingMessage:
     @property
     def tool_calls(self) -> list[dict[str, bytes]]:
         """Returns the members of each tool call."""
-        return [parse_members(call) or {} for call in parse_elements(self["tool_calls"])]
+        return [parse_object_members(call) or {} for call in parse_array_elements(self["tool_calls"])]
 
     def __getitem__(self, name: str) -> bytes:
         return self._members.get(name, NULL)
@@ -157,5 +161,5 @@ class OutgoingMessage:
 
 def find_call_name(call: Mapping[str, bytes]) -> bytes:
     """Returns the JSON text of the name of a call's function or custom tool; null if it has none."""
-    called = parse_members(call.get("function", call.get("custom", NULL))) or {}
+    called = parse_object_members(call.get("function", call.get("custom", NULL))) or {}
     return called.get("name", NULL)

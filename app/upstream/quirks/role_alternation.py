@@ -16,9 +16,9 @@ from app.upstream.quirks.outgoing_message import (
     is_empty_value,
     is_json_string,
     join_contents,
-    join_strings,
+    join_json_strings,
     join_text_parts,
-    parse_elements,
+    parse_array_elements,
     render_array,
 )
 
@@ -147,7 +147,7 @@ def _can_merge(group: Sequence[OutgoingMessage], message: OutgoingMessage) -> bo
 
 
 def _has_parsable_lists(message: OutgoingMessage) -> bool:
-    return all(is_empty_value(message[name]) or parse_elements(message[name]) for name in _LIST_FIELDS)
+    return all(is_empty_value(message[name]) or parse_array_elements(message[name]) for name in _LIST_FIELDS)
 
 
 def merge_messages(group: Sequence[OutgoingMessage]) -> OutgoingMessage:
@@ -165,9 +165,9 @@ def merge_messages(group: Sequence[OutgoingMessage]) -> OutgoingMessage:
     for name in members.keys() & {*_TEXT_FIELDS, *_LIST_FIELDS}:
         values = [message[name] for message in group if not is_empty_value(message[name])]
         if len(values) > 1 and name in _LIST_FIELDS:
-            members[name] = render_array([block for value in values for block in parse_elements(value)])
+            members[name] = render_array([block for value in values for block in parse_array_elements(value)])
         elif len(values) > 1 and all(map(is_json_string, values)):
-            members[name] = join_strings(values, "\n\n")
+            members[name] = join_json_strings(values, "\n\n")
     message = OutgoingMessage(group[0].raw)
     message.replace_members(members)
     return message

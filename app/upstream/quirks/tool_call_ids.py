@@ -21,8 +21,8 @@ from app.upstream.quirks.outgoing_message import (
     decode_or_none,
     find_call_name,
     is_empty_value,
-    parse_elements,
-    parse_members,
+    parse_array_elements,
+    parse_object_members,
     render_array,
     render_object,
 )
@@ -94,7 +94,7 @@ def assign_call_ids(messages: Sequence[OutgoingMessage], form: CallIdForm | None
         elif message.role == "tool":
             _assign_result_id(
                 message,
-                _find_call(_decode_id(message["tool_call_id"]), calls_by_message),
+                _find_answered_call(_decode_id(message["tool_call_id"]), calls_by_message),
                 ids,
                 name_results=name_results,
             )
@@ -102,9 +102,9 @@ def assign_call_ids(messages: Sequence[OutgoingMessage], form: CallIdForm | None
 
 def _assign_ids_of_message(message: OutgoingMessage, ids: _CallIdAllocator) -> list[_ToolCallId]:
     calls: list[_ToolCallId] = []
-    elements = parse_elements(message["tool_calls"])
+    elements = parse_array_elements(message["tool_calls"])
     for index, element in enumerate(elements):
-        if (members := parse_members(element)) is None:
+        if (members := parse_object_members(element)) is None:
             continue
         old_id = _decode_id(members.get("id", NULL))
         call = _ToolCallId(old_id, ids.allocate(old_id), find_call_name(members))
@@ -116,7 +116,7 @@ def _assign_ids_of_message(message: OutgoingMessage, ids: _CallIdAllocator) -> l
     return calls
 
 
-def _find_call(old_id: str, calls_by_message: Sequence[list[_ToolCallId]]) -> _ToolCallId | None:
+def _find_answered_call(old_id: str, calls_by_message: Sequence[list[_ToolCallId]]) -> _ToolCallId | None:
     """Returns the call that a result answers; an answered call if the same result comes twice."""
     answered_call = None
     for calls in reversed(calls_by_message):
@@ -178,7 +178,7 @@ def _split_text_from_calls(message: OutgoingMessage) -> list[OutgoingMessage]:
 
 
 def _pair_calls_with_results(message: OutgoingMessage, results: list[OutgoingMessage]) -> Iterator[OutgoingMessage]:
-    calls = parse_elements(message["tool_calls"])
+    calls = parse_array_elements(message["tool_calls"])
     if message.role != "assistant" or len(calls) < 2 or not _has_all_results(message, results):
         yield from (message, *results)
         return
@@ -186,7 +186,7 @@ def _pair_calls_with_results(message: OutgoingMessage, results: list[OutgoingMes
         single_call_message = OutgoingMessage(message.raw if number == 0 else _EMPTY_ASSISTANT_MESSAGE)
         single_call_message["tool_calls"] = render_array([call])
         yield single_call_message
-        call_id = (parse_members(call) or {}).get("id", NULL)
+        call_id = (parse_object_members(call) or {}).get("id", NULL)
         yield results.pop(next(i for i, result in enumerate(results) if result["tool_call_id"] == call_id))
     yield from results
 

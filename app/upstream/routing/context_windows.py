@@ -78,7 +78,9 @@ class ContextWindows:
         find_known: Callable[[str], tuple[int, int | None, int | None] | None] = known_model_windows.find_known_window,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._learned_limits = {key: tokens for key, tokens in (learned_limits or {}).items() if _is_plausible(tokens)}
+        self._learned_limits = {
+            key: tokens for key, tokens in (learned_limits or {}).items() if _is_plausible_window(tokens)
+        }
         self._default_tokens = default_tokens
         self._list_policy = list_policy or ModelListPolicy()
         self._find_known = find_known
@@ -97,7 +99,9 @@ class ContextWindows:
                 deployment, ContextWindow(deployment.context_window, "config", deployment.max_output_tokens)
             )
         model_list = self._find_model_list(deployment.provider)
-        model_list.start_fetch_if_stale(None if client_key is None else client_key.show_to(deployment.provider))
+        model_list.start_fetch_if_stale(
+            None if client_key is None else client_key.disclose_to_provider(deployment.provider)
+        )
         if model_list.is_fetching:
             await model_list.wait_for_first_fetch()
         listed_window = model_list.find_window(deployment)
@@ -113,7 +117,7 @@ class ContextWindows:
 
     def learn_limit(self, key: str, tokens: int) -> bool:
         """Stores a limit that an overflow stated; returns whether it is new."""
-        if not _is_plausible(tokens) or self._learned_limits.get(key) == tokens:
+        if not _is_plausible_window(tokens) or self._learned_limits.get(key) == tokens:
             return False
         self._learned_limits[key] = tokens
         log.info("%s is known to take %d tokens", key, tokens)
@@ -193,7 +197,7 @@ class _ProviderModelList:
         if len(self._windows) >= _CACHED_WINDOWS:
             self._windows.clear()
         entry = self._find_entry(deployment.upstream_model)
-        window = self._windows[key] = None if entry is None else _parse_window(deployment, entry)
+        window = self._windows[key] = None if entry is None else _parse_listed_window(deployment, entry)
         return window
 
     def _find_entry(self, model: str) -> dict[str, Any] | None:
@@ -217,21 +221,23 @@ class _ProviderModelList:
             self._failed_without_key = authorization is None
             return
         self._failed_without_key = False
-        self._entries = _index_by_name(entries)
+        self._entries = _index_models_by_name(entries)
         self._windows.clear()
         self._next_fetch_at = self._clock() + self._policy.cache_seconds
 
 
-def _parse_window(deployment: ModelDeployment, entry: Mapping[str, Any]) -> ContextWindow | None:
+def _parse_listed_window(deployment: ModelDeployment, entry: Mapping[str, Any]) -> ContextWindow | None:
     tokens = _parse_window_tokens(entry)
     if tokens is None:
         return None
     return ContextWindow(
-        tokens, "upstream", deployment.max_output_tokens or _find_smallest(_collect_numbers(entry, _MAX_OUTPUT_FIELDS))
+        tokens,
+        "upstream",
+        deployment.max_output_tokens or _find_smallest(_collect_plausible_numbers(entry, _MAX_OUTPUT_FIELDS)),
     )
 
 
-def _index_by_name(entries: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def _index_models_by_name(entries: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     named = {}
     for entry in entries:
         name = entry.get("id") or entry.get("name")
@@ -245,26 +251,26 @@ def _parse_window_tokens(entry: Mapping[str, Any]) -> int | None:
     kind the smallest counts: a router's best host may take less than the model could.
     """
     for names in (_SERVED_WINDOW_FIELDS, _ADVERTISED_WINDOW_FIELDS, _TRAINED_WINDOW_FIELDS):
-        tokens = _find_smallest(_collect_numbers(entry, names))
+        tokens = _find_smallest(_collect_plausible_numbers(entry, names))
         if tokens is not None:
             return tokens
     return None
 
 
-def _collect_numbers(entry: Mapping[str, Any], names: Sequence[str]) -> list[int]:
+def _collect_plausible_numbers(entry: Mapping[str, Any], names: Sequence[str]) -> list[int]:
     numbers = [entry[name] for name in names if name in entry]
     for within in _NESTED_OBJECTS:
         inner = entry.get(within)
         if isinstance(inner, dict):
-            numbers.extend(_collect_numbers(inner, names))
-    return [number for number in numbers if _is_plausible(number)]
+            numbers.extend(_collect_plausible_numbers(inner, names))
+    return [number for number in numbers if _is_plausible_window(number)]
 
 
 def _find_smallest(numbers: Sequence[int]) -> int | None:
     return min(numbers, default=None)
 
 
-def _is_plausible(tokens: object) -> bool:
+def _is_plausible_window(tokens: object) -> bool:
     return (
         isinstance(tokens, int)
         and not isinstance(tokens, bool)

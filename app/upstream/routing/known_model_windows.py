@@ -25,7 +25,7 @@ def find_known_window(model: str) -> tuple[int, int | None, int | None] | None:
     matter.
     """
     windows = _load_window_table()
-    for name in list_lookup_names(model):
+    for name in list_model_name_variants(model):
         limits = windows.get(name)
         if limits is not None:
             return limits
@@ -43,7 +43,7 @@ def strip_version_suffix(name: str) -> str:
 
 
 @functools.lru_cache(maxsize=512)
-def list_lookup_names(model: str) -> tuple[str, ...]:
+def list_model_name_variants(model: str) -> tuple[str, ...]:
     """Returns the names under which a model may be listed, nearest first."""
     # Names come from clients: only a part of a huge one is matched and cached.
     names = [model.lower()[:256], strip_provider_prefix(model[:256])]

@@ -72,7 +72,7 @@ class ModelCatalogue:
         lists = await asyncio.gather(
             *(self._fetch_provider_models(provider, client_key) for provider in self._providers)
         )
-        entries_by_name: dict[str, dict[str, Any]] = {name: self._build_entry(name) for name in self._names}
+        entries_by_name: dict[str, dict[str, Any]] = {name: self._build_configured_entry(name) for name in self._names}
         for entry in (entry for entries in lists for entry in entries):
             name = entry.get("id")
             if isinstance(name, str) and name not in entries_by_name and self._is_routable(name):
@@ -88,7 +88,7 @@ class ModelCatalogue:
         self, provider: UpstreamProvider, client_key: ClientKey | None
     ) -> list[dict[str, Any]]:
         try:
-            return await provider.list_models(None if client_key is None else client_key.show_to(provider))
+            return await provider.list_models(None if client_key is None else client_key.disclose_to_provider(provider))
         except UpstreamUnavailable as error:
             # One provider that is down must not hide the models of the others.
             log.warning("no model list from provider %r: %s", provider.name, error.message)
@@ -101,7 +101,7 @@ class ModelCatalogue:
             return False
         return True
 
-    def _build_entry(self, name: str) -> dict[str, Any]:
+    def _build_configured_entry(self, name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": self._created, "owned_by": DEFAULT_OWNER}
 
     async def _add_context_window(self, entry: dict[str, Any], client_key: ClientKey | None) -> dict[str, Any]:

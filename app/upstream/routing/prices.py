@@ -12,7 +12,7 @@ from typing import Final
 import orjson
 
 from app.upstream.provider import UNKNOWN_PRICE, ModelDeployment, TokenPrice
-from app.upstream.routing.known_model_windows import list_lookup_names
+from app.upstream.routing.known_model_windows import list_model_name_variants
 
 PRICE_TABLE_PATH: Final = Path(__file__).with_name("model_prices.json")
 MILLION: Final = 1_000_000
@@ -29,7 +29,7 @@ def find_list_price(model: str) -> TokenPrice:
     (`known_model_windows.find_known_window`).
     """
     prices = _load_price_table()
-    return next((prices[name] for name in list_lookup_names(model) if name in prices), UNKNOWN_PRICE)
+    return next((prices[name] for name in list_model_name_variants(model) if name in prices), UNKNOWN_PRICE)
 
 
 def compute_cost_usd(

@@ -109,7 +109,7 @@ class Router:
         """
         return self.routes.resolve(model)
 
-    def is_available(self, deployment: ModelDeployment) -> bool:
+    def is_deployment_available(self, deployment: ModelDeployment) -> bool:
         """Says whether the breaker of a deployment lets calls through."""
         breaker = self._breakers.get(deployment.key)
         return breaker is None or breaker.seconds_until_trial == 0
@@ -118,7 +118,7 @@ class Router:
     def has_available_deployment(self) -> bool:
         """Says whether a deployment that is configured by name, or was called before, may be called now."""
         configured = (deployment for name in self.routes.names for deployment in self.resolve(name).deployments)
-        if any(self.is_available(place) for place in configured) or not self._breakers:
+        if any(self.is_deployment_available(place) for place in configured) or not self._breakers:
             return True
         return any(breaker.seconds_until_trial == 0 for breaker in self._breakers.values())
 
@@ -214,12 +214,12 @@ class Router:
             call.record_error(error)
             # A kept connection that the server has closed meanwhile says nothing about the server: retry at once, but
             # only once.
-            is_first_drop = isinstance(error, ConnectionDropped) and not call.record_drop(deployment)
+            is_first_drop = isinstance(error, ConnectionDropped) and not call.record_dropped_connection(deployment)
             return _FailedAttempt(may_retry=not isinstance(error, AnswerTimedOut), retry_at_once=is_first_drop)
         if reply.status == STATUS_OK or not _is_retryable(reply.status):
             breaker.record_success()
             try:
-                check_client_key(reply.status, deployment.provider, call.client_key)
+                raise_if_key_withheld(reply.status, deployment.provider, call.client_key)
             except ClientKeyWithheld:
                 await reply.aclose()
                 raise
@@ -346,10 +346,10 @@ class _RoutedCall(msgspec.Struct):
 
     def build_request(self, deployment: ModelDeployment) -> UpstreamRequest:
         """Returns the call, with the client's key if the deployment's provider may see it."""
-        authorization = None if self.client_key is None else self.client_key.show_to(deployment.provider)
+        authorization = None if self.client_key is None else self.client_key.disclose_to_provider(deployment.provider)
         return self.request if authorization is None else replace(self.request, authorization=authorization)
 
-    def record_drop(self, deployment: ModelDeployment) -> bool:
+    def record_dropped_connection(self, deployment: ModelDeployment) -> bool:
         """Records a dropped connection; returns whether one was dropped before. Only the first one is retried without a
         pause.
         """
@@ -391,7 +391,7 @@ def parse_retry_after(headers: Mapping[str, str]) -> float | None:
     return max(0.0, wait.total_seconds())
 
 
-def check_client_key(status: int, provider: UpstreamProvider, client_key: ClientKey | None) -> None:
+def raise_if_key_withheld(status: int, provider: UpstreamProvider, client_key: ClientKey | None) -> None:
     """Raises an error that explains a 401 if the client's key was withheld from the provider.
 
     Raises:

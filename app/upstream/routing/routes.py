@@ -62,7 +62,7 @@ class Routes:
                     raise ValueError(
                         f"models.{name}: place {index} names the unknown provider {configured.provider!r}."
                     )
-            self._refuse_fallback_cycles(name, ())
+            self._check_fallbacks(name, ())
         self._cached_wildcard_target = functools.lru_cache(WILDCARD_CACHE_SIZE)(self._build_target)
         self._targets = {name: self._build_target(name) for name in (*models, *self._aliases) if name != WILDCARD}
 
@@ -101,7 +101,7 @@ class Routes:
         for configured in route.deployments:
             upstream_model = configured.model if configured.model is not None else self._aliases.get(model, model)
             defaults = (
-                self._find_own_configuration(configured, upstream_model) if upstream_model != model else configured
+                self._find_upstream_defaults(configured, upstream_model) if upstream_model != model else configured
             )
             yield ModelDeployment(
                 provider=self._providers[configured.provider],
@@ -115,7 +115,7 @@ class Routes:
         for fallback in route.fallbacks:
             yield from self._list_deployments(fallback)
 
-    def _find_own_configuration(self, configured: ConfiguredDeployment, upstream_model: str) -> ConfiguredDeployment:
+    def _find_upstream_defaults(self, configured: ConfiguredDeployment, upstream_model: str) -> ConfiguredDeployment:
         """Returns the deployment of the same provider that is configured under the upstream's own name: its window and
         price hold for other names of the model, too.
         """
@@ -128,14 +128,14 @@ class Routes:
         name = self._aliases.get(model, model)
         return self._models.get(name) or self._models[WILDCARD]
 
-    def _refuse_fallback_cycles(self, name: str, path: tuple[str, ...]) -> None:
+    def _check_fallbacks(self, name: str, path: tuple[str, ...]) -> None:
         name = self._aliases.get(name, name)
         if name in path:
             raise ValueError(f"models.{path[0]}.fallbacks: they go in a circle: {' → '.join((*path, name))}.")
         if name not in self._models and WILDCARD not in self._models:
             raise ValueError(f"models.{path[-1]}.fallbacks: the model {name!r} is not configured.")
         for fallback in self._find_route(name).fallbacks:
-            self._refuse_fallback_cycles(fallback, (*path, name))
+            self._check_fallbacks(fallback, (*path, name))
 
 
 def _map_aliases(models: Mapping[str, ModelRoute]) -> dict[str, str]:

@@ -15,7 +15,14 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from app.errors import UpstreamUnavailable
-from app.observability.tracing import CANCELLED, Span, current_span, error_type_name, make_current, restore_span
+from app.observability.tracing import (
+    CANCELLED_ERROR_TYPE,
+    Span,
+    current_span,
+    error_type_name,
+    make_span_current,
+    restore_span,
+)
 from app.upstream.protocols.sse import DONE_DATA, SseDecoder
 from app.upstream.protocols.stream_collector import StreamCollector
 from app.upstream.provider import ModelDeployment, UpstreamProvider, UpstreamReply, UpstreamRequest
@@ -113,7 +120,7 @@ class CallSpan:
 
     async def send(self, provider: UpstreamProvider, request: UpstreamRequest) -> UpstreamReply:
         """Sends a call within the span, so that the headers sent upstream carry this span's context."""
-        token = make_current(self._span)
+        token = make_span_current(self._span)
         try:
             reply = await provider.send(request)
         # Also on cancellation: a span that never ends is never exported.
@@ -134,7 +141,7 @@ class CallSpan:
         except BaseException as error:
             self._end_with_error(error)
             raise
-        self._end(_collect_body(body) if self._parses_answer else StreamCollector())
+        self._end(_parse_completion_body(body) if self._parses_answer else StreamCollector())
         return body
 
     async def iter_bytes(self, reply: UpstreamReply) -> AsyncIterator[bytes]:
@@ -153,14 +160,14 @@ class CallSpan:
         except (UpstreamUnavailable, asyncio.CancelledError) as error:
             self._end_with_error(error)
             raise
-        self._end(self._collect_stream())
+        self._end(self._collect_kept_pieces())
 
     def close(self) -> None:
         """Ends the span. A stream that had not come to its end was cut."""
         if not self._has_ended:
             if not self._has_done_event():
-                self._span.fail(CANCELLED)
-            self._end(self._collect_stream())
+                self._span.fail(CANCELLED_ERROR_TYPE)
+            self._end(self._collect_kept_pieces())
 
     def _has_done_event(self) -> bool:
         """Says whether the stream's last event has come."""
@@ -169,7 +176,7 @@ class CallSpan:
 
     def _end_with_error(self, error: BaseException) -> None:
         self._span.fail(error_type_name(error))
-        self._end(self._collect_stream())
+        self._end(self._collect_kept_pieces())
 
     def _end(self, collector: StreamCollector) -> None:
         if not self._has_ended:
@@ -179,22 +186,22 @@ class CallSpan:
                 self._span.fail(ERROR_IN_ANSWER)
             self._span.end()
 
-    def _collect_stream(self) -> StreamCollector:
+    def _collect_kept_pieces(self) -> StreamCollector:
         """Collects what the first and the last pieces say."""
         collector = StreamCollector()
         if self._first_piece is None or not self._parses_answer:
             return collector
         rest = b"".join(self._last_pieces)
         if self._piece_count <= KEPT_LAST_PIECES + 1:
-            _collect_events(collector, self._first_piece + rest)
+            _add_stream_events(collector, self._first_piece + rest)
         else:
-            _collect_events(collector, self._first_piece)
+            _add_stream_events(collector, self._first_piece)
             # Pieces between are missing: the first kept event may lack its beginning.
-            _collect_events(collector, rest.partition(b"\n\n")[2])
+            _add_stream_events(collector, rest.partition(b"\n\n")[2])
         return collector
 
 
-def _collect_body(body: bytes) -> StreamCollector:
+def _parse_completion_body(body: bytes) -> StreamCollector:
     collector = StreamCollector()
     try:
         collector.add_completion(body)
@@ -203,7 +210,7 @@ def _collect_body(body: bytes) -> StreamCollector:
     return collector
 
 
-def _collect_events(collector: StreamCollector, data: bytes) -> None:
+def _add_stream_events(collector: StreamCollector, data: bytes) -> None:
     decoder = SseDecoder()
     try:
         for event in [*decoder.feed(data), *decoder.flush()]:

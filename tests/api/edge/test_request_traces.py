@@ -54,7 +54,7 @@ class Trace:
 @pytest.fixture
 def trace(monkeypatch: pytest.MonkeyPatch) -> Trace:
     found = Trace()
-    monkeypatch.setattr(opentelemetry_tracing, "build_exporter", lambda *_: found.exporter)
+    monkeypatch.setattr(opentelemetry_tracing, "build_span_exporter", lambda *_: found.exporter)
     return found
 
 

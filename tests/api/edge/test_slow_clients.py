@@ -91,7 +91,7 @@ async def cut(w: World, reason: str) -> float:
 def looked_at_by_hand(monkeypatch: pytest.MonkeyPatch) -> list[ClientConnection]:
     """The connections that open from now on. The gateway does not look at them by itself: the test owns the time."""
     opened: list[ClientConnection] = []
-    add = ClientConnections.add
+    add = ClientConnections.try_register
 
     def noted(connections: ClientConnections, connection: ClientConnection) -> bool:
         opened.append(connection)
@@ -161,7 +161,7 @@ async def test_a_slow_body_above_the_least_rate_is_waited_for(monkeypatch: pytes
             sent_bytes += len(piece)
             await until(lambda: opened[0]._received_bytes == sent_bytes)  # noqa: B023 - it is awaited at once
             seconds += 0.15
-            opened[0].check_timeout(seconds)
+            opened[0].cut_if_timed_out(seconds)
         assert seconds > 10 * QUICK["slow_client_seconds"]
         async with asyncio.timeout(WAIT_SECONDS):
             assert (await client.reader.read()).startswith(b"HTTP/1.1 200")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from app.compaction.acceptance.value_mentions import (
     MentionCollector,
     find_labelled_words,
-    find_names,
+    find_proper_names,
     find_values,
     rate_word,
 )
@@ -83,7 +83,7 @@ def test_arguments_and_results_give_their_keys_as_labels() -> None:
 
 def test_names_stand_inside_a_sentence_or_are_given() -> None:
     told = "The weather is fine. Yesterday I met Mia Kim in Oslo. Nothing else happened."
-    assert list(find_names(told)) == ["Mia Kim", "Oslo"]
+    assert list(find_proper_names(told)) == ["Mia Kim", "Oslo"]
     assert "ada" in found(user("hi, my name is ada, what about you?"))
 
 

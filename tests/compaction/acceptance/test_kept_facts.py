@@ -12,7 +12,7 @@ from app.compaction.acceptance.summary_acceptance import (
     MIN_OVERSHOOT_TOKENS,
     OVERSHOOT_SHARE,
     append_missing_values,
-    find_lacking_values,
+    choose_values_to_request,
 )
 from app.compaction.acceptance.value_mentions import find_values
 from app.compaction.acceptance.values_appendix import (
@@ -184,11 +184,11 @@ def test_a_second_call_is_worth_it_only_where_many_values_neither_survive_nor_fi
     messages = log(120)
     values = collect_values(messages)
     half = " ".join(f"RES{n}XQ for mia_kim_{1000 + n} by FL{n}QA." for n in range(10, 70))
-    lacking = find_lacking_values(half + " and so on" * 1000, values, 2048, COUNT.count)
+    lacking = choose_values_to_request(half + " and so on" * 1000, values, 2048, COUNT.count)
     assert 8 <= len(lacking) <= 60
-    assert find_lacking_values(half, collect_values(log(70)), 2048, COUNT.count) == []
-    assert find_lacking_values(half, values, 256, COUNT.count) == []
-    assert find_lacking_values(NONSENSE, values, 2048, COUNT.count) == []
+    assert choose_values_to_request(half, collect_values(log(70)), 2048, COUNT.count) == []
+    assert choose_values_to_request(half, values, 256, COUNT.count) == []
+    assert choose_values_to_request(NONSENSE, values, 2048, COUNT.count) == []
 
 
 def test_nothing_to_keep_is_all_kept() -> None:

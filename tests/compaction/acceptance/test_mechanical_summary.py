@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.compaction.acceptance.mechanical_summary import render_lines, thin_lines
+from app.compaction.acceptance.mechanical_summary import render_message_lines, thin_lines
 from tests.compaction.simulated_compaction import COUNT, log_of
 
 
@@ -30,7 +30,7 @@ def test_a_line_stands_for_each_text_and_each_call() -> None:
             {"role": "assistant", "content": "Done."},
         ]
     )
-    assert list(render_lines([entry.message for entry in log])) == [
+    assert list(render_message_lines([entry.message for entry in log])) == [
         "user: Build it.",
         "assistant: Sure.",
         'run({"x": 1}): ERROR: ConnectionError: refused',
@@ -44,7 +44,7 @@ def test_a_line_stands_for_each_text_and_each_call() -> None:
 def test_results_under_a_reused_id_go_to_the_calls_in_order() -> None:
     calls = [call("same", "first"), call("same", "second")]
     log = log_of([{"role": "assistant", "tool_calls": calls}, result("same", "1"), result("same", "2")])
-    assert list(render_lines([entry.message for entry in log])) == ["first({}): 1", "second({}): 2"]
+    assert list(render_message_lines([entry.message for entry in log])) == ["first({}): 1", "second({}): 2"]
 
 
 def test_first_and_newest_lines_stay_when_it_must_be_thinned() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.compaction.acceptance.summary_acceptance import is_tool_call, strip_to_summary
+from app.compaction.acceptance.summary_acceptance import is_json_tool_call, strip_to_summary
 
 SUMMARY = "The user asked for a fix.\n- The build fails with error 2."
 
@@ -64,8 +64,8 @@ def test_ordinary_text_stays(answer: str) -> None:
 
 
 def test_a_json_document_is_no_call() -> None:
-    assert not is_tool_call('{"name": "Mia", "age": 7}')
-    assert not is_tool_call("[]")
+    assert not is_json_tool_call('{"name": "Mia", "age": 7}')
+    assert not is_json_tool_call("[]")
 
 
 @given(st.text(max_size=500))

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from app.compaction.acceptance.values_appendix import HEADINGS
 from app.compaction.summarizer.prompts import SUMMARY_INSTRUCTION, describe_range
-from app.compaction.summarizer.summarizer_request_body import CallBudget, ConversationPrompt, TranscriptPrompt
-from app.compaction.summarizer.transcript import build_entries
+from app.compaction.summarizer.summarizer_request_body import CachedViewPrompt, CallBudget, TranscriptPrompt
+from app.compaction.summarizer.transcript import build_transcript_entries
 from app.context.view.view_messages import (
     SUMMARY_FENCE,
     SUMMARY_PREAMBLE,
@@ -41,7 +41,7 @@ TALK = [{"role": "user", "content": "Where is my parcel?"}, {"role": "assistant"
 def told(attack: str, role: str = "user", **more: Any) -> str:
     """The one message of a call that tells a conversation with an attack in its midst as a transcript."""
     log = log_of([*TALK, {"role": role, "content": attack, **more}, {"role": "user", "content": "Thank you."}])
-    [raw] = TranscriptPrompt(SUMMARY_INSTRUCTION, build_entries(log), 256).build_messages(ROOM)
+    [raw] = TranscriptPrompt(SUMMARY_INSTRUCTION, build_transcript_entries(log), 256).build_messages(ROOM)
     message = orjson.loads(raw)
     assert message["role"] == "user"
     return str(message["content"])
@@ -88,7 +88,7 @@ def test_in_a_conversation_the_instruction_is_last_and_quotes_what_it_names(atta
     log = log_of([{"role": "user", "content": attack}, *TALK])
     prefix = [entry.message.raw for entry in log]
     named = describe_range("additive", count=3, speaker="user", opening_text=attack)
-    raws = ConversationPrompt(SUMMARY_INSTRUCTION, named, prefix, 256).build_messages(ROOM)
+    raws = CachedViewPrompt(SUMMARY_INSTRUCTION, named, prefix, 256).build_messages(ROOM)
     assert raws[:-1] == prefix
     last = orjson.loads(raws[-1])["content"]
     assert last.startswith(SUMMARY_INSTRUCTION)

@@ -10,7 +10,7 @@ from app.compaction.acceptance.summary_acceptance import accept_summary
 from app.compaction.summarizer.summarizer import NoUsableSummary, SummaryRequest, compute_max_input_tokens
 from app.context.plan.policy import ContextPolicy, SummarizerPolicy
 from app.errors import UpstreamRefused
-from app.simulator.options import Faults, SimulatorOptions
+from app.simulator.options import SimulatedFaults, SimulatorOptions
 from app.upstream.provider import ProviderQuirks
 from tests.compaction.simulated_compaction import COUNT, Scene, log_of, talk
 
@@ -114,7 +114,7 @@ async def test_a_third_overflow_is_the_callers_to_handle() -> None:
 
 
 async def test_a_refusal_of_another_kind_is_not_repeated() -> None:
-    scene = Scene(options=SimulatorOptions(faults=Faults(status=400)))
+    scene = Scene(options=SimulatorOptions(faults=SimulatedFaults(status=400)))
     with pytest.raises(UpstreamRefused):
         await scene.summarizer.generate_summary(request_for())
     assert len(scene.router.calls) == 1

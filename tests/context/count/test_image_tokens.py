@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.context.count.image_rules import DEFAULT_IMAGE_RULE, IMAGE_RULES, choose_image_rule, find_image_rule
-from app.context.count.image_tokens import ASSUMED_IMAGE_SIZE, count_image_tokens, read_image_size
-from app.context.count.token_counter import choose_counter_name, load_counter
+from app.context.count.image_rules import DEFAULT_IMAGE_RULE, IMAGE_RULES, choose_image_rule, find_named_image_rule
+from app.context.count.image_tokens import ASSUMED_IMAGE_SIZE, count_image_tokens, read_image_dimensions
+from app.context.count.token_counter import choose_token_counter_name, load_token_counter
 
 ASSUMED_TOKENS = DEFAULT_IMAGE_RULE.cost(*ASSUMED_IMAGE_SIZE, False)
 BASE_TOKENS = 85
@@ -71,11 +71,11 @@ def test_an_image_costs_its_tiles(width: int, height: int, tokens: int) -> None:
 def test_the_size_is_read_from_the_header_of_each_format(width: int, height: int) -> None:
     for make in (png, gif, jpeg, webp_lossy, webp_lossless, webp_extended):
         image = make(width, height)
-        assert read_image_size(url(image)) == (width, height), make.__name__
+        assert read_image_dimensions(url(image)) == (width, height), make.__name__
 
 
 def test_a_frame_header_behind_a_large_colour_profile_is_found() -> None:
-    assert read_image_size(url(jpeg(4000, 3000, before=240_000), "image/jpeg")) == (4000, 3000)
+    assert read_image_dimensions(url(jpeg(4000, 3000, before=240_000), "image/jpeg")) == (4000, 3000)
 
 
 def test_the_length_of_the_base64_makes_no_difference() -> None:
@@ -112,7 +112,7 @@ def test_any_other_detail_is_high(detail: object) -> None:
     ],
 )
 def test_an_image_that_cannot_be_read_costs_the_stated_default(unreadable: str) -> None:
-    assert read_image_size(unreadable) is None
+    assert read_image_dimensions(unreadable) is None
     assert count_image_tokens(unreadable) == ASSUMED_TOKENS == 765
 
 
@@ -175,7 +175,7 @@ def test_an_image_costs_what_the_documentation_of_its_model_says(
     model: str, size: tuple[int, int], tokens: int
 ) -> None:
     assert choose_image_rule(model).cost(*size, False) == tokens
-    counter = load_counter(choose_counter_name(model))
+    counter = load_token_counter(choose_token_counter_name(model))
     image = {"type": "image_url", "image_url": {"url": url(png(*size))}}
     message = {"role": "user", "content": [image]}
     assert counter.count_message(message) - counter.count_message({"role": "user", "content": []}) == tokens
@@ -199,13 +199,13 @@ def test_claude_is_near_the_formula_that_its_documentation_had_before(pixels: in
 @example(70_000, 70_000, False)
 def test_every_rule_takes_every_size(width: int, height: int, is_low: bool) -> None:
     for rule in (*IMAGE_RULES, DEFAULT_IMAGE_RULE):
-        assert 1 <= find_image_rule(rule.name).cost(width, height, is_low) <= 50_000, rule.name
+        assert 1 <= find_named_image_rule(rule.name).cost(width, height, is_low) <= 50_000, rule.name
 
 
 def test_a_conversation_keeps_the_name_of_its_counter() -> None:
-    assert choose_counter_name("gpt-4o") == choose_counter_name("unknown") == "o200k_base"
-    assert choose_counter_name("claude-sonnet-4-5") == "o200k_base+claude"
-    assert choose_counter_name("gemini-2.5-pro", "cl100k_base") == "cl100k_base+gemini"
-    assert load_counter("o200k_base+gone").count_message({"role": "user", "content": "Hello"}) > 0
-    assert find_image_rule("gone") is DEFAULT_IMAGE_RULE
+    assert choose_token_counter_name("gpt-4o") == choose_token_counter_name("unknown") == "o200k_base"
+    assert choose_token_counter_name("claude-sonnet-4-5") == "o200k_base+claude"
+    assert choose_token_counter_name("gemini-2.5-pro", "cl100k_base") == "cl100k_base+gemini"
+    assert load_token_counter("o200k_base+gone").count_message({"role": "user", "content": "Hello"}) > 0
+    assert find_named_image_rule("gone") is DEFAULT_IMAGE_RULE
     assert len({rule.name for rule in IMAGE_RULES}) == len(IMAGE_RULES)

@@ -25,7 +25,7 @@ from app.context.count.tokenizers import (
     Tokenizer,
     ToktokTokenizer,
     load_tokenizer,
-    split_into_pieces,
+    split_at_word_ends,
 )
 from app.context.count.vocabulary import VOCABULARIES, find_encoding_name
 
@@ -174,7 +174,7 @@ def test_a_text_may_be_cut_where_a_word_always_ends(text: str) -> None:
 @given(st.integers(0, 3 * MAX_PIECE_CHARS), st.sampled_from(["a", "ab ", "字", "x9", "a\n"]))
 def test_pieces_are_the_whole_text_and_none_is_too_long(length: int, pattern: str) -> None:
     text = (pattern * (length // len(pattern) + 1))[:length]
-    pieces = list(split_into_pieces(text))
+    pieces = list(split_at_word_ends(text))
     assert "".join(pieces) == text
     assert all(0 < len(piece) <= MAX_PIECE_CHARS for piece in pieces) or text == ""
 

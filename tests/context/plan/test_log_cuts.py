@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.context.plan.log_rounds import MIN_STRETCH_SHARE, LogTail, Round, split_into_rounds, split_rounds
+from app.context.plan.log_rounds import (
+    MIN_STRETCH_SHARE,
+    LogTail,
+    Round,
+    group_rounds_into_stretches,
+    split_into_rounds,
+)
 from tests.context.planned_conversation import Body, assistant, calls, chunk_of, log_of, result, user
 
 SYSTEM: Body = {"role": "system", "content": "By the way"}
@@ -75,7 +81,7 @@ def rounds_from(sizes: list[tuple[int, bool]]) -> list[Round]:
 @given(sizes=st.lists(st.tuples(st.integers(0, 500), st.booleans()), max_size=60), limit=st.integers(0, 1_000))
 def test_a_split_is_complete_in_order_and_within_the_limit(sizes: list[tuple[int, bool]], limit: int) -> None:
     rounds = rounds_from(sizes)
-    stretches = split_rounds(rounds, limit)
+    stretches = group_rounds_into_stretches(rounds, limit)
     scraps = 2 * MIN_STRETCH_SHARE * max(1, limit)
     assert [entry for stretch in stretches for entry in stretch] == rounds
     for stretch in stretches:
@@ -87,17 +93,17 @@ def test_a_split_is_complete_in_order_and_within_the_limit(sizes: list[tuple[int
 def test_what_is_too_small_for_a_summary_joins_the_stretch_beside_it() -> None:
     before = rounds_from([(40, True), (5_000, False), (500, True)])
     after = rounds_from([(5_000, True), (40, False)])
-    assert [len(stretch) for stretch in split_rounds(before, 1_000)] == [2, 1]
-    assert [len(stretch) for stretch in split_rounds(after, 1_000)] == [2]
+    assert [len(stretch) for stretch in group_rounds_into_stretches(before, 1_000)] == [2, 1]
+    assert [len(stretch) for stretch in group_rounds_into_stretches(after, 1_000)] == [2]
 
 
 def test_a_split_prefers_the_beginning_of_a_turn_and_equal_parts() -> None:
     rounds = rounds_from([(100, seq % 3 == 0) for seq in range(12)])
-    stretches = split_rounds(rounds, 800)
+    stretches = group_rounds_into_stretches(rounds, 800)
     assert [len(stretch) for stretch in stretches] == [6, 6]
     assert stretches[1][0].opens_turn
 
 
 def test_a_round_above_the_limit_is_a_stretch_of_its_own() -> None:
     rounds = rounds_from([(100, True), (5_000, False), (100, True)])
-    assert [len(stretch) for stretch in split_rounds(rounds, 1_000)] == [1, 1, 1]
+    assert [len(stretch) for stretch in group_rounds_into_stretches(rounds, 1_000)] == [1, 1, 1]

@@ -260,7 +260,7 @@ def test_a_tool_loop_longer_than_the_budget_is_cut_between_its_rounds() -> None:
     assert world.log[cut_seq].message.tool_calls
     settled = world.settle()
     check_nothing_is_orphaned(world, settled)
-    assert settled.anchor_seq == 4
+    assert settled.repeated_message_seq == 4
     assert world.log[4].message.raw in world.render(settled)
 
 
@@ -270,7 +270,7 @@ def test_the_anchor_stays_on_later_turns_until_the_next_boundary() -> None:
     before = world.render(world.settle())
     world.say(assistant("Found."), user("Thanks"))
     later = world.plan(loaded=False)
-    assert later.anchor_seq == 0
+    assert later.repeated_message_seq == 0
     assert world.render(later)[: len(before)] == before
 
 

@@ -13,11 +13,11 @@ from app.context.plan.outline import SummaryRange
 from app.context.plan.planner import FoldDecision
 from app.context.plan.policy import ContextPolicy
 from app.context.plan.summary_chain import (
+    accumulate_chain_tokens,
     choose_fold,
-    find_active_chain,
+    find_chain_and_folds,
     find_omitted_seqs,
     list_shown_summaries,
-    sum_tokens_by_end,
 )
 from app.context.stages.draft import Draft, DraftContext
 from app.context.view.client_versions import ClientVersions
@@ -33,36 +33,36 @@ def later(seconds: int) -> dict[str, Any]:
 
 def test_each_chunk_of_the_chain_begins_where_the_one_before_ended() -> None:
     first, second, apart = chunk_of(4), chunk_of(9, from_seq=4), chunk_of(20, from_seq=12)
-    assert find_active_chain([apart, second, first]) == ((first, second), ())
+    assert find_chain_and_folds([apart, second, first]) == ((first, second), ())
 
 
 def test_without_a_chunk_from_the_start_there_is_no_chain() -> None:
-    assert find_active_chain([chunk_of(9, from_seq=4)]) == ((), ())
+    assert find_chain_and_folds([chunk_of(9, from_seq=4)]) == ((), ())
 
 
 def test_a_models_summary_goes_before_a_mechanical_one_then_the_oldest() -> None:
     mechanical = chunk_of(4, id="a", kind="mechanical")
     newer = chunk_of(5, id="b", **later(2))
     older = chunk_of(6, id="c", **later(1))
-    assert find_active_chain([mechanical, newer, older])[0] == (older,)
-    assert find_active_chain([mechanical])[0] == (mechanical,)
+    assert find_chain_and_folds([mechanical, newer, older])[0] == (older,)
+    assert find_chain_and_folds([mechanical])[0] == (mechanical,)
 
 
 def test_a_summary_that_was_revised_goes_before_an_older_one() -> None:
     older, revised = chunk_of(5, id="a"), chunk_of(6, id="b", revision=2, kind="edited", **later(9))
-    assert find_active_chain([older, revised])[0] == (revised,)
+    assert find_chain_and_folds([older, revised])[0] == (revised,)
 
 
 def test_the_id_settles_what_time_does_not() -> None:
-    assert find_active_chain([chunk_of(6, id="b"), chunk_of(5, id="a")])[0][0].id == "a"
+    assert find_chain_and_folds([chunk_of(6, id="b"), chunk_of(5, id="a")])[0][0].id == "a"
 
 
 def test_a_fold_counts_only_where_a_chunk_of_the_chain_ends() -> None:
     first, second = chunk_of(4), chunk_of(9, from_seq=4)
     fold = chunk_of(9, id="fold", folds=("chunk_0_4", "chunk_4_9"))
     astray = chunk_of(7, id="astray", folds=("x", "y"))
-    assert find_active_chain([fold, astray, second, first]) == ((first, second), (fold,))
-    assert find_active_chain([fold]) == ((), ())
+    assert find_chain_and_folds([fold, astray, second, first]) == ((first, second), (fold,))
+    assert find_chain_and_folds([fold]) == ((), ())
 
 
 def test_the_fold_that_takes_in_least_stands_where_the_chunks_weigh_too_much() -> None:
@@ -71,7 +71,7 @@ def test_the_fold_that_takes_in_least_stands_where_the_chunks_weigh_too_much() -
     long = chunk_of(15, id="long", folds=("short", "3"), tokens=100)
 
     def shown(count: int, limit_tokens: int) -> tuple[Summary, ...]:
-        totals = sum_tokens_by_end(chain)
+        totals = accumulate_chain_tokens(chain)
         fold = choose_fold((short, long), totals, chain[count - 1].to_seq if count else 0, limit_tokens)
         return list_shown_summaries(chain, fold, count)
 
@@ -86,26 +86,26 @@ def test_the_fold_that_takes_in_least_stands_where_the_chunks_weigh_too_much() -
 
 @given(st.permutations([chunk_of(end, from_seq=start) for start in (0, 3, 6) for end in (start + 3, start + 6)]))
 def test_the_order_in_which_chunks_are_read_does_not_matter(chunks: list[Summary]) -> None:
-    assert find_active_chain(chunks) == find_active_chain(chunks[::-1])
+    assert find_chain_and_folds(chunks) == find_chain_and_folds(chunks[::-1])
 
 
 def test_the_chain_goes_on_behind_what_the_client_leaves_out() -> None:
     first, second = chunk_of(9, from_seq=4), chunk_of(20, from_seq=12)
-    assert find_active_chain([first, second], omitted_seqs={0, 1, 2, 3, 9, 10, 11})[0] == (first, second)
-    assert find_active_chain([first, second], omitted_seqs={0, 1, 2, 3, 9, 11})[0] == (first,)
+    assert find_chain_and_folds([first, second], omitted_seqs={0, 1, 2, 3, 9, 10, 11})[0] == (first, second)
+    assert find_chain_and_folds([first, second], omitted_seqs={0, 1, 2, 3, 9, 11})[0] == (first,)
 
 
 def test_a_chunk_of_which_the_client_sends_nothing_is_not_shown_and_one_of_which_it_sends_some_is() -> None:
     first, second, third = chunk_of(4), chunk_of(9, from_seq=4), chunk_of(12, from_seq=9)
-    assert find_active_chain([first, second, third], omitted_seqs={*range(8)})[0] == (second, third)
-    assert find_active_chain([first, second, third], omitted_seqs={*range(9)})[0] == (third,)
+    assert find_chain_and_folds([first, second, third], omitted_seqs={*range(8)})[0] == (second, third)
+    assert find_chain_and_folds([first, second, third], omitted_seqs={*range(9)})[0] == (third,)
 
 
 def test_a_fold_stands_for_what_begins_no_earlier_than_itself() -> None:
     chunks = [chunk_of(4), chunk_of(9, from_seq=4), chunk_of(12, from_seq=9)]
     fold = chunk_of(12, from_seq=4, id="fold", folds=("chunk_4_9", "chunk_9_12"))
-    assert find_active_chain([*chunks, fold], omitted_seqs={*range(5)}) == ((chunks[1], chunks[2]), (fold,))
-    assert find_active_chain([*chunks, fold], omitted_seqs={*range(1, 4)}) == (tuple(chunks), ())
+    assert find_chain_and_folds([*chunks, fold], omitted_seqs={*range(5)}) == ((chunks[1], chunks[2]), (fold,))
+    assert find_chain_and_folds([*chunks, fold], omitted_seqs={*range(1, 4)}) == (tuple(chunks), ())
 
 
 def test_messages_that_a_summary_of_the_client_stands_for_are_not_left_out() -> None:

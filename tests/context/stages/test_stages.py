@@ -15,7 +15,7 @@ from app.context.plan.policy import ContextPolicy, ReasoningClearing, ToolResult
 from app.context.stages.age_weights import compute_age_weights
 from app.context.stages.draft import Draft, DraftContext
 from app.context.stages.stage_registry import STAGES
-from app.context.view.message_edits import apply_operations, render_edited_message
+from app.context.view.message_edits import apply_edit_operations, render_edited_message
 from tests.context.planned_conversation import COUNT, Body, assistant, calls, log_of, result, user, words
 
 WINDOW = 10_000
@@ -460,4 +460,4 @@ def test_the_log_itself_is_never_changed(stage: str) -> None:
 @pytest.mark.parametrize("kind", ["thinking", "redacted_thinking", "reasoning", "reasoning_text"])
 def test_every_kind_of_reasoning_part_is_left_out(kind: str) -> None:
     body = {"role": "assistant", "content": [{"type": kind, "text": "Hm."}, {"type": "text", "text": "Yes."}]}
-    assert apply_operations(body, [("thoughtless",)])["content"] == [{"type": "text", "text": "Yes."}]
+    assert apply_edit_operations(body, [("thoughtless",)])["content"] == [{"type": "text", "text": "Yes."}]

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from app.context.view.missing_results import (
     MISSING_RESULT_TEXT,
-    add_missing_results,
-    has_missing_results,
-    is_missing_result,
+    add_missing_tool_results,
+    has_missing_tool_results,
+    is_placeholder_result,
 )
 from tests.scenarios.rewriting import find_orphan
 
@@ -31,7 +31,9 @@ def missing(call_id: str) -> dict[str, Any]:
 
 
 def closed(*messages: dict[str, Any], at_end: bool = False) -> list[dict[str, Any]]:
-    return [orjson.loads(raw) for raw in add_missing_results([orjson.dumps(one) for one in messages], at_end=at_end)]
+    return [
+        orjson.loads(raw) for raw in add_missing_tool_results([orjson.dumps(one) for one in messages], at_end=at_end)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -65,9 +67,9 @@ def test_a_call_without_a_result_gets_one_behind_the_others(
 )
 def test_what_lacks_nothing_stays_as_it_is(messages: list[dict[str, Any]]) -> None:
     raws = [orjson.dumps(one) for one in messages]
-    assert add_missing_results(raws) == raws
-    assert not has_missing_results(raws)
-    assert not any(map(is_missing_result, raws))
+    assert add_missing_tool_results(raws) == raws
+    assert not has_missing_tool_results(raws)
+    assert not any(map(is_placeholder_result, raws))
 
 
 def test_an_open_call_at_the_end_is_closed_where_something_is_to_follow() -> None:

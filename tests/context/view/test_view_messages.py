@@ -13,8 +13,8 @@ from app.context.view.message_edits import Edit
 from app.context.view.view_messages import (
     ViewTokenCounter,
     build_summary_message,
-    count_section_tokens,
     count_summary_message_tokens,
+    count_summary_section_tokens,
     render_dropped_notice,
     render_summary_section,
     render_view,
@@ -50,7 +50,7 @@ def chunks_of(texts: list[str], count: ViewTokenCounter) -> list[Summary]:
             from_seq=place,
             text=text,
             through_turn=place * 37,
-            tokens=count_section_tokens(text, through_turn=place * 37, counter=count),
+            tokens=count_summary_section_tokens(text, through_turn=place * 37, counter=count),
         )
         for place, text in enumerate(texts)
     ]

@@ -176,7 +176,7 @@ async def test_a_conversation_that_went_on_meanwhile_stays(store: MemoryStore, c
     clock.forward(31 * DAY)
     before = clock.now
     await go_on(store, conversation, log, ["user I am back"])
-    assert not await retention_of(store, clock).erase_conversation(conversation, before)
+    assert not await retention_of(store, clock).erase_unless_in_use(conversation, before)
     assert await kept(store) == {conversation.id}
 
 

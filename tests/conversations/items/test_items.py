@@ -73,7 +73,7 @@ def test_every_message_of_any_log_makes_items_that_the_sdk_reads(bodies: list[Bo
             place = parse_item_id(item["id"])
             assert place is not None
             assert (place.seq, place.part) == (entry.seq, part)
-            assert place.is_id_of(entry)
+            assert place.matches_message(entry)
             ids.append(item["id"])
         saying = [item["id"] for item in items if item["type"] == "message"]
         assert find_message_item_id(entry) == (saying or [items[0]["id"]])[0]
@@ -86,7 +86,7 @@ def test_an_id_names_the_message_and_everything_before_it() -> None:
     other = placed([{"role": "user", "content": "x"}, {"role": "user", "content": "b"}])[1]
     place = parse_item_id(build_item_id("msg", second, 0))
     assert place is not None
-    assert [place.is_id_of(entry) for entry in (first, second, other)] == [False, True, False]
+    assert [place.matches_message(entry) for entry in (first, second, other)] == [False, True, False]
 
 
 @pytest.mark.parametrize("text", ["", "msg_1", "conv_" + "0" * 48, "sum_" + "0" * 32, "msg_" + "g" * 34])

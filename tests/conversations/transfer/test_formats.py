@@ -19,7 +19,7 @@ from app.context.count.token_counter import TokenCounter
 from app.context.count.tokenizers import load_tokenizer
 from app.conversations.transfer.conversation_import import ConversationImporter
 from app.conversations.transfer.export import ConversationExporter, build_export_fields
-from app.conversations.transfer.formats.format_detection import FORMATS, parse_file
+from app.conversations.transfer.formats.format_detection import FORMATS, parse_import_file
 from app.conversations.transfer.formats.imported_history import ImportedConversation
 from app.errors import InvalidRequest
 from app.pipeline.background_tasks import BackgroundTasks
@@ -37,7 +37,7 @@ def bodies(found: ImportedConversation) -> list[dict[str, Any]]:
 
 def only(data: object, *, wanted: Any = "auto") -> ImportedConversation:
     """The one conversation of a file."""
-    (found,) = parse_file(data if isinstance(data, bytes) else orjson.dumps(data), wanted)
+    (found,) = parse_import_file(data if isinstance(data, bytes) else orjson.dumps(data), wanted)
     return found
 
 
@@ -177,9 +177,9 @@ def test_without_a_current_node_the_newest_path_is_taken() -> None:
 def test_conversations_of_chatgpt_without_a_message_are_passed_over() -> None:
     empty = chatgpt_conversation({"root": node(None)}, "root")
     full = chatgpt_conversation({"q": node(None, chatgpt_message("user", "Q"))}, "q")
-    assert len(parse_file(orjson.dumps([empty, full]))) == 1
+    assert len(parse_import_file(orjson.dumps([empty, full]))) == 1
     with pytest.raises(InvalidRequest, match="at least one conversation"):
-        parse_file(orjson.dumps([empty]))
+        parse_import_file(orjson.dumps([empty]))
 
 
 def test_where_the_current_path_says_nothing_another_is_taken() -> None:
@@ -251,11 +251,11 @@ def test_langchains_dumps_become_chat_messages(form: str) -> None:
 
 def test_langchains_histories_by_session_become_a_conversation_each() -> None:
     dump = json.loads((DUMPS / "langchain_messages_to_dict.json").read_bytes())
-    by_session = parse_file(orjson.dumps({"ann": dump[:2], "bob": {"messages": dump[:2]}}))
+    by_session = parse_import_file(orjson.dumps({"ann": dump[:2], "bob": {"messages": dump[:2]}}))
     assert [found.metadata["title"] for found in by_session] == ["ann", "bob"]
-    listed = parse_file(orjson.dumps([dump[:2], dump[:3]]))
+    listed = parse_import_file(orjson.dumps([dump[:2], dump[:3]]))
     assert [len(found.messages) for found in listed] == [2, 3]
-    lines = parse_file(b"\n".join(orjson.dumps(one) for one in dump[:2]))
+    lines = parse_import_file(b"\n".join(orjson.dumps(one) for one in dump[:2]))
     assert [len(found.messages) for found in lines] == [2]
     for found in (*by_session, *listed, *lines):
         assert bodies(found)[:2] == LANGCHAIN_HISTORY[:2]
@@ -289,7 +289,7 @@ def test_langchains_histories_by_session_become_a_conversation_each() -> None:
 )
 def test_what_is_wrong_is_named_by_its_place(data: bytes, wanted: Any, param: str | None) -> None:
     with pytest.raises(InvalidRequest) as raised:
-        parse_file(data, wanted)
+        parse_import_file(data, wanted)
     assert raised.value.param == param
     assert "expected" in raised.value.message
 
@@ -320,7 +320,7 @@ JSON = st.recursive(
 @given(value=JSON, wanted=st.sampled_from(FORMATS))
 def test_any_json_is_read_or_refused(value: object, wanted: Any) -> None:
     with contextlib.suppress(InvalidRequest):
-        for found in parse_file(orjson.dumps(value), wanted):
+        for found in parse_import_file(orjson.dumps(value), wanted):
             assert all(isinstance(one.message.body, dict) for one in found.messages)
 
 
@@ -328,7 +328,7 @@ def test_any_json_is_read_or_refused(value: object, wanted: Any) -> None:
 @given(data=st.binary(max_size=40) | st.text(alphabet='[]{}",:a1\n', max_size=40).map(str.encode))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     with contextlib.suppress(InvalidRequest):
-        parse_file(data)
+        parse_import_file(data)
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -380,9 +380,9 @@ def test_what_is_exported_is_imported_as_the_same_messages(
             [
                 piece
                 async for piece in (
-                    exporting.stream_object(one, with_hidden=False, fields=build_export_fields(one))
+                    exporting.stream_json_object(one, with_hidden=False, fields=build_export_fields(one))
                     if as_lines
-                    else exporting.stream_lines(one, with_hidden=False)
+                    else exporting.stream_message_lines(one, with_hidden=False)
                 )
             ]
             for one in first.conversations

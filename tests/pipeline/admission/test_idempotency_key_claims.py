@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from app.errors import IdempotencyKeyInUse, StoreUnavailable
 from app.pipeline.admission import idempotency_keys
 from app.pipeline.admission.idempotency_keys import CLAIM_SECONDS, IdempotencyClaim, IdempotencyKeys
-from app.pipeline.admission.request_digest import MIN_THREAD_BYTES, digest_body
+from app.pipeline.admission.request_digest import MIN_THREAD_BYTES, compute_idempotency_digest
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import Caller, ChatRequest
 from app.store.contract import IdempotencyKeyRecord
@@ -60,7 +60,7 @@ class Process:
         )
 
     async def claim(self, request: ChatRequest = REQUEST) -> IdempotencyClaim:
-        claim = await self.keys.claim_key(request)
+        claim = await self.keys.claim_key_or_replay(request)
         assert isinstance(claim, IdempotencyClaim)
         return claim
 
@@ -159,7 +159,7 @@ async def test_a_key_is_given_up_whose_claim_was_not_heard_of(clock: Clock) -> N
     store = Flaky(clock=lambda: clock.now)
     store.outages, store.is_deaf = 1, True
     process = Process(store, clock, "one")
-    assert await process.keys.claim_key(REQUEST) is None
+    assert await process.keys.claim_key_or_replay(REQUEST) is None
     await process.tasks.aclose(1)
     await (await Process(store, clock, "two").claim()).release()
 
@@ -194,7 +194,7 @@ async def test_another_process_keeps_a_key_that_it_claimed_before_it_was_given_u
 
 async def test_long_bodies_have_a_digest_too(store: MemoryStore, clock: Clock) -> None:
     long = b" " * (MIN_THREAD_BYTES + 1)
-    digests = [await digest_body(_with_body(body)) for body in (long, long + b" ", long)]
+    digests = [await compute_idempotency_digest(_with_body(body)) for body in (long, long + b" ", long)]
     assert digests[0] == digests[2] != digests[1]
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from app.errors import GatewayError, IdempotencyKeyInUse, UpstreamUnavailable
-from app.observability.request_facts import ErrorFacts, RequestFacts, begin_facts
-from app.pipeline.admission.request_coalescing import MAX_FRAMES_BYTES, RequestCoalescing
+from app.observability.request_facts import ErrorFacts, RequestFacts, begin_request_facts
+from app.pipeline.admission.request_coalescing import MAX_FRAMES_BYTES, RequestCoalescer
 from app.pipeline.admission.shared_attempt import FRAME_RESERVATION_BYTES, AttemptWaiter
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import Caller, ChatRequest
@@ -79,7 +79,7 @@ class Upstream:
 class Client:
     """One client and the task that serves it."""
 
-    def __init__(self, attempts: RequestCoalescing, request: ChatRequest) -> None:
+    def __init__(self, attempts: RequestCoalescer, request: ChatRequest) -> None:
         self.got: list[bytes] = []
         self.has_left = False
         self.reads = asyncio.Event()
@@ -88,9 +88,9 @@ class Client:
         self.facts: RequestFacts | None = None
         self.serving = asyncio.ensure_future(self._serve(attempts, request))
 
-    async def _serve(self, attempts: RequestCoalescing, request: ChatRequest) -> None:
-        self.facts = begin_facts()
-        self.seat = await attempts.join_attempt(request, lambda: self.has_left)
+    async def _serve(self, attempts: RequestCoalescer, request: ChatRequest) -> None:
+        self.facts = begin_request_facts()
+        self.seat = await attempts.join_or_create_attempt(request, lambda: self.has_left)
         answer = await self.seat.wait_for_answer()
         if isinstance(answer, WholeAnswer):
             self.seat.record_delivery()
@@ -115,10 +115,10 @@ async def settled() -> None:
 
 def attempts_at(
     upstream: Upstream, clock: Callable[[], float] = lambda: 0.0, frames_bytes: int = MAX_FRAMES_BYTES
-) -> RequestCoalescing:
+) -> RequestCoalescer:
     answers: Any = None
     keys: Any = None
-    return RequestCoalescing(
+    return RequestCoalescer(
         pipeline=upstream,
         stored_answers=answers,
         idempotency_keys=keys,

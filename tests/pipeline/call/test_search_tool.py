@@ -17,9 +17,9 @@ from app.pipeline.call.search_tool import (
     InvalidArguments,
     SearchToolQuery,
     add_search_tool,
-    build_next_request,
-    parse_arguments,
-    shorten_call,
+    build_next_round_request,
+    parse_search_arguments,
+    shorten_call_arguments,
 )
 from app.pipeline.call.search_tool_results import MIN_RESULT_TOKENS, NOTHING_FOUND, cut_excerpt, render_search_result
 from app.pipeline.chat_request import Caller, ChatRequest
@@ -57,12 +57,14 @@ def test_the_tool_comes_last_and_the_others_keep_their_bytes(tools: bytes | None
 
 def test_a_forced_search_is_not_forced_again() -> None:
     request = asked(tool_choice={"type": "function", "function": {"name": TOOL_NAME}})
-    assert "tool_choice" not in build_next_request(add_search_tool(request), request, is_last_round=False).raw_fields
+    assert (
+        "tool_choice" not in build_next_round_request(add_search_tool(request), request, is_last_round=False).raw_fields
+    )
 
 
 def test_a_required_call_stays_required_while_the_client_has_tools() -> None:
     request = asked(tool_choice="required", tools=OWN_ONLY)
-    last = build_next_request(add_search_tool(request), request, is_last_round=True)
+    last = build_next_round_request(add_search_tool(request), request, is_last_round=True)
     assert (last.raw_fields["tool_choice"], last.raw_fields["tools"]) == (b'"required"', OWN_ONLY)
 
 
@@ -76,20 +78,20 @@ def test_a_required_call_stays_required_while_the_client_has_tools() -> None:
     ],
 )
 def test_what_a_call_asks_for(arguments: Any, expected: SearchToolQuery) -> None:
-    assert parse_arguments(arguments) == expected
+    assert parse_search_arguments(arguments) == expected
 
 
 @given(st.one_of(st.text(), st.dictionaries(st.sampled_from(["query", "before"]), st.text()).map(json.dumps)))
 def test_whatever_the_arguments_are_they_are_shown_again_as_an_object(arguments: str) -> None:
     call = {"id": "c", "type": "function", "function": {"name": TOOL_NAME, "arguments": arguments}}
-    shown_again = shorten_call(call)["function"]["arguments"]
+    shown_again = shorten_call_arguments(call)["function"]["arguments"]
     assert isinstance(json.loads(shown_again), dict)
-    if isinstance(parse_arguments(arguments), SearchToolQuery):
+    if isinstance(parse_search_arguments(arguments), SearchToolQuery):
         assert shown_again == arguments
 
 
 def test_true_is_no_number_of_a_message() -> None:
-    assert isinstance(parse_arguments({"query": "a", "before": True}), InvalidArguments)
+    assert isinstance(parse_search_arguments({"query": "a", "before": True}), InvalidArguments)
 
 
 def test_results_stand_in_the_order_of_the_conversation_and_cannot_close_their_fence() -> None:

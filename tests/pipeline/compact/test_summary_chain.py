@@ -133,13 +133,13 @@ async def test_a_text_that_was_edited_is_noticed_where_it_is_shown() -> None:
     assert (await scene.remembered()).summaries[2].text == "Edited."
     await scene.revise(made[0], "Edited too.")
     chain = await scene.remembered()
-    assert not chain.is_current(chain.summaries)
+    assert not chain.has_verified_all(chain.summaries)
     chain = await scene.chains.read_chain(scene.place, is_replacing=False, bypass_cache=True)
-    assert chain.is_current(chain.summaries)
+    assert chain.has_verified_all(chain.summaries)
     assert chain.summaries[0].text == "Edited too."
     await scene.revise(chain.summaries[0], "Edited again.")
     chain = await scene.remembered()
-    assert chain.is_current(chain.summaries)
+    assert chain.has_verified_all(chain.summaries)
     assert chain.summaries[0].text == "Edited again."
 
 

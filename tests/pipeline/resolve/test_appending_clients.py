@@ -19,7 +19,7 @@ from app.conversation.messages import Message
 from app.pipeline.persist import turn_writer
 from app.pipeline.view.quotations import MAX_CANDIDATES
 from app.store.memory.backend import MemoryStore
-from app.store.sqlite.threads import open_connection
+from app.store.sqlite.threads import open_sqlite_connection
 from app.store.store_factory import create_store
 from migrations.run import prepare_database
 from tests.benchmarks import flat
@@ -261,7 +261,7 @@ async def test_sqlite_runs_as_many_statements_in_the_first_turns_as_in_the_last_
     statements: list[str] = []
 
     def traced(*arguments: Any) -> sqlite3.Connection:
-        connection = open_connection(*arguments)
+        connection = open_sqlite_connection(*arguments)
         connection.set_trace_callback(statements.append)
         return connection
 

@@ -116,8 +116,8 @@ class Turns:
             empty = build_empty_conversation(TENANT, "o200k_base", conversation_id=CONVERSATION, root=ROOT)
             await self._append(empty, self.messages, None)
             return
-        stored = await HistoryAligner(self.store, COUNTING).read_versions(self.conversation)
-        assert read_all(await self.histories.read_versions(self.conversation)) == read_all(stored)
+        stored = await HistoryAligner(self.store, COUNTING).read_client_versions(self.conversation)
+        assert read_all(await self.histories.read_client_versions(self.conversation)) == read_all(stored)
         if lost is not None:
             await self._place(self.histories, encode(lost(self.messages)), named=named)
         raws = encode(tell(self.messages))
@@ -157,7 +157,7 @@ class Turns:
             LogAppend(after, before.head_seq, entries, creates_conversation=creates, versions=changes)
         )
         if placed is not None and placed.client_versions:
-            self.histories.remember_versions(
+            self.histories.remember_client_versions(
                 advance_head(replace(before, state=state), entries[:-1]), placed.client_versions
             )
         self.conversation = await self.store.find_conversation(tenant=TENANT, conversation_id=CONVERSATION)
@@ -192,7 +192,7 @@ def read_all(versions: ClientVersions) -> dict[int, Any]:
 async def test_a_history_is_placed_the_same_whatever_is_remembered(
     monkeypatch: pytest.MonkeyPatch, data: st.DataObject
 ) -> None:
-    monkeypatch.setattr(history, "LANDMARK_MESSAGES", 3)
+    monkeypatch.setattr(history, "PREFIX_INTERVAL_MESSAGES", 3)
     turns, tell, named = Turns(Store()), TELLS["masks"], data.draw(st.booleans())
     others = st.none() | st.none() | st.none() | st.sampled_from(list(TELLS.values()))
     for number in range(data.draw(st.integers(8, 24))):
@@ -209,7 +209,7 @@ async def test_a_history_is_placed_the_same_whatever_is_remembered(
 async def test_a_beginning_is_aligned_anew_for_another_log_and_where_an_id_names_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(history, "LANDMARK_MESSAGES", 3)
+    monkeypatch.setattr(history, "PREFIX_INTERVAL_MESSAGES", 3)
     behind: list[int] = []
 
     def count(head: Alignment, *arguments: Any, **options: Any) -> Alignment | None:

@@ -13,8 +13,8 @@ from app.pipeline.resolve.resolved_request import (
     PINS,
     REDACTED,
     UNANSWERED_MESSAGES,
-    build_branch_marks,
-    build_branch_state,
+    select_marks_for_branch,
+    select_state_for_branch,
 )
 from app.pipeline.view.view_state import CALIBRATIONS, LAST_VIEWS
 
@@ -27,7 +27,7 @@ def boundary(to_seq: int) -> Boundary:
 
 
 def shared(**views: LastView) -> dict[str, Any]:
-    kept: dict[str, Any] = build_branch_state({LAST_VIEWS: msgspec.to_builtins(views)}, LAST_SEQ)[LAST_VIEWS]
+    kept: dict[str, Any] = select_state_for_branch({LAST_VIEWS: msgspec.to_builtins(views)}, LAST_SEQ)[LAST_VIEWS]
     return {name: msgspec.convert(view, LastView) for name, view in kept.items()}
 
 
@@ -47,10 +47,10 @@ def test_edits_and_quotations_of_messages_behind_a_branch_are_not_its() -> None:
 
 def test_what_waits_for_an_answer_behind_a_branch_is_not_its() -> None:
     kept = {CALIBRATIONS: {"m": [1.5, 2]}}
-    assert build_branch_state({**kept, UNANSWERED_MESSAGES: 3, OPEN_TOOL_CALLS: True}, LAST_SEQ) == kept
+    assert select_state_for_branch({**kept, UNANSWERED_MESSAGES: 3, OPEN_TOOL_CALLS: True}, LAST_SEQ) == kept
 
 
 def test_pins_and_erasures_behind_a_branch_are_not_its() -> None:
     pins = [{"from_seq": start, "to_seq": start + 2, "tokens": 5} for start in (0, 4, 5, 8)]
-    marks = build_branch_marks({PINS: pins, REDACTED: [0, 5, 6, 9], "other": 1}, LAST_SEQ)
+    marks = select_marks_for_branch({PINS: pins, REDACTED: [0, 5, 6, 9], "other": 1}, LAST_SEQ)
     assert marks == {PINS: pins[:2], REDACTED: [0, 5], "other": 1}

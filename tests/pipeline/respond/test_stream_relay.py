@@ -101,8 +101,8 @@ def relayed(
         if not relay.has_ended:
             frames += relay.feed(piece)
     if not relay.has_ended:
-        frames += relay.finish()
-    relay.close()
+        frames += relay.flush()
+    relay.record_stream_end()
     return frames, relay
 
 

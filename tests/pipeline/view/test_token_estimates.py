@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.context.count.token_counter import TokenCounter, load_counter
+from app.context.count.token_counter import TokenCounter, load_token_counter
 from app.context.count.tokenizers import load_tokenizer
 from tests.live import DONE, Reply, ScriptedUpstream, chunk, completion, usage_chunk
 from tests.support.gateway import World, assistant, summaries_asked, system, user, world
@@ -153,8 +153,8 @@ async def test_a_conversation_keeps_its_image_rule_beside_an_encoding_that_the_f
         tokens = [[entry.tokens for entry in await w.store.read_log(one, 0, one.head_seq + 1)] for one in stored]
     assert branched["conversation_id"] == stored[-1].id != stored[0].id
     assert {one.encoding for one in stored} == {"o200k_base"}
-    assert {one.counter_name for one in stored} == {"o200k_base+claude"}
-    by_claude = load_counter("o200k_base+claude").count_message(picture)
+    assert {one.token_counter_name for one in stored} == {"o200k_base+claude"}
+    by_claude = load_token_counter("o200k_base+claude").count_message(picture)
     assert by_claude != COUNTER.count_message(picture)
     assert {row[at] for row in tokens for at in range(0, len(row), 2)} == {by_claude}
 

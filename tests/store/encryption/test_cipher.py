@@ -65,7 +65,7 @@ def test_every_key_is_read_with_and_the_active_one_is_written_with() -> None:
     old, both = Cipher({"a": OLD}, "a"), Cipher({"a": OLD, "b": NEW}, "b")
     sealed = old.seal(b"hello", HERE)
     assert both.unseal(sealed, HERE) == b"hello"
-    assert not both.uses_active_key(sealed)
+    assert not both.is_in_current_form(sealed)
     assert read_key_name(both.seal(b"hello", HERE)) == "b"
 
 
@@ -73,14 +73,14 @@ def test_every_key_is_read_with_and_the_active_one_is_written_with() -> None:
 def test_plain_text_is_read_as_it_is(plain: bytes) -> None:
     cipher = Cipher({"k": OLD}, "k")
     assert cipher.unseal(plain, HERE) == plain
-    assert not cipher.uses_active_key(plain)
+    assert not cipher.is_in_current_form(plain)
 
 
 def test_without_an_active_key_plain_text_is_written() -> None:
     cipher = Cipher({"k": OLD}, None)
     assert cipher.seal(b"hello", HERE) == b"hello"
-    assert cipher.uses_active_key(b"hello")
-    assert not cipher.uses_active_key(Cipher({"k": OLD}, "k").seal(b"hello", HERE))
+    assert cipher.is_in_current_form(b"hello")
+    assert not cipher.is_in_current_form(Cipher({"k": OLD}, "k").seal(b"hello", HERE))
 
 
 def test_nonces_are_fresh() -> None:

@@ -13,7 +13,7 @@ import pytest
 from app.errors import StoreUnavailable
 from app.store.contract import LogAppend
 from app.store.postgres.backend import PostgresStore
-from app.store.postgres.statements import build_find_query
+from app.store.postgres.statements import build_link_lookup_query
 from app.store.store_factory import create_store
 from tests.postgres import Databases, dsn
 from tests.store.example_logs import Clock, begin, bodies, fresh_tenant, go_on, grown, lease_on, links, log_of
@@ -163,7 +163,7 @@ async def test_links_are_looked_up_one_by_one_whatever_the_statistics_say(store:
             types = ["text", "text", *(["text"] if within else []), "bytea", "bytea", "bytea"]
             name = f"find_{analyze}_{within}"
             await connection.execute(
-                f"PREPARE {name} ({', '.join(types)}) AS {build_find_query(within=within, near=True)}"
+                f"PREPARE {name} ({', '.join(types)}) AS {build_link_lookup_query(within=within, near=True)}"
             )
             values = ", ".join("''" if kind == "bytea" else "'x'" for kind in types)
             plan = "\n".join(row[0] for row in await connection.fetch(f"EXPLAIN EXECUTE {name} ({values})"))

@@ -109,7 +109,7 @@ async def test_a_large_file_is_left_to_whoever_scrubs_it(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.store.sqlite.backend.REDACTION_SCAN_BYTES", 1)
-    monkeypatch.setattr(erased_remains, "_find_pieces", None)
+    monkeypatch.setattr(erased_remains, "_find_pieces_in_file", None)
     conversation, log = await begin(store, fresh_tenant(), ["user sesame", "assistant hello"])
     await store.redact_messages(conversation, [overwritten(log[0])])
     await go_on(store, conversation, log, ["user more"])

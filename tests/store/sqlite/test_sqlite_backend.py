@@ -13,7 +13,14 @@ import pytest
 from app.errors import StoreUnavailable
 from app.store.contract import LeaseLost, LogAppend, WriteConflict
 from app.store.sqlite.backend import SqliteStore
-from app.store.sqlite.threads import DatabaseThread, Job, SqliteOptions, commit_batch, open_connection, run_reads
+from app.store.sqlite.threads import (
+    DatabaseThread,
+    Job,
+    SqliteOptions,
+    open_sqlite_connection,
+    run_batch_in_transaction,
+    run_read_jobs,
+)
 from app.store.store_factory import create_store
 from tests.store.example_logs import (
     Clock,
@@ -56,7 +63,7 @@ async def test_a_failing_job_takes_no_other_with_it(store: SqliteStore) -> None:
 
 
 def test_a_batch_is_one_transaction_and_a_failed_job_leaves_nothing(sqlite_file: Path) -> None:
-    connection = open_connection(sqlite_file, SqliteOptions())
+    connection = open_sqlite_connection(sqlite_file, SqliteOptions())
     statements: list[str] = []
     connection.set_trace_callback(statements.append)
 
@@ -67,7 +74,7 @@ def test_a_batch_is_one_transaction_and_a_failed_job_leaves_nothing(sqlite_file:
         learn("half done")
         raise WriteConflict
 
-    outcomes = commit_batch(
+    outcomes = run_batch_in_transaction(
         connection, [lambda connection: learn("first"), learn_and_fail, lambda connection: learn("last")]
     )
     assert [type(error) for _, error in outcomes] == [type(None), WriteConflict, type(None)]
@@ -79,7 +86,7 @@ def test_a_batch_is_one_transaction_and_a_failed_job_leaves_nothing(sqlite_file:
 
 async def test_a_full_disk_fails_the_whole_batch_and_nothing_is_half_written(sqlite_file: Path) -> None:
     def connect() -> sqlite3.Connection:
-        connection = open_connection(sqlite_file, SqliteOptions())
+        connection = open_sqlite_connection(sqlite_file, SqliteOptions())
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
         connection.execute(f"PRAGMA max_page_count = {pages + 2}")
         return connection
@@ -87,7 +94,7 @@ async def test_a_full_disk_fails_the_whole_batch_and_nothing_is_half_written(sql
     def insert(name: str, size: int) -> Job:
         return lambda connection: connection.execute("INSERT INTO model_facts VALUES (?, ?, '')", (name, "x" * size))
 
-    lane = DatabaseThread("writer", connect, commit_batch)
+    lane = DatabaseThread("writer", connect, run_batch_in_transaction)
     await lane.start()
     jobs = [lane.submit(insert("small", 1)), lane.submit(insert("huge", 1_000_000))]
     outcomes = await asyncio.gather(*jobs, return_exceptions=True)
@@ -98,7 +105,7 @@ async def test_a_full_disk_fails_the_whole_batch_and_nothing_is_half_written(sql
 
 
 async def test_a_fault_of_our_own_reaches_the_caller_and_the_thread_lives_on(sqlite_file: Path) -> None:
-    lane = DatabaseThread("reader", lambda: open_connection(sqlite_file, SqliteOptions()), run_reads)
+    lane = DatabaseThread("reader", lambda: open_sqlite_connection(sqlite_file, SqliteOptions()), run_read_jobs)
     await lane.start()
     with pytest.raises(ZeroDivisionError):
         await lane.submit(lambda connection: 1 // 0)
@@ -151,7 +158,7 @@ async def test_a_write_outlives_whoever_waited_for_it(store: SqliteStore) -> Non
 
 @pytest.mark.parametrize("synchronous", ["NORMAL", "FULL"])
 async def test_durability_is_as_configured(sqlite_file: Path, synchronous: str) -> None:
-    connection = open_connection(sqlite_file, SqliteOptions("FULL" if synchronous == "FULL" else "NORMAL"))
+    connection = open_sqlite_connection(sqlite_file, SqliteOptions("FULL" if synchronous == "FULL" else "NORMAL"))
     assert connection.execute("PRAGMA synchronous").fetchone() == ({"NORMAL": 1, "FULL": 2}[synchronous],)
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     connection.close()

@@ -264,7 +264,7 @@ class TestBreaker:
 
         assert (caught.value.status, caught.value.retry_after_seconds) == (503, 10)
         assert len(provider.calls) == 3
-        assert not bench.router.is_available(bench.router.resolve("m").deployments[0])
+        assert not bench.router.is_deployment_available(bench.router.resolve("m").deployments[0])
 
     async def test_a_success_in_between_starts_the_count_again(self) -> None:
         provider = ScriptedProvider("a", UNREACHABLE, UNREACHABLE, answer(), UNREACHABLE, UNREACHABLE, answer())

@@ -30,7 +30,7 @@ class Vocabulary:
     """Digest of the unpacked table, as `tiktoken_ext.openai_public` pins it."""
     pattern: str
     class_pattern: str
-    """The same pattern for `re`, for text from `character_classes.classify_characters`."""
+    """The same pattern for `re`, for text from `character_classes.replace_characters_by_class`."""
 
     def read_ranks(self) -> dict[bytes, int]:
         """Returns ranks by token bytes, from the table beside this file: some 200,000 entries, a few hundred
@@ -116,7 +116,7 @@ VOCABULARIES: Final = {
 
 
 @cache
-def _load_models() -> dict[str, Any]:
+def _load_model_encodings() -> dict[str, Any]:
     loaded: dict[str, Any] = orjson.loads(files(__name__).joinpath("models.json").read_bytes())
     return loaded
 
@@ -129,8 +129,8 @@ def find_encoding_name(model: str) -> str:
     of the model that they name: the longest prefix in models.json that ends at a word's end decides.
     """
     name = model.lower().rsplit("/", 1)[-1].removeprefix("ft:")
-    known: dict[str, str] = _load_models()["prefixes"]
+    known: dict[str, str] = _load_model_encodings()["prefixes"]
     for end in range(len(name), 0, -1):
         if name[:end] in known and (end == len(name) or not name[end].isalnum()):
             return known[name[:end]]
-    return str(_load_models()["default"])
+    return str(_load_model_encodings()["default"])

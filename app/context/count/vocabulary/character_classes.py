@@ -24,7 +24,7 @@ _LAST_ASCII: Final = 0x7F
 _LAST_OF_PLANE: Final = 0xFFFF
 
 
-def classify_characters(text: str) -> str | None:
+def replace_characters_by_class(text: str) -> str | None:
     """Returns a text of the same length in which the patterns for `re` find the same words; None if the text has
     characters that versions of Unicode classify differently.
     """

@@ -24,7 +24,7 @@ from app.conversations.transfer.formats.imported_history import (
     expect_array,
     expect_object,
     field_location,
-    format_error,
+    invalid_file_error,
     parse_unix_seconds,
 )
 
@@ -39,7 +39,7 @@ PART_KINDS: Final = {"image_asset_pointer": "image", "audio_asset_pointer": "aud
 Nodes = Mapping[str, Mapping[str, Any]]
 
 
-def parse_export(texts: Sequence[tuple[str, bytes]]) -> list[ImportedConversation]:
+def parse_chatgpt_export(texts: Sequence[tuple[str, bytes]]) -> list[ImportedConversation]:
     """Parses the conversations of an export; empty ones are left out.
 
     Args:
@@ -48,31 +48,34 @@ def parse_export(texts: Sequence[tuple[str, bytes]]) -> list[ImportedConversatio
     Raises:
         InvalidRequest: a text is no conversation of a ChatGPT export.
     """
-    found = [
+    conversations = [
         _parse_conversation(expect_object(decode_json(raw, where, EXPECTED), where, EXPECTED), where)
         for where, raw in texts
     ]
-    return [conversation for conversation in found if conversation.messages]
+    return [conversation for conversation in conversations if conversation.messages]
 
 
-def _parse_conversation(fields: Mapping[str, Any], where: str) -> ImportedConversation:
+def _parse_conversation(fields: Mapping[str, Any], location: str) -> ImportedConversation:
     tree = _MessageTree(
-        expect_object(fields.get("mapping"), field_location(where, "mapping"), "an object of nodes by their id"), where
+        expect_object(fields.get("mapping"), field_location(location, "mapping"), "an object of nodes by their id"),
+        location,
     )
     warnings: list[str] = []
     leaf = fields.get("current_node")
     if not isinstance(leaf, str) or leaf not in tree.nodes:
         leaf = tree.find_newest_leaf()
-        warnings.append(build_warning(where, "'current_node' names no node; the newest path was taken."))
+        warnings.append(build_warning(location, "'current_node' names no node; the newest path was taken."))
     if leaf is None:
-        return ImportedConversation(messages=(), location=where)
-    paths, too_many = _collect_paths(tree, leaf)
+        return ImportedConversation(messages=(), location=location)
+    paths, too_many = _select_message_paths(tree, leaf)
     if too_many:
-        warnings.append(build_warning(where, f"{too_many} further branches were left out; {MAX_BRANCHES} were kept."))
+        warnings.append(
+            build_warning(location, f"{too_many} further branches were left out; {MAX_BRANCHES} were kept.")
+        )
     title = fields.get("title")
     return ImportedConversation(
         messages=tuple(paths[0]) if paths else (),
-        location=where,
+        location=location,
         title=title if isinstance(title, str) and title else None,
         created_at=parse_unix_seconds(fields.get("create_time")),
         branches=tuple(_build_branches(paths)),
@@ -80,16 +83,16 @@ def _parse_conversation(fields: Mapping[str, Any], where: str) -> ImportedConver
     )
 
 
-def _collect_paths(tree: _MessageTree, current: str) -> tuple[list[list[ImportedMessage]], int]:
+def _select_message_paths(tree: _MessageTree, current: str) -> tuple[list[list[ImportedMessage]], int]:
     """Returns the chat messages of the current path and, oldest first, of the paths to the other leaves; and how many
     paths were left out. Paths without messages are skipped, and paths with the same messages are returned once."""
     leaves = [current, *(leaf for leaf in tree.leaves if leaf != current)]
-    paths = {_path_key(path): path for leaf in leaves if (path := tree.collect_messages_to(leaf))}
-    kept = list(paths.values())[: MAX_BRANCHES + 1]
-    return kept, len(paths) - len(kept)
+    paths = {_message_path_key(path): path for leaf in leaves if (path := tree.read_path_messages(leaf))}
+    kept_paths = list(paths.values())[: MAX_BRANCHES + 1]
+    return kept_paths, len(paths) - len(kept_paths)
 
 
-def _path_key(path: Sequence[ImportedMessage]) -> tuple[str, ...]:
+def _message_path_key(path: Sequence[ImportedMessage]) -> tuple[str, ...]:
     return tuple(one.location for one in path)
 
 
@@ -108,10 +111,10 @@ def _build_branches(paths: Sequence[Sequence[ImportedMessage]]) -> list[Imported
     return branches
 
 
-def _count_shared_messages(one: Sequence[ImportedMessage], other: Sequence[ImportedMessage]) -> int:
+def _count_shared_messages(first_path: Sequence[ImportedMessage], second_path: Sequence[ImportedMessage]) -> int:
     count = 0
-    for mine, others in zip(one, other, strict=False):
-        if mine.location != others.location:
+    for first_message, second_message in zip(first_path, second_path, strict=False):
+        if first_message.location != second_message.location:
             break
         count += 1
     return count
@@ -120,8 +123,8 @@ def _count_shared_messages(one: Sequence[ImportedMessage], other: Sequence[Impor
 class _MessageTree:
     """The nodes of one conversation."""
 
-    def __init__(self, nodes: Mapping[str, Any], where: str) -> None:
-        self._where = where
+    def __init__(self, nodes: Mapping[str, Any], location: str) -> None:
+        self._where = location
         self.nodes: Nodes = {
             name: expect_object(node, self._node_path(name), EXPECTED_NODE) for name, node in nodes.items()
         }
@@ -135,12 +138,12 @@ class _MessageTree:
         parent = self.nodes[name].get("parent")
         if parent is None or (isinstance(parent, str) and parent in self.nodes):
             return parent
-        raise format_error(f"{self._node_path(name)}.parent", "the id of a node, or null")
+        raise invalid_file_error(f"{self._node_path(name)}.parent", "the id of a node, or null")
 
     def find_newest_leaf(self) -> str | None:
         return self.leaves[-1] if self.leaves else None
 
-    def collect_messages_to(self, leaf: str) -> list[ImportedMessage]:
+    def read_path_messages(self, leaf: str) -> list[ImportedMessage]:
         """Returns the chat messages on the path from the root to a node.
 
         Raises:
@@ -150,16 +153,18 @@ class _MessageTree:
         name: str | None = leaf
         while name is not None:
             if name in path:
-                raise format_error(f"{self._node_path(name)}.parent", "a node that does not descend from this one")
+                raise invalid_file_error(
+                    f"{self._node_path(name)}.parent", "a node that does not descend from this one"
+                )
             path[name] = None
             name = self._parents[name]
-        found = (self._find_message(name) for name in reversed(path))
-        return [message for message in found if message is not None]
+        messages_on_path = (self._parse_node_cached(name) for name in reversed(path))
+        return [message for message in messages_on_path if message is not None]
 
     def build_warnings(self) -> list[str]:
         """Returns a warning that counts what was left out, by kind; none if nothing was."""
-        told = ", ".join(f"{count} {kind}" for kind, count in sorted(self._omitted_counts.items()))
-        return [build_warning(self._where, f"left out: {told}.")] if told else []
+        counts_text = ", ".join(f"{count} {kind}" for kind, count in sorted(self._omitted_counts.items()))
+        return [build_warning(self._where, f"left out: {counts_text}.")] if counts_text else []
 
     def _node_path(self, name: str) -> str:
         return field_location(self._where, f"mapping[{name!r}]")
@@ -169,34 +174,36 @@ class _MessageTree:
         moment = message.get("create_time") if isinstance(message, dict) else None
         return float(moment) if isinstance(moment, int | float) else 0.0
 
-    def _find_message(self, name: str) -> ImportedMessage | None:
+    def _parse_node_cached(self, name: str) -> ImportedMessage | None:
         if name not in self._messages:
             self._messages[name] = self._parse_node(name)
         return self._messages[name]
 
     def _parse_node(self, name: str) -> ImportedMessage | None:
         """Returns the chat message of a node; None if the chat does not show it."""
-        where = self._node_path(name)
+        location = self._node_path(name)
         message = self.nodes[name].get("message")
         if message is None:
             return None
-        told = expect_object(message, f"{where}.message", "a message, or null")
-        content = told.get("content")
+        raw_message = expect_object(message, f"{location}.message", "a message, or null")
+        content = raw_message.get("content")
         if not isinstance(content, dict):
-            raise format_error(f"{where}.message.content", "an object with a 'content_type'")
-        role, kind = _read_role(told), content.get("content_type")
-        if role not in ("user", "assistant") or kind not in TEXT_CONTENT_TYPES or not _is_visible(told):
-            if _has_content(content):
-                self._omitted_counts[_describe_omitted_kind(role, kind, told)] += 1
+            raise invalid_file_error(f"{location}.message.content", "an object with a 'content_type'")
+        role, kind = _read_role(raw_message), content.get("content_type")
+        if role not in ("user", "assistant") or kind not in TEXT_CONTENT_TYPES or not _is_message_visible(raw_message):
+            if _has_omitted_content(content):
+                self._omitted_counts[_describe_omitted_kind(role, kind, raw_message)] += 1
             return None
-        text = self._read_text(content, f"{where}.message.content.parts")
+        text = self._read_text(content, f"{location}.message.content.parts")
         if not text:
             return None
-        return ImportedMessage(Message.from_body({"role": role, "content": text}), where, _read_created_at(told))
+        return ImportedMessage(
+            Message.from_body({"role": role, "content": text}), location, _read_created_at(raw_message)
+        )
 
-    def _read_text(self, content: Mapping[str, Any], where: str) -> str:
+    def _read_text(self, content: Mapping[str, Any], location: str) -> str:
         """Returns the text of a message; for a message without text a note that names its attachments."""
-        parts = expect_array(content.get("parts"), where, "an array of parts")
+        parts = expect_array(content.get("parts"), location, "an array of parts")
         texts, kinds = [], []
         for part in parts:
             text = part if isinstance(part, str) else part.get("text") if isinstance(part, dict) else None
@@ -214,14 +221,14 @@ def _read_role(message: Mapping[str, Any]) -> str:
     return str(author.get("role")) if isinstance(author, dict) else ""
 
 
-def _is_visible(message: Mapping[str, Any]) -> bool:
+def _is_message_visible(message: Mapping[str, Any]) -> bool:
     """Returns whether the chat shows a message: not if it is hidden or addressed to a tool."""
-    facts = message.get("metadata")
-    hidden = isinstance(facts, dict) and facts.get("is_visually_hidden_from_conversation") is True
+    metadata = message.get("metadata")
+    hidden = isinstance(metadata, dict) and metadata.get("is_visually_hidden_from_conversation") is True
     return not hidden and message.get("recipient", "all") in ("all", None) and message.get("weight", 1) != 0
 
 
-def _has_content(content: Mapping[str, Any]) -> bool:
+def _has_omitted_content(content: Mapping[str, Any]) -> bool:
     """Returns whether a message that is left out has content. Every chat begins with an empty system message, which
     needs no warning."""
     parts = content.get("parts")

@@ -16,9 +16,9 @@ from app.conversations.transfer.formats.imported_history import (
     IMPORTED_FROM,
     TITLE,
     ImportedConversation,
-    add_metadata,
+    add_metadata_pair,
     decode_json,
-    format_error,
+    invalid_file_error,
 )
 
 Format = Literal["auto", "jsonl", "openai", "chatgpt", "langchain"]
@@ -32,7 +32,7 @@ _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
-def parse_file(data: bytes, file_format: Format = "auto") -> list[ImportedConversation]:
+def parse_import_file(data: bytes, file_format: Format = "auto") -> list[ImportedConversation]:
     """Parses the conversations of a file; there is at least one.
 
     Raises:
@@ -41,48 +41,48 @@ def parse_file(data: bytes, file_format: Format = "auto") -> list[ImportedConver
     # Some programs write a byte order mark, which JSON does not allow.
     data = data.removeprefix(b"\xef\xbb\xbf").strip()
     kind = _detect_format(data) if file_format == "auto" else file_format
-    found = _parse_format(data, kind)
-    if not found:
-        raise format_error("", "at least one conversation with messages in it")
+    conversations = _parse_as_format(data, kind)
+    if not conversations:
+        raise invalid_file_error("", "at least one conversation with messages in it")
     source = "concertina" if kind == "jsonl" else kind
-    return [_add_source_metadata(conversation, source) for conversation in found]
+    return [_add_source_metadata(conversation, source) for conversation in conversations]
 
 
-def _parse_format(data: bytes, kind: str) -> list[ImportedConversation]:
+def _parse_as_format(data: bytes, kind: str) -> list[ImportedConversation]:
     if kind == "jsonl":
-        return jsonl.parse_lines(data)
-    texts = _split_values(data)
+        return jsonl.parse_jsonl_conversation(data)
+    texts = _split_outermost_values(data)
     if kind == "chatgpt":
-        return chatgpt.parse_export(texts)
+        return chatgpt.parse_chatgpt_export(texts)
     if kind == "langchain":
         values = [decode_json(raw, where, "a LangChain message") for where, raw in texts]
-        return langchain.parse_dump(values[0] if _decode_fields(data) is not None else values)
+        return langchain.parse_langchain_dump(values[0] if _decode_fields(data) is not None else values)
     if data[:1] == b"[" and texts and "role" in (_decode_fields(texts[0][1]) or ()):
-        return openai.parse_bare_messages(data)
-    return openai.parse_histories(texts)
+        return openai.parse_bare_message_array(data)
+    return openai.parse_openai_histories(texts)
 
 
 def _add_source_metadata(conversation: ImportedConversation, source: str) -> ImportedConversation:
-    metadata = add_metadata(conversation.metadata, TITLE, conversation.title)
-    return msgspec.structs.replace(conversation, metadata=add_metadata(metadata, IMPORTED_FROM, source))
+    metadata = add_metadata_pair(conversation.metadata, TITLE, conversation.title)
+    return msgspec.structs.replace(conversation, metadata=add_metadata_pair(metadata, IMPORTED_FROM, source))
 
 
 def _detect_format(data: bytes) -> str:
     """Returns the format of a file, detected by its first object."""
-    whole = _decode_fields(data)
-    if whole is not None:
-        return _detect_object_format(whole, "")
-    texts = _split_values(data)
-    where, first = texts[0] if texts else ("", b"")
+    root_fields = _decode_fields(data)
+    if root_fields is not None:
+        return _detect_object_format(root_fields, "")
+    texts = _split_outermost_values(data)
+    location, first = texts[0] if texts else ("", b"")
     fields = _decode_fields(first)
     if fields is not None:
-        return "openai" if data[:1] == b"[" and "role" in fields else _detect_object_format(fields, where)
+        return "openai" if data[:1] == b"[" and "role" in fields else _detect_object_format(fields, location)
     if data[:1] == b"[" and first[:1] == b"[":
         return "langchain"
-    raise format_error(where, EXPECTED)
+    raise invalid_file_error(location, EXPECTED)
 
 
-def _detect_object_format(fields: Fields, where: str) -> str:
+def _detect_object_format(fields: Fields, location: str) -> str:
     """Returns the format whose fields an object has.
 
     Raises:
@@ -99,7 +99,7 @@ def _detect_object_format(fields: Fields, where: str) -> str:
         return "jsonl"
     if any(_contains_langchain_dumps(history) for history in fields.values()):
         return "langchain"
-    raise format_error(where, EXPECTED)
+    raise invalid_file_error(location, EXPECTED)
 
 
 def _is_langchain_dump(fields: Fields) -> bool:
@@ -112,10 +112,10 @@ def _contains_langchain_dumps(raw: bytes | msgspec.Raw) -> bool:
     if fields is not None:
         return "lc" in fields or ("messages" in fields and _contains_langchain_dumps(fields["messages"]))
     try:
-        first = _decode_array(raw)[:1]
+        first_elements = _decode_array(raw)[:1]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
-    return bool(first) and _is_langchain_dump(_decode_fields(first[0]) or {})
+    return bool(first_elements) and _is_langchain_dump(_decode_fields(first_elements[0]) or {})
 
 
 def _decode_fields(raw: bytes | msgspec.Raw) -> Fields | None:
@@ -126,12 +126,12 @@ def _decode_fields(raw: bytes | msgspec.Raw) -> Fields | None:
         return None
 
 
-def _split_values(data: bytes) -> Sequence[tuple[str, bytes]]:
+def _split_outermost_values(data: bytes) -> Sequence[tuple[str, bytes]]:
     """Returns the outermost values of a file, each after its location for errors: the elements of an array, the one
     object (its location is empty), or the lines."""
     if data[:1] == b"[":
         try:
             return [(f"[{index}]", bytes(raw)) for index, raw in enumerate(_decode_array(data))]
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise format_error("", f"a JSON array ({error})") from error
-    return list(jsonl.split_lines(data)) if _decode_fields(data) is None else [("", data)]
+            raise invalid_file_error("", f"a JSON array ({error})") from error
+    return list(jsonl.split_nonblank_lines(data)) if _decode_fields(data) is None else [("", data)]

@@ -57,16 +57,16 @@ class ImportedConversation(msgspec.Struct, frozen=True):
     """Sentences about what could not be imported; each begins with a location."""
 
 
-def format_error(location: str, expected: str) -> InvalidRequest:
+def invalid_file_error(location: str, expected: str) -> InvalidRequest:
     """Builds the error for an invalid file: `expected` says what belongs at `location`."""
     return InvalidRequest(
         f"{location or WHOLE_FILE}: expected {expected}.", code="invalid_value", param=location or None
     )
 
 
-def build_warning(location: str, what: str) -> str:
+def build_warning(location: str, problem: str) -> str:
     """Builds a warning that begins with the location."""
-    return f"{location or WHOLE_FILE}: {what}"
+    return f"{location or WHOLE_FILE}: {problem}"
 
 
 def field_location(location: str, name: str) -> str:
@@ -83,7 +83,7 @@ def decode_json(raw: bytes | memoryview, location: str, expected: str) -> Any:
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        raise format_error(location, f"{expected}, in valid JSON ({error})") from error
+        raise invalid_file_error(location, f"{expected}, in valid JSON ({error})") from error
 
 
 def encode_json(value: object, location: str) -> str:
@@ -95,7 +95,7 @@ def encode_json(value: object, location: str) -> str:
     try:
         return orjson.dumps(value).decode()
     except TypeError as error:
-        raise format_error(location, "JSON that is nested less deeply") from error
+        raise invalid_file_error(location, "JSON that is nested less deeply") from error
 
 
 def expect_array(value: object, location: str, expected: str) -> list[Any]:
@@ -105,7 +105,7 @@ def expect_array(value: object, location: str, expected: str) -> list[Any]:
         InvalidRequest: the value is no array.
     """
     if not isinstance(value, list | None):
-        raise format_error(location, expected)
+        raise invalid_file_error(location, expected)
     return value or []
 
 
@@ -116,7 +116,7 @@ def expect_object(value: object, location: str, expected: str) -> dict[str, Any]
         InvalidRequest: the value is no object.
     """
     if not isinstance(value, dict):
-        raise format_error(location, expected)
+        raise invalid_file_error(location, expected)
     return value
 
 
@@ -146,7 +146,7 @@ def parse_metadata(value: object, location: str) -> dict[str, str]:
     }
 
 
-def add_metadata(metadata: Mapping[str, str], name: str, value: str | None) -> dict[str, str]:
+def add_metadata_pair(metadata: Mapping[str, str], name: str, value: str | None) -> dict[str, str]:
     """Returns metadata with one more pair, unless it is full or has the name already."""
     if value is None or name in metadata or len(metadata) >= MAX_PAIRS:
         return dict(metadata)

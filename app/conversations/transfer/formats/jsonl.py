@@ -11,13 +11,13 @@ from app.conversations.transfer.formats.imported_history import (
     ImportedMessage,
     decode_json,
     expect_object,
-    format_error,
+    invalid_file_error,
 )
 
 EXPECTED = "a chat message: a JSON object with a 'role'"
 
 
-def split_lines(data: bytes) -> Iterator[tuple[str, bytes]]:
+def split_nonblank_lines(data: bytes) -> Iterator[tuple[str, bytes]]:
     """Yields the lines of a file that are not blank, each after its location for errors."""
     for number, line in enumerate(data.split(b"\n"), start=1):
         text = line.strip()
@@ -25,18 +25,18 @@ def split_lines(data: bytes) -> Iterator[tuple[str, bytes]]:
             yield f"line {number}", text
 
 
-def parse_lines(data: bytes) -> list[ImportedConversation]:
+def parse_jsonl_conversation(data: bytes) -> list[ImportedConversation]:
     """Parses the lines of one conversation. The JSON texts stay unchanged, so that their links stay the same.
 
     Raises:
         InvalidRequest: a line is no chat message, or there is no line.
     """
     messages = []
-    for where, line in split_lines(data):
-        body = expect_object(decode_json(line, where, EXPECTED), where, EXPECTED)
+    for location, line in split_nonblank_lines(data):
+        body = expect_object(decode_json(line, location, EXPECTED), location, EXPECTED)
         if "role" not in body:
-            raise format_error(where, EXPECTED)
-        messages.append(ImportedMessage(Message(line, body), where))
+            raise invalid_file_error(location, EXPECTED)
+        messages.append(ImportedMessage(Message(line, body), location))
     if not messages:
-        raise format_error("line 1", EXPECTED)
+        raise invalid_file_error("line 1", EXPECTED)
     return [ImportedConversation(messages=tuple(messages), location="line 1")]

@@ -18,7 +18,7 @@ from app.conversations.transfer.formats.imported_history import (
     decode_json,
     expect_object,
     field_location,
-    format_error,
+    invalid_file_error,
     parse_metadata,
     parse_unix_seconds,
 )
@@ -29,7 +29,7 @@ _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
-def parse_histories(texts: Sequence[tuple[str, bytes]]) -> list[ImportedConversation]:
+def parse_openai_histories(texts: Sequence[tuple[str, bytes]]) -> list[ImportedConversation]:
     """Parses the conversations of a file.
 
     Args:
@@ -39,36 +39,36 @@ def parse_histories(texts: Sequence[tuple[str, bytes]]) -> list[ImportedConversa
         InvalidRequest: a text is no history.
     """
     if not texts:
-        raise format_error("line 1", EXPECTED)
+        raise invalid_file_error("line 1", EXPECTED)
     return [_parse_conversation(raw, where) for where, raw in texts]
 
 
-def parse_bare_messages(raw: bytes) -> list[ImportedConversation]:
+def parse_bare_message_array(raw: bytes) -> list[ImportedConversation]:
     """Parses a bare array of messages, which is one conversation."""
     return [ImportedConversation(messages=_parse_messages(raw, ""), location="")]
 
 
-def _parse_conversation(raw: bytes, where: str) -> ImportedConversation:
+def _parse_conversation(raw: bytes, location: str) -> ImportedConversation:
     try:
         fields = _decode_object(raw)
     except msgspec.ValidationError as error:
-        raise format_error(where, EXPECTED) from error
+        raise invalid_file_error(location, EXPECTED) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise format_error(where, f"{EXPECTED}, in valid JSON ({error})") from error
+        raise invalid_file_error(location, f"{EXPECTED}, in valid JSON ({error})") from error
     if "messages" not in fields:
-        raise format_error(where, EXPECTED)
-    rest = {
-        name: decode_json(bytes(text), field_location(where, name), "JSON")
+        raise invalid_file_error(location, EXPECTED)
+    other_fields = {
+        name: decode_json(bytes(text), field_location(location, name), "JSON")
         for name, text in fields.items()
         if name in _EXPORT_FIELDS
     }
-    name = rest.get("external_id")
+    name = other_fields.get("external_id")
     return ImportedConversation(
-        messages=_parse_messages(bytes(fields["messages"]), field_location(where, "messages")),
-        location=where,
-        metadata=parse_metadata(rest.get("metadata"), field_location(where, "metadata")),
+        messages=_parse_messages(bytes(fields["messages"]), field_location(location, "messages")),
+        location=location,
+        metadata=parse_metadata(other_fields.get("metadata"), field_location(location, "metadata")),
         external_id=name if isinstance(name, str) and is_valid_conversation_id(name) else None,
-        created_at=parse_unix_seconds(rest.get("created_at")),
+        created_at=parse_unix_seconds(other_fields.get("created_at")),
     )
 
 
@@ -76,16 +76,16 @@ _EXPORT_FIELDS = ("metadata", "external_id", "created_at")
 """Fields that a line of `concertina export` has beside its messages."""
 
 
-def _parse_messages(raw: bytes, where: str) -> tuple[ImportedMessage, ...]:
+def _parse_messages(raw: bytes, location: str) -> tuple[ImportedMessage, ...]:
     try:
         texts = _decode_array(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise format_error(where, f"an array of chat messages ({error})") from error
-    return tuple(_parse_message(bytes(text), f"{where}[{index}]") for index, text in enumerate(texts))
+        raise invalid_file_error(location, f"an array of chat messages ({error})") from error
+    return tuple(_parse_message(bytes(text), f"{location}[{index}]") for index, text in enumerate(texts))
 
 
-def _parse_message(raw: bytes, where: str) -> ImportedMessage:
-    body = expect_object(decode_json(raw, where, EXPECTED_MESSAGE), where, EXPECTED_MESSAGE)
+def _parse_message(raw: bytes, location: str) -> ImportedMessage:
+    body = expect_object(decode_json(raw, location, EXPECTED_MESSAGE), location, EXPECTED_MESSAGE)
     if "role" not in body:
-        raise format_error(where, EXPECTED_MESSAGE)
-    return ImportedMessage(Message(raw, body), where)
+        raise invalid_file_error(location, EXPECTED_MESSAGE)
+    return ImportedMessage(Message(raw, body), location)
