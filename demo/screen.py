@@ -10,7 +10,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from app.conversation.messages import Summary
+from app.conversation.conversation_types import Summary
 from demo.script import Turn
 from demo.talk import Answer
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from app.context.plan.summary_chain import find_chain_and_folds
-from app.conversation.messages import LogMessage, Summary
+from app.conversation.conversation_types import LogMessage, Summary
 from app.store.store_factory import create_store
 
 

@@ -36,7 +36,7 @@ def doing_once() -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         collector = SimpleNamespace(collect=functools.cache(gc.collect), freeze=functools.cache(gc.freeze))
-        patch.setattr("app.assembly.worker.gc", collector)
+        patch.setattr("app.assembly.worker_application.gc", collector)
         patch.setattr("httpx._transports.default.create_ssl_context", functools.cache(httpx.create_ssl_context))
         patch.setattr("httpx2._transports.default.create_ssl_context", functools.cache(httpx2.create_ssl_context))
         patch.setattr("fastapi.routing.create_model_field", functools.cache(create_model_field))

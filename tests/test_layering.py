@@ -26,7 +26,7 @@ LINES = [
 
 BESIDE_THE_HOUSE = {
     "settings": {"settings"},
-    "simulator": {"simulator", "context", "conversation", "upstream.provider", "errors"},
+    "simulator": {"simulator", "context", "conversation", "upstream.provider_contract", "errors"},
 }
 READ_SETTINGS = {"main", "assembly", "__main__", "commands", "settings"}
 MAY_IMPORT_MIGRATIONS = {"main", "commands", "store"}

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.assembly.models import build_policy, build_providers
+from app.assembly.providers_and_routes import build_policy, build_providers
 from app.context.count.vocabulary import VOCABULARIES
 from app.context.plan.policy import STAGES_OF_KIND, ContextPolicy
 from app.settings import ConfigurationError, Settings, load_settings
-from app.settings.key_tree import list_setting_paths
 from app.settings.sections import POLICY_KINDS, Encoding, Model, Quirks, Stage
-from app.upstream.provider import ProviderQuirks as UpstreamQuirks
+from app.settings.settings_tree import list_setting_paths
+from app.upstream.provider_contract import ProviderQuirks as UpstreamQuirks
 from app.upstream.routing.context_windows import DEFAULT_WINDOW_TOKENS
 from app.upstream.routing.router import RetryPolicy
 

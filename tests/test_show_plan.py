@@ -13,7 +13,7 @@ import yaml
 
 from app.__main__ import main
 from app.main import create_app
-from app.pipeline.view.view_history import restore_view, restore_view_messages
+from app.pipeline.view.view_restoration import restore_view, restore_view_messages
 from app.settings import load_settings
 from migrations.run import prepare_database
 from tests.live import ScriptedUpstream, serving

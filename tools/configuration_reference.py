@@ -29,8 +29,8 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from app.settings.environment import VARIABLE_PREFIX  # noqa: E402 (a script of the repository, not installed)
-from app.settings.key_tree import ANY_NAME, find_child_type, is_map_type  # noqa: E402
 from app.settings.sections import Settings  # noqa: E402
+from app.settings.settings_tree import ANY_NAME, find_child_type, is_map_type  # noqa: E402
 
 PAGE = ROOT / "docs/configuration.md"
 TABLE = re.compile(r"(?<=<!-- settings: )(\w+)( -->\n).*?(?=<!-- end of settings -->)", re.DOTALL)

@@ -31,7 +31,7 @@ from app.pipeline.admission.answer_replay import REPLAY_HEADERS
 from app.pipeline.admission.request_coalescing import RequestCoalescer
 from app.pipeline.admission.shared_attempt import AttemptWaiter
 from app.pipeline.chat_request import ChatRequest
-from app.pipeline.respond.answer import StreamedAnswer, WholeAnswer
+from app.pipeline.respond.answer_types import StreamedAnswer, WholeAnswer
 from app.pipeline.respond.stream_frames import render_error_frames
 
 MIN_TOOL_BYTES: Final = 40

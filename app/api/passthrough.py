@@ -28,7 +28,7 @@ from app.api.passthrough_model import (
 from app.errors import GatewayError, InsufficientPermissions, MethodNotAllowed, UpstreamUnavailable
 from app.pipeline.admission.admission import Admission
 from app.pipeline.chat_request import Caller
-from app.upstream.provider import (
+from app.upstream.provider_contract import (
     ClientKey,
     UpstreamProvider,
     UpstreamRequest,

@@ -10,16 +10,16 @@ from fastapi import APIRouter
 
 from app.api.admin.api_keys import build_api_key_routes
 from app.api.admin.health import build_health_routes
-from app.api.admin.metrics import build_metrics_routes, build_overview_routes
+from app.api.admin.metrics_and_overview import build_metrics_routes, build_overview_routes
 from app.api.console import build_console_routes, read_console_files
 from app.api.conversations.compaction import build_compaction_routes
 from app.api.conversations.conversations import build_conversation_routes
+from app.api.conversations.export_and_import import build_transfer_routes
 from app.api.conversations.history import build_history_routes
-from app.api.conversations.items import build_item_routes, build_pin_routes
+from app.api.conversations.items_and_pins import build_item_routes, build_pin_routes
 from app.api.conversations.search import build_search_routes
 from app.api.conversations.stored_completions import build_stored_completion_routes
 from app.api.conversations.summaries import build_summary_routes
-from app.api.conversations.transfer import build_transfer_routes
 from app.api.conversations.views import build_view_routes
 from app.api.edge.auth import check_model_allowed
 from app.api.edge.unknown_paths import build_unknown_path_routes
@@ -32,7 +32,7 @@ from app.compaction.compactor import make_summary_id
 from app.context.count.token_counter import load_token_counter
 from app.context.count.vocabulary import find_encoding_name
 from app.conversations.api_keys import ApiKeys
-from app.conversations.erase.erasure import ItemRemover
+from app.conversations.erase.item_removal import ItemRemover
 from app.conversations.history.conversation_history import ConversationHistory
 from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.items.item_reader import ItemReader
@@ -43,7 +43,7 @@ from app.conversations.stored_completions import StoredCompletions
 from app.conversations.summaries.requested_compaction import RequestedCompactions
 from app.conversations.summaries.summaries import SummaryRecords
 from app.conversations.transfer.conversation_import import ConversationImporter
-from app.conversations.transfer.export import ConversationExporter
+from app.conversations.transfer.message_export import ConversationExporter
 from app.conversations.views.stored_turn import StoredTurnBuilder
 from app.conversations.views.view_pages import ViewPages
 from app.observability.prometheus import PrometheusExposition

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from app.api.edge.auth import Authenticator, AuthRules
-from app.assembly.models import (
+from app.assembly.providers_and_routes import (
     build_context_windows,
     build_deployment_routes,
     build_policy,
@@ -23,7 +23,7 @@ from app.assembly.models import (
 )
 from app.assembly.telemetry import build_metrics, build_overview, build_tracing
 from app.compaction.compactor import Compactor
-from app.compaction.summarizer.summarizer import SummaryGenerator
+from app.compaction.summarizer.summary_generator import SummaryGenerator
 from app.context.count.token_counter import load_token_counter
 from app.conversation.identity import PrefixCache
 from app.conversations.erase.retention_sweeper import RetentionSweeper
@@ -44,10 +44,10 @@ from app.pipeline.persist.completion_writer import CompletionWriter
 from app.pipeline.persist.turn_writer import TurnWriter
 from app.pipeline.pipeline import ClockAndIds, Pipeline
 from app.pipeline.resolve.answer_anchors import AnswerAnchors
+from app.pipeline.resolve.client_history_matching import RememberedPrefix
 from app.pipeline.resolve.conversation_resolver import ConversationResolver
 from app.pipeline.resolve.history_alignment import HistoryAligner
 from app.pipeline.resolve.model_context import SLOPES_FACT, CalibrationSlopes, ModelContexts
-from app.pipeline.resolve.resent_history import RememberedPrefix
 from app.pipeline.respond.response_delivery import ResponseDelivery
 from app.pipeline.token_counting import MessageCounter
 from app.pipeline.view.pins import PinUpdater
@@ -60,7 +60,7 @@ from app.store.encryption.encrypted_store import EncryptedStore
 from app.store.leases import LeaseKeeper
 from app.store.measured_store import measure_store
 from app.store.store_factory import create_store
-from app.upstream.provider import UpstreamProvider
+from app.upstream.provider_contract import UpstreamProvider
 from app.upstream.routing.context_windows import ContextWindows
 from app.upstream.routing.router import Router
 

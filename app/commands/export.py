@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from app.commands import CommandError
-from app.commands.open_store import open_configured_store, stream_conversations
+from app.commands.configured_store import open_configured_store, stream_conversations
 from app.commands.progress import CommandProgress, pluralize, print_interruption
-from app.conversation.messages import Conversation
-from app.conversations.transfer.export import ConversationExporter, build_export_fields
+from app.conversation.conversation_types import Conversation
+from app.conversations.transfer.message_export import ConversationExporter, build_export_fields
 from app.settings import Settings, load_settings
 from app.store.contract import Store
 

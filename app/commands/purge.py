@@ -12,7 +12,7 @@ from typing import Final
 
 from app.assembly.engine import build_retention_sweeper
 from app.commands import CommandError
-from app.commands.open_store import open_configured_store
+from app.commands.configured_store import open_configured_store
 from app.commands.progress import CommandProgress, pluralize, print_interruption
 from app.conversations.erase.retention_sweeper import RetentionRule, RetentionSweeper
 from app.settings import Settings, load_settings

@@ -9,7 +9,7 @@ import uuid
 from typing import Final
 
 from app.commands import CommandError
-from app.commands.open_store import open_configured_store, stream_conversations
+from app.commands.configured_store import open_configured_store, stream_conversations
 from app.commands.progress import CommandProgress, print_interruption
 from app.settings import Settings, load_settings
 from app.store.encryption.encrypted_store import EncryptedStore

@@ -16,36 +16,36 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from app.assembly.models import build_policy
+from app.assembly.providers_and_routes import build_policy
 from app.commands import CommandError
-from app.commands.open_store import open_configured_store
+from app.commands.configured_store import open_configured_store
 from app.commands.top_screen.number_format import make_printable as printable
-from app.compaction.summarizer.summarizer import compute_max_input_tokens
+from app.compaction.summarizer.summary_generator import compute_max_input_tokens
 from app.context.count.token_counter import load_token_counter
 from app.context.plan.policy import ContextPolicy
 from app.context.view.message_fate import FATE_REASONS, MessageFate
-from app.conversation.messages import Conversation, LogMessage, Summary
+from app.conversation.conversation_types import Conversation, LogMessage, Summary
 from app.conversations.views.stored_turn import StoredTurnRequest, build_bare_request, build_bare_resolved_request
-from app.conversations.views.view_objects import build_message_excerpt
+from app.conversations.views.view_and_summary_objects import build_message_excerpt
 from app.pipeline.chat_request import Caller
 from app.pipeline.respond.context_status import build_summary_fields
 from app.pipeline.token_counting import MessageCounter
 from app.pipeline.turn import Turn
+from app.pipeline.view.last_view_and_calibration import CALIBRATIONS, read_calibration
 from app.pipeline.view.view_builder import ViewBuilder
-from app.pipeline.view.view_history import (
+from app.pipeline.view.view_preview import ViewPreview, build_preview, read_message_fates
+from app.pipeline.view.view_restoration import (
     MAX_OUTPUT_TOKENS,
     RestoredView,
     read_request_facts,
     restore_view,
     restore_view_messages,
 )
-from app.pipeline.view.view_preview import ViewPreview, build_preview, read_message_fates
-from app.pipeline.view.view_state import CALIBRATIONS, read_calibration
 from app.settings import Settings, load_settings
 from app.settings.sections import EVERY_MODEL
 from app.simulator.context_window import parse_window_from_name
 from app.store.contract import Store
-from app.upstream.provider import (
+from app.upstream.provider_contract import (
     ClientKeyRule,
     ContextWindow,
     ModelDeployment,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from app.context.count.token_counter import TokenCounter, choose_token_counter_name, load_token_counter
-from app.simulator.options import SimulatorOptions
+from app.simulator.options_and_faults import SimulatorOptions
 from app.simulator.server import run_simulator_server
 
 

@@ -20,8 +20,8 @@ from rich.live import Live
 
 from app.commands import CommandError
 from app.commands.top_screen.overview_client import GatewayUnreachable, OverviewClient
+from app.commands.top_screen.overview_screen import OverviewScreen, OverviewSnapshot
 from app.commands.top_screen.rates import TotalRates
-from app.commands.top_screen.screen import OverviewScreen, OverviewSnapshot
 from app.settings import read_client_key
 
 PLAIN_OUTPUT_WIDTH: Final = 100

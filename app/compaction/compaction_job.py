@@ -9,9 +9,9 @@ from typing import Any, Literal
 from app.context.plan.log_rounds import LogTail
 from app.context.plan.outline import Boundary, SummaryRange, SummaryStyle
 from app.context.plan.policy import ContextPolicy
-from app.conversation.messages import Conversation, LogMessage, Summary
+from app.conversation.conversation_types import Conversation, LogMessage, Summary
 from app.store.contract import SUMMARY_LEASE_PREFIXES
-from app.upstream.provider import ClientKey
+from app.upstream.provider_contract import ClientKey
 
 CompactionOutcome = Literal["found", "made", "mechanical", "none"]
 

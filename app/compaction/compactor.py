@@ -24,10 +24,10 @@ from app.compaction.compaction_job import (
     build_summary_sources,
     sum_usages,
 )
-from app.compaction.summarizer.summarizer import SummaryGenerator
+from app.compaction.summarizer.summary_generator import SummaryGenerator
 from app.compaction.summary_maker import RangeResult, SummaryMaker
-from app.context.view.view_messages import ViewTokenCounter
-from app.conversation.messages import Summary
+from app.context.view.view_rendering import ViewTokenCounter
+from app.conversation.conversation_types import Summary
 from app.observability.metric_families import COMPACTION_SECONDS, COMPACTIONS
 from app.observability.metrics import NO_METRICS, Metrics
 from app.store.contract import Store

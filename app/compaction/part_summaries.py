@@ -20,7 +20,7 @@ from app.compaction.compaction_job import CompactionJob, SummarySource
 from app.compaction.summarizer.range_parts import MAX_PARTS, compute_part_limit
 from app.compaction.summarizer.transcript import SPEAKER_LINE_TOKENS
 from app.context.plan.log_rounds import MIN_STRETCH_FILL_SHARE, LogTail, Round
-from app.conversation.messages import LogMessage, Summary
+from app.conversation.conversation_types import LogMessage, Summary
 from app.errors import StoreUnavailable
 from app.store.contract import Lease, LeaseLost, Store
 

@@ -15,11 +15,11 @@ from app.compaction.acceptance.mechanical_summary import MECHANICAL_VERSION, bui
 from app.compaction.compaction_job import CompactionJob, CompactionOutcome, SummarySource
 from app.compaction.part_summaries import LogPartSummaries
 from app.compaction.summarizer.prompts import PromptVariant, compute_prompt_version
-from app.compaction.summarizer.summarizer import SummaryGenerator
+from app.compaction.summarizer.summary_generator import SummaryGenerator
 from app.compaction.summarizer.summary_request import GeneratedSummary, NoUsableSummary, SummaryRequest
 from app.context.plan.budget import compute_summary_token_limit
-from app.context.view.view_messages import ViewTokenCounter, count_empty_summary_tokens, count_summary_section_tokens
-from app.conversation.messages import Conversation, Summary
+from app.context.view.view_rendering import ViewTokenCounter, count_empty_summary_tokens, count_summary_section_tokens
+from app.conversation.conversation_types import Conversation, Summary
 from app.errors import ConversationBusy, GatewayError, StoreUnavailable, UpstreamRefused, UpstreamUnavailable
 from app.store.contract import Lease, LeaseLost, Store
 from app.store.leases import LeaseKeeper

@@ -29,7 +29,7 @@ from app.conversation.alignment_pairs import (
     order_indexes_by_calls,
 )
 from app.conversation.canonical_form import canonicalize_answer_text, canonicalize_message
-from app.conversation.messages import Message
+from app.conversation.conversation_types import Message
 
 __all__ = [
     "MIN_ANCHOR_TOKENS",

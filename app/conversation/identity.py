@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from app.conversation.canonical_form import canonicalize_message, canonicalize_skeleton_message, is_skeleton_message
-from app.conversation.messages import Message
+from app.conversation.conversation_types import Message
 
 __all__ = [
     "LinkPosition",

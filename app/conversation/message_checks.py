@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from app.conversation.conversation_types import Message
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
-from app.conversation.messages import Message
 from app.errors import InvalidRequest
 
 MESSAGE_ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import orjson
 
-from app.conversation.messages import Message
+from app.conversation.conversation_types import Message
 
 MAX_TERM_CHARS: Final = 64
 """Of a longer word only the beginning is indexed. That is enough to tell hashes apart, and base64 is not worth more."""

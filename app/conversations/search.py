@@ -15,8 +15,8 @@ from typing import Final
 
 import msgspec
 
-from app.context.quote.quote_message import extract_quotable_text
-from app.conversation.messages import Conversation, LogMessage
+from app.context.quote.quotation_message import extract_quotable_text
+from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.search_terms import extract_query_terms
 from app.errors import StoreUnavailable
 from app.pipeline.background_tasks import BackgroundTasks

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from app.conversation.messages import Conversation, LogMessage, Message, StoredCompletion, extract_text
-from app.conversations.items.items import DELETED
+from app.conversation.conversation_types import Conversation, LogMessage, Message, StoredCompletion, extract_text
+from app.conversations.items.item_building import DELETED
 from app.errors import CompletionNotFound, NotFound
 from app.pipeline.admission.answer_replay import build_stored_completion
 from app.pipeline.chat_request import Caller

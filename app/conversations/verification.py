@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from app.context.count.token_counter import TokenCounter
+from app.conversation.conversation_types import Conversation, LogMessage, Message
 from app.conversation.identity import (
     LinkPosition,
     compute_first_link,
@@ -19,8 +20,7 @@ from app.conversation.identity import (
     extract_family_root,
     iterate_link_positions,
 )
-from app.conversation.messages import Conversation, LogMessage, Message
-from app.conversations.items.items import DELETED
+from app.conversations.items.item_building import DELETED
 from app.errors import InvalidRequest, StoreUnreadable
 from app.store.database_scan import DatabaseScan, SummaryRow
 from app.store.encryption.sealed_fields import FieldSealer

@@ -14,8 +14,8 @@ import orjson
 from app.context.plan.outline import SummarizeMode
 from app.context.plan.policy import RecallMode
 from app.conversation.api_keys import SCOPES, Scope
+from app.conversation.conversation_types import Conversation
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
-from app.conversation.messages import Conversation
 from app.errors import InvalidRequest
 
 ContextMode = Literal["auto", "append", "resend", "stateless"]

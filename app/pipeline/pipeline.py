@@ -40,11 +40,11 @@ from app.pipeline.resolve.conversation_resolver import ConversationResolver
 from app.pipeline.resolve.held_leases import HeldLeases
 from app.pipeline.resolve.model_context import ModelContexts
 from app.pipeline.resolve.resolved_request import PendingWrite, mark_unstored
-from app.pipeline.respond.answer import Answer, StreamedAnswer
+from app.pipeline.respond.answer_types import Answer, StreamedAnswer
 from app.pipeline.respond.context_status import ContextReport, select_forwarded_headers
 from app.pipeline.respond.response_delivery import ResponseDelivery, build_context_report
 from app.pipeline.respond.stream_frames import CompactionProgressStream, render_error_frames
-from app.pipeline.respond.turn_metrics import log_and_trace_report
+from app.pipeline.respond.turn_telemetry import log_and_trace_report
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.pins import PinUpdater, check_request_pin_share
 from app.pipeline.view.quotations import QuotationBuilder

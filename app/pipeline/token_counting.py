@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from app.context.count.token_counter import PRIMING_TOKENS, TokenCounter, must_count_off_event_loop
-from app.conversation.messages import Message, count_message_bytes
+from app.conversation.conversation_types import Message, count_message_bytes
 from app.pipeline.chat_request import ChatRequest
 
 MAX_CACHED_INSTRUCTIONS: Final = 1024

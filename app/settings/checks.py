@@ -243,8 +243,10 @@ def _check_policy(path: SettingPath, policy: Policy, settings: Settings) -> Iter
     if policy.threshold_ratio >= max_threshold:
         yield (
             (*path, "threshold_ratio"),
-            f"expected less than {max_threshold:g}, "
-            f"which is what reserve_ratio {policy.reserve_ratio:g} leaves of the window",
+            (
+                f"expected less than {max_threshold:g}, "
+                f"which is what reserve_ratio {policy.reserve_ratio:g} leaves of the window"
+            ),
         )
     # A ratio at or above the threshold would trigger the next compaction with the first view after one.
     for name in ("buffer_max_ratio", "fold_ratio", "regrow_ratio"):

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
-from app.settings.key_tree import find_setting_type, list_child_keys, list_setting_paths
+from app.settings.settings_tree import find_setting_type, list_child_keys, list_setting_paths
 
 SettingPath = tuple[str | int, ...]
 """The place of a setting: keys and list positions, from the top of the settings."""

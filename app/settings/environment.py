@@ -12,7 +12,8 @@ from typing import Any
 import yaml
 
 from app.settings.configuration_errors import ConfigurationFault, SettingPath
-from app.settings.key_tree import (
+from app.settings.layers import SettingsLayer
+from app.settings.settings_tree import (
     ANY_NAME,
     find_child_type,
     find_setting_type,
@@ -21,7 +22,6 @@ from app.settings.key_tree import (
     list_child_keys,
     list_setting_paths,
 )
-from app.settings.layers import SettingsLayer
 from app.settings.yaml_file import parse_yaml_value
 
 VARIABLE_PREFIX = "CONCERTINA_"

@@ -26,9 +26,9 @@ from app.settings.configuration_errors import (
     is_misplaced_section,
 )
 from app.settings.environment import CLIENT_KEY_VARIABLE, CONFIG_VARIABLE, DEFAULTS_VARIABLE, read_environment
-from app.settings.key_tree import find_child_type, is_map_type, list_child_keys
 from app.settings.layers import SettingsLayer
 from app.settings.sections import Settings
+from app.settings.settings_tree import find_child_type, is_map_type, list_child_keys
 from app.settings.yaml_file import read_yaml_file
 
 

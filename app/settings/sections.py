@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, SecretStr, StringConstraints
 
 from app.settings.policies import POLICY_KINDS, SAME_MODEL, Policy, Stage, build_default_policies
-from app.settings.providers import EVERY_MODEL, Deployment, Encoding, Model, Price, Provider, Quirks, Retries
+from app.settings.providers_and_models import EVERY_MODEL, Deployment, Encoding, Model, Price, Provider, Quirks, Retries
 from app.settings.value_types import (
     HeaderName,
     HeaderValue,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 
 from app.simulator.question_answering import NOTED_PREFIX, UNKNOWN_ANSWER, PromptText
-from app.simulator.sentences import find_word_stems, split_sentences
+from app.simulator.sentence_splitting import find_word_stems, split_sentences
 
 DEFAULT_SUMMARY_TOKENS = 512
 MAX_SHARE_OF_TRANSCRIPT = 0.75

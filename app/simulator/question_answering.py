@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from app.simulator.sentences import Sentence, find_word_stems, split_sentences
+from app.simulator.sentence_splitting import Sentence, find_word_stems, split_sentences
 
 UNKNOWN_ANSWER = "I don't see that in my context."
 NOTED_PREFIX = "Noted:"

@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 import uvicorn
 
-from app.simulator.options import SimulatorOptions
+from app.simulator.options_and_faults import SimulatorOptions
 from app.simulator.simulated_model import PromptCounter
 from app.simulator.simulator import JSON_HEADERS, Simulator, SimulatorRequest, SimulatorResponse
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from app.conversation.messages import extract_text
+from app.conversation.conversation_types import extract_text
 from app.errors import InvalidRequest
 from app.simulator.context_window import build_error_body, build_error_if_overflow
 from app.simulator.extractive_summary import (
@@ -28,7 +28,7 @@ from app.simulator.question_answering import (
     is_question,
 )
 from app.simulator.request_schemas import check_chat_request
-from app.simulator.sentences import split_sentences
+from app.simulator.sentence_splitting import split_sentences
 from app.simulator.simulated_tool_calls import (
     build_schema_instance,
     ends_with_search_results,

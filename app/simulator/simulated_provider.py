@@ -7,11 +7,11 @@ from typing import Any
 
 from app.errors import UpstreamUnavailable
 from app.simulator.simulator import SimulatedDisconnect, Simulator, SimulatorRequest, SimulatorResponse
-from app.upstream.provider import ClientKeyRule, UpstreamRequest
+from app.upstream.provider_contract import ClientKeyRule, UpstreamRequest
 
 
 class SimulatedProvider:
-    """Implements `upstream.provider.UpstreamProvider` over a `Simulator`."""
+    """Implements `upstream.provider_contract.UpstreamProvider` over a `Simulator`."""
 
     def __init__(self, simulator: Simulator, name: str = "simulator") -> None:
         self.name = name
@@ -34,7 +34,7 @@ class SimulatedProvider:
 
 
 class SimulatedReply:
-    """Implements `upstream.provider.UpstreamReply`."""
+    """Implements `upstream.provider_contract.UpstreamReply`."""
 
     def __init__(self, response: SimulatorResponse) -> None:
         self.status = response.status

@@ -12,7 +12,7 @@ import orjson
 
 from app.errors import InvalidRequest
 from app.simulator.request_schemas import MAX_SCHEMA_NUMBER, check_json_schema
-from app.simulator.sentences import find_word_stems
+from app.simulator.sentence_splitting import find_word_stems
 
 MAX_SCHEMA_DEPTH = 12
 MAX_INSTANCE_CHARS = 100_000

@@ -18,7 +18,7 @@ from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_to
 from app.errors import GatewayError, InvalidRequest, MethodNotAllowed, ModelNotFound, NotFound
 from app.simulator.context_window import LISTED_MODELS, build_error_body, parse_window_from_name
 from app.simulator.openai_encoding import AnswerEnvelope, encode_completion, encode_stream_events
-from app.simulator.options import SimulatedFaults, SimulatorOptions, parse_faults_from_name
+from app.simulator.options_and_faults import SimulatedFaults, SimulatorOptions, parse_faults_from_name
 from app.simulator.request_schemas import check_embeddings_request
 from app.simulator.simulated_model import PromptCounter, SimulatedAnswer, answer_request
 

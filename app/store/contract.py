@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, Protocol
 import msgspec
 
 from app.conversation.api_keys import ApiKey
-from app.conversation.messages import (
+from app.conversation.conversation_types import (
     AnswerAnchor,
     ClientVersion,
     Conversation,

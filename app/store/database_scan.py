@@ -18,10 +18,11 @@ from typing import Any, Final, Protocol
 
 import asyncpg
 
-from app.conversation.messages import Conversation, LogMessage, Summary
+from app.conversation.conversation_types import Conversation, LogMessage, Summary
 from app.errors import StoreUnavailable
 from app.store.database_url import DatabaseLocation, parse_database_url
 from app.store.sql.dangling_rows import COUNT_STATEMENTS, DanglingRow, build_dangling_queries
+from app.store.sql.dialects import POSTGRES, SQLITE, SqlDialect
 from app.store.sql.rows import (
     CONVERSATION_COLUMNS,
     MESSAGE_COLUMNS,
@@ -30,8 +31,7 @@ from app.store.sql.rows import (
     decode_log_message,
     decode_summary,
 )
-from app.store.sql.schema import SCHEMA_VERSION
-from app.store.sql.transactions import POSTGRES, SQLITE, SqlDialect
+from app.store.sql.schema_version import SCHEMA_VERSION
 
 BATCH_ROWS: Final = 200
 """Rows that are in memory at a time."""

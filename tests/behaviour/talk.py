@@ -16,7 +16,7 @@ import pytest
 
 from app.api.edge.auth import build_open_caller
 from app.context.count.token_counter import TokenCounter
-from app.conversation.messages import Conversation, Message, Summary, extract_text
+from app.conversation.conversation_types import Conversation, Message, Summary, extract_text
 from app.pipeline.token_counting import MessageCounter
 from app.store.contract import Store
 from app.store.memory.backend import MemoryStore

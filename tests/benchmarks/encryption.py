@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from app.conversation.messages import Conversation, LogMessage
+from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.search_terms import extract_terms
 from app.store.contract import LogAppend, Store
 from app.store.encryption.cipher import Cipher

@@ -26,8 +26,8 @@ from msgspec import structs
 from rich.console import Console
 from rich.table import Table
 
+from app.conversation.conversation_types import Conversation, LogMessage, Message, Summary
 from app.conversation.identity import LinkPosition, compute_start_position, iterate_link_positions
-from app.conversation.messages import Conversation, LogMessage, Message, Summary
 from app.store.contract import ConversationQuery, LogAppend, Store
 from app.store.store_factory import create_store
 from tests.benchmarks.messages import words

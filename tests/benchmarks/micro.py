@@ -35,8 +35,8 @@ from app.context.plan.budget import compute_budget
 from app.context.plan.outline import Outline
 from app.context.plan.planner import plan_view
 from app.context.plan.policy import ContextPolicy
+from app.conversation.conversation_types import Message, Summary
 from app.conversation.identity import compute_prefix_digests, compute_start_position, iterate_link_positions
-from app.conversation.messages import Message, Summary
 from app.observability.metrics import Metrics, TurnFacts
 from app.observability.prometheus import PrometheusExposition
 from app.observability.tracing import NoTracing
@@ -45,7 +45,7 @@ from app.store.measured_store import measure_store
 from app.store.memory.backend import MemoryStore
 from app.upstream.protocols.sse import DONE_DATA, SseDecoder
 from app.upstream.protocols.stream_collector import StreamCollector
-from app.upstream.provider import ModelDeployment, TokenPrice
+from app.upstream.provider_contract import ModelDeployment, TokenPrice
 from app.upstream.routing.prices import compute_cost_usd, find_price
 from tests.benchmarks.messages import History, words
 from tests.benchmarks.processes import ROOT

@@ -28,7 +28,7 @@ from app.assembly import engine
 from app.main import create_app
 from app.observability.log import configure_logging
 from app.settings import load_settings
-from app.upstream.provider import ClientKeyRule, UpstreamReply, UpstreamRequest
+from app.upstream.provider_contract import ClientKeyRule, UpstreamReply, UpstreamRequest
 from migrations import run as migrations
 from tests.benchmarks.messages import words
 from tests.live import DONE, chunk, completion, usage_chunk
@@ -61,7 +61,7 @@ class Cost:
 
 
 class _Answer:
-    """Implements `upstream.provider.Reply`."""
+    """Implements `upstream.provider_contract.Reply`."""
 
     status = 200
 
@@ -88,7 +88,7 @@ class _Answer:
 
 
 class _Provider:
-    """Implements `upstream.provider.Provider`."""
+    """Implements `upstream.provider_contract.Provider`."""
 
     name = "p"
     client_key_rule: ClientKeyRule = "never"

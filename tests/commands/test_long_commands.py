@@ -18,7 +18,7 @@ import pytest
 from app.__main__ import main
 from app.conversations.erase.retention_sweeper import RetentionSweeper
 from app.conversations.transfer.conversation_import import ImportedLogWriter
-from app.conversations.transfer.export import ConversationExporter
+from app.conversations.transfer.message_export import ConversationExporter
 from app.store.database_url import parse_database_url
 from app.store.encryption.reencryption import Reencryption
 from migrations import run as migrations
@@ -97,7 +97,7 @@ def test_an_interrupted_export_leaves_whole_files_and_says_how_to_go_on(
             interrupt()
             await asyncio.sleep(60)
 
-    monkeypatch.setattr(ConversationExporter, "stream_lines", interrupted)
+    monkeypatch.setattr(ConversationExporter, "stream_message_lines", interrupted)
     out = tmp_path / "out"
     assert main(["export", "--out", str(out)]) == INTERRUPTED
     assert [file.name for file in out.iterdir()] == [f"{kept[0]}.jsonl"]
@@ -140,7 +140,7 @@ def test_an_interrupted_purge_says_what_is_gone(
     kept: list[str], database: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        RetentionSweeper, "erase_conversation", interrupting_after(1, RetentionSweeper.erase_unless_in_use)
+        RetentionSweeper, "erase_unless_in_use", interrupting_after(1, RetentionSweeper.erase_unless_in_use)
     )
     assert main(["purge", "--older-than", "0m"]) == INTERRUPTED
     assert "interrupted. 1 conversation erased, 0 in use and left; the others" in capsys.readouterr().err

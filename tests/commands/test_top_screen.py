@@ -20,8 +20,8 @@ from app.commands.top_screen.number_format import (
     format_uptime,
     make_printable,
 )
+from app.commands.top_screen.overview_screen import OverviewScreen, OverviewSnapshot
 from app.commands.top_screen.rates import RATE_WINDOW_SECONDS, TotalRates, compute_increments, downsample_last_hour
-from app.commands.top_screen.screen import OverviewScreen, OverviewSnapshot
 from tests.commands.overviews import fresh_overview, overview
 
 ADDRESS = "http://127.0.0.1:8000"

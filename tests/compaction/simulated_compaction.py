@@ -14,19 +14,19 @@ import orjson
 
 from app.compaction.compaction_job import CompactionJob
 from app.compaction.compactor import Compactor
-from app.compaction.summarizer.summarizer import SummaryGenerator
+from app.compaction.summarizer.summary_generator import SummaryGenerator
 from app.context.plan.log_rounds import LogTail
 from app.context.plan.outline import SummaryRange
 from app.context.plan.policy import ContextPolicy
+from app.conversation.conversation_types import LogMessage, Message, Summary
 from app.conversation.identity import compute_start_position, iterate_link_positions
-from app.conversation.messages import LogMessage, Message, Summary
 from app.errors import ConversationBusy, StoreUnavailable
-from app.simulator.options import SimulatorOptions
+from app.simulator.options_and_faults import SimulatorOptions
 from app.simulator.simulated_provider import SimulatedProvider
 from app.simulator.simulator import Simulator
 from app.store.contract import Lease, LeaseLost, Store
 from app.store.leases import LeaseKeeper
-from app.upstream.provider import (
+from app.upstream.provider_contract import (
     ClientKey,
     ClientKeyRule,
     ContextWindow,

@@ -10,9 +10,9 @@ from app.compaction.acceptance.values_appendix import strip_appendix
 from app.compaction.summarizer.prompts import PROMPT_VERSION
 from app.context.plan.outline import SummaryRange
 from app.context.plan.policy import ContextPolicy, SummarizerPolicy
-from app.context.view.view_messages import count_summary_section_tokens
+from app.context.view.view_rendering import count_summary_section_tokens
 from app.conversation.identity import compute_start_position
-from app.simulator.options import SimulatedFaults, SimulatorOptions
+from app.simulator.options_and_faults import SimulatedFaults, SimulatorOptions
 from tests.compaction.simulated_compaction import COUNT, TENANT, Scene, job_for, log_of, talk
 
 

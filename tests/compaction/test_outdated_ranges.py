@@ -16,7 +16,7 @@ from app.compaction.compaction_job import CompactionJob, CompactionResult, build
 from app.compaction.compactor import Compactor
 from app.compaction.summary_maker import DELETED_PARTS
 from app.context.plan.outline import SummaryRange
-from app.conversation.messages import Conversation, LogMessage, Message, Summary
+from app.conversation.conversation_types import Conversation, LogMessage, Message, Summary
 from app.store.contract import LogAppend
 from app.store.leases import LeaseKeeper
 from app.store.memory.backend import MemoryStore

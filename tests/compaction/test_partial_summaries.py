@@ -7,7 +7,7 @@ import re
 from app.context.plan.outline import SummaryRange
 from app.context.plan.policy import ContextPolicy
 from app.context.plan.summary_chain import find_chain_and_folds
-from app.conversation.messages import Summary
+from app.conversation.conversation_types import Summary
 from tests.compaction.simulated_compaction import Body, Scene, job_for, log_of, saying, talk
 
 CHECKPOINT = ContextPolicy(name="checkpoint", kind="checkpoint")

@@ -10,8 +10,8 @@ from app.compaction.compaction_job import CompactionJob
 from app.context.plan.log_rounds import LogTail
 from app.context.plan.outline import SummaryRange
 from app.context.plan.policy import ContextPolicy, SummarizerPolicy
+from app.conversation.conversation_types import LogMessage, Summary
 from app.conversation.identity import compute_start_position
-from app.conversation.messages import LogMessage, Summary
 from tests.compaction.simulated_compaction import TENANT, Scene, job_for, log_of, saying, talk
 
 GOOD = "Colleague lockers were discussed at length."

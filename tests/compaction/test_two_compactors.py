@@ -8,13 +8,13 @@ from itertools import count
 
 from app.compaction.compaction_job import CompactionJob
 from app.compaction.compactor import Compactor
-from app.compaction.summarizer.summarizer import SummaryGenerator
+from app.compaction.summarizer.summary_generator import SummaryGenerator
 from app.context.count.token_counter import TokenCounter, find_encoding_name, load_tokenizer
 from app.context.plan.log_rounds import LogTail
 from app.context.plan.outline import SummaryRange
 from app.context.plan.policy import ContextPolicy
 from app.conversation.identity import compute_family_root, compute_start_position
-from app.simulator.options import SimulatorOptions
+from app.simulator.options_and_faults import SimulatorOptions
 from app.simulator.simulated_provider import SimulatedProvider
 from app.simulator.simulator import Simulator
 from app.store.leases import LeaseKeeper

@@ -11,7 +11,7 @@ from app.context.plan.outline import Plan
 from app.context.view.message_edits import render_edited_message
 from app.context.view.message_fate import SHOWN_KINDS, compute_message_fates
 from app.context.view.message_origins import compute_message_origins
-from app.context.view.view_messages import render_dropped_notice
+from app.context.view.view_rendering import render_dropped_notice
 from tests.context.planned_conversation import COUNT, INSTRUCTIONS, Body, World, calls_of
 
 NOTICE_TOKENS = COUNT.count_message({"role": "user", "content": render_dropped_notice(1_000)})

@@ -19,8 +19,8 @@ from app.context.plan.planner import plan_view
 from app.context.plan.policy import ContextPolicy
 from app.context.plan.summary_chain import find_chain_and_folds
 from app.context.view.message_edits import render_edited_message
-from app.context.view.view_messages import count_summary_message_tokens, count_summary_section_tokens, render_view
-from app.conversation.messages import LogMessage, Message, Summary, extract_text
+from app.context.view.view_rendering import count_summary_message_tokens, count_summary_section_tokens, render_view
+from app.conversation.conversation_types import LogMessage, Message, Summary, extract_text
 
 PIECE = re.compile(r"\w{1,5}|[^\w\s]|\s+")
 IMAGE_TOKENS = 85

@@ -21,7 +21,7 @@ from app.conversation.alignment import (
     proves_same_conversation,
     record_first_seqs,
 )
-from app.conversation.messages import Message
+from app.conversation.conversation_types import Message
 
 Body = dict[str, Any]
 

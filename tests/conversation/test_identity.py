@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.conversation.conversation_types import Message
 from app.conversation.identity import (
     PrefixCache,
     canonicalize_message,
@@ -28,7 +29,6 @@ from app.conversation.identity import (
     iterate_link_positions,
     make_conversation_id,
 )
-from app.conversation.messages import Message
 
 Body = dict[str, Any]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import orjson
 import pytest
 
+from app.conversation.conversation_types import Message
 from app.conversation.identity import compute_start_position, iterate_link_positions
 from app.conversation.json_depth import MAX_JSON_DEPTH, is_too_deep, may_be_too_deep
 from app.conversation.message_checks import check_messages
-from app.conversation.messages import Message
 from app.conversation.search_terms import extract_message_terms
 from app.errors import InvalidRequest
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.conversation.messages import Message
+from app.conversation.conversation_types import Message
 from app.conversation.search_terms import (
     MAX_MESSAGE_CHARS,
     MAX_QUERY_TERMS,

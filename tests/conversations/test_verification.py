@@ -20,7 +20,7 @@ from app.__main__ import main
 from app.api.edge.auth import build_open_caller
 from app.context.count.token_counter import load_token_counter
 from app.conversations.verification import DatabaseVerifier, VerificationReport
-from app.simulator.options import SimulatorOptions
+from app.simulator.options_and_faults import SimulatorOptions
 from app.simulator.server import SimulatorApp
 from app.simulator.simulator import Simulator
 from app.store.database_scan import open_database_scan

@@ -15,8 +15,8 @@ import yaml
 from pydantic import BaseModel
 
 from app.settings import Settings, load_settings
-from app.settings.key_tree import list_setting_paths
 from app.settings.sections import Model, Provider
+from app.settings.settings_tree import list_setting_paths
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = (ROOT / "docs/configuration.md").read_text()

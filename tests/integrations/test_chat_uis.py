@@ -10,7 +10,7 @@ import yaml
 
 from app.__main__ import main
 from app.settings.environment import variable_name
-from app.settings.key_tree import list_setting_paths
+from app.settings.settings_tree import list_setting_paths
 from tests.integrations.pages import ROOT, Page
 from tests.live import ScriptedUpstream
 from tests.shared_data import FOLDER, recorded

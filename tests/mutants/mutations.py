@@ -73,7 +73,7 @@ STORE: Final = (
     ),
     Mutation(
         "joined-appends-without-fence",
-        "app/store/sqlite/appends.py",
+        "app/store/sqlite/append_batching.py",
         "            require_lease(connection, write.fence, now)",
         "            pass",
         (
@@ -115,7 +115,7 @@ STORE: Final = (
     ),
     Mutation(
         "version-of-erased",
-        "app/store/shared_redaction.py",
+        "app/store/redaction_effects.py",
         "if not any(one.seq <= seq < one.to_seq for seq in redacted)]",
         "if not any(one.seq < seq < one.to_seq for seq in redacted)]",
         (
@@ -125,7 +125,7 @@ STORE: Final = (
     ),
     Mutation(
         "summary-of-erased",
-        "app/store/shared_redaction.py",
+        "app/store/redaction_effects.py",
         "return any(summary.from_seq <= change.seq < summary.to_seq for change in changes)",
         "return any(summary.from_seq < change.seq < summary.to_seq for change in changes)",
         ("tests/store/test_redaction.py::test_chunks_that_cover_the_message_go_and_those_behind_it_move[memory]",),
@@ -133,7 +133,7 @@ STORE: Final = (
     ),
     Mutation(
         "precompaction-of-erased",
-        "app/store/sql/erasure_transactions.py",
+        "app/store/sql/conversation_transactions.py",
         "    for prefix in SUMMARY_LEASE_PREFIXES:",
         "    for prefix in ():",
         (f"{GUARDS}::test_leases_of_summaries_end_with_an_erasure_and_those_of_other_families_stay[sqlite]",),
@@ -141,7 +141,7 @@ STORE: Final = (
     ),
     Mutation(
         "index-of-erased",
-        "app/store/sqlite/search_index.py",
+        "app/store/sqlite/term_index.py",
         "if entry.seq not in redacted and terms:",
         "if terms:",
         (f"{GUARDS}::test_what_was_erased_while_it_was_to_be_indexed_is_not_found[sqlite]",),
@@ -391,7 +391,7 @@ CONTEXT: Final = (
     ),
     Mutation(
         "newest-message",
-        "app/context/stages/drop_rounds.py",
+        "app/context/stages/drop_rounds_and_summaries.py",
         "if request is None or entry.seq != request.seq]",
         "if request is None or entry.seq != -1]",
         (f"{STAGES}::test_an_even_share_leaves_at_least_200_characters_and_the_request_whole",),
@@ -407,7 +407,7 @@ CONTEXT: Final = (
     ),
     Mutation(
         "missing-result",
-        "app/context/view/missing_results.py",
+        "app/context/view/missing_tool_results.py",
         "if len(results) >= len(asking.tool_calls) or",
         "if results or",
         ("tests/context/view/test_missing_results.py::test_a_call_without_a_result_gets_one_behind_the_others",),
@@ -439,7 +439,7 @@ CONTEXT: Final = (
     ),
     Mutation(
         "fence-of-summaries",
-        "app/context/view/view_messages.py",
+        "app/context/view/view_rendering.py",
         'inner = _FENCE_IN_TEXT.sub("&lt;", text.strip())',
         "inner = text.strip()",
         ("tests/context/view/test_view_messages.py::test_a_summary_cannot_close_its_own_fence",),
@@ -457,7 +457,7 @@ CONTEXT: Final = (
     ),
     Mutation(
         "status-of-mechanical",
-        "app/context/stages/view_shortener.py",
+        "app/context/stages/shortening_planner.py",
         'if changed or (summaries and all(chunk.kind == "mechanical" for chunk in summaries)):',
         "if changed:",
         (f"{PLAN}::test_mechanical_summaries_alone_make_a_view_trimmed",),
@@ -493,7 +493,7 @@ EDGE: Final = (
     ),
     Mutation(
         "client-key-shown",
-        "app/upstream/provider.py",
+        "app/upstream/provider_contract.py",
         '(rule == "if_meant" and provider.name == self.intended_provider)',
         'rule == "if_meant"',
         ("tests/security/test_client_keys.py::test_a_clients_key_stays_with_the_first_provider_of_its_model",),

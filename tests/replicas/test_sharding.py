@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 from sqlalchemy import UniqueConstraint
 
-from app.conversation.messages import StoredCompletion
+from app.conversation.conversation_types import StoredCompletion
 from app.store.contract import CompletionQuery, ConversationQuery, LogAppend
 from app.store.postgres.backend import PostgresStore
 from app.store.sql.tables import is_table_in_dialect, metadata

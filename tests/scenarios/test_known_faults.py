@@ -17,7 +17,7 @@ import pytest
 
 from app.context.count.token_counter import TokenCounter
 from app.context.count.tokenizers import TiktokenTokenizer, load_tokenizer
-from app.simulator.options import SimulatorOptions
+from app.simulator.options_and_faults import SimulatorOptions
 from app.simulator.server import SimulatorApp
 from app.simulator.simulator import Simulator
 from tests.live import gateway, serving

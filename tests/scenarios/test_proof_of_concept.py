@@ -21,7 +21,7 @@ import pytest
 from app.context.count.token_counter import TokenCounter
 from app.context.count.tokenizers import load_tokenizer
 from app.context.count.vocabulary import find_encoding_name
-from app.simulator.options import SimulatorOptions
+from app.simulator.options_and_faults import SimulatorOptions
 from app.simulator.server import SimulatorApp
 from app.simulator.simulator import Simulator
 from demo.script import SYSTEM, TOPICS, Turn, conversation

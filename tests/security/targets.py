@@ -20,24 +20,24 @@ from app.compaction.summarizer.transcript import build_transcript
 from app.context.count.image_tokens import count_image_tokens
 from app.context.count.token_counter import TokenCounter
 from app.conversation.canonical_form import canonicalize_message
+from app.conversation.conversation_types import LogMessage, Message
 from app.conversation.identity import compute_start_position, is_valid_conversation_id, iterate_link_positions
 from app.conversation.message_checks import check_messages
-from app.conversation.messages import LogMessage, Message
 from app.conversation.search_terms import extract_message_terms, extract_searchable_text
 from app.conversations.history.readable_log import build_message_row
+from app.conversations.items.item_building import build_items, parse_item_id
 from app.conversations.items.item_parser import parse_items
-from app.conversations.items.items import build_items, parse_item_id
-from app.conversations.transfer.formats import format_detection
+from app.conversations.transfer.formats import import_file_parser
 from app.errors import GatewayError, InvalidRequest, UpstreamUnavailable
-from app.pipeline.call.upstream_body import build_upstream_body
+from app.pipeline.call.upstream_request_body import build_upstream_body
 from app.pipeline.chat_request import Caller
 from app.pipeline.respond.stream_frames import DONE_FRAME, CompactionProgressStream, render_error_frames
 from app.upstream.http.decompression import STEP_OUTPUT_BYTES, Decompressor
-from app.upstream.protocols.openai import OpenAIProvider
+from app.upstream.protocols.openai_provider import OpenAIProvider
 from app.upstream.protocols.overflow_detection import detect_overflow
 from app.upstream.protocols.sse import SseDecoder, SseEvent
 from app.upstream.protocols.stream_collector import StreamCollector
-from app.upstream.provider import ModelDeployment, ProviderQuirks, UpstreamRequest
+from app.upstream.provider_contract import ModelDeployment, ProviderQuirks, UpstreamRequest
 from tests.pipeline.respond.test_stream_relay import relayed
 from tests.upstream.http.test_http1_properties import answered
 
@@ -211,9 +211,9 @@ def head(data: bytes) -> None:
 
 def imported(data: bytes) -> None:
     """A file of conversations, of whichever format it may be."""
-    for wanted in format_detection.FORMATS:
+    for wanted in import_file_parser.FORMATS:
         try:
-            found = format_detection.parse_import_file(data, wanted)
+            found = import_file_parser.parse_import_file(data, wanted)
             for conversation in found:
                 for one in conversation.messages:
                     _look_at(one.message.raw)

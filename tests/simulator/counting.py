@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from app.conversation.messages import extract_text
+from app.conversation.conversation_types import extract_text
 
 
 class RoughCounter:

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from app.simulator.options import SimulatorOptions
+from app.simulator.options_and_faults import SimulatorOptions
 from app.simulator.simulator import Simulator, SimulatorRequest
 from app.simulator.tool_pairing import find_tool_pairing_fault
 from tests.simulator.counting import RoughCounter

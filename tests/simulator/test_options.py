@@ -4,7 +4,7 @@ import pytest
 
 from app.errors import InvalidRequest
 from app.simulator.context_window import parse_window_from_name
-from app.simulator.options import SimulatedFaults, parse_faults_from_name
+from app.simulator.options_and_faults import SimulatedFaults, parse_faults_from_name
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import orjson
 import pytest
 
 from app.errors import UpstreamUnavailable
-from app.simulator.options import SimulatedFaults, SimulatorOptions
+from app.simulator.options_and_faults import SimulatedFaults, SimulatorOptions
 from app.simulator.simulated_provider import SimulatedProvider, SimulatedReply
 from app.simulator.simulator import Simulator
-from app.upstream.provider import UpstreamProvider, UpstreamReply, UpstreamRequest
+from app.upstream.provider_contract import UpstreamProvider, UpstreamReply, UpstreamRequest
 from tests.simulator.counting import RoughCounter
 
 

@@ -10,7 +10,7 @@ import openai
 import pytest
 import uvicorn
 
-from app.simulator.options import SimulatorOptions
+from app.simulator.options_and_faults import SimulatorOptions
 from app.simulator.server import AnnouncingServer, SimulatorApp
 from app.simulator.simulator import Simulator
 from tests.simulator.counting import RoughCounter

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 from msgspec.structs import replace
 
+from app.conversation.conversation_types import Conversation, LogMessage, Message, Summary
 from app.conversation.identity import (
     LinkPosition,
     compute_family_root,
@@ -17,7 +18,6 @@ from app.conversation.identity import (
     iterate_link_positions,
     make_conversation_id,
 )
-from app.conversation.messages import Conversation, LogMessage, Message, Summary
 from app.store.contract import Lease, LogAppend, Store
 
 NOON = datetime(2026, 11, 21, 12, 0, 0, 250_000, tzinfo=UTC)

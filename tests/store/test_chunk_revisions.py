@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from app.conversation.messages import Conversation, LogMessage, Summary
+from app.conversation.conversation_types import Conversation, LogMessage, Summary
 from app.store.contract import Store, WriteConflict
 from tests.store.example_logs import NOON, begin, branch_off, chunk_over, fresh_tenant, lease_on, links
 

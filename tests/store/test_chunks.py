@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from app.conversation.messages import SummaryKind
+from app.conversation.conversation_types import SummaryKind
 from app.store.contract import LeaseLost, Store
 from tests.store.example_logs import (
     begin,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from app.conversation.conversation_types import AnswerAnchor, ClientVersion, Conversation, LogMessage
 from app.conversation.identity import compute_anchor_digest
-from app.conversation.messages import AnswerAnchor, ClientVersion, Conversation, LogMessage
 from app.store.contract import MAX_ANCHORS, Lease, LeaseLost, LogAppend, Store, WriteConflict
 from tests.store.example_logs import begin, branch_of, fresh_tenant, grown, log_of
 from tests.store.test_redaction import fresh, overwritten

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 import pytest
 from msgspec.structs import replace
 
+from app.conversation.conversation_types import LogMessage, Message
 from app.conversation.identity import make_conversation_id
-from app.conversation.messages import LogMessage, Message
 from app.store.contract import LogAppend, Store, WriteConflict
 from tests.store.example_logs import (
     NOON,

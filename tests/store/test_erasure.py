@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from app.conversation.messages import Conversation, LogMessage, Summary
+from app.conversation.conversation_types import Conversation, LogMessage, Summary
 from app.store.contract import Store, WriteConflict
 from app.store.lineage import ErasurePlan, plan_erasure
 from app.store.memory.backend import MemoryStore

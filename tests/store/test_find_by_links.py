@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from app.conversation.messages import LogMessage
+from app.conversation.conversation_types import LogMessage
 from app.store.contract import MAX_LINK_MATCHES, LinkMatch, Store
 from tests.store.example_logs import (
     Clock,

@@ -12,10 +12,10 @@ import pytest
 
 from app.context.count.token_counter import TokenCounter
 from app.context.count.tokenizers import load_tokenizer
-from app.conversation.messages import StoredCompletion
+from app.conversation.conversation_types import StoredCompletion
 from app.conversations.stored_completions import StoredCompletions
 from app.conversations.transfer.conversation_import import ConversationImporter
-from app.conversations.transfer.export import ConversationExporter
+from app.conversations.transfer.message_export import ConversationExporter
 from app.errors import NotFound
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import Caller

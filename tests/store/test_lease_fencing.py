@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from app.conversation.messages import Message
+from app.conversation.conversation_types import Message
 from app.store.contract import Lease, LeaseLost, LogAppend, Store, WriteConflict
 from tests.store.example_logs import begin, branch_of, chunk_over, fresh_tenant, grown, lease_on, log_of
 

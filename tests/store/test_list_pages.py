@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from app.conversation.messages import Conversation, StoredCompletion
+from app.conversation.conversation_types import Conversation, StoredCompletion
 from app.store.contract import CompletionQuery, ConversationQuery, Store
 from app.store.memory.backend import MemoryStore
-from app.store.sql import list_pages
-from app.store.sql.transactions import SQLITE
+from app.store.sql import page_queries
+from app.store.sql.dialects import SQLITE
 from tests.store.example_logs import NOON, Clock, begin, branch_off, fresh_tenant, go_on
 
 CHAT = ["user hi", "assistant hello"]
@@ -258,7 +258,7 @@ async def test_a_family_is_listed_by_itself(store: Store) -> None:
 
 
 def test_a_family_is_found_by_its_root_however_many_conversations_there_are(sqlite_url: str) -> None:
-    sql, arguments = list_pages.build_conversations_query(
+    sql, arguments = page_queries.build_conversations_query(
         SQLITE, "t", ConversationQuery(limit=10, ancestor_id=f"conv_{'a' * 48}")
     )
     with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as connection:

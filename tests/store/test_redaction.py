@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from app.conversation.messages import Conversation, LogMessage, Message
+from app.conversation.conversation_types import Conversation, LogMessage, Message
 from app.conversation.search_terms import extract_terms
 from app.store.contract import LogAppend, Store, WriteConflict
 from tests.store.example_logs import (

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from app.conversation.messages import Conversation, LogMessage
+from app.conversation.conversation_types import Conversation, LogMessage
 from app.store.contract import Store
 from app.store.postgres.backend import PostgresStore
 from app.store.sqlite.backend import SqliteStore

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from app.conversation.messages import Conversation, LogMessage, Message, StoredCompletion
+from app.conversation.conversation_types import Conversation, LogMessage, Message, StoredCompletion
 from app.conversation.search_terms import extract_terms
 from app.store.contract import CompletionQuery, ConversationQuery, Lease, LeaseLost, LogAppend, Store, WriteConflict
 from tests.store.example_logs import (

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar, cast
 import httpx
 import pytest
 
-from app.conversation.messages import Conversation, Summary
+from app.conversation.conversation_types import Conversation, Summary
 from app.store.contract import ConversationQuery
 from app.store.memory.backend import MemoryStore
 from tests.live import Reply, ScriptedUpstream, completion, gateway, serving, stream

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from app.upstream.provider import ClientKeyRule, UpstreamReply, UpstreamRequest
+from app.upstream.provider_contract import ClientKeyRule, UpstreamReply, UpstreamRequest
 from app.upstream.routing.router import BufferedReply
 
 

@@ -29,8 +29,8 @@ from app.api.resource_schemas import (
     build_list_page,
     parse_metadata_filter,
 )
+from app.conversation.conversation_types import Conversation, HistoryMode
 from app.conversation.identity import ID_PATTERN
-from app.conversation.messages import Conversation, HistoryMode
 from app.conversations.history.conversation_history import ConversationHistory
 from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.items.item_writer import ItemWriter

@@ -19,7 +19,7 @@ from app.api.resource_schemas import (
 )
 from app.conversations.history.conversation_history import ConversationHistory
 from app.conversations.history.conversation_records import ConversationRecords
-from app.conversations.items.items import find_message_item_id
+from app.conversations.items.item_building import find_message_item_id
 from app.conversations.search import ConversationSearch, MessageHit, SearchResult, build_search_excerpt
 from app.pipeline.chat_request import Caller
 

@@ -21,7 +21,7 @@ from app.api.edge.browser_origins import BrowserOriginCheck
 from app.api.edge.request_body import read_headers
 from app.conversation.api_keys import END_USER_SEPARATOR, SCOPES, ApiKey, Scope, hash_api_key
 from app.errors import InsufficientPermissions, InvalidApiKey, InvalidRequest
-from app.pipeline.call.upstream_body import encode_fields
+from app.pipeline.call.upstream_request_body import encode_fields
 from app.pipeline.chat_request import Caller, ChatRequest
 from app.store.contract import ConversationQuery, Store
 

@@ -272,7 +272,8 @@ class ClientConnection(HttpToolsProtocol):
         quoted_codings = codings.decode("latin-1")[:MAX_SHOWN_CHARS]
         self._send_refusal(
             InvalidRequest(
-                f"The header Transfer-Encoding is {quoted_codings!r}; it must be `chunked`, and HTTP/1.0 has none.",
+                f"The header Transfer-Encoding is {quoted_codings!r}; "
+                "it must be `chunked` alone, and HTTP/1.0 has none.",
                 hint="Send the body as it is, with Content-Length or in chunks.",
             ),
             None,

@@ -21,8 +21,8 @@ from app.context.stages.tool_round_text import (
     render_tool_call_lines,
     truncate_to_one_line,
 )
-from app.context.view.view_messages import ViewTokenCounter, count_summary_section_tokens
-from app.conversation.messages import LogMessage, Message, Summary
+from app.context.view.view_rendering import ViewTokenCounter, count_summary_section_tokens
+from app.conversation.conversation_types import LogMessage, Message, Summary
 
 MECHANICAL_VERSION = "mechanical-2"
 

@@ -16,8 +16,8 @@ from app.compaction.acceptance.values_appendix import (
 )
 from app.compaction.summarizer.summary_request import NoUsableSummary, SummaryRequest
 from app.compaction.summarizer.transcript import CountTokens, strip_reasoning
-from app.context.view.view_messages import ViewTokenCounter
-from app.conversation.messages import extract_text
+from app.context.view.view_rendering import ViewTokenCounter
+from app.conversation.conversation_types import extract_text
 from app.errors import UpstreamUnavailable
 
 POOR_WORTH_SHARE = 0.25

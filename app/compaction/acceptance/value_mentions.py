@@ -15,7 +15,7 @@ import orjson
 
 from app.compaction.summarizer.transcript import render_message_text
 from app.context.stages.tool_round_text import read_tool_call
-from app.conversation.messages import LogMessage
+from app.conversation.conversation_types import LogMessage
 
 MentionSource = Literal["user", "argument", "assistant", "result", "kept"]
 

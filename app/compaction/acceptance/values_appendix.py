@@ -10,7 +10,7 @@ import orjson
 
 from app.compaction.acceptance.value_mentions import MentionCollector, MentionSource, ValueMention, find_values
 from app.compaction.summarizer.transcript import CountTokens
-from app.conversation.messages import LogMessage, Summary
+from app.conversation.conversation_types import LogMessage, Summary
 
 HEADINGS: dict[MentionSource, str] = {"kept": "Values mentioned: ", "result": "Seen in results: "}
 """The headings of an appendix's lines: important values, and others, most of which one tool result mentioned once."""

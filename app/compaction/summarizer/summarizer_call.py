@@ -12,10 +12,10 @@ from app.compaction.summarizer.summarizer_request_body import CallBudget, Summar
 from app.compaction.summarizer.summary_request import SummaryRequest
 from app.context.count.provider_usage import read_output_tokens, read_prompt_usage
 from app.context.count.token_counter import choose_token_counter_name
-from app.context.view.view_messages import ViewTokenCounter
+from app.context.view.view_rendering import ViewTokenCounter
 from app.errors import UpstreamRefused, UpstreamUnavailable
 from app.observability.metrics import NO_METRICS, Metrics, SummaryFacts
-from app.upstream.provider import ClientKey, ContextWindow, ModelDeployment, RouteTarget
+from app.upstream.provider_contract import ClientKey, ContextWindow, ModelDeployment, RouteTarget
 from app.upstream.routing.prices import compute_cost_usd, find_price
 from app.upstream.routing.router import Router
 

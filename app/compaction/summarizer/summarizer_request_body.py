@@ -18,8 +18,8 @@ from app.compaction.summarizer.summary_request import NoUsableSummary
 from app.compaction.summarizer.transcript import TranscriptEntry, render_fenced_transcript
 from app.context.plan.budget import compute_summary_token_limit
 from app.context.plan.policy import ContextPolicy
-from app.context.view.view_messages import ViewTokenCounter
-from app.upstream.provider import ModelDeployment
+from app.context.view.view_rendering import ViewTokenCounter
+from app.upstream.provider_contract import ModelDeployment
 from app.upstream.quirks import apply_quirks
 
 MARGIN_RATIO: Final = 0.06

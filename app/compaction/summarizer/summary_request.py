@@ -10,8 +10,8 @@ from app.compaction.part_summaries import LogPartSummaries
 from app.compaction.summarizer.prompts import PromptVariant
 from app.context.plan.outline import SummaryStyle
 from app.context.plan.policy import ContextPolicy
-from app.conversation.messages import LogMessage, Summary
-from app.upstream.provider import ClientKey
+from app.conversation.conversation_types import LogMessage, Summary
+from app.upstream.provider_contract import ClientKey
 
 SAME_MODEL = "same"
 """The value of `SummarizerPolicy.model` that means the request's own model."""

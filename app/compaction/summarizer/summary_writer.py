@@ -42,8 +42,8 @@ from app.compaction.summarizer.summarizer_request_body import (
 from app.compaction.summarizer.summary_request import NoUsableSummary, SummaryRequest
 from app.compaction.summarizer.transcript import TranscriptEntry, build_transcript_entries, render_message_text
 from app.context.plan.log_rounds import split_into_rounds
-from app.context.view.view_messages import ViewTokenCounter
-from app.conversation.messages import LogMessage, Summary
+from app.context.view.view_rendering import ViewTokenCounter
+from app.conversation.conversation_types import LogMessage, Summary
 from app.errors import GatewayError, UpstreamRefused
 from app.upstream.protocols.overflow_detection import detect_overflow
 

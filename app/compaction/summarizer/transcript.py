@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.context.quote.quote_message import compute_fence_mark
+from app.context.quote.quotation_message import compute_fence_mark
 from app.context.stages.tool_round_text import read_call_id, read_tool_call
 from app.conversation.canonical_form import REASONING_PART_TYPES
-from app.conversation.messages import LogMessage, Message, Summary
+from app.conversation.conversation_types import LogMessage, Message, Summary
 
 CountTokens = Callable[[str], int]
 

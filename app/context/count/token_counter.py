@@ -16,14 +16,14 @@ from typing import Any, Final
 from app.context.count.image_rules import DEFAULT_IMAGE_RULE, ImageRule, choose_image_rule, find_named_image_rule
 from app.context.count.image_tokens import ASSUMED_IMAGE_SIZE, count_image_tokens, decode_base64_start
 from app.context.count.tokenizers import Tokenizer, load_tokenizer
-from app.context.count.tool_schemas import (
+from app.context.count.tool_schema_rendering import (
     encode_compact_json,
     render_custom_tool,
     render_functions_as_typescript,
     render_response_format,
 )
 from app.context.count.vocabulary import find_encoding_name
-from app.conversation.messages import COUNTER_NAME_SEPARATOR
+from app.conversation.conversation_types import COUNTER_NAME_SEPARATOR
 
 __all__ = [
     "TokenCounter",

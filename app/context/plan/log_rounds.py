@@ -16,7 +16,7 @@ import msgspec
 
 from app.context.plan.outline import LOG_START, Boundary, Outline
 from app.context.stages.tool_round_text import TOOL_RESULT_ROLES
-from app.conversation.messages import LogMessage, Summary
+from app.conversation.conversation_types import LogMessage, Summary
 
 MIN_STRETCH_FILL_SHARE = 0.75
 """A stretch may be shorter than its fair share, down to this share of it, to end with a turn."""

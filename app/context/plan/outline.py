@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from app.context.view.message_edits import Edit
-from app.conversation.messages import LogMessage, Summary
+from app.conversation.conversation_types import LogMessage, Summary
 
 ViewStatus = Literal["full", "summarized", "trimmed"]
 SummarizeMode = Literal["auto", "never", "now", "ahead"]

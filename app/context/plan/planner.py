@@ -3,7 +3,7 @@
 Under a policy that summarizes, the view shows the fewest summaries that bring it under its threshold. So the view is
 stable while the log grows, and shows more of the log again if the window grows. The decision is arithmetic on stored
 totals; messages are loaded only if no view is under the threshold. The other policies shorten the log by stages
-(`context.stages.view_shortener`).
+(`context.stages.shortening_planner`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from itertools import pairwise
 from msgspec.structs import replace
 
 from app.context.plan.budget import Budget, compute_summary_token_limit
-from app.context.plan.checkpoint import CheckpointPlanner
+from app.context.plan.checkpoint_planner import CheckpointPlanner
 from app.context.plan.outline import LOG_START, Outline, Plan, PlanNote, SummarizeMode, SummaryRange, ViewStatus
 from app.context.plan.policy import ContextPolicy
-from app.context.plan.summary_range import (
+from app.context.plan.summary_range_finder import (
     SummaryProposal,
     SummaryRangeFinder,
     propose_gainful_ranges,
@@ -27,9 +27,9 @@ from app.context.plan.summary_range import (
     propose_ranges_through,
 )
 from app.context.plan.view_candidates import ViewCandidate, ViewCandidates
-from app.context.stages.view_shortener import ShorteningPlanner
-from app.context.view.view_messages import ViewTokenCounter, count_empty_summary_tokens
-from app.conversation.messages import Summary
+from app.context.stages.shortening_planner import ShorteningPlanner
+from app.context.view.view_rendering import ViewTokenCounter, count_empty_summary_tokens
+from app.conversation.conversation_types import Summary
 
 __all__ = ["Outline", "Plan", "PlanNote", "SummarizeMode", "SummaryRange", "ViewStatus", "plan_view"]
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from itertools import accumulate
 
 from app.context.view.client_versions import ClientVersions
-from app.conversation.messages import Summary
+from app.conversation.conversation_types import Summary
 
 
 def find_chain_and_folds(

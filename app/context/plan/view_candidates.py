@@ -19,8 +19,8 @@ from app.context.plan.policy import ContextPolicy
 from app.context.plan.summary_chain import accumulate_chain_tokens, choose_fold, list_shown_summaries
 from app.context.stages.draft import count_tokens_shown_before, sum_saved_tokens_from
 from app.context.view.message_edits import Edit
-from app.context.view.view_messages import ViewTokenCounter, count_summary_frame_tokens, count_summary_message_tokens
-from app.conversation.messages import Summary
+from app.context.view.view_rendering import ViewTokenCounter, count_summary_frame_tokens, count_summary_message_tokens
+from app.conversation.conversation_types import Summary
 
 MAX_UNFOLDED_SHARE = 0.75
 """A fold is used if the summaries are above this share of the size from which on a fold is made. Below it, a fold

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from app.context.plan.outline import Quotation, QuotedPassage
 from app.context.quote.question_terms import choose_answer_pattern, extract_question_terms, is_about_speaker
-from app.context.quote.quote_message import render_quotation_message
+from app.context.quote.quotation_message import render_quotation_message
 from app.context.quote.sentence_scores import (
     ScoredSentence,
     SentencePlace,
@@ -24,8 +24,8 @@ from app.context.quote.sentence_scores import (
     find_answer_like_sentences,
     score_sentences,
 )
-from app.context.view.view_messages import ViewTokenCounter
-from app.conversation.messages import LogMessage
+from app.context.view.view_rendering import ViewTokenCounter
+from app.conversation.conversation_types import LogMessage
 from app.conversation.search_terms import MAX_MESSAGE_CHARS
 
 COMMON_RARITY: Final = 1.5

@@ -16,8 +16,8 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from app.context.quote.quote_message import extract_quotable_text
-from app.conversation.messages import LogMessage
+from app.context.quote.quotation_message import extract_quotable_text
+from app.conversation.conversation_types import LogMessage
 from app.conversation.search_terms import MAX_MESSAGE_CHARS, extract_matching_terms
 
 SATURATION: Final = 1.2

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.context.stages.age_weights import CHARS_PER_TOKEN, compute_age_weights, compute_equal_cap
 from app.context.stages.draft import Draft
 from app.context.stages.tool_round_text import TOOL_RESULT_ROLES
-from app.conversation.messages import LogMessage
+from app.context.stages.truncation_caps import CHARS_PER_TOKEN, compute_age_weights, compute_equal_cap
+from app.conversation.conversation_types import LogMessage
 
 
 def cap_messages(draft: Draft) -> Draft:

@@ -12,8 +12,8 @@ from app.context.plan.policy import ContextPolicy
 from app.context.stages.text_truncation import find_fitting_text_share
 from app.context.stages.tool_round_text import TOOL_RESULT_ROLES
 from app.context.view.message_edits import Edit, EditKind, EditOperation, add_edit_operation, apply_edit_operations
-from app.context.view.view_messages import ViewTokenCounter, count_summary_message_tokens
-from app.conversation.messages import LogMessage, Summary, extract_text
+from app.context.view.view_rendering import ViewTokenCounter, count_summary_message_tokens
+from app.conversation.conversation_types import LogMessage, Summary, extract_text
 
 UNCOUNTED_OPERATIONS = frozenset({"thoughtless"})
 """They remove what is not counted as tokens of the prompt, or not by every provider. They need not make a message

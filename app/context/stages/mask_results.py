@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from app.context.plan.policy import ContextPolicy
-from app.context.stages.age_weights import CHARS_PER_TOKEN, compute_age_weights, compute_equal_cap
 from app.context.stages.draft import Draft, DraftEditor
-from app.conversation.messages import LogMessage
+from app.context.stages.truncation_caps import CHARS_PER_TOKEN, compute_age_weights, compute_equal_cap
+from app.conversation.conversation_types import LogMessage
 
 
 def mask_results(draft: Draft) -> Draft:

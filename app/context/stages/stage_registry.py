@@ -11,18 +11,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from app.context.stages.cap_messages import cap_messages, fade_results, shorten_long_messages, truncate_results
-from app.context.stages.clear_messages import clear_reasoning, clear_tool_results, drop_results
+from app.context.stages.clear_results_and_reasoning import clear_reasoning, clear_tool_results, drop_results
 from app.context.stages.condense_tool_rounds import tell_old_rounds
 from app.context.stages.draft import Draft
-from app.context.stages.drop_rounds import (
+from app.context.stages.drop_rounds_and_summaries import (
     drop_all_but_newest_user_message,
     drop_all_summaries,
     drop_oldest,
     drop_oldest_summaries,
     share_evenly,
 )
-from app.context.stages.keep_last import keep_last
 from app.context.stages.mask_results import mask_results, prune_by_position
+from app.context.stages.sliding_window import keep_last
 
 Stage = Callable[[Draft], Draft]
 

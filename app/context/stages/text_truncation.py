@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 
+from app.conversation.conversation_types import extract_text
 from app.conversation.json_depth import is_too_deep
-from app.conversation.messages import extract_text
 
 DEFAULT_HEAD_SHARE = 0.7
 NEWLINE_SEARCH_SHARE = 0.2

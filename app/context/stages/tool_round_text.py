@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from app.conversation.messages import Message
+from app.conversation.conversation_types import Message
 
 MAX_ARGUMENT_CHARS = 80
 MAX_RESULT_CHARS = 200

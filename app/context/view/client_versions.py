@@ -16,7 +16,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from app.context.plan.outline import Boundary, LastView, Pin
-from app.conversation.messages import ClientVersion, LogMessage, Message, Summary
+from app.conversation.conversation_types import ClientVersion, LogMessage, Message, Summary
 
 Placed = TypeVar("Placed", Summary, Boundary)
 

@@ -19,7 +19,7 @@ from app.context.stages.text_truncation import (
 )
 from app.context.stages.tool_round_text import render_tool_round
 from app.conversation.canonical_form import REASONING_PART_TYPES
-from app.conversation.messages import Message
+from app.conversation.conversation_types import Message
 
 EditKind = Literal["masked", "truncated", "cleared", "told"]
 EditOperation = tuple[str | int | float, ...]

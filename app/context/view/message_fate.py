@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from app.context.plan.outline import Plan
-from app.conversation.messages import LogMessage, Summary
+from app.conversation.conversation_types import LogMessage, Summary
 
 FateKind = Literal["verbatim", "anchor", "pinned", "masked", "truncated", "cleared", "told", "summarized", "dropped"]
 

@@ -10,14 +10,14 @@ import msgspec
 from app.context.plan.outline import Plan, Quotation
 from app.context.view.client_versions import NO_VERSIONS, ClientVersions
 from app.context.view.message_edits import count_replaced_messages
-from app.context.view.view_messages import (
+from app.context.view.view_rendering import (
     SUMMARY_PREAMBLE,
     list_shown_seqs,
     map_quotations_by_seq,
     render_dropped_notice,
     render_summary_section,
 )
-from app.conversation.messages import Summary
+from app.conversation.conversation_types import Summary
 
 
 class OriginPart(msgspec.Struct, frozen=True):

@@ -11,8 +11,8 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from app.context.view.message_edits import REASONING_FIELDS
-from app.conversation.messages import LogMessage, Message
-from app.conversations.items.items import DELETED, ITEM_FIELDS
+from app.conversation.conversation_types import LogMessage, Message
+from app.conversations.items.item_building import DELETED, ITEM_FIELDS
 
 DELETED_MARK: Final = "[deleted]"
 ERASED_MARK: Final = "[erased]"
@@ -30,7 +30,7 @@ def redact_item(
 
     Args:
         item: one of `items`.
-        items: all items of the message (`conversations.items.items`), with deleted ones.
+        items: all items of the message (`conversations.items.item_building`), with deleted ones.
         erase: drop the original message; otherwise it is kept in `meta`.
     """
     mark = ERASED_MARK if erase else DELETED_MARK

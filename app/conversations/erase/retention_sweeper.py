@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from app.conversation.api_keys import extract_application_tenant
-from app.conversation.messages import Conversation
+from app.conversation.conversation_types import Conversation
 from app.errors import ConversationBusy, StoreUnavailable
 from app.store.contract import ConversationQuery, Store
 from app.store.leases import RETENTION_LEASE, LeaseKeeper

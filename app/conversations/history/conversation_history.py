@@ -11,14 +11,14 @@ import msgspec
 from app.context.plan.budget import compute_budget
 from app.context.plan.policy import ContextPolicy
 from app.context.plan.summary_chain import find_chain_and_folds
-from app.conversation.messages import Conversation, LogMessage, Summary
+from app.conversation.conversation_types import Conversation, LogMessage, Summary
 from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.history.readable_log import build_message_row, derive_title
-from app.conversations.items.items import find_message_item_id
+from app.conversations.items.item_building import find_message_item_id
 from app.pipeline.chat_request import Caller
 from app.pipeline.compact.summary_chain_cache import read_omitted_seqs
 from app.pipeline.view.pins import decode_pins
-from app.pipeline.view.view_history import LOG_TOKENS, THRESHOLD, VIEW_FACTS, read_request_facts
+from app.pipeline.view.view_restoration import LOG_TOKENS, THRESHOLD, VIEW_FACTS, read_request_facts
 from app.store.contract import ConversationQuery, Store
 from app.store.lineage import first_own_seq
 

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.identity import is_valid_conversation_id
-from app.conversation.messages import Conversation, LogMessage
-from app.conversations.items.items import build_items, parse_item_id
+from app.conversations.items.item_building import build_items, parse_item_id
 from app.errors import ConversationNotFound, ItemNotFound
 from app.pipeline.chat_request import Caller
 from app.store.contract import ConversationQuery, Store

@@ -10,11 +10,11 @@ from typing import Any, Final
 
 import orjson
 
-from app.conversation.messages import LogMessage
+from app.conversation.conversation_types import LogMessage
 from app.conversations.erase.redaction import CALL_TYPES, read_deleted_parts
+from app.conversations.items.item_building import DELETED, build_items, find_message_item_id
 from app.conversations.items.item_content import build_reasoning_fields
-from app.conversations.items.items import DELETED, build_items, find_message_item_id
-from app.pipeline.view.view_history import read_request_facts
+from app.pipeline.view.view_restoration import read_request_facts
 
 MAX_TEXT_CHARS: Final = 20_000
 """The longest text in a row; the whole text is in the message's item."""

@@ -1,7 +1,8 @@
 """Parses a client's items into chat messages: all items or none. Pure.
 
 Consecutive reasoning, text and calls of a model become one chat message. Fields that a chat message does not have
-(`phase`, annotations, ids of another system) are kept beside it, and `conversations.items.items` adds them to the item
+(`phase`, annotations, ids of another system) are kept beside it, and `conversations.items.item_building` adds them to
+the item
 again.
 """
 
@@ -13,8 +14,8 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from app.conversation.conversation_types import Message
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep
-from app.conversation.messages import Message
 from app.conversations.items.item_content import CACHE_BREAKPOINT_FIELD
 from app.errors import InvalidRequest
 

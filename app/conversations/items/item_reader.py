@@ -8,10 +8,10 @@ from typing import Final
 import msgspec
 
 from app.context.plan.summary_chain import find_chain_and_folds
+from app.conversation.conversation_types import Conversation, LogMessage, Summary
 from app.conversation.message_checks import TOOL_ROLES
-from app.conversation.messages import Conversation, LogMessage, Summary
 from app.conversations.history.conversation_records import ConversationRecords
-from app.conversations.items.items import (
+from app.conversations.items.item_building import (
     Item,
     build_compaction_item,
     build_instruction_items,

@@ -8,16 +8,16 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from app.conversation.conversation_types import Conversation, LogMessage, Message
 from app.conversation.identity import LinkPosition, compute_family_root, compute_start_position, make_conversation_id
 from app.conversation.message_checks import INSTRUCTION_ROLES, TOOL_ROLES, may_precede_tool_result
-from app.conversation.messages import Conversation, LogMessage, Message
 from app.conversations.history.conversation_records import ConversationRecords
+from app.conversations.items.item_building import ITEM_FIELDS, Item, build_instruction_items, build_items
 from app.conversations.items.item_parser import ParsedMessage, parse_items
-from app.conversations.items.items import ITEM_FIELDS, Item, build_instruction_items, build_items
 from app.errors import ConversationBusy
 from app.pipeline.chat_request import Caller
-from app.pipeline.persist.log_entries import advance_head, build_empty_conversation, build_log_entries
-from app.pipeline.resolve.resent_history import compute_log_root
+from app.pipeline.persist.conversation_builders import advance_head, build_empty_conversation, build_log_entries
+from app.pipeline.resolve.client_history_matching import compute_log_root
 from app.pipeline.resolve.resolved_request import OPEN_TOOL_CALLS, STORED_INSTRUCTIONS, UNANSWERED_MESSAGES
 from app.pipeline.token_counting import MessageCounter
 from app.store.contract import Lease, LeaseLost, LogAppend, Store, WriteConflict

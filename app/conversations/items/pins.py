@@ -8,12 +8,12 @@ from typing import Any, Final
 import msgspec
 
 from app.context.plan.outline import Pin
-from app.conversation.messages import Conversation
+from app.conversation.conversation_types import Conversation
 from app.conversations.history.conversation_records import ConversationRecords
+from app.conversations.items.item_building import find_instruction_index
 from app.conversations.items.item_reader import ItemReader
-from app.conversations.items.items import find_instruction_index
 from app.conversations.views.stored_turn import StoredTurnBuilder, StoredTurnRequest, build_bare_resolved_request
-from app.conversations.views.view_objects import build_pin_object
+from app.conversations.views.view_and_summary_objects import build_pin_object
 from app.errors import ConversationBusy
 from app.pipeline.chat_request import Caller
 from app.pipeline.resolve.resolved_request import PINS

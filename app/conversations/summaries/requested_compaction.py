@@ -12,24 +12,24 @@ import msgspec
 from msgspec.structs import replace
 
 from app.context.plan.outline import make_last_view
-from app.conversation.messages import Conversation, Summary
+from app.conversation.conversation_types import Conversation, Summary
 from app.conversations.history.conversation_records import ConversationRecords
-from app.conversations.items.item_ids import read_boundary_item_ids
+from app.conversations.items.boundary_item_ids import read_boundary_item_ids
 from app.conversations.views.stored_turn import (
     StoredTurnBuilder,
     StoredTurnRequest,
     build_bare_resolved_request,
     check_policy_summarizes,
 )
-from app.conversations.views.view_objects import build_range_objects, build_summary_object
+from app.conversations.views.view_and_summary_objects import build_range_objects, build_summary_object
 from app.errors import InvalidRequest, ItemNotFound
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import Caller
 from app.pipeline.compact.turn_compaction import TurnCompactor
 from app.pipeline.turn import Turn, View
+from app.pipeline.view.last_view_and_calibration import LAST_VIEWS, add_last_view, read_last_view
 from app.pipeline.view.pins import PinUpdater
 from app.pipeline.view.view_builder import ViewBuilder
-from app.pipeline.view.view_state import LAST_VIEWS, add_last_view, read_last_view
 from app.store.contract import LeaseLost, LogAppend, Store, WriteConflict
 from app.store.leases import LeaseKeeper
 

@@ -10,12 +10,12 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from app.context.plan.summary_chain import find_chain_and_folds
-from app.context.view.view_messages import ViewTokenCounter, count_summary_section_tokens
-from app.conversation.messages import Conversation, Summary
+from app.context.view.view_rendering import ViewTokenCounter, count_summary_section_tokens
+from app.conversation.conversation_types import Conversation, Summary
 from app.conversations.history.conversation_records import ConversationRecords
-from app.conversations.items.item_ids import read_boundary_item_ids
+from app.conversations.items.boundary_item_ids import read_boundary_item_ids
 from app.conversations.views.stored_turn import StoredTurnBuilder, StoredTurnRequest, check_policy_summarizes
-from app.conversations.views.view_objects import build_revision_object, build_summary_object
+from app.conversations.views.view_and_summary_objects import build_revision_object, build_summary_object
 from app.errors import InvalidRequest, RevisionConflict, SummaryNotFound
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import Caller

@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.identity import (
     compute_family_root,
     compute_start_position,
@@ -21,9 +22,8 @@ from app.conversation.identity import (
     make_conversation_id,
 )
 from app.conversation.message_checks import INSTRUCTION_ROLES, check_messages, may_precede_tool_result
-from app.conversation.messages import Conversation, LogMessage
-from app.conversations.transfer.formats.format_detection import Format, parse_import_file
-from app.conversations.transfer.formats.imported_history import (
+from app.conversations.transfer.formats.import_file_parser import Format, parse_import_file
+from app.conversations.transfer.formats.imported_conversation import (
     ImportedBranch,
     ImportedConversation,
     ImportedMessage,
@@ -31,7 +31,7 @@ from app.conversations.transfer.formats.imported_history import (
 )
 from app.errors import ConversationBusy, StoreUnavailable
 from app.pipeline.background_tasks import BackgroundTasks
-from app.pipeline.persist.log_entries import (
+from app.pipeline.persist.conversation_builders import (
     STATE_WITHOUT_REQUEST,
     advance_head,
     build_branch,

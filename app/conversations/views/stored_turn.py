@@ -12,14 +12,14 @@ from msgspec.structs import replace
 from app.context.plan.outline import SummarizeMode
 from app.context.plan.policy import ContextPolicy
 from app.context.view.client_versions import ClientVersions
-from app.conversation.messages import Conversation, LogMessage, Message
+from app.conversation.conversation_types import Conversation, LogMessage, Message
 from app.errors import InvalidRequest, ModelRequired
 from app.pipeline.chat_request import Caller, ChatRequest
 from app.pipeline.resolve.model_context import ModelContexts
 from app.pipeline.resolve.resolved_request import STORED_INSTRUCTIONS, ResolvedRequest, has_client_versions
 from app.pipeline.token_counting import MessageCounter
 from app.pipeline.turn import Turn
-from app.pipeline.view.view_history import MAX_OUTPUT_TOKENS, read_request_facts
+from app.pipeline.view.view_restoration import MAX_OUTPUT_TOKENS, read_request_facts
 from app.store.contract import Lease, Store
 
 MAX_NEWEST_MESSAGES: Final = 64
@@ -109,7 +109,8 @@ def check_policy_summarizes(policy: ContextPolicy) -> None:
 
 
 def read_answer_request_facts(answer: LogMessage | None) -> Mapping[str, Any]:
-    """Returns the facts of an answer's request (`pipeline.view.view_history.build_request_facts`); empty for None."""
+    """Returns the facts of an answer's request (`pipeline.view.view_restoration.build_request_facts`); empty for
+    None."""
     return read_request_facts({} if answer is None else answer.meta or {})
 
 

@@ -10,12 +10,12 @@ import orjson
 
 from app.context.plan.outline import Plan
 from app.context.view.message_origins import MessageOrigin, compute_message_origins
-from app.context.view.missing_results import is_placeholder_result
-from app.conversation.messages import Conversation
+from app.context.view.missing_tool_results import is_placeholder_result
+from app.conversation.conversation_types import Conversation
 from app.conversations.history.conversation_records import ConversationRecords
-from app.conversations.items.item_ids import read_boundary_item_ids
+from app.conversations.items.boundary_item_ids import read_boundary_item_ids
 from app.conversations.views.stored_turn import StoredTurnBuilder, StoredTurnRequest, read_answer_request_facts
-from app.conversations.views.view_objects import (
+from app.conversations.views.view_and_summary_objects import (
     build_message_origin_object,
     build_preview_object,
     build_range_objects,
@@ -27,8 +27,8 @@ from app.errors import ItemNotFound, ViewNotFound
 from app.pipeline.chat_request import Caller
 from app.pipeline.view.pins import decode_pins
 from app.pipeline.view.view_builder import ViewBuilder
-from app.pipeline.view.view_history import restore_view, restore_view_messages
 from app.pipeline.view.view_preview import ViewPreview, build_preview, read_message_fates
+from app.pipeline.view.view_restoration import restore_view, restore_view_messages
 from app.store.contract import Store
 
 READ_MESSAGES: Final = 64

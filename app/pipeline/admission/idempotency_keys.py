@@ -8,14 +8,14 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from app.conversation.messages import Conversation
+from app.conversation.conversation_types import Conversation
 from app.errors import IdempotencyKeyInUse, IdempotencyKeyReused, StoreUnavailable
 from app.pipeline.admission.answer_replay import render_stored_answer
 from app.pipeline.admission.request_digest import compute_idempotency_digest
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.resolved_request import REDACTED
-from app.pipeline.respond.answer import Answer
+from app.pipeline.respond.answer_types import Answer
 from app.store.contract import IdempotencyKeyRecord, Store
 
 log = logging.getLogger(__name__)

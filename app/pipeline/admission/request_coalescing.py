@@ -26,7 +26,7 @@ from app.pipeline.admission.request_digest import TAIL_BYTES, are_same_request, 
 from app.pipeline.admission.shared_attempt import AttemptWaiter, SharedAttempt
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import RETRY_MAX_AGE_SECONDS, ChatRequest
-from app.pipeline.respond.answer import Answer
+from app.pipeline.respond.answer_types import Answer
 
 MAX_UNDELIVERED_BYTES: Final = 64 * 1024 * 1024
 """For the outcomes of attempts whose client did not receive the answer."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from app.pipeline.chat_request import ChatRequest
-from app.pipeline.resolve.resent_history import ClientHistory
+from app.pipeline.resolve.client_history_matching import ClientHistory
 
 TAIL_BYTES: Final = 4096
 """How many bytes of a body's end are part of the coalescing key. The newest words stand there, so the end tells nearly

@@ -7,7 +7,7 @@ from typing import Final
 
 from app.errors import UpstreamUnavailable
 from app.upstream.protocols.sse import SseDecoder, SseEvent
-from app.upstream.provider import ModelDeployment, UpstreamReply
+from app.upstream.provider_contract import ModelDeployment, UpstreamReply
 from app.upstream.routing.router import BufferedReply
 
 STREAM_CONTENT_TYPE: Final = "text/event-stream"

@@ -11,10 +11,11 @@ from msgspec.structs import replace
 
 from app.context.plan.budget import Budget
 from app.context.plan.outline import Plan, SummarizeMode
-from app.conversation.messages import Conversation, Message
+from app.conversation.conversation_types import Conversation, Message
 from app.errors import GatewayError, StoreUnavailable, UpstreamRefused, UpstreamUnavailable
 from app.pipeline.call.first_event import StreamReply
-from app.pipeline.call.search_tool import (
+from app.pipeline.call.search_round_merging import StreamRoundMerger, WholeRoundMerger
+from app.pipeline.call.search_tool_definition import (
     MAX_CALLS_PER_ROUND,
     MAX_SEARCH_ROUNDS,
     InvalidArguments,
@@ -34,17 +35,16 @@ from app.pipeline.call.search_tool_results import (
     SearchToolResult,
     render_search_result,
 )
-from app.pipeline.call.search_tool_rounds import StreamRoundMerger, WholeRoundMerger
 from app.pipeline.call.upstream_call import UpstreamAnswer, UpstreamCaller, ViewCompactor
 from app.pipeline.respond.stream_frames import render_error_frames
 from app.pipeline.respond.stream_relay import ERROR_EVENT, drain_stream, parse_whole_answer
 from app.pipeline.token_counting import MessageCounter
 from app.pipeline.turn import Turn, View
+from app.pipeline.view.last_view_and_calibration import read_last_view
 from app.pipeline.view.view_builder import ViewBuilder
-from app.pipeline.view.view_state import read_last_view
 from app.store.contract import SearchHit
 from app.upstream.protocols.sse import DONE_DATA, SseDecoder, SseEvent
-from app.upstream.provider import ModelDeployment
+from app.upstream.provider_contract import ModelDeployment
 from app.upstream.routing.router import BufferedReply
 
 log = logging.getLogger(__name__)

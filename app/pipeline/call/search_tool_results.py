@@ -9,7 +9,7 @@ import msgspec
 
 from app.compaction.summarizer.transcript import TranscriptEntry, render_fenced_transcript, render_message_text
 from app.context.stages.tool_round_text import read_tool_call
-from app.conversation.messages import Message
+from app.conversation.conversation_types import Message
 from app.conversation.search_terms import extract_query_terms
 from app.store.contract import SearchHit
 

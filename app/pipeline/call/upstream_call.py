@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from app.context.calibration import Calibration
-from app.conversation.messages import Conversation
+from app.conversation.conversation_types import Conversation
 from app.errors import GatewayError, UpstreamRefused
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.call.field_restorer import FieldRestorer
@@ -21,17 +21,17 @@ from app.pipeline.call.first_event import (
     is_expected_reply,
     read_first_event_or_body,
 )
-from app.pipeline.call.upstream_body import build_upstream_body
+from app.pipeline.call.upstream_request_body import build_upstream_body
 from app.pipeline.persist.completion_writer import NUL_CHARACTER
 from app.pipeline.resolve.model_context import CalibrationSlopes
 from app.pipeline.respond.context_status import select_forwarded_headers
 from app.pipeline.respond.stream_relay import BAD_GATEWAY
 from app.pipeline.turn import Turn, View
+from app.pipeline.view.last_view_and_calibration import read_calibration
 from app.pipeline.view.view_builder import ViewBuilder, make_context_length_error
-from app.pipeline.view.view_state import read_calibration
 from app.store.contract import Store
 from app.upstream.protocols.overflow_detection import ContextOverflow, detect_overflow
-from app.upstream.provider import ModelDeployment
+from app.upstream.provider_contract import ModelDeployment
 from app.upstream.routing.context_windows import ContextWindows
 from app.upstream.routing.router import STATUS_OK, BufferedReply, Router
 

@@ -14,7 +14,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from app.compaction.compactor import Compactor
-from app.conversation.messages import Conversation, Summary
+from app.conversation.conversation_types import Conversation, Summary
 from app.errors import GatewayError
 from app.observability.tracing import current_span
 from app.pipeline.background_tasks import BackgroundTasks

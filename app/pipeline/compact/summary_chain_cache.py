@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from app.context.plan.summary_chain import find_chain_and_folds, find_omitted_seqs
 from app.context.view.client_versions import ClientVersions
-from app.conversation.messages import Conversation, Summary
+from app.conversation.conversation_types import Conversation, Summary
 from app.pipeline.resolve.resolved_request import ResolvedRequest, has_client_versions
 from app.store.contract import Store
 

@@ -15,9 +15,9 @@ from app.context.plan.log_rounds import LogTail, build_boundary_after, build_log
 from app.context.plan.outline import LOG_START, Outline, SummaryRange, SummaryStyle
 from app.context.plan.policy import ContextPolicy
 from app.context.view.client_versions import ClientVersions
+from app.conversation.conversation_types import LogMessage, Message, Summary
 from app.conversation.identity import compute_start_position
 from app.conversation.message_checks import INSTRUCTION_ROLES
-from app.conversation.messages import LogMessage, Message, Summary
 from app.errors import StoreUnavailable
 from app.observability.tracing import current_span, trace_span
 from app.pipeline.background_tasks import BackgroundTasks

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final, TypeGuard
 
-from app.conversation.messages import Conversation, StoredCompletion
+from app.conversation.conversation_types import Conversation, StoredCompletion
 from app.errors import InvalidRequest
 from app.observability.tracing import trace_span
 from app.pipeline.chat_request import ChatRequest

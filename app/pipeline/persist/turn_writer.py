@@ -15,16 +15,16 @@ from msgspec.structs import replace
 
 from app.context.count.token_counter import must_count_off_event_loop
 from app.conversation.alignment import build_alignment_element
+from app.conversation.conversation_types import Conversation, Message
 from app.conversation.identity import LinkPosition, PrefixCache, iterate_link_positions, make_conversation_id
 from app.conversation.message_checks import may_precede_tool_result
-from app.conversation.messages import Conversation, Message
 from app.errors import ConversationBusy, StoreUnavailable
 from app.observability.tracing import CANCELLED_ERROR_TYPE, Span, current_span, error_type_name
 from app.pipeline.background_tasks import BackgroundTasks, wait_until_done
-from app.pipeline.persist.log_entries import advance_head, build_log_entries
+from app.pipeline.persist.conversation_builders import advance_head, build_log_entries
 from app.pipeline.resolve.answer_anchors import AnswerAnchors
+from app.pipeline.resolve.client_history_matching import RememberedPrefix
 from app.pipeline.resolve.history_alignment import HistoryAligner, join_prefill
-from app.pipeline.resolve.resent_history import RememberedPrefix
 from app.pipeline.resolve.resolved_request import (
     OPEN_TOOL_CALLS,
     PINS,

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from app.conversation.alignment import MIN_PREFIX_CHARACTERS, AlignmentElement
+from app.conversation.conversation_types import AnswerAnchor, Conversation
 from app.conversation.identity import LinkPosition, compute_anchor_digest
-from app.conversation.messages import AnswerAnchor, Conversation
 from app.errors import GatewayError
 from app.pipeline.background_tasks import BackgroundTasks
 from app.store.contract import Store

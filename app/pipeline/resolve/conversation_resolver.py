@@ -15,6 +15,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from app.conversation.alignment import Alignment
+from app.conversation.conversation_types import Conversation, LogMessage, Message
 from app.conversation.identity import (
     LinkPosition,
     PrefixCache,
@@ -23,16 +24,14 @@ from app.conversation.identity import (
     make_conversation_id,
 )
 from app.conversation.message_checks import may_precede_tool_result
-from app.conversation.messages import Conversation, LogMessage, Message
 from app.errors import ConversationNotFound, StoreUnavailable
 from app.observability.tracing import trace_span
 from app.pipeline.admission.answer_replay import StoredAnswers
 from app.pipeline.admission.request_digest import compute_retry_digest
 from app.pipeline.chat_request import ChatRequest
-from app.pipeline.persist.log_entries import build_branch, build_empty_conversation, build_log_entries
+from app.pipeline.persist.conversation_builders import build_branch, build_empty_conversation, build_log_entries
 from app.pipeline.resolve.answer_anchors import AnswerAnchors
-from app.pipeline.resolve.history_alignment import ALIGNED_MARKS, AlignedHistory, HistoryAligner, find_first_new_index
-from app.pipeline.resolve.resent_history import (
+from app.pipeline.resolve.client_history_matching import (
     ClientHistory,
     PrefixMatch,
     PrefixSearch,
@@ -44,6 +43,7 @@ from app.pipeline.resolve.resent_history import (
     is_append_request,
     may_append,
 )
+from app.pipeline.resolve.history_alignment import ALIGNED_MARKS, AlignedHistory, HistoryAligner, find_first_new_index
 from app.pipeline.resolve.resolved_request import (
     FIRST_REQUEST_MESSAGES,
     OPEN_TOOL_CALLS,

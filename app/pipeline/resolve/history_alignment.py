@@ -29,9 +29,9 @@ from app.conversation.alignment import (
     cut_alignment_head,
     record_first_seqs,
 )
+from app.conversation.conversation_types import ClientVersion, Conversation, LogMessage, Message
 from app.conversation.identity import PrefixCache
-from app.conversation.messages import ClientVersion, Conversation, LogMessage, Message
-from app.pipeline.resolve.resent_history import AlignedPrefix, ClientHistory
+from app.pipeline.resolve.client_history_matching import AlignedPrefix, ClientHistory
 from app.pipeline.resolve.resolved_request import REWRITE_MARK
 from app.pipeline.token_counting import MessageCounter
 from app.store.contract import Store

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from app.compaction.summarizer.summarizer import SAME_MODEL, compute_max_input_tokens
+from app.compaction.summarizer.summary_generator import SAME_MODEL, compute_max_input_tokens
 from app.context.calibration import HIGHEST_SLOPE, LOWEST_SLOPE, AttachmentCost, Calibration
 from app.context.count.token_counter import choose_token_counter_name
 from app.context.plan.policy import ContextPolicy
@@ -20,8 +20,8 @@ from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.resolved_request import ResolvedRequest
 from app.pipeline.token_counting import MessageCounter
 from app.pipeline.turn import Turn
-from app.pipeline.view.view_state import read_calibration
-from app.upstream.provider import ClientKey, ContextWindow, RouteTarget, bind_client_key
+from app.pipeline.view.last_view_and_calibration import read_calibration
+from app.upstream.provider_contract import ClientKey, ContextWindow, RouteTarget, bind_client_key
 from app.upstream.routing.context_windows import ContextWindows
 from app.upstream.routing.router import Router
 

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from app.context.plan.outline import LastView, limit_last_view_to_log
 from app.context.view.client_versions import NO_VERSIONS, ClientVersions
 from app.conversation.alignment import AlignmentElement
+from app.conversation.conversation_types import ClientVersion, Conversation, LogMessage, Message
 from app.conversation.identity import LinkPosition, extract_family_root
-from app.conversation.messages import ClientVersion, Conversation, LogMessage, Message
 from app.pipeline.chat_request import ChatRequest
-from app.pipeline.view.view_state import LAST_VIEWS
+from app.pipeline.view.last_view_and_calibration import LAST_VIEWS
 from app.store.contract import Lease, LogAppend
 
 UNANSWERED_MESSAGES, OPEN_TOOL_CALLS = "pending", "calls_open"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from app.conversation.canonical_form import canonicalize_message
-from app.conversation.messages import Conversation, LogMessage, Message
+from app.conversation.conversation_types import Conversation, LogMessage, Message
 from app.pipeline.admission.answer_replay import StoredAnswers
 from app.pipeline.chat_request import ChatRequest
-from app.pipeline.resolve.resent_history import ClientHistory
+from app.pipeline.resolve.client_history_matching import ClientHistory
 from app.pipeline.resolve.resolved_request import UNANSWERED_MESSAGES
 from app.store.contract import Store
 

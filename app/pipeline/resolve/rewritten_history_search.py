@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from app.conversation.alignment import Alignment, confirms_conversation_hint, covers_whole_log, proves_same_conversation
-from app.conversation.messages import Conversation
+from app.conversation.conversation_types import Conversation
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.answer_anchors import AnswerAnchors, digest_conversation_hints
+from app.pipeline.resolve.client_history_matching import ClientHistory, PrefixMatch
 from app.pipeline.resolve.history_alignment import HistoryAligner
-from app.pipeline.resolve.resent_history import ClientHistory, PrefixMatch
 from app.pipeline.resolve.resolved_request import FIRST_REQUEST_MESSAGES, has_other_end_user
 from app.store.contract import Store
 

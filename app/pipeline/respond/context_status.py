@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from app.context.count.provider_usage import PromptUsage
 from app.context.plan.budget import Budget
 from app.context.plan.outline import Plan
-from app.conversation.messages import Summary
+from app.conversation.conversation_types import Summary
 from app.pipeline.resolve.resolved_request import ResolvedRequest
 
 ContextStatus = Literal["full", "summarized", "trimmed", "degraded", "bypassed"]
@@ -140,7 +140,8 @@ def build_summary_fields(summary: Summary) -> dict[str, Any]:
 def _count_verbatim_before_boundary(plan: Plan) -> int:
     """Counts the messages before the boundary that are shown verbatim: pinned messages and the anchor."""
     pinned = sum(pin.to_seq - pin.from_seq for pin in plan.pins) if plan.pins else 0
-    # `plan.repeated_message_seq` is None for a pinned anchor, which is counted as a pin. The boundary is asked first because it
+    # `plan.repeated_message_seq` is None for a pinned anchor, which is counted as a pin. The boundary is asked first
+    # because it
     # is cheap, and most views have no anchor.
     return pinned + (plan.boundary.anchor_seq is not None and plan.repeated_message_seq is not None)
 

@@ -15,7 +15,7 @@ from app.context.count.token_counter import must_count_off_event_loop
 from app.context.plan.budget import compute_compaction_threshold
 from app.context.plan.outline import make_last_view
 from app.context.plan.policy import ContextPolicy
-from app.conversation.messages import Conversation, Message
+from app.conversation.conversation_types import Conversation, Message
 from app.errors import GatewayError, StoreUnavailable, UpstreamUnavailable, drop_tracebacks
 from app.observability.metrics import NO_METRICS, Metrics
 from app.observability.request_facts import record_error
@@ -29,14 +29,14 @@ from app.pipeline.persist.completion_writer import CompletionWriter
 from app.pipeline.persist.turn_writer import AnswerToStore, TurnWriter
 from app.pipeline.resolve.held_leases import HeldLeases
 from app.pipeline.resolve.resolved_request import PendingWrite, mark_unstored
-from app.pipeline.respond.answer import WholeAnswer
+from app.pipeline.respond.answer_types import WholeAnswer
 from app.pipeline.respond.context_status import ContextReport, choose_context_status, select_forwarded_headers
 from app.pipeline.respond.stream_frames import DONE_FRAME, CompactionProgressStream, render_error_frames, splice_fields
 from app.pipeline.respond.stream_relay import StreamRelay, drain_stream, parse_whole_answer
-from app.pipeline.respond.turn_metrics import build_turn_facts, log_and_trace_report
+from app.pipeline.respond.turn_telemetry import build_turn_facts, log_and_trace_report
 from app.pipeline.turn import Turn, View
-from app.pipeline.view.view_history import REQUEST_FACTS, VIEW_FACTS, build_request_facts, build_view_facts
-from app.pipeline.view.view_state import CALIBRATIONS, LAST_VIEWS, add_last_view, read_last_view
+from app.pipeline.view.last_view_and_calibration import CALIBRATIONS, LAST_VIEWS, add_last_view, read_last_view
+from app.pipeline.view.view_restoration import REQUEST_FACTS, VIEW_FACTS, build_request_facts, build_view_facts
 from app.upstream.protocols.stream_collector import StreamCollector
 from app.upstream.routing.router import BufferedReply
 

@@ -16,7 +16,7 @@ from app.pipeline.respond.context_status import ContextReport
 from app.pipeline.respond.stream_frames import CompactionProgressStream, decode_chunk, encode_chunk, splice_fields
 from app.upstream.protocols.sse import DONE_DATA, SseEvent
 from app.upstream.protocols.stream_collector import StreamCollector
-from app.upstream.provider import ModelDeployment
+from app.upstream.provider_contract import ModelDeployment
 
 BAD_GATEWAY: Final = 502
 DRAIN_TIMEOUT_SECONDS: Final = 0.1

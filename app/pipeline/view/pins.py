@@ -13,8 +13,8 @@ from app.context.plan.budget import Budget
 from app.context.plan.outline import Pin
 from app.context.plan.policy import ContextPolicy
 from app.context.stages.tool_round_text import TOOL_RESULT_ROLES
+from app.conversation.conversation_types import Message
 from app.conversation.message_checks import INSTRUCTION_ROLES
-from app.conversation.messages import Message
 from app.errors import InvalidRequest
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.resolved_request import PINS, ResolvedRequest

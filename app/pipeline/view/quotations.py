@@ -21,8 +21,8 @@ from msgspec.structs import replace
 from app.context.plan.outline import Quotation
 from app.context.quote.question_terms import extract_question_terms
 from app.context.quote.quote_selection import choose_quotation
+from app.conversation.conversation_types import Conversation, LogMessage, Message
 from app.conversation.message_checks import INSTRUCTION_ROLES
-from app.conversation.messages import Conversation, LogMessage, Message
 from app.conversation.search_terms import extract_message_terms, extract_query_terms
 from app.errors import StoreUnavailable
 from app.pipeline.background_tasks import BackgroundTasks

@@ -17,17 +17,17 @@ from app.context.plan.outline import LOG_START, LastView, Outline, Plan, Summari
 from app.context.plan.planner import plan_view
 from app.context.plan.policy import ContextPolicy
 from app.context.plan.summary_chain import find_omitted_seqs
-from app.context.view.missing_results import add_missing_tool_results, is_placeholder_result
-from app.context.view.view_messages import build_summary_message, render_view
-from app.conversation.messages import Conversation, LogMessage, Message, Summary
+from app.context.view.missing_tool_results import add_missing_tool_results, is_placeholder_result
+from app.context.view.view_rendering import build_summary_message, render_view
+from app.conversation.conversation_types import Conversation, LogMessage, Message, Summary
 from app.errors import ContextLengthExceeded
 from app.pipeline.compact.summary_chain_cache import EMPTY_CHAIN, SummaryChain, SummaryChainCache, build_chain
 from app.pipeline.resolve.resolved_request import PINS, ResolvedRequest
 from app.pipeline.respond.context_status import render_tokens_header
 from app.pipeline.token_counting import MessageCounter
 from app.pipeline.turn import RawLogMessages, Turn, View
+from app.pipeline.view.last_view_and_calibration import read_last_view
 from app.pipeline.view.pins import decode_pins, select_fitting_pins
-from app.pipeline.view.view_state import read_last_view
 from app.store.contract import Store
 
 UNTOUCHED_PLAN: Final = Plan(status="full", summaries=(), boundary=LOG_START, prompt_tokens=0, fits=True)

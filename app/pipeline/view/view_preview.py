@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from app.context.plan.budget import Budget, compute_compaction_threshold
 from app.context.plan.outline import Plan
 from app.context.view.message_fate import MessageFate, compute_message_fates
-from app.conversation.messages import Conversation, LogMessage, Message
+from app.conversation.conversation_types import Conversation, LogMessage, Message
 from app.pipeline.turn import Turn
 from app.pipeline.view.view_builder import ViewBuilder
 from app.store.contract import Store

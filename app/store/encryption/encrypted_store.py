@@ -17,7 +17,14 @@ from typing import Any, Final, TypeVar
 from msgspec.structs import replace
 
 from app.conversation.api_keys import ApiKey
-from app.conversation.messages import AnswerAnchor, ClientVersion, Conversation, LogMessage, StoredCompletion, Summary
+from app.conversation.conversation_types import (
+    AnswerAnchor,
+    ClientVersion,
+    Conversation,
+    LogMessage,
+    StoredCompletion,
+    Summary,
+)
 from app.store.contract import (
     CompletionQuery,
     ConversationHit,

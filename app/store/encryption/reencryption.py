@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from app.conversation.messages import Conversation, Summary
+from app.conversation.conversation_types import Conversation, Summary
 from app.errors import ConversationBusy, StoreUnreadable
 from app.store.contract import CompletionQuery, ConversationQuery
 from app.store.encryption.encrypted_store import EncryptedStore

@@ -14,7 +14,14 @@ from typing import Any, Final
 import orjson
 from msgspec.structs import replace
 
-from app.conversation.messages import ClientVersion, Conversation, LogMessage, Message, StoredCompletion, Summary
+from app.conversation.conversation_types import (
+    ClientVersion,
+    Conversation,
+    LogMessage,
+    Message,
+    StoredCompletion,
+    Summary,
+)
 from app.store.encryption.cipher import Cipher, is_sealed, is_sealed_text
 
 SEALED_JSON_KEY: Final = "enc"

@@ -9,8 +9,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from app.conversation.conversation_types import AnswerAnchor, ClientVersion, Conversation, LogMessage, Summary
 from app.conversation.identity import extract_family_root
-from app.conversation.messages import AnswerAnchor, ClientVersion, Conversation, LogMessage, Summary
 from app.conversation.search_terms import extract_message_terms
 from app.store.contract import (
     LAST_LINKS,
@@ -37,8 +37,7 @@ from app.store.lineage import (
 )
 from app.store.memory.side_tables import MemoryLeases, MemorySideTables
 from app.store.memory.summaries import ConversationKey, MemorySummaries
-from app.store.search.term_ranking import limit_common_terms, rank_search_hits, sum_term_weights, weights_to_score
-from app.store.shared_redaction import (
+from app.store.redaction_effects import (
     REDACTED_KEY,
     MessageRedaction,
     adapt_append_to_redactions,
@@ -50,6 +49,7 @@ from app.store.shared_redaction import (
     sum_token_deltas,
     update_marks_for_redactions,
 )
+from app.store.search.term_ranking import limit_common_terms, rank_search_hits, sum_term_weights, weights_to_score
 
 _LinkIndex = defaultdict[tuple[str, bytes], dict[tuple[str, int], None]]
 """(root, link) → where messages with this link are: (conversation id, seq), oldest first."""

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from app.conversation.api_keys import ApiKey
-from app.conversation.messages import StoredCompletion
+from app.conversation.conversation_types import StoredCompletion
 from app.store.contract import CompletionQuery, IdempotencyKeyRecord, Lease, LeaseLost
 from app.store.lineage import ErasurePlan
 

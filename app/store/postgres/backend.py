@@ -17,8 +17,8 @@ from typing import Any, Final, TypeVar
 import asyncpg
 import orjson
 
+from app.conversation.conversation_types import AnswerAnchor, ClientVersion, Conversation, LogMessage, Summary
 from app.conversation.identity import extract_family_root
-from app.conversation.messages import AnswerAnchor, ClientVersion, Conversation, LogMessage, Summary
 from app.errors import StoreUnavailable
 from app.store.contract import (
     DEEPEST_LINKS,
@@ -41,8 +41,8 @@ from app.store.lineage import (
     locate_messages,
     order_links_deepest_first,
 )
-from app.store.postgres import search_index, statements
-from app.store.postgres.appends import AppendQueue, lease_arguments
+from app.store.postgres import statements, term_index
+from app.store.postgres.append_queue import AppendQueue, lease_arguments
 from app.store.postgres.pool import PostgresOptions, PostgresPool
 from app.store.postgres.statements import SQL
 from app.store.search.term_ranking import (
@@ -54,7 +54,8 @@ from app.store.search.term_ranking import (
     term_key_prefix,
     weights_to_score,
 )
-from app.store.sql import erasure_transactions, summary_transactions
+from app.store.sql import conversation_transactions, summary_transactions
+from app.store.sql.dialects import POSTGRES, Rows, TransactionSteps
 from app.store.sql.rows import (
     MESSAGE_COLUMNS,
     anchor_values,
@@ -64,13 +65,12 @@ from app.store.sql.rows import (
     decode_summary,
     encode_json,
 )
-from app.store.sql.schema import SCHEMA_VERSION
+from app.store.sql.schema_version import SCHEMA_VERSION
 from app.store.sql.side_tables import SqlSideTables
-from app.store.sql.transactions import POSTGRES, Rows, TransactionSteps
 
 Result = TypeVar("Result")
 
-_SEARCH_INDEX_CLEANUP: Final = search_index.PostgresIndexCleanup()
+_SEARCH_INDEX_CLEANUP: Final = term_index.PostgresIndexCleanup()
 _MESSAGE_COLUMN_COUNT: Final = len(MESSAGE_COLUMNS)
 
 
@@ -240,14 +240,14 @@ class PostgresStore(SqlSideTables):
         prefixes = {place: term_key_prefix(root, place) for place, _ in located_messages}
         async with self._connections.transaction() as connection:
             rows = await connection.fetch(
-                search_index.INSERT_TERMS,
+                term_index.INSERT_TERMS,
                 root,
                 tenant,
                 [place for place, _ in located_messages],
                 [entry.seq for _, entry in located_messages],
                 [entry.link for _, entry in located_messages],
                 [
-                    search_index.render_term_array(prefixes[place], terms)
+                    term_index.render_term_array(prefixes[place], terms)
                     for (place, _), terms in zip(located_messages, keys, strict=True)
                 ],
             )
@@ -260,12 +260,12 @@ class PostgresStore(SqlSideTables):
             # Redacted messages count as indexed: they are stored, and have no terms to search.
             start, end = find_gapless_leading_range([entry for _, entry in located_messages])
             if {seq for _, seq, _ in rows}.issuperset(range(start, end)):
-                await connection.execute(search_index.ADVANCE_INDEXED_BEFORE, root, conversation.id, tenant, start, end)
+                await connection.execute(term_index.ADVANCE_INDEXED_BEFORE, root, conversation.id, tenant, start, end)
 
     async def clear_search_index(self) -> None:
-        await self._connections.fetch(search_index.CLEAR_INDEX)
+        await self._connections.fetch(term_index.CLEAR_INDEX)
         # A thousand rows at a time, so that no statement runs into the time limit of an answer.
-        while await self._connections.fetch(search_index.RESET_INDEXED_BEFORE):
+        while await self._connections.fetch(term_index.RESET_INDEXED_BEFORE):
             pass
 
     async def scrub_deleted_data(self) -> None:
@@ -278,7 +278,7 @@ class PostgresStore(SqlSideTables):
         if not segments or not terms:
             return []
         rows = await self._connections.fetch(
-            search_index.SEARCH_LOG,
+            term_index.SEARCH_LOG,
             conversation.root,
             [one.conversation_id for one in segments],
             [term_key_prefix(conversation.root, one.conversation_id) for one in segments],
@@ -294,11 +294,11 @@ class PostgresStore(SqlSideTables):
 
     async def search_tenant(self, *, tenant: str, terms: Sequence[str], limit: int) -> list[ConversationHit]:
         keys = hash_terms(terms)
-        rows = await self._connections.fetch(search_index.SEARCH_TENANT, hash_tenant_scope(tenant), tenant, keys, limit)
+        rows = await self._connections.fetch(term_index.SEARCH_TENANT, hash_tenant_scope(tenant), tenant, keys, limit)
         found = [decode_conversation(row[1:]) for row in rows]
         # A second statement, since messages are found by root, and the roots are known only now.
         best = await self._connections.fetch(
-            search_index.BEST_MESSAGES,
+            term_index.BEST_MESSAGES,
             [one.root for one in found],
             [one.id for one in found],
             [term_key_prefix(one.root, one.id) for one in found],
@@ -322,7 +322,7 @@ class PostgresStore(SqlSideTables):
         if conversation is None:
             return False
         return await self._run_transaction(
-            erasure_transactions.erase_conversation(POSTGRES, _SEARCH_INDEX_CLEANUP, conversation),
+            conversation_transactions.erase_conversation(POSTGRES, _SEARCH_INDEX_CLEANUP, conversation),
             exclusive_root=conversation.root,
         )
 
@@ -336,10 +336,10 @@ class PostgresStore(SqlSideTables):
         return await self.find_conversation(tenant=tenant, conversation_id=conversation_id)
 
     async def replace_marks(self, conversation: Conversation, marks: Mapping[str, Any]) -> None:
-        await self._run_transaction(erasure_transactions.replace_marks(POSTGRES, conversation, marks))
+        await self._run_transaction(conversation_transactions.replace_marks(POSTGRES, conversation, marks))
 
     async def redact_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> list[Summary]:
-        script = erasure_transactions.redact_messages(POSTGRES, _SEARCH_INDEX_CLEANUP, conversation, entries)
+        script = conversation_transactions.redact_messages(POSTGRES, _SEARCH_INDEX_CLEANUP, conversation, entries)
         return (await self._run_transaction(script, exclusive_root=conversation.root)).deleted_summaries
 
     async def rewrite_sealed_fields(
@@ -351,7 +351,7 @@ class PostgresStore(SqlSideTables):
         client_versions: Sequence[ClientVersion] = (),
     ) -> None:
         await self._run_transaction(
-            erasure_transactions.rewrite_sealed_fields(POSTGRES, conversation, entries, summaries, client_versions)
+            conversation_transactions.rewrite_sealed_fields(POSTGRES, conversation, entries, summaries, client_versions)
         )
 
     async def revise_summary(self, *, tenant: str, root: str, summary: Summary) -> None:
@@ -463,12 +463,12 @@ async def _add_to_tenant_index(
         return
     tenant_scope, places = hash_tenant_scope(tenant), sorted(terms_by_conversation)
     await connection.execute(
-        search_index.INSERT_TENANT_POSTINGS,
+        term_index.INSERT_TENANT_POSTINGS,
         tenant_scope,
-        *search_index.build_posting_columns(root, terms_by_conversation),
+        *term_index.build_posting_columns(root, terms_by_conversation),
     )
     scopes = [hash_conversation_scope(root, place) for place in places]
-    await connection.execute(search_index.INSERT_TENANT_SCOPES, tenant_scope, root, scopes, places)
+    await connection.execute(term_index.INSERT_TENANT_SCOPES, tenant_scope, root, scopes, places)
 
 
 def _require_lease_first(fence: Lease, steps: TransactionSteps[Result]) -> TransactionSteps[Result]:

@@ -13,6 +13,7 @@ from typing import Final
 
 from app.conversation.identity import LINK_BYTES
 from app.store.contract import MAX_ANCHORS
+from app.store.sql.dialects import POSTGRES
 from app.store.sql.rows import ANCHOR_COLUMNS, CLIENT_VERSION_COLUMNS, CONVERSATION_COLUMNS, MESSAGE_COLUMNS
 from app.store.sql.statements import (
     HEAD_COLUMNS,
@@ -21,7 +22,6 @@ from app.store.sql.statements import (
     number_parameters,
     summary_select_columns,
 )
-from app.store.sql.transactions import POSTGRES
 
 SQL: Final = POSTGRES.statements
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Final, TypeVar
 
-from app.conversation.messages import LogMessage
+from app.conversation.conversation_types import LogMessage
 from app.conversation.search_terms import extract_message_terms
 from app.store.contract import SearchHit
 

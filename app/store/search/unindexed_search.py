@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from app.conversation.messages import Conversation, LogMessage
+from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.search_terms import extract_message_terms
 from app.store.contract import ConversationHit, ConversationQuery, SearchHit, Store
 from app.store.encryption.sealed_fields import FieldSealer

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from app.store.sql.transactions import SQLITE, SqlDialect, Statement
+from app.store.sql.dialects import SQLITE, SqlDialect, Statement
 
 LEASE_GRACE_SECONDS: Final = 300
 """The holder of a lease that ended longer ago than this has stopped without releasing it."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 import orjson
 
 from app.conversation.api_keys import ApiKey
-from app.conversation.messages import (
+from app.conversation.conversation_types import (
     AnswerAnchor,
     ClientVersion,
     Conversation,

@@ -13,9 +13,10 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from app.conversation.api_keys import ApiKey
-from app.conversation.messages import Conversation, StoredCompletion
+from app.conversation.conversation_types import Conversation, StoredCompletion
 from app.store.contract import CompletionQuery, ConversationQuery, IdempotencyKeyRecord
-from app.store.sql import list_pages
+from app.store.sql import page_queries
+from app.store.sql.dialects import Rows, SqlDialect
 from app.store.sql.rows import (
     API_KEY_COLUMNS,
     COMPLETION_COLUMNS,
@@ -26,7 +27,6 @@ from app.store.sql.rows import (
     decode_conversation,
     encode_json,
 )
-from app.store.sql.transactions import Rows, SqlDialect
 
 _IS_COMPLETION: Final = "tenant = :tenant AND id = :id"
 _SAVE_COMPLETION: Final = f"""
@@ -82,7 +82,7 @@ class SqlSideTables(ABC):
         return self._encode_time_after(after_seconds)
 
     async def list_conversations(self, *, tenant: str | None, query: ConversationQuery) -> list[Conversation]:
-        rows = await self._execute_read(*list_pages.build_conversations_query(self._dialect, tenant, query))
+        rows = await self._execute_read(*page_queries.build_conversations_query(self._dialect, tenant, query))
         return [decode_conversation(row) for row in rows]
 
     async def save_completion(self, completion: StoredCompletion) -> None:
@@ -90,7 +90,7 @@ class SqlSideTables(ABC):
         await self._execute_write(*self._dialect.build_statement(_SAVE_COMPLETION, **values))
 
     async def list_completions(self, *, tenant: str, query: CompletionQuery) -> list[StoredCompletion]:
-        rows = await self._execute_read(*list_pages.build_completions_query(self._dialect, tenant, query))
+        rows = await self._execute_read(*page_queries.build_completions_query(self._dialect, tenant, query))
         return [decode_completion(row) for row in rows]
 
     async def find_completion(self, *, tenant: str, completion_id: str) -> StoredCompletion | None:

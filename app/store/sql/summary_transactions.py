@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from app.conversation.messages import Summary
+from app.conversation.conversation_types import Summary
 from app.store.contract import WriteConflict
+from app.store.sql.dialects import Rows, SqlDialect, TransactionSteps
 from app.store.sql.rows import SUMMARY_COLUMNS, decode_summary, encode_optional_json, summary_values
 from app.store.sql.statements import SUMMARY_INSERT_COLUMNS
-from app.store.sql.transactions import Rows, SqlDialect, TransactionSteps
-from app.store.summary_revisions import (
+from app.store.summary_revision_rules import (
     REVISION_FIELDS,
     apply_summary_revision,
     may_replace_summary,

@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from app.conversation.conversation_types import AnswerAnchor, ClientVersion, Conversation, LogMessage, Summary
 from app.conversation.identity import extract_family_root
-from app.conversation.messages import AnswerAnchor, ClientVersion, Conversation, LogMessage, Summary
 from app.errors import StoreUnavailable
 from app.store.contract import ConversationHit, Lease, LinkMatch, LogAppend, SearchHit, StoreInfo
 from app.store.lineage import (
@@ -26,12 +26,12 @@ from app.store.lineage import (
     locate_messages,
 )
 from app.store.search.term_ranking import hash_message_terms, hash_terms, split_index_batches
-from app.store.sql import erasure_transactions, summary_transactions
-from app.store.sql.schema import SCHEMA_VERSION
+from app.store.sql import conversation_transactions, summary_transactions
+from app.store.sql.dialects import SQLITE, Rows, TransactionSteps
+from app.store.sql.schema_version import SCHEMA_VERSION
 from app.store.sql.side_tables import SqlSideTables
-from app.store.sql.transactions import SQLITE, Rows, TransactionSteps
-from app.store.sqlite import reads, search_index, writes
-from app.store.sqlite.appends import AppendJob, run_jobs_combining_appends
+from app.store.sqlite import reads, term_index, writes
+from app.store.sqlite.append_batching import AppendJob, run_jobs_combining_appends
 from app.store.sqlite.erased_remains import (
     ERASURE_SCAN_BYTES,
     REDACTION_SCAN_BYTES,
@@ -160,7 +160,7 @@ class SqliteStore(SqlSideTables):
         # One transaction for each batch: other writers wait for the length of one batch only.
         for part in split_index_batches(keys):
             job = partial(
-                search_index.index_messages,
+                term_index.index_messages,
                 conversation=conversation,
                 located_messages=located_messages[part],
                 keys=keys[part],
@@ -168,7 +168,7 @@ class SqliteStore(SqlSideTables):
             await self._writer_thread.submit(job)
 
     async def clear_search_index(self) -> None:
-        await self._writer_thread.submit(search_index.clear_search_index)
+        await self._writer_thread.submit(term_index.clear_search_index)
 
     async def search_log(
         self, conversation: Conversation, *, terms: Sequence[str], from_seq: int, before_seq: int, limit: int
@@ -178,13 +178,13 @@ class SqliteStore(SqlSideTables):
             return []
         keys, count = hash_terms(terms), count_range_messages(conversation, from_seq, before_seq)
         return await self._range_thread.submit(
-            lambda connection: search_index.search_log(connection, conversation.root, segments, keys, count, limit)
+            lambda connection: term_index.search_log(connection, conversation.root, segments, keys, count, limit)
         )
 
     async def search_tenant(self, *, tenant: str, terms: Sequence[str], limit: int) -> list[ConversationHit]:
         keys = hash_terms(terms)
         return await self._range_thread.submit(
-            lambda connection: search_index.search_tenant(connection, tenant, keys, limit)
+            lambda connection: term_index.search_tenant(connection, tenant, keys, limit)
         )
 
     # Not async: the job is queued at the call, so that appends keep the order of the calls.
@@ -210,11 +210,13 @@ class SqliteStore(SqlSideTables):
         )
 
     async def replace_marks(self, conversation: Conversation, marks: Mapping[str, Any]) -> None:
-        await self._run_transaction(lambda: erasure_transactions.replace_marks(SQLITE, conversation, marks))
+        await self._run_transaction(lambda: conversation_transactions.replace_marks(SQLITE, conversation, marks))
 
     async def redact_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> list[Summary]:
         redacted = await self._run_transaction(
-            lambda: erasure_transactions.redact_messages(SQLITE, writes.SEARCH_INDEX_CLEANUP, conversation, entries)
+            lambda: conversation_transactions.redact_messages(
+                SQLITE, writes.SEARCH_INDEX_CLEANUP, conversation, entries
+            )
         )
         await self._remove_erased_texts(redacted.erased_texts, REDACTION_SCAN_BYTES)
         return redacted.deleted_summaries
@@ -228,7 +230,7 @@ class SqliteStore(SqlSideTables):
         client_versions: Sequence[ClientVersion] = (),
     ) -> None:
         await self._run_transaction(
-            lambda: erasure_transactions.rewrite_sealed_fields(
+            lambda: conversation_transactions.rewrite_sealed_fields(
                 SQLITE, conversation, entries, summaries, client_versions
             )
         )

@@ -11,9 +11,10 @@ from typing import Any, Final
 
 import orjson
 
-from app.conversation.messages import AnswerAnchor, ClientVersion, Conversation, LogMessage, Summary
+from app.conversation.conversation_types import AnswerAnchor, ClientVersion, Conversation, LogMessage, Summary
 from app.store.contract import DEEPEST_LINKS, LAST_LINKS, MAX_ANCHORS, LinkMatch
 from app.store.lineage import LogSegment, order_links_deepest_first
+from app.store.sql.dialects import SQLITE
 from app.store.sql.rows import (
     ANCHOR_COLUMNS,
     MESSAGE_COLUMNS,
@@ -23,7 +24,6 @@ from app.store.sql.rows import (
     decode_summary,
 )
 from app.store.sql.statements import MatchSource, build_link_match_query, number_parameters, summary_select_columns
-from app.store.sql.transactions import SQLITE
 
 SQL: Final = SQLITE.statements
 

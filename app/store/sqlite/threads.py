@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from typing import Any, Final, Literal, TypeVar
 
 from app.errors import StoreUnavailable
-from app.store.sqlite import search_index
+from app.store.sqlite import term_index
 
 Result = TypeVar("Result")
 Job = Callable[[sqlite3.Connection], Any]
@@ -76,7 +76,7 @@ def open_sqlite_connection(path: Path, options: SqliteOptions) -> sqlite3.Connec
     connection.execute("PRAGMA wal_autocheckpoint = 4000")
     # 64 MB: a log that one long reader has made grow does not keep its size for good.
     connection.execute("PRAGMA journal_size_limit = 67108864")
-    search_index.register_sql_functions(connection)
+    term_index.register_sql_functions(connection)
     return connection
 
 

@@ -10,10 +10,11 @@ from typing import Any, Final, TypeVar
 import orjson
 from msgspec.structs import replace
 
-from app.conversation.messages import AnswerAnchor, Conversation, LogMessage, Summary
+from app.conversation.conversation_types import AnswerAnchor, Conversation, LogMessage, Summary
 from app.store.contract import Lease, LeaseLost, LogAppend, WriteConflict
-from app.store.shared_redaction import adapt_append_to_redactions, drop_redacted_versions, tokens_before_append
-from app.store.sql import erasure_transactions, summary_transactions
+from app.store.redaction_effects import adapt_append_to_redactions, drop_redacted_versions, tokens_before_append
+from app.store.sql import conversation_transactions, summary_transactions
+from app.store.sql.dialects import SQLITE, Rows, TransactionSteps
 from app.store.sql.rows import (
     anchor_values,
     claims_external_id,
@@ -25,10 +26,9 @@ from app.store.sql.rows import (
     head_update_values,
     message_values,
 )
-from app.store.sql.transactions import SQLITE, Rows, TransactionSteps
 from app.store.sqlite.erased_remains import PIECE_CHARS
 from app.store.sqlite.reads import SQL, find_conversation
-from app.store.sqlite.search_index import SqliteIndexCleanup
+from app.store.sqlite.term_index import SqliteIndexCleanup
 
 Result = TypeVar("Result")
 
@@ -177,7 +177,7 @@ def erase_conversation(
         return None
     texts = connection.execute(_TEXT_BEGINNINGS, (PIECE_CHARS, conversation.root, conversation.id)).fetchall()
     run_transaction_steps(
-        connection, erasure_transactions.erase_conversation(SQLITE, SEARCH_INDEX_CLEANUP, conversation)
+        connection, conversation_transactions.erase_conversation(SQLITE, SEARCH_INDEX_CLEANUP, conversation)
     )
     return [text for (text,) in texts]
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
 from app.errors import UpstreamUnavailable
-from app.upstream.http.http_client import BODY_LIMIT_BYTES, call_failed_error, incomplete_answer_error
+from app.upstream.http.http_client_contract import BODY_LIMIT_BYTES, call_failed_error, incomplete_answer_error
 
 ENCODINGS: Final = frozenset({"deflate", "gzip", "x-gzip"})
 UNSUPPORTED_ENCODINGS: Final = frozenset({"br", "compress", "zstd"})

@@ -14,7 +14,7 @@ from urllib.parse import SplitResult
 from aiohappyeyeballs import AddrInfoType, start_connection
 
 from app.upstream.http.http1_connection import Http1Connection
-from app.upstream.http.http_client import (
+from app.upstream.http.http_client_contract import (
     HAPPY_EYEBALLS_DELAY_SECONDS,
     answer_timeout_error,
     connect_timeout_error,

@@ -15,7 +15,7 @@ from app.errors import UpstreamUnavailable
 from app.upstream.http.decompression import decompress_pieces, pop_content_encoding, read_decompressed_body
 from app.upstream.http.dialer import Dialer
 from app.upstream.http.http1_connection import Http1Connection
-from app.upstream.http.http_client import (
+from app.upstream.http.http_client_contract import (
     IDLE_CONNECTION_SECONDS,
     HttpTimeouts,
     RequestHead,
@@ -23,7 +23,7 @@ from app.upstream.http.http_client import (
     read_whole_body,
 )
 from app.upstream.http.reply_timeouts import TimeoutTimer
-from app.upstream.provider import CallTimes, ConnectionDropped
+from app.upstream.provider_contract import CallTimes, ConnectionDropped
 
 IDEMPOTENT_METHODS: Final = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PUT", "TRACE"})
 """Methods that may be sent again if a kept connection turns out to be closed (RFC 9110, 9.2.2). A POST may not: the
@@ -32,7 +32,7 @@ CLOSE_TIMEOUT_SECONDS: Final = 1.0
 
 
 class DirectClient:
-    """Implements `upstream.http.http_client.HttpClient`.
+    """Implements `upstream.http.http_client_contract.HttpClient`.
 
     Args:
         provider_name: for error messages.
@@ -57,7 +57,7 @@ class DirectClient:
         self._all_closed: asyncio.Event | None = None
 
     async def send(self, head: RequestHead, body: bytes, deadline: float | None, times: CallTimes | None) -> Http1Reply:
-        """See `upstream.http.http_client.HttpClient`."""
+        """See `upstream.http.http_client_contract.HttpClient`."""
         if self._idle_connections:
             # The connection that was used last is the least likely to have been closed by the server.
             connection, _ = self._idle_connections.popitem()
@@ -134,7 +134,7 @@ class DirectClient:
 
 
 class Http1Reply:
-    """An answer whose head has come. Implements `upstream.provider.UpstreamReply`.
+    """An answer whose head has come. Implements `upstream.provider_contract.UpstreamReply`.
 
     Args:
         connection: the connection on which the head has come.

@@ -14,7 +14,7 @@ from typing import Final, cast
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from app.errors import UpstreamUnavailable
-from app.upstream.http.http_client import (
+from app.upstream.http.http_client_contract import (
     READ_BUFFER_BYTES,
     HttpTimeouts,
     RequestHead,

@@ -16,7 +16,7 @@ from yarl import URL
 from app.errors import UpstreamUnavailable
 from app.upstream.http.decompression import decompress_pieces, pop_content_encoding, read_decompressed_body
 from app.upstream.http.dialer import load_tls_context
-from app.upstream.http.http_client import (
+from app.upstream.http.http_client_contract import (
     IDLE_CONNECTION_SECONDS,
     READ_BUFFER_BYTES,
     HttpTimeouts,
@@ -34,11 +34,11 @@ from app.upstream.http.http_client import (
     unreachable_error,
 )
 from app.upstream.http.reply_timeouts import ReplyTimeout, TimeoutTimer
-from app.upstream.provider import CallTimes
+from app.upstream.provider_contract import CallTimes
 
 
 class ProxiedClient:
-    """Implements `upstream.http.http_client.HttpClient`.
+    """Implements `upstream.http.http_client_contract.HttpClient`.
 
     Args:
         provider_name: for error messages.
@@ -70,7 +70,7 @@ class ProxiedClient:
     async def send(
         self, head: RequestHead, body: bytes, deadline: float | None, times: CallTimes | None
     ) -> ProxiedReply:
-        """See `upstream.http.http_client.HttpClient`."""
+        """See `upstream.http.http_client_contract.HttpClient`."""
         name = self._provider_name
         try:
             async with asyncio.timeout_at(deadline):
@@ -124,7 +124,7 @@ class ProxiedClient:
 
 
 class ProxiedReply:
-    """An answer whose head has come. Implements `upstream.provider.UpstreamReply`."""
+    """An answer whose head has come. Implements `upstream.provider_contract.UpstreamReply`."""
 
     __slots__ = (
         "_between_bytes_seconds",

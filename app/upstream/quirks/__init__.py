@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from app.upstream.provider import ProviderQuirks
+from app.upstream.provider_contract import ProviderQuirks
 from app.upstream.quirks.field_restoration import find_answers_in_scope
-from app.upstream.quirks.message_properties import (
+from app.upstream.quirks.message_and_request_fields import (
     fit_request_fields,
     flatten_text,
     remove_refused_properties,
@@ -25,7 +25,7 @@ from app.upstream.quirks.role_alternation import (
     move_system_into_user_message,
     rename_developer_to_system,
 )
-from app.upstream.quirks.tool_call_ids import assign_call_ids, split_tool_calls
+from app.upstream.quirks.tool_calls import assign_call_ids, split_tool_calls
 
 _QUIRKS_OF_REQUEST_FIELDS = frozenset({"max_tokens_field", "strip_fields", "stream_usage"})
 _QUIRKS_OF_FIELD_RESTORATION = frozenset({"restore_fields", "restore_scope"})

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from typing import Literal
 
 from app.conversation.canonical_form import canonicalize_message
-from app.upstream.quirks.message_properties import CALL_PROPERTY_PREFIX
+from app.upstream.quirks.message_and_request_fields import CALL_PROPERTY_PREFIX
 from app.upstream.quirks.outgoing_message import (
     OutgoingMessage,
     decode_or_none,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.errors import UpstreamUnavailable
-from app.upstream.provider import ClientKey, ContextWindow, ModelDeployment, UpstreamProvider
+from app.upstream.provider_contract import ClientKey, ContextWindow, ModelDeployment, UpstreamProvider
 from app.upstream.routing import known_model_windows
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from typing import Final
 from app.errors import UpstreamUnavailable
 from app.observability import metric_families
 from app.observability.metrics import MAX_MODEL_LABELS, Metrics
-from app.upstream.provider import (
+from app.upstream.provider_contract import (
     AnswerTimedOut,
     CallTimes,
     ConnectionDropped,
@@ -145,7 +145,7 @@ async def send_passthrough(provider: UpstreamProvider, request: UpstreamRequest)
 
 
 class MeasuredReply:
-    """An answer whose end is recorded once. Implements `upstream.provider.UpstreamReply`.
+    """An answer whose end is recorded once. Implements `upstream.provider_contract.UpstreamReply`.
 
     Args:
         reply: the answer.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from app.errors import ModelNotFound, UpstreamUnavailable
-from app.upstream.provider import ClientKey, UpstreamProvider, bind_client_key, find_only_keyless_provider
+from app.upstream.provider_contract import ClientKey, UpstreamProvider, bind_client_key, find_only_keyless_provider
 from app.upstream.routing.context_windows import ContextWindows
 from app.upstream.routing.router import Router
 

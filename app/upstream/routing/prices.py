@@ -11,7 +11,7 @@ from typing import Final
 
 import orjson
 
-from app.upstream.provider import UNKNOWN_PRICE, ModelDeployment, TokenPrice
+from app.upstream.provider_contract import UNKNOWN_PRICE, ModelDeployment, TokenPrice
 from app.upstream.routing.known_model_windows import list_model_name_variants
 
 PRICE_TABLE_PATH: Final = Path(__file__).with_name("model_prices.json")

@@ -17,7 +17,7 @@ from app.errors import ClientKeyWithheld, ContextLengthExceeded, UpstreamUnavail
 from app.observability.metrics import NO_METRICS, Metrics
 from app.observability.tracing import current_span
 from app.upstream.protocols.overflow_detection import detect_overflow
-from app.upstream.provider import (
+from app.upstream.provider_contract import (
     AnswerTimedOut,
     ClientKey,
     ConnectionDropped,
@@ -295,7 +295,7 @@ class Router:
 
 @dataclass(slots=True)
 class BufferedReply:
-    """An answer whose body has been read already. Implements `upstream.provider.UpstreamReply`."""
+    """An answer whose body has been read already. Implements `upstream.provider_contract.UpstreamReply`."""
 
     status: int
     headers: Mapping[str, str]

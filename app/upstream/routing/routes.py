@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from app.errors import ModelNotFound
-from app.upstream.provider import (
+from app.upstream.provider_contract import (
     UNKNOWN_PRICE,
     ModelDeployment,
     ProviderQuirks,

@@ -25,7 +25,7 @@ from app.observability.tracing import (
 )
 from app.upstream.protocols.sse import DONE_DATA, SseDecoder
 from app.upstream.protocols.stream_collector import StreamCollector
-from app.upstream.provider import ModelDeployment, UpstreamProvider, UpstreamReply, UpstreamRequest
+from app.upstream.provider_contract import ModelDeployment, UpstreamProvider, UpstreamReply, UpstreamRequest
 
 SPAN_MODEL_CHARS: Final = 100
 """The most characters of a model's name in a span's name: a client may choose it."""

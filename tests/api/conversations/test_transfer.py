@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.conversation.messages import Conversation
+from app.conversation.conversation_types import Conversation
 from app.errors import StoreUnavailable
 from app.store.contract import LogAppend
 from app.store.memory.backend import MemoryStore

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from app.__main__ import main
-from app.assembly import models
+from app.assembly import providers_and_routes as models
 from app.conversation.api_keys import ApiKey
 from app.conversations.api_keys import ApiKeys, NewApiKey
 from app.errors import StoreUnavailable

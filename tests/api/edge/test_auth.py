@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from app.api.edge.auth import Authenticator, AuthRules, derive_end_user_tenant, derive_tenant, may_use_model
 from app.conversation.api_keys import SCOPES, ApiKey, extract_application_tenant
+from app.conversation.conversation_types import Conversation
 from app.conversation.identity import (
     compute_family_root,
     compute_first_link,
     compute_start_position,
     make_conversation_id,
 )
-from app.conversation.messages import Conversation
 from app.conversations.api_keys import ApiKeys, NewApiKey
 from app.errors import InsufficientPermissions, InvalidApiKey, InvalidRequest, StoreUnavailable
 from app.pipeline.chat_request import Caller, ChatRequest

@@ -98,7 +98,7 @@ def looked_at_by_hand(monkeypatch: pytest.MonkeyPatch) -> list[ClientConnection]
         return add(connections, connection)
 
     monkeypatch.setattr("app.api.edge.connections.CHECK_INTERVAL_RANGE_SECONDS", (3600.0, 3600.0))
-    monkeypatch.setattr(ClientConnections, "add", noted)
+    monkeypatch.setattr(ClientConnections, "try_register", noted)
     return opened
 
 

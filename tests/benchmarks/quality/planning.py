@@ -13,7 +13,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from app.assembly.models import build_policy
+from app.assembly.providers_and_routes import build_policy
 from app.context.plan.policy import ContextPolicy
 from app.settings import load_settings
 from tests.benchmarks.quality.texts import Prose

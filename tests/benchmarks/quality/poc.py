@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from app.settings.configuration_errors import ConfigurationError
-from app.simulator.options import SimulatorOptions
+from app.simulator.options_and_faults import SimulatorOptions
 from app.simulator.server import SimulatorApp
 from app.simulator.simulator import Simulator
 from demo.script import SYSTEM, TOPICS, conversation

@@ -23,7 +23,7 @@ from app.compaction.acceptance.values_appendix import (
     parse_appendix,
     render_appendix,
 )
-from app.conversation.messages import LogMessage, Summary
+from app.conversation.conversation_types import LogMessage, Summary
 from tests.compaction.simulated_compaction import COUNT, Scene, job_for, log_of, saying
 
 NONSENSE = "They spoke about many things."

@@ -14,7 +14,7 @@ from app.compaction.acceptance.values_appendix import HEADINGS
 from app.compaction.summarizer.prompts import SUMMARY_INSTRUCTION, describe_range
 from app.compaction.summarizer.summarizer_request_body import CachedViewPrompt, CallBudget, TranscriptPrompt
 from app.compaction.summarizer.transcript import build_transcript_entries
-from app.context.view.view_messages import (
+from app.context.view.view_rendering import (
     SUMMARY_FENCE,
     SUMMARY_PREAMBLE,
     build_summary_message,

@@ -20,7 +20,7 @@ from app.compaction.summarizer.summarizer_request_body import build_cached_prefi
 from app.compaction.summarizer.summary_request import NoUsableSummary, SummaryRequest
 from app.context.plan.policy import ContextPolicy, SummarizerPolicy
 from app.errors import GatewayError, UpstreamRefused
-from app.upstream.provider import ProviderQuirks
+from app.upstream.provider_contract import ProviderQuirks
 from tests.compaction.simulated_compaction import COUNT, Body, Said, Scene, log_of, saying, talk
 
 GOOD = "Colleague lockers were discussed at length."

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from app.compaction.acceptance.summary_acceptance import accept_summary
-from app.compaction.summarizer.summarizer import NoUsableSummary, SummaryRequest, compute_max_input_tokens
+from app.compaction.summarizer.summary_generator import NoUsableSummary, SummaryRequest, compute_max_input_tokens
 from app.context.plan.policy import ContextPolicy, SummarizerPolicy
 from app.errors import UpstreamRefused
-from app.simulator.options import SimulatedFaults, SimulatorOptions
-from app.upstream.provider import ProviderQuirks
+from app.simulator.options_and_faults import SimulatedFaults, SimulatorOptions
+from app.upstream.provider_contract import ProviderQuirks
 from tests.compaction.simulated_compaction import COUNT, Scene, log_of, talk
 
 

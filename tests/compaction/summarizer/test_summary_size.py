@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from app.assembly.models import build_policy
+from app.assembly.providers_and_routes import build_policy
 from app.context.plan.outline import SummaryRange, SummaryStyle
 from app.context.plan.policy import ContextPolicy, SummarizerPolicy
 from app.settings import load_settings

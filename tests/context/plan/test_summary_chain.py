@@ -21,7 +21,7 @@ from app.context.plan.summary_chain import (
 )
 from app.context.stages.draft import Draft, DraftContext
 from app.context.view.client_versions import ClientVersions
-from app.conversation.messages import ClientVersion, Summary
+from app.conversation.conversation_types import ClientVersion, Summary
 from tests.context.planned_conversation import COUNT, START, World, chunk_of, user
 
 BUDGET = compute_budget(ContextPolicy(), window=8192, requested_output=None)

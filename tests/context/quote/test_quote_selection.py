@@ -12,9 +12,9 @@ from app.context.count.token_counter import TokenCounter
 from app.context.count.tokenizers import load_tokenizer
 from app.context.plan.outline import Quotation, QuotedPassage
 from app.context.quote.question_terms import extract_question_terms
-from app.context.quote.quote_message import extract_quotable_text, render_quotation_message
+from app.context.quote.quotation_message import extract_quotable_text, render_quotation_message
 from app.context.quote.quote_selection import choose_quotation
-from app.conversation.messages import LogMessage, Message
+from app.conversation.conversation_types import LogMessage, Message
 from app.conversation.search_terms import extract_message_terms, extract_query_terms
 from app.store.search.term_ranking import rank_by_weight, weights_to_score
 

@@ -12,9 +12,9 @@ from app.context.plan.budget import Budget
 from app.context.plan.log_rounds import LogTail
 from app.context.plan.outline import Pin
 from app.context.plan.policy import ContextPolicy, ReasoningClearing, ToolResultClearing
-from app.context.stages.age_weights import compute_age_weights
 from app.context.stages.draft import Draft, DraftContext
 from app.context.stages.stage_registry import STAGES
+from app.context.stages.truncation_caps import compute_age_weights
 from app.context.view.message_edits import apply_edit_operations, render_edited_message
 from tests.context.planned_conversation import COUNT, Body, assistant, calls, log_of, result, user, words
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from app.context.count.token_counter import TokenCounter, load_tokenizer
 from app.context.plan.outline import LOG_START, Boundary, Plan
 from app.context.view.message_edits import Edit
-from app.context.view.view_messages import (
+from app.context.view.view_rendering import (
     ViewTokenCounter,
     build_summary_message,
     count_summary_message_tokens,
@@ -19,7 +19,7 @@ from app.context.view.view_messages import (
     render_summary_section,
     render_view,
 )
-from app.conversation.messages import Summary
+from app.conversation.conversation_types import Summary
 from tests.context.planned_conversation import COUNT, chunk_of, words
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.conversation.messages import LogMessage, Message
+from app.conversation.conversation_types import LogMessage, Message
 from app.conversations.erase.redaction import DELETED_MARK, ERASED_MARK, read_deleted_parts, redact_item
-from app.conversations.items.items import build_items
+from app.conversations.items.item_building import build_items
 
 WORDS = "the secret word"
 FIELDS: dict[str, Any] = {

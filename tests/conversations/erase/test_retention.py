@@ -9,7 +9,7 @@ import pytest
 
 from app.api.edge.auth import derive_end_user_tenant
 from app.conversation.api_keys import SCOPES, ApiKey
-from app.conversation.messages import Conversation
+from app.conversation.conversation_types import Conversation
 from app.conversations.erase.retention_sweeper import BATCH_SIZE, SWEEP_LEASE, RetentionSweeper, SweepResult
 from app.errors import ConversationBusy, StoreUnavailable
 from app.store.contract import ConversationQuery

@@ -7,8 +7,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from app.conversation.conversation_types import LogMessage, Message
 from app.conversation.identity import compute_start_position, iterate_link_positions
-from app.conversation.messages import LogMessage, Message
 from tests.context.conversation_strategies import conversations
 
 Body = dict[str, Any]

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.conversation.messages import Conversation, LogMessage, Summary
+from app.conversation.conversation_types import Conversation, LogMessage, Summary
 from app.conversations.history.conversation_records import ConversationRecords
+from app.conversations.items.item_building import build_items
 from app.conversations.items.item_reader import ItemQuery, ItemReader
-from app.conversations.items.items import build_items
 from app.errors import ItemNotFound
 from app.pipeline.resolve.resolved_request import STORED_INSTRUCTIONS
 from app.store.contract import LogAppend

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from app.conversations.items.item_building import ITEM_FIELDS, build_items
 from app.conversations.items.item_parser import ITEM_SHAPES, MAX_ITEMS, parse_items
-from app.conversations.items.items import ITEM_FIELDS, build_items
 from app.errors import InvalidRequest
 from tests.conversations.items.example_logs import JSON_VALUES, placed
 

@@ -17,8 +17,8 @@ from openai.types.responses import (
     ResponseReasoningItem,
 )
 
-from app.conversation.messages import Conversation, LogMessage
-from app.conversations.items.items import (
+from app.conversation.conversation_types import Conversation, LogMessage
+from app.conversations.items.item_building import (
     DELETED,
     ITEM_FIELDS,
     build_instruction_items,

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from app.context.count.token_counter import TokenCounter
 from app.context.count.tokenizers import load_tokenizer
 from app.conversations.transfer.conversation_import import ConversationImporter
-from app.conversations.transfer.export import ConversationExporter, build_export_fields
-from app.conversations.transfer.formats.format_detection import FORMATS, parse_import_file
-from app.conversations.transfer.formats.imported_history import ImportedConversation
+from app.conversations.transfer.formats.import_file_parser import FORMATS, parse_import_file
+from app.conversations.transfer.formats.imported_conversation import ImportedConversation
+from app.conversations.transfer.message_export import ConversationExporter, build_export_fields
 from app.errors import InvalidRequest
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.token_counting import MessageCounter

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from app.conversation.messages import Message
+from app.conversation.conversation_types import Message
 from app.errors import StoreUnavailable
 from app.store.contract import IdempotencyKeyRecord
 from app.store.memory.backend import MemoryStore

@@ -19,7 +19,7 @@ from app.pipeline.admission.request_coalescing import MAX_FRAMES_BYTES, RequestC
 from app.pipeline.admission.shared_attempt import FRAME_RESERVATION_BYTES, AttemptWaiter
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import Caller, ChatRequest
-from app.pipeline.respond.answer import Answer, StreamedAnswer, WholeAnswer
+from app.pipeline.respond.answer_types import Answer, StreamedAnswer, WholeAnswer
 from app.pipeline.respond.stream_frames import DONE_FRAME
 
 FRAMES = [b"data: %d\n\n" % number for number in range(5)] + [DONE_FRAME]

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from app.conversation.messages import Conversation, LogMessage, Message
+from app.conversation.conversation_types import Conversation, LogMessage, Message
 from app.errors import StoreUnavailable
 from app.pipeline.call.field_restorer import FieldRestorer
 from app.pipeline.resolve.resolved_request import ResolvedRequest
 from app.store.memory.backend import MemoryStore
-from app.upstream.provider import ProviderQuirks
+from app.upstream.provider_contract import ProviderQuirks
 
 CALLS = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
 TALK: list[dict[str, Any]] = [

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.conversation.messages import LogMessage, Message
-from app.pipeline.call.search_tool import (
+from app.conversation.conversation_types import LogMessage, Message
+from app.pipeline.call.search_tool_definition import (
     TOOL_DEFINITION,
     TOOL_NAME,
     InvalidArguments,

@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from app.errors import StoreUnavailable
-from app.pipeline.call.search_tool import MAX_SEARCH_ROUNDS, TOOL_NAME
+from app.pipeline.call.search_tool_definition import MAX_SEARCH_ROUNDS, TOOL_NAME
 from app.store.memory.backend import MemoryStore
 from app.store.store_factory import create_store
 from tests.live import DONE, DROP, Reply, ScriptedUpstream, chunk, completion, stream, usage_chunk

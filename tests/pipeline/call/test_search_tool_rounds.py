@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import UpstreamUnavailable
-from app.pipeline.call.search_tool import TOOL_NAME
-from app.pipeline.call.search_tool_rounds import StreamRoundMerger, WholeRoundMerger, assign_call_ids
+from app.pipeline.call.search_round_merging import StreamRoundMerger, WholeRoundMerger, assign_call_ids
+from app.pipeline.call.search_tool_definition import TOOL_NAME
 from app.upstream.protocols.stream_collector import StreamCollector
 
 SEARCH = {"id": "c", "type": "function", "function": {"name": TOOL_NAME, "arguments": '{"query": "x"}'}}

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from app.conversation.messages import Conversation, LogMessage, Summary
+from app.conversation.conversation_types import Conversation, LogMessage, Summary
 from app.pipeline.compact import summary_chain_cache as chains
 from app.pipeline.compact.summary_chain_cache import SummaryChain, SummaryChainCache
 from app.pipeline.resolve.resolved_request import ResolvedRequest

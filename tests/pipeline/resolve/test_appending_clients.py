@@ -15,7 +15,7 @@ import pytest
 
 import app.conversation.identity
 from app.context.count.token_counter import TokenCounter
-from app.conversation.messages import Message
+from app.conversation.conversation_types import Message
 from app.pipeline.persist import turn_writer
 from app.pipeline.view.quotations import MAX_CANDIDATES
 from app.store.memory.backend import MemoryStore
@@ -265,7 +265,7 @@ async def test_sqlite_runs_as_many_statements_in_the_first_turns_as_in_the_last_
         connection.set_trace_callback(statements.append)
         return connection
 
-    monkeypatch.setattr("app.store.sqlite.backend.open_connection", traced)
+    monkeypatch.setattr("app.store.sqlite.backend.open_sqlite_connection", traced)
     url = f"sqlite:///{tmp_path}/turns.db"
     prepare_database(url, auto_migrate=True)
     counts = []

@@ -20,13 +20,13 @@ from app.context.count.tokenizers import load_tokenizer
 from app.context.view.client_versions import ClientVersions
 from app.conversation.alignment import Alignment, align_after_head
 from app.conversation.canonical_form import canonicalize_message
+from app.conversation.conversation_types import ClientVersion, Conversation, LogMessage, Message
 from app.conversation.identity import make_conversation_id
-from app.conversation.messages import ClientVersion, Conversation, LogMessage, Message
-from app.pipeline.persist.log_entries import advance_head, build_empty_conversation, build_log_entries
+from app.pipeline.persist.conversation_builders import advance_head, build_empty_conversation, build_log_entries
+from app.pipeline.resolve import client_history_matching as history
 from app.pipeline.resolve import history_alignment
-from app.pipeline.resolve import resent_history as history
+from app.pipeline.resolve.client_history_matching import ClientHistory
 from app.pipeline.resolve.history_alignment import AlignedHistory, HistoryAligner
-from app.pipeline.resolve.resent_history import ClientHistory
 from app.pipeline.resolve.resolved_request import REDACTED, REWRITE_MARK
 from app.pipeline.token_counting import MessageCounter
 from app.store.contract import LogAppend

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from app.conversation.canonical_form import canonicalize_message, is_skeleton_message
-from app.conversation.messages import Conversation
+from app.conversation.conversation_types import Conversation
 from app.pipeline.persist.turn_writer import QUESTION_DELAY_SECONDS
 from app.store.memory.backend import MemoryStore
 from tests.live import Reply, ScriptedUpstream, completion, stream

@@ -16,7 +16,7 @@ from app.pipeline.resolve.resolved_request import (
     select_marks_for_branch,
     select_state_for_branch,
 )
-from app.pipeline.view.view_state import CALIBRATIONS, LAST_VIEWS
+from app.pipeline.view.last_view_and_calibration import CALIBRATIONS, LAST_VIEWS
 
 LAST_SEQ = 5
 """Of the log that the branch shares."""

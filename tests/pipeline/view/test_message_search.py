@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from app.conversation.messages import Conversation, LogMessage
+from app.conversation.conversation_types import Conversation, LogMessage
 from app.errors import StoreUnavailable
 from app.pipeline.view.quotations import BATCH_BYTES, FIRST_BATCH_MESSAGES, MessageSearch
 from app.store.memory.backend import MemoryStore

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from app.conversation.messages import Conversation, LogMessage, StoredCompletion
+from app.conversation.conversation_types import Conversation, LogMessage, StoredCompletion
 from app.conversation.search_terms import extract_terms
 from app.errors import StoreUnreadable
 from app.store.contract import ConversationQuery, LogAppend, Store

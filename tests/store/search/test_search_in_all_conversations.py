@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.conversation.messages import Conversation, LogMessage
+from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.search_terms import extract_terms
 from app.store.contract import Store
 from app.store.store_factory import create_store

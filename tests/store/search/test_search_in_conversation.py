@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from app.conversation.messages import Conversation, LogMessage
+from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.search_terms import extract_message_terms, extract_terms
 from app.store.contract import SearchHit, Store
 from app.store.search.term_ranking import limit_common_terms, rank_search_hits

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from app.conversation.messages import LogMessage, Message
+from app.conversation.conversation_types import LogMessage, Message
 from app.store.contract import Store
 from app.store.sqlite import erased_remains
 from app.store.store_factory import create_store

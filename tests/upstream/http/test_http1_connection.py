@@ -13,10 +13,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from app.errors import UpstreamUnavailable
-from app.upstream.http import direct_client, http1_connection, http_client
+from app.upstream.http import direct_client, http1_connection, http_client_contract
 from app.upstream.http.http1_connection import Http1Connection
-from app.upstream.protocols.openai import HttpTimeouts, OpenAIProvider
-from app.upstream.provider import ConnectionDropped, UpstreamRequest
+from app.upstream.protocols.openai_provider import HttpTimeouts, OpenAIProvider
+from app.upstream.provider_contract import ConnectionDropped, UpstreamRequest
 from tests.upstream.http.loopback_server import END, HEAD, Loopback, Received, Script, chunked, loopback, whole
 
 CHAT = UpstreamRequest("/chat/completions", b'{"model":"m"}')
@@ -213,14 +213,14 @@ async def test_a_slow_reader_holds_the_server_back() -> None:
     async with provider_at(pour) as (provider, _):
         reply = await provider.send(CHAT)
         pieces = reply.iter_bytes()
-        assert len(await anext(pieces)) <= 2 * http_client.READ_BUFFER_BYTES
+        assert len(await anext(pieces)) <= 2 * http_client_contract.READ_BUFFER_BYTES
         before = -1
         while sent_bytes != before:
             before = sent_bytes
             await asyncio.sleep(0.02)
         assert sent_bytes < 32 * 1024 * 1024
         rest = [len(piece) async for piece in pieces]
-        assert max(rest) <= 2 * http_client.READ_BUFFER_BYTES
+        assert max(rest) <= 2 * http_client_contract.READ_BUFFER_BYTES
         await reply.aclose()
 
     assert sent_bytes == 64 * 1024 * 1024
@@ -346,10 +346,10 @@ async def test_the_limit_of_the_whole_call_holds_while_connecting_too() -> None:
 async def full_queue() -> AsyncIterator[int]:
     """A port whose handshakes are not answered any more."""
     loop = asyncio.get_running_loop()
-    with http_client.make_keepalive_socket(_ADDRESS) as listening:
+    with http_client_contract.make_keepalive_socket(_ADDRESS) as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen(0)
-        waiting = [http_client.make_keepalive_socket(_ADDRESS) for _ in range(4)]
+        waiting = [http_client_contract.make_keepalive_socket(_ADDRESS) for _ in range(4)]
         for each in waiting:
             each.setblocking(False)
         connects = [asyncio.ensure_future(loop.sock_connect(each, listening.getsockname())) for each in waiting]
@@ -368,7 +368,9 @@ _ADDRESS = (2, 1, 6, "", ("127.0.0.1", 0))
 
 
 def test_the_limits_fit_together() -> None:
-    assert http1_connection.HEAD_LIMIT_BYTES <= http_client.READ_BUFFER_BYTES < http1_connection.WRITE_PIECE_BYTES
+    assert (
+        http1_connection.HEAD_LIMIT_BYTES <= http_client_contract.READ_BUFFER_BYTES < http1_connection.WRITE_PIECE_BYTES
+    )
 
 
 async def test_a_reader_that_was_too_slow_for_the_whole_gets_what_has_come_and_then_the_error() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from app.errors import UpstreamUnavailable
 from app.upstream.http.direct_client import Http1Reply
 from app.upstream.http.http1_connection import Http1Connection
-from app.upstream.http.http_client import HttpTimeouts, RequestHead
+from app.upstream.http.http_client_contract import HttpTimeouts, RequestHead
 from app.upstream.http.reply_timeouts import TimeoutTimer
 from tests.upstream.http.loopback_server import END, chunked
 

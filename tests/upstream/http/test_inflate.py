@@ -13,9 +13,9 @@ import pytest
 from app.errors import UpstreamUnavailable
 from app.upstream.http import decompression
 from app.upstream.http.direct_client import DirectClient
-from app.upstream.http.http_client import HttpClient, HttpTimeouts, RequestHead
+from app.upstream.http.http_client_contract import HttpClient, HttpTimeouts, RequestHead
 from app.upstream.http.proxied_client import ProxiedClient
-from app.upstream.provider import UpstreamReply
+from app.upstream.provider_contract import UpstreamReply
 
 MB = 1024 * 1024
 LONGEST_STEP_SECONDS = 0.05

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from app.assembly.models import build_providers
+from app.assembly.providers_and_routes import build_providers
 from app.errors import UpstreamUnavailable
 from app.settings import load_settings
 from app.upstream.http.dialer import load_tls_context
 from app.upstream.http.proxied_client import ProxiedClient
-from app.upstream.protocols.openai import HttpTimeouts, OpenAIProvider
-from app.upstream.provider import UpstreamRequest
+from app.upstream.protocols.openai_provider import HttpTimeouts, OpenAIProvider
+from app.upstream.provider_contract import UpstreamRequest
 from tests.upstream.http.certificates import DAY, Authority, certified
 from tests.upstream.http.loopback_server import END, HEAD, Received, chunked, loopback
 

@@ -12,9 +12,9 @@ import pytest
 
 from app.errors import InvalidRequest, UpstreamUnavailable
 from app.upstream.http.proxied_client import ProxiedClient
-from app.upstream.protocols import openai
-from app.upstream.protocols.openai import HttpTimeouts, OpenAIProvider
-from app.upstream.provider import AnswerTimedOut, ConnectionDropped, UpstreamRequest
+from app.upstream.protocols import openai_provider
+from app.upstream.protocols.openai_provider import HttpTimeouts, OpenAIProvider
+from app.upstream.provider_contract import AnswerTimedOut, ConnectionDropped, UpstreamRequest
 from tests.upstream.http.loopback_server import END, HEAD, Loopback, Received, Script, chunked, loopback, whole
 
 CHAT = UpstreamRequest("/chat/completions", b'{"model":"m"}')
@@ -25,7 +25,7 @@ OK = whole(b'{"ok":true}', headers=b"Content-Type: application/json\r\n")
 def client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both clients have to pass every test."""
     if request.param == "aiohttp":
-        monkeypatch.setattr(openai, "DirectClient", functools.partial(ProxiedClient, proxy=None))
+        monkeypatch.setattr(openai_provider, "DirectClient", functools.partial(ProxiedClient, proxy=None))
     return str(request.param)
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.upstream.provider import ProviderQuirks
+from app.upstream.provider_contract import ProviderQuirks
 from app.upstream.quirks import apply_quirks
 
 CALLS = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]

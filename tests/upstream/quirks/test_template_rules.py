@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from app.context.count.token_counter import TokenCounter
 from app.context.count.tokenizers import load_tokenizer
 from app.settings import load_settings
-from app.upstream.provider import ProviderQuirks
+from app.upstream.provider_contract import ProviderQuirks
 from app.upstream.quirks import apply_quirks
 from app.upstream.quirks.role_alternation import BRIDGING_ASSISTANT_TEXT, OPENING_USER_TEXT
 from tests.upstream.quirks.templates import rules

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import pytest
 
 from app.errors import ContextLengthExceeded, UpstreamUnavailable
-from app.upstream.protocols.openai import OpenAIProvider
-from app.upstream.provider import (
+from app.upstream.protocols.openai_provider import OpenAIProvider
+from app.upstream.provider_contract import (
     AnswerTimedOut,
     ClientKey,
     ConnectionDropped,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.errors import ModelNotFound
-from app.upstream.provider import ProviderQuirks
+from app.upstream.provider_contract import ProviderQuirks
 from app.upstream.routing.routes import ConfiguredDeployment, ModelRoute, Routes
 from tests.upstream.scripted_provider import ScriptedProvider, by_name
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.errors import UpstreamUnavailable
-from app.upstream.provider import ClientKey, ContextWindow, ModelDeployment
+from app.upstream.provider_contract import ClientKey, ContextWindow, ModelDeployment
 from app.upstream.routing import known_model_windows
 from app.upstream.routing.context_windows import ContextWindows, ModelListPolicy
 from tests.upstream.scripted_provider import ScriptedProvider, Time

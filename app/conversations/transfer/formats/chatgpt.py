@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from app.conversation.messages import Message
-from app.conversations.transfer.formats.imported_history import (
+from app.conversation.conversation_types import Message
+from app.conversations.transfer.formats.imported_conversation import (
     ImportedBranch,
     ImportedConversation,
     ImportedMessage,

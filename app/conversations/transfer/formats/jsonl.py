@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from app.conversation.messages import Message
-from app.conversations.transfer.formats.imported_history import (
+from app.conversation.conversation_types import Message
+from app.conversations.transfer.formats.imported_conversation import (
     ImportedConversation,
     ImportedMessage,
     decode_json,

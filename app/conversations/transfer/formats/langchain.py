@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final, TypeGuard
 
-from app.conversation.messages import Message
-from app.conversations.transfer.formats.imported_history import (
+from app.conversation.conversation_types import Message
+from app.conversations.transfer.formats.imported_conversation import (
     ImportedConversation,
     ImportedMessage,
     build_warning,

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from app.conversation.conversation_types import Message
 from app.conversation.identity import is_valid_conversation_id
-from app.conversation.messages import Message
-from app.conversations.transfer.formats.imported_history import (
+from app.conversations.transfer.formats.imported_conversation import (
     ImportedConversation,
     ImportedMessage,
     decode_json,

@@ -1,0 +1,176 @@
+"""`/v1/conversations/{id}/items`: the items of a conversation in OpenAI's form, and their pins."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Query, Request
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from app.api.conversations.conversations import BUSY_RESPONSE, ConversationObject, build_conversation_response
+from app.api.conversations.item_schemas import ItemObject, ItemPage, Items
+from app.api.edge.auth import Authenticator
+from app.api.edge.request_body import read_headers
+from app.api.resource_schemas import (
+    ERROR_RESPONSES,
+    MAX_PAGE_SIZE,
+    After,
+    Described,
+    Limit,
+    Order,
+    Page,
+    StrictJsonRoute,
+    build_json_response,
+    build_list_page,
+)
+from app.conversations.erase.item_removal import ItemRemover
+from app.conversations.history.conversation_records import ConversationRecords
+from app.conversations.items.item_reader import ItemQuery, ItemReader
+from app.conversations.items.item_writer import ItemWriter
+from app.conversations.items.pins import PinStore
+from app.pipeline.chat_request import Caller
+
+Include = Annotated[
+    list[str],
+    Query(
+        default_factory=list,
+        alias="include[]",
+        description="For OpenAI's own tools. Everything that is stored is always included.",
+    ),
+]
+
+
+class NewItems(BaseModel):
+    """Items to add to a conversation, all or none."""
+
+    items: Items
+
+
+def build_item_routes(
+    records: ConversationRecords,
+    item_writer: ItemWriter,
+    item_reader: ItemReader,
+    item_remover: ItemRemover,
+    auth: Authenticator,
+) -> APIRouter:
+    """Builds the endpoints that add, list, read and delete items."""
+    routes = APIRouter(
+        prefix="/v1/conversations/{conversation_id}/items",
+        tags=["conversations"],
+        responses=ERROR_RESPONSES,
+        route_class=StrictJsonRoute,
+    )
+    reads, manages = Depends(auth.require_scope("read")), Depends(auth.require_scope("manage"))
+
+    @routes.post("", summary="Add items to a conversation", responses={200: {"model": ItemPage}, **BUSY_RESPONSE})
+    async def create_items(
+        request: Request,
+        conversation_id: str,
+        new: NewItems,
+        include: Include,
+        caller: Caller = manages,
+    ) -> Response:
+        conversation, items = await item_writer.add_items(
+            caller, conversation_id, new.items, is_retry=_is_sdk_retry(request)
+        )
+        return build_json_response(build_list_page(items, has_more=False), conversation_id=conversation.id)
+
+    @routes.get("", summary="List the items of a conversation", responses={200: {"model": ItemPage}})
+    async def list_items(
+        conversation_id: str,
+        include: Include,
+        limit: Limit = 20,
+        after: After = None,
+        order: Order = "desc",
+        caller: Caller = reads,
+    ) -> Response:
+        conversation = await records.find_conversation(caller, conversation_id)
+        query = ItemQuery(limit=limit, descending=order == "desc", after=after)
+        items, has_more = await item_reader.list_items(conversation, query)
+        return build_json_response(build_list_page(items, has_more=has_more), conversation_id=conversation.id)
+
+    @routes.get("/{item_id}", summary="An item", responses={200: {"model": ItemObject}})
+    async def get_item(
+        conversation_id: str,
+        item_id: str,
+        include: Include,
+        caller: Caller = reads,
+    ) -> Response:
+        conversation = await records.find_conversation(caller, conversation_id)
+        return build_json_response(await item_reader.find_item(conversation, item_id), conversation_id=conversation.id)
+
+    @routes.delete(
+        "/{item_id}",
+        summary="Delete or erase an item; returns the changed conversation",
+        responses={200: {"model": ConversationObject}, **BUSY_RESPONSE},
+    )
+    async def delete_item(
+        conversation_id: str,
+        item_id: str,
+        erase: Annotated[bool, Query(description="Remove the text for good, in every branch that shares it.")] = False,
+        caller: Caller = manages,
+    ) -> Response:
+        conversation = await records.find_conversation(caller, conversation_id)
+        changed = await item_remover.remove_item(caller, conversation, item_id, erase=erase)
+        return build_conversation_response(await records.build_conversation_object(changed))
+
+    return routes
+
+
+def _is_sdk_retry(request: Request) -> bool:
+    """Returns whether the client's SDK says that it sends this request again."""
+    return read_headers(request.scope).get("x-stainless-retry-count", "0") not in ("", "0")
+
+
+class PinnedItem(ItemObject):
+    """An item, and whether it is pinned."""
+
+    pinned: bool
+
+
+class PinnedMessage(Described):
+    id: str
+    seq: int
+    role: str
+    text: str
+
+
+class PinObject(Described):
+    """Messages that are pinned together, `[from_seq, to_seq)` of the log: one message, or tool calls with their
+    results."""
+
+    id: str
+    object: Literal["conversation.pin"]
+    from_seq: int
+    to_seq: int
+    tokens: int
+    messages: list[PinnedMessage]
+
+
+class PinPage(Page):
+    data: list[PinObject]
+
+
+def build_pin_routes(pins: PinStore, auth: Authenticator) -> APIRouter:
+    """Builds the endpoints that list, set and remove pins. Tool calls are pinned together with their results."""
+    routes = APIRouter(prefix="/v1/conversations/{conversation_id}", tags=["context"], responses=ERROR_RESPONSES)
+    reads, manages = Depends(auth.require_scope("read")), Depends(auth.require_scope("manage"))
+    pinned: dict[int | str, dict[str, Any]] = {200: {"model": PinnedItem}, **BUSY_RESPONSE}
+
+    @routes.get("/pins", summary="List pins in the order of the log", responses={200: {"model": PinPage}})
+    async def list_pins(
+        conversation_id: str, limit: Limit = MAX_PAGE_SIZE, after: After = None, caller: Caller = reads
+    ) -> Response:
+        pin_objects, has_more = await pins.list_pins(caller, conversation_id, limit, after)
+        return build_json_response(build_list_page(pin_objects, has_more=has_more))
+
+    @routes.post("/items/{item_id}/pin", summary="Pin an item", responses=pinned)
+    async def pin_item(conversation_id: str, item_id: str, caller: Caller = manages) -> Response:
+        return build_json_response(await pins.pin_item(caller, conversation_id, item_id))
+
+    @routes.delete("/items/{item_id}/pin", summary="Unpin an item", responses=pinned)
+    async def unpin_item(conversation_id: str, item_id: str, caller: Caller = manages) -> Response:
+        return build_json_response(await pins.unpin_item(caller, conversation_id, item_id))
+
+    return routes

@@ -1,0 +1,60 @@
+"""Builds the FastAPI application, which serves everything except chat completions and probes.
+`assembly.worker_application` imports
+this module after the start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fastapi import FastAPI
+
+from app.api.chat_completions import ChatCompletionsEndpoint
+from app.api.docs_page import build_docs_routes
+from app.api.edge.asgi_front import CHAT_PATH
+from app.api.edge.error_handlers import install_error_handlers
+from app.api.edge.request_body import BodyLimitMiddleware
+from app.api.edge.request_ids import RequestIdMiddleware
+from app.api.openapi import make_openapi_builder
+from app.assembly.endpoints import build_endpoint_routes
+from app.assembly.engine import GatewayEngine
+from app.assembly.telemetry import VERSION
+from app.settings import Settings
+
+
+def build_fastapi_application(
+    engine: GatewayEngine,
+    settings: Settings,
+    chat_completions: ChatCompletionsEndpoint,
+    new_request_id: Callable[[], str],
+) -> FastAPI:
+    """Builds the FastAPI application. The engine may be opened later.
+
+    Args:
+        chat_completions: the chat endpoint. Its requests do not pass through FastAPI; it has a route here so that a
+            request with another method gets 405 with the allowed method.
+        new_request_id: makes the id of a request, in visible ASCII.
+    """
+    application = FastAPI(
+        title="Concertina",
+        version=VERSION,
+        description="An OpenAI-compatible gateway whose conversations never outgrow the model's context window.",
+        # The operation ids of /openapi.json: the function's name alone, where FastAPI adds path and method.
+        generate_unique_id_function=lambda route: route.name,
+        docs_url=None,  # FastAPI's pages load scripts from a CDN; `api.docs_page` loads nothing
+        redoc_url=None,
+    )
+    document = application.openapi = make_openapi_builder(application)  # type: ignore[method-assign]  # how FastAPI wants it
+    application.include_router(build_docs_routes(document))
+    application.router.add_route(
+        CHAT_PATH,
+        chat_completions,  # type: ignore[arg-type]  # an ASGI application, which is taken as well
+        methods=["POST"],
+        include_in_schema=False,
+    )
+    for routes in build_endpoint_routes(engine, settings):
+        application.include_router(routes)
+    install_error_handlers(application, passes_on=not settings.uses_simulated_model)
+    # The middleware that is added last is the outermost: the body limit's 413 gets a request id, too.
+    application.add_middleware(BodyLimitMiddleware, limit_bytes=settings.server.body_limit_bytes)
+    application.add_middleware(RequestIdMiddleware, new_request_id=new_request_id)
+    return application

@@ -1,0 +1,174 @@
+"""Builds from the settings what concerns models: providers, routes, routers, context windows, policies, token
+counters."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from app.context.count.token_counter import (
+    MAX_EVENT_LOOP_BYTES,
+    TokenCounter,
+    choose_token_counter_name,
+    load_token_counter,
+)
+from app.context.plan.policy import (
+    MAX_SUMMARY_TOKENS,
+    CheckpointTrigger,
+    ContextPolicy,
+    ReasoningClearing,
+    SummarizerPolicy,
+    ToolResultClearing,
+)
+from app.observability.metrics import Metrics
+from app.settings import Settings
+from app.settings.sections import EVERY_MODEL
+from app.settings.sections import Deployment as DeploymentSettings
+from app.settings.sections import Provider as ProviderSettings
+from app.simulator.context_window import parse_window_from_name
+from app.simulator.options_and_faults import SimulatorOptions
+from app.simulator.simulated_provider import SimulatedProvider
+from app.simulator.simulator import Simulator
+from app.upstream.http.dialer import load_tls_context
+from app.upstream.protocols.openai_provider import HttpTimeouts, OpenAIProvider
+from app.upstream.provider_contract import NO_QUIRKS, ProviderQuirks, TokenPrice, UpstreamProvider
+from app.upstream.routing import known_model_windows
+from app.upstream.routing.context_windows import ContextWindows
+from app.upstream.routing.router import ConfiguredDeployment, ModelRoute, RetryPolicy, Router
+
+SIMULATOR: Final = "simulator"
+FREE_PRICE: Final = TokenPrice(input=0.0, output=0.0)
+"""The price of the simulated model under every name. Without it, a real model's list price would be applied."""
+POLICY_PART_CLASSES: Final[Mapping[str, Callable[..., object]]] = {
+    "trigger": CheckpointTrigger,
+    "clear_tool_results": ToolResultClearing,
+    "clear_reasoning": ReasoningClearing,
+    "summarizer": SummarizerPolicy,
+}
+
+
+def build_policy(settings: Settings, name: str) -> ContextPolicy:
+    """Builds the planner's policy from the policy of that name in the settings."""
+    values = dict(settings.policies[name])
+    for part, part_class in POLICY_PART_CLASSES.items():
+        part_values = dict(values[part])
+        # The default depends on the kind of policy, which the settings' class for the summarizer does not know.
+        if part == "summarizer" and part_values["max_summary_tokens"] is None:
+            part_values["max_summary_tokens"] = MAX_SUMMARY_TOKENS[values["kind"]]
+        values[part] = part_class(**part_values)
+    return ContextPolicy(name=name, **values)
+
+
+def build_context_windows(settings: Settings) -> ContextWindows:
+    """Builds the context windows, with what is known before any provider is asked."""
+    return ContextWindows(
+        default_tokens=settings.window_default,
+        find_known=_find_simulated_window if settings.uses_simulated_model else known_model_windows.find_known_window,
+        clock=time.monotonic,
+    )
+
+
+def build_router(
+    settings: Settings,
+    routes: Mapping[str, ModelRoute],
+    providers: Mapping[str, UpstreamProvider],
+    metrics: Metrics,
+    purpose: str,
+) -> Router:
+    """Builds a router with circuit breakers of its own: failed summarizer calls must not keep a client from its answer.
+
+    Args:
+        purpose: the metrics' label for its calls, `answer` or `summary`.
+    """
+    return Router(
+        routes,
+        providers,
+        RetryPolicy(**settings.retries.model_dump()),
+        sleep=asyncio.sleep,
+        clock=time.monotonic,
+        random=random.random,
+        metrics=metrics,
+        purpose=purpose,
+    )
+
+
+def build_providers(settings: Settings) -> dict[str, UpstreamProvider]:
+    """Builds every configured provider, by name; the simulated model if no provider is configured."""
+    if settings.uses_simulated_model:
+        simulator = Simulator(SimulatorOptions(), _find_token_counter, clock=time.time, new_id=lambda: uuid.uuid4().hex)
+        return {SIMULATOR: SimulatedProvider(simulator, SIMULATOR)}
+    return {name: _build_provider(name, section) for name, section in settings.providers.items()}
+
+
+def _build_provider(name: str, section: ProviderSettings) -> UpstreamProvider:
+    timeouts = section.timeouts
+    return OpenAIProvider(
+        name,
+        section.base_url,
+        section.api_key.get_secret_value() if section.api_key else None,
+        HttpTimeouts(
+            connect_seconds=timeouts.connect_seconds,
+            first_byte_seconds=timeouts.first_byte_seconds,
+            between_bytes_seconds=timeouts.between_bytes_seconds,
+            total_seconds=timeouts.total_seconds,
+        ),
+        headers={header: value.get_secret_value() for header, value in section.headers.items()},
+        auth_header=section.auth_header,
+        proxy=section.proxy.get_secret_value() if section.proxy else None,
+        # Without a file of its own, a provider uses the context that all providers share.
+        ssl_context=load_tls_context(section.ca_file) if section.ca_file else None,
+        client_key_rule=section.client_key_rule,
+    )
+
+
+def build_deployment_routes(settings: Settings) -> dict[str, ModelRoute]:
+    """Builds the route of each model name: its deployments and fallbacks."""
+    if settings.uses_simulated_model:
+        return {EVERY_MODEL: ModelRoute((ConfiguredDeployment(SIMULATOR, price=FREE_PRICE),))}
+    return {
+        name: ModelRoute(
+            tuple(_build_deployment(deployment, settings) for deployment in model.expand_deployments()),
+            fallbacks=model.fallbacks,
+        )
+        for name, model in settings.served_models.items()
+    }
+
+
+def _build_deployment(deployment: DeploymentSettings, settings: Settings) -> ConfiguredDeployment:
+    quirk_settings = deployment.quirks.merge_over(settings.providers[deployment.provider].quirks)
+    quirks = ProviderQuirks(**quirk_settings.model_dump())
+    return ConfiguredDeployment(
+        provider=deployment.provider,
+        model=deployment.model,
+        context_window=deployment.context_window,
+        max_output_tokens=deployment.max_output_tokens,
+        encoding=deployment.encoding,
+        # One shared object if there are none: `pipeline.call.upstream_request_body` compares identity first, for each
+        # request.
+        quirks=NO_QUIRKS if quirks == NO_QUIRKS else quirks,
+        price=TokenPrice(**deployment.price.model_dump()),
+    )
+
+
+def _find_simulated_window(model: str) -> tuple[int, None, None]:
+    return parse_window_from_name(model), None, None
+
+
+def warm_up_tokenizers(settings: Settings) -> None:
+    """Loads the tokenizers of all configured models: for short first texts, or completely with `server.preload`."""
+    # A long text makes a tokenizer load its table (60 MB), a short text does not.
+    text = "warm " * (MAX_EVENT_LOOP_BYTES if settings.server.preload else 1)
+    deployments = [deployment for model in settings.served_models.values() for deployment in model.expand_deployments()]
+    counter_names = {
+        choose_token_counter_name(deployment.model or "", deployment.encoding) for deployment in deployments
+    }
+    for name in counter_names or {choose_token_counter_name("")}:
+        load_token_counter(name).count(text)
+
+
+def _find_token_counter(model: str) -> TokenCounter:
+    return load_token_counter(choose_token_counter_name(model))

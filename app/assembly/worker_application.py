@@ -1,0 +1,122 @@
+"""Builds the application that each worker process runs. Chat completions and probes are served at once; the other
+endpoints are loaded with their first request, or a second after the start."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import gc
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+from app.api.admin.probes import HealthProbes
+from app.api.chat_completions import ChatCompletionsEndpoint, RequestListLimits
+from app.api.edge.asgi_front import AsgiFront, LazyApplication
+from app.api.edge.connections import ClientConnections
+from app.api.edge.header_checks import HeaderChecks, HostRules
+from app.api.edge.request_telemetry import RequestTelemetry
+from app.assembly.engine import GatewayEngine, build_engine, random_bytes
+from app.assembly.providers_and_routes import warm_up_tokenizers
+from app.assembly.telemetry import VERSION
+from app.observability.log import flush_log
+from app.settings import Settings
+
+LAZY_LOAD_DELAY_SECONDS: Final = 1.0
+"""How long after the start the other endpoints are loaded, unless a request needs them before. The first answers do not
+share the processor with the loading."""
+SIMULATED_HEADER: Final = {"x-concertina-simulated": "true"}
+"""Sent with every answer while no provider is configured."""
+
+
+def build_worker_application(
+    settings: Settings, metrics_folder: Path | None, connections: ClientConnections | None
+) -> RequestTelemetry:
+    """Builds the whole application of one worker process.
+
+    Args:
+        metrics_folder: the folder in which several processes count together; None: this process serves alone.
+        connections: the client connections of the server, for metrics and the readiness probe; None: another server
+            than `app.server` runs the application.
+    """
+    engine = build_engine(settings, metrics_folder)
+    if connections is not None:
+        connections.register_metrics(engine.metrics)
+    chat_endpoint = ChatCompletionsEndpoint(
+        engine.request_coalescing,
+        engine.authenticator,
+        body_limit_bytes=settings.server.body_limit_bytes,
+        new_request_id=_new_request_id,
+        extra_headers=SIMULATED_HEADER if settings.uses_simulated_model else {},
+        metrics=engine.metrics,
+        list_limits=RequestListLimits(settings.limits.max_messages, settings.limits.max_tools),
+    )
+    lazy_application = LazyApplication(functools.partial(_build_lazy_application, engine, settings, chat_endpoint))
+    probes = HealthProbes(
+        engine.store,
+        version=VERSION,
+        has_upstream=lambda: engine.router.has_available_deployment,
+        is_stopping=lambda: connections is not None and connections.stopping.is_set(),
+    )
+    hosts = HostRules(settings.auth.allowed_hosts, asks_for_key=settings.auth.mode == "keys")
+    front = AsgiFront(
+        chat_endpoint,
+        lazy_application,
+        header_checks=HeaderChecks(hosts, engine.authenticator.credential_headers),
+        probes=probes.build_routes(_new_request_id),
+        lifespan=functools.partial(_run_lifespan, engine, settings, lazy_application),
+        new_request_id=_new_request_id,
+    )
+    return RequestTelemetry(
+        front,
+        engine.metrics,
+        engine.tracing,
+        seconds=time.monotonic,
+        logs_requests=settings.telemetry.request_log,
+    )
+
+
+def _build_lazy_application(engine: GatewayEngine, settings: Settings, chat_endpoint: ChatCompletionsEndpoint) -> Any:
+    """Builds the FastAPI application for the endpoints other than chat completions and probes."""
+    # By name: its imports take most of a start's time and much memory, so they wait until the process serves.
+    application = import_module("app.assembly.fastapi_application").build_fastapi_application(
+        engine, settings, chat_endpoint, _new_request_id
+    )
+    # The new modules stay until the process ends: the garbage collector need not examine them.
+    gc.freeze()
+    return application
+
+
+@asynccontextmanager
+async def _run_lifespan(
+    engine: GatewayEngine, settings: Settings, lazy_application: LazyApplication, _: object
+) -> AsyncIterator[None]:
+    """Opens the engine before the server serves; at the end finishes running work and closes the engine."""
+    await engine.open()
+    # In a thread: a tokenizer's table takes a third of a second to load, and the event loop renews leases.
+    await asyncio.to_thread(warm_up_tokenizers, settings)
+    if settings.server.preload:
+        await lazy_application.load()
+    # The objects of the start stay until the process ends: the garbage collector need not examine them. Garbage is
+    # collected before, or it would be kept as well.
+    gc.collect()
+    gc.freeze()
+    load_timer = asyncio.get_running_loop().call_later(
+        LAZY_LOAD_DELAY_SECONDS, lambda: engine.background_tasks.spawn(lazy_application.load())
+    )
+    try:
+        yield
+    finally:
+        load_timer.cancel()
+        try:
+            await engine.aclose()
+        finally:
+            # Last, and also after an error: the lines about the shutdown itself wait in the buffer.
+            flush_log()
+
+
+def _new_request_id() -> str:
+    return f"req_{random_bytes(16).hex()}"

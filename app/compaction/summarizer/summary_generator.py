@@ -1,0 +1,241 @@
+"""Generates a summary by the first model that succeeds: the configured one, then its fallbacks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from app.compaction.compaction_job import sum_usages
+from app.compaction.summarizer.prompts import compute_prompt_version
+from app.compaction.summarizer.summarizer_call import SummarizerClient, SummarizerWindows
+from app.compaction.summarizer.summarizer_request_body import compute_max_input_tokens
+from app.compaction.summarizer.summary_request import SAME_MODEL, GeneratedSummary, NoUsableSummary, SummaryRequest
+from app.compaction.summarizer.summary_writer import SummaryWriter
+from app.context.view.view_rendering import ViewTokenCounter
+from app.errors import GatewayError, UpstreamRefused, drop_tracebacks
+from app.observability.metrics import NO_METRICS, Metrics
+from app.upstream.routing.circuit_breaker import CircuitBreaker
+from app.upstream.routing.router import Router
+
+__all__ = [
+    "SAME_MODEL",
+    "GeneratedSummary",
+    "NoUsableSummary",
+    "SummarizerWindows",
+    "SummaryGenerator",
+    "SummaryRequest",
+    "compute_max_input_tokens",
+]
+
+
+class SummaryGenerator:
+    """Generates summaries through the router. After three failures in a row a model is not called for a while.
+
+    Args:
+        router: finds the deployments of a model and falls back from one to the next.
+        windows: finds the context window of a deployment.
+        counter_for: returns the token counter of an encoding.
+        monotonic: returns seconds, for durations and backoffs.
+        metrics: counts summarizer calls.
+    """
+
+    def __init__(
+        self,
+        *,
+        router: Router,
+        windows: SummarizerWindows,
+        counter_for: Callable[[str], ViewTokenCounter],
+        monotonic: Callable[[], float] = time.monotonic,
+        metrics: Metrics = NO_METRICS,
+    ) -> None:
+        self._router = router
+        self._windows = windows
+        self._counter_for = counter_for
+        self._monotonic = monotonic
+        self._metrics = metrics
+        self._backoffs = SummarizerBackoffs(monotonic)
+
+    async def generate_summary(self, request: SummaryRequest) -> GeneratedSummary:
+        """Generates a summary, and appends the values that the model left out.
+
+        Raises:
+            NoUsableSummary: the answer is blank, calls a tool, was filtered, has no finish reason, or is too long; or
+                every model is backing off.
+            UpstreamRefused: the summarizer's own error.
+            UpstreamUnavailable: the summarizer could not be reached, did not answer in time, or sent an invalid answer.
+        """
+        if not request.policy.summarizer.enabled:
+            raise NoUsableSummary("summaries are switched off")
+        failures: list[NoUsableSummary | GatewayError] = []
+        for model in _list_models(request):
+            try:
+                return await self._generate_with_model(model, request)
+            except (NoUsableSummary, GatewayError) as error:
+                drop_tracebacks(error)
+                failures.append(error)
+        # The first failure is that of the configured model. `pop`: the traceback keeps this frame and its list, so an
+        # error in the list would be part of a reference cycle.
+        raise failures.pop(0)
+
+    def is_backing_off(self, request: SummaryRequest) -> bool:
+        """Whether every model for this request is backing off."""
+        return self.compute_backoff_seconds(request) > 0
+
+    def compute_backoff_seconds(self, request: SummaryRequest) -> float:
+        """Computes the seconds until one of the request's models may be called again; 0 if one may be called now."""
+        return min(
+            self._backoffs.find_backoff(model, request.tenant, request.root).seconds_until_trial
+            for model in _list_models(request)
+        )
+
+    async def _generate_with_model(self, model: str, request: SummaryRequest) -> GeneratedSummary:
+        """Generates a summary by one model, unless the model is backing off."""
+        backoff = self._backoffs.find_backoff(model, request.tenant, request.root)
+        if not backoff.try_enter():
+            raise NoUsableSummary(
+                f"the summarizer has failed too often and rests for {backoff.seconds_until_trial:.0f} s"
+            )
+        is_settled = False
+        try:
+            summary = await self._write_summary(model, request)
+            backoff.record_success()
+            is_settled = True
+        except (NoUsableSummary, GatewayError) as error:
+            backoff.record_failure(error)
+            is_settled = True
+            raise
+        finally:
+            # A cancellation says nothing about the model, so the trial that it took is given back.
+            if not is_settled:
+                backoff.cancel_trial()
+        return summary
+
+    async def _write_summary(self, model: str, request: SummaryRequest) -> GeneratedSummary:
+        started_at = self._monotonic()
+        writer = SummaryWriter(request, self._build_client(model, request), self._counter_for(request.encoding))
+        text = await _write_summary_text(writer, model)
+        return GeneratedSummary(
+            text=text,
+            model=writer.model,
+            prompt_version=compute_prompt_version(request.policy.summarizer, request.prompt_variant),
+            duration_ms=round((self._monotonic() - started_at) * 1000),
+            usage=sum_usages(writer.usages),
+        )
+
+    def _build_client(self, model: str, request: SummaryRequest) -> SummarizerClient:
+        """Builds the client of a model.
+
+        Raises:
+            ModelNotFound: no such model is configured.
+        """
+        return SummarizerClient(
+            request,
+            self._router.resolve(model),
+            router=self._router,
+            windows=self._windows,
+            counter_for=self._counter_for,
+            metrics=self._metrics,
+        )
+
+
+async def _write_summary_text(writer: SummaryWriter, model: str) -> str:
+    """Writes the summary from the conversation itself if this model has just read it, otherwise from a transcript.
+
+    The transcript is also used if the answer to the first form is refused or not usable.
+    """
+    request = writer.request
+    has_read_conversation = (
+        bool(request.view_prefix) and bool(request.messages or request.folded_summaries) and model == request.model
+    )
+    if has_read_conversation and request.policy.summarizer.form != "transcript":
+        try:
+            return await writer.write_from_cached_view()
+        except NoUsableSummary:
+            pass
+        except UpstreamRefused as refusal:
+            # Any other refusal would meet the transcript, too.
+            if refusal.status not in UNPROCESSABLE_STATUSES:
+                raise
+    return await writer.write_from_transcript()
+
+
+def _list_models(request: SummaryRequest) -> list[str]:
+    """Lists the models to call, in order, each once."""
+    summarizer_policy = request.policy.summarizer
+    names = [summarizer_policy.model, *summarizer_policy.fallbacks]
+    return list(dict.fromkeys(request.model if model == SAME_MODEL else model for model in names))
+
+
+MAX_FAILURES = 3
+"""How many failures in a row begin a backoff."""
+FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 30.0, 600.0
+"""The first backoff, and the longest. Each failure after a backoff doubles it."""
+MAX_BREAKERS = 2_048
+UNPROCESSABLE_STATUSES = frozenset({400, 413, 422})
+"""Statuses of refusals that are about the prompt, not about the model or its provider."""
+
+
+class SummarizerBackoffs:
+    """Keeps the circuit breakers of summarizer models in this process.
+
+    Args:
+        clock: returns monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._breakers: dict[tuple[str, ...], CircuitBreaker] = {}
+
+    def find_backoff(self, model: str, tenant: str, root: str) -> SummarizerBackoff:
+        return SummarizerBackoff(self._find_breaker(model, tenant), self._find_breaker(model, tenant, root))
+
+    def _find_breaker(self, *key: str) -> CircuitBreaker:
+        """Returns the breaker of a key. Above `MAX_BREAKERS` the least recently used one is evicted."""
+        breaker = self._breakers.pop(key, None) or CircuitBreaker(
+            MAX_FAILURES, FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS, self._clock
+        )
+        self._breakers[key] = breaker
+        while len(self._breakers) > MAX_BREAKERS:
+            del self._breakers[next(iter(self._breakers))]
+        return breaker
+
+
+class SummarizerBackoff:
+    """Decides whether a model may be called for a conversation: by the tenant's breaker and the conversation's own."""
+
+    def __init__(self, tenant_breaker: CircuitBreaker, conversation_breaker: CircuitBreaker) -> None:
+        self._tenant_breaker = tenant_breaker
+        self._conversation_breaker = conversation_breaker
+
+    @property
+    def seconds_until_trial(self) -> float:
+        return max(self._tenant_breaker.seconds_until_trial, self._conversation_breaker.seconds_until_trial)
+
+    def try_enter(self) -> bool:
+        """Whether the model may be called. If so, `record_success`, `record_failure` or `cancel_trial` must follow."""
+        if not self._tenant_breaker.try_enter():
+            return False
+        if self._conversation_breaker.try_enter():
+            return True
+        self._tenant_breaker.cancel_trial()
+        return False
+
+    def record_success(self) -> None:
+        self._tenant_breaker.record_success()
+        self._conversation_breaker.record_success()
+
+    def record_failure(self, error: Exception) -> None:
+        """Records a failure: an unusable answer for the conversation, a missing answer for the tenant."""
+        if isinstance(error, NoUsableSummary) or (
+            isinstance(error, UpstreamRefused) and error.status in UNPROCESSABLE_STATUSES
+        ):
+            # The model answered, so other conversations may go on calling it.
+            self._tenant_breaker.record_success()
+            self._conversation_breaker.record_failure()
+        else:
+            self._tenant_breaker.record_failure()
+            self._conversation_breaker.cancel_trial()
+
+    def cancel_trial(self) -> None:
+        self._tenant_breaker.cancel_trial()
+        self._conversation_breaker.cancel_trial()

@@ -1,0 +1,237 @@
+"""Plans under policy `aligned_prefix`: tool results are shortened first; when messages still overflow, one summary of
+the whole log replaces them.
+
+Each checkpoint is written from the whole log, not from the checkpoint before it. A view shows one checkpoint, in front
+of the newest turns.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from msgspec.structs import replace
+
+from app.context.plan.budget import Budget, compute_checkpoint_trigger_tokens, compute_summary_token_limit
+from app.context.plan.log_rounds import LogTail
+from app.context.plan.outline import LOG_START, Outline, Plan, PlanNote, SummarizeMode, SummaryRange
+from app.context.plan.policy import ContextPolicy
+from app.context.plan.view_candidates import ViewCandidate, ViewCandidates
+from app.context.stages.draft import Draft
+from app.context.stages.mask_results import list_unread_results, mask_read_results_fully
+from app.context.stages.shortening_planner import ShorteningPlanner
+from app.context.view.view_rendering import ViewTokenCounter, count_empty_summary_tokens, count_summary_frame_tokens
+
+GENTLE_STAGES: Final = ("mask_results", "cap_messages", "clear_tool_results", "clear_reasoning")
+"""The stages that lose least. They run before a checkpoint is written; the other stages run only if no checkpoint
+helps."""
+
+
+@dataclass(frozen=True)
+class CheckpointPlanner:
+    """The planner of the policy. All summaries in `Outline.summaries` are checkpoints: each begins at the log's start,
+    and they are ordered by their ends.
+    """
+
+    outline: Outline
+    budget: Budget
+    policy: ContextPolicy
+    counter: ViewTokenCounter
+    through_seq: int | None = None
+    """Where a requested checkpoint ends; None: the policy decides."""
+
+    def plan(self, summarize: SummarizeMode) -> Plan:
+        asked = summarize in {"now", "ahead"}
+        # A checkpoint on request or ahead of need starts from the view with the newest checkpoint. Otherwise the view
+        # with the fewest summarized messages is best.
+        view = (None if asked else self._find_fitting_view()) or self._candidates.list_with_needed_folds()[-1]
+        if asked or not view.summaries:
+            return self._plan_from_view(view, summarize)
+        # Before a first checkpoint is shown, masking alone may keep the whole log within the limit, and loses less.
+        whole_plan, tail = self._plan_masked_log(), self.outline.tail
+        if whole_plan is not None:
+            return whole_plan
+        # Either the messages must still be loaded (the plan then asks for them), or the right ones are loaded already.
+        if tail is None or self._shortening_planner.has_loaded_tail(view):
+            return self._plan_from_view(view, summarize)
+        # `_plan_masked_log` loaded the whole log, and it does not fit. The view needs only the messages after its
+        # boundary.
+        behind = tail[view.boundary.to_seq - (self.outline.tail_start or LOG_START).to_seq :]
+        outline = replace(self.outline, tail=behind, tail_start=view.boundary)
+        return dataclasses.replace(self, outline=outline)._plan_from_view(view, summarize)
+
+    def _plan_from_view(self, view: ViewCandidate, summarize: SummarizeMode) -> Plan:
+        asked = summarize in {"now", "ahead"}
+        fits = PlanNote("view_fits", {"tokens": self.budget.calibrate_tokens(view.tokens), "limit": self.budget.limit})
+        if not self._is_shortening_due(view, summarize):
+            return self._shortening_planner.build_unchanged_plan(view, fits)
+        if not self._shortening_planner.has_loaded_tail(view):
+            return replace(self._shortening_planner.build_unchanged_plan(view, fits), needs_tail=view.boundary)
+        whole = self._shortening_planner.build_draft(view)
+        decided, left = self._shorten_draft(
+            whole if whole.fits_limit else self._shortening_planner.resume_last_cut(view), asked=asked
+        )
+        chosen = self._shortening_planner.build_plan(decided)
+        # A checkpoint is written ahead only if masking does not make room: it costs a call, masking does not.
+        if summarize == "never" or (summarize == "ahead" and self._is_masking_enough(whole)):
+            return chosen
+        # A view that was cut looks short. Whether a checkpoint is needed is judged by the view before the cut.
+        return self._add_checkpoint_if_due(chosen, left if left.boundary == whole.boundary else whole, summarize)
+
+    def _is_masking_enough(self, draft: Draft) -> bool:
+        """Says whether masking the results of a view brings it under the precompaction threshold."""
+        return self.budget.calibrate_tokens(mask_read_results_fully(draft).tokens) <= self._precompaction_threshold
+
+    def _plan_masked_log(self) -> Plan | None:
+        """Plans the whole log with its results masked, in place of the first checkpoint.
+
+        Returns None if that does not fit, if the trigger is reached, or if a view with a checkpoint was sent before.
+        """
+        last, view = self.outline.last_view, self._candidates.build_whole_log_view()
+        if last.boundary.to_seq or last.asked_seq or self._reaches_token_trigger(view.tokens):
+            return None
+        if not self._shortening_planner.has_loaded_tail(view):
+            return replace(self._shortening_planner.build_unchanged_plan(view), needs_tail=view.boundary)
+        _, left = self._shorten_draft(self._shortening_planner.build_draft(view), asked=False)
+        return self._shortening_planner.build_plan(left) if left.fits_limit else None
+
+    def _is_shortening_due(self, view: ViewCandidate, summarize: SummarizeMode) -> bool:
+        if summarize == "ahead":
+            return self.budget.calibrate_tokens(view.tokens) > self._precompaction_threshold
+        reached = summarize == "auto" and self._reaches_token_trigger(view.tokens)
+        return summarize == "now" or reached or self._shortening_planner.must_shorten(view)
+
+    def _find_fitting_view(self) -> ViewCandidate | None:
+        """Returns the first view, fewest messages summarized, that fits and does not reach the trigger.
+
+        A view whose boundary is before the last view's boundary is chosen only if it leaves much room: going back
+        breaks the prompt cache.
+        """
+        last = self.outline.last_view
+        for view in self._candidates.list_with_needed_folds():
+            tokens = self.budget.calibrate_tokens(view.tokens)
+            is_short = tokens <= self.budget.limit and not self._reaches_token_trigger(view.tokens)
+            goes_back = view.boundary.to_seq < last.boundary.to_seq
+            # A compaction that a client asked for is never undone, even if the log would fit again.
+            if view.boundary.to_seq < last.asked_seq or not is_short:
+                continue
+            if not goes_back or tokens < self.budget.window * self.policy.regrow_ratio:
+                return view
+        return None
+
+    def _shorten_draft(self, before: Draft, *, asked: bool) -> tuple[Draft, Draft]:
+        """Returns two drafts: the view to send until there is a checkpoint, and the view that decides whether a
+        checkpoint is needed.
+
+        The second one is the result of the gentle stages if they pay. The first one has the other stages, too, if it
+        would not fit otherwise.
+        """
+        view = ViewCandidate(before.summaries, before.boundary, before.tokens)
+        if before.fits_limit and (asked or not self._shortening_planner.must_shorten(view)):
+            return before, before
+        gentle = [name for name in self.policy.stage_names if name in GENTLE_STAGES]
+        draft = before if asked else self._shortening_planner.apply_policy_stages(before, gentle)
+        # Edits break the prompt cache. They count only if they free enough, if a stage's own rule is due, or if they
+        # alone make the view fit and either cut results that are still to be read or spare the whole log a cut.
+        pays = self._shortening_planner.frees_enough(before, draft) or self._shortening_planner.is_stage_rule_due(view)
+        cuts_unread = any(entry.seq in draft.edits for entry in list_unread_results(draft))
+        is_saved = draft.fits_limit and not before.fits_limit and (cuts_unread or not draft.boundary_seq)
+        left = draft if pays or is_saved else before
+        if left.fits_limit:
+            return left, left
+        rest = [name for name in self.policy.stage_names if name not in GENTLE_STAGES]
+        final = self._shortening_planner.apply_policy_stages(draft, rest)
+        return (final if final.fits_limit else self._shortening_planner.trim_to_fit(final)), left
+
+    def _add_checkpoint_if_due(self, decided: Plan, draft: Draft, summarize: SummarizeMode) -> Plan:
+        """Adds a checkpoint to the plan if the trigger is reached and the checkpoint gains enough."""
+        tail = draft.context.tail
+        cut = (
+            self._choose_checkpoint_end(tail, is_ahead=summarize == "ahead")
+            if self.through_seq is None
+            else self.through_seq
+        )
+        # Nothing lies between the last checkpoint and the turns that stay verbatim.
+        if cut is None or cut <= tail.start_seq:
+            return replace(decided, notes=(*decided.notes, PlanNote("nothing_to_gain")))
+        overflow = self._count_overflowing_messages(draft)
+        if summarize == "auto" and not self._is_triggered(draft, overflow):
+            return replace(decided, notes=(*decided.notes, PlanNote("not_triggered", {"messages": overflow})))
+        after = self._estimate_tokens_after(draft, cut)
+        facts = {"messages": overflow, "expected_tokens": after, "tokens": draft.tokens}
+        if draft.tokens - after < self.policy.min_gain_ratio * draft.tokens:
+            return replace(decided, notes=(*decided.notes, PlanNote("nothing_to_gain", facts)))
+        before = self.outline.summaries[-1].id if self.outline.summaries else ""
+        wanted = SummaryRange(0, cut, style="checkpoint", base=before)
+        return replace(decided, to_summarize=(wanted,), notes=(*decided.notes, PlanNote("compaction_needed", facts)))
+
+    def _choose_checkpoint_end(self, tail: LogTail, *, is_ahead: bool) -> int | None:
+        """Returns where a checkpoint ends: before the last `keep_turns` turns and the current one.
+
+        Fewer turns are kept if they would take more than `buffer_max_ratio`. The checkpoint ends inside the current
+        turn if that turn is too long by itself. None if no place is possible.
+        """
+        rounds = tail.rounds
+        openings = [entry.from_seq for entry in rounds if entry.opens_turn]
+        allowed = self.budget.compute_raw_tokens(int(self.budget.window * self.policy.buffer_max_ratio))
+        kept = openings[-self.policy.checkpoint_keep_turns - 1 :]
+        if is_ahead and tail.ends_with_final_answer:  # the turn that needs it is still to come
+            kept = [*kept[1:], *([] if self.policy.checkpoint_keep_turns else [tail.end_seq])]
+        # A current turn that is a single round cannot be cut: it is kept whole even above its share.
+        for seq in kept:
+            if tail.count_tokens_from(seq) <= allowed or seq == openings[-1] == rounds[-1].from_seq:
+                return seq
+        inside = [entry.from_seq for entry in rounds[1:] if not openings or entry.from_seq > openings[-1]]
+        return next((seq for seq in inside if tail.count_tokens_from(seq) <= allowed), inside[-1] if inside else None)
+
+    def _count_overflowing_messages(self, draft: Draft) -> int:
+        """Returns how many messages do not fit, counted from the newest message back. The checkpoint is to replace
+        them.
+        """
+        tail = draft.context.tail
+        room = draft.context.limit_tokens - draft.context.instructions_tokens - draft.summary_tokens
+        for number, entry in enumerate(reversed(tail.messages)):
+            edit = draft.edits.get(entry.seq)
+            room -= entry.tokens if edit is None else edit.tokens
+            if room < 0:
+                return len(tail.messages) - number
+        return 0
+
+    def _is_triggered(self, draft: Draft, overflow: int) -> bool:
+        trigger = self.policy.trigger
+        if trigger.type is None or trigger.value is None:
+            return overflow > 0
+        if trigger.type == "messages_to_refine":
+            return overflow >= trigger.value
+        return self._reaches_token_trigger(draft.tokens)
+
+    def _reaches_token_trigger(self, view_tokens: int) -> bool:
+        """Says whether a trigger in tokens is reached. It may be reached before anything overflows."""
+        trigger = compute_checkpoint_trigger_tokens(self.policy, self.budget.window)
+        return trigger is not None and self.budget.calibrate_tokens(view_tokens) >= trigger
+
+    def _estimate_tokens_after(self, draft: Draft, cut: int) -> int:
+        scene = draft.context
+        summary = self.budget.compute_raw_tokens(
+            compute_summary_token_limit(self.policy, self.budget.window)
+        ) + count_empty_summary_tokens(self.counter)
+        anchor = scene.tail.build_boundary(cut).anchor_tokens
+        kept = scene.tail.count_tokens_from(cut) + anchor
+        return scene.instructions_tokens + count_summary_frame_tokens(self.counter) + summary + kept
+
+    @property
+    def _precompaction_threshold(self) -> int:
+        """Returns the tokens above which a checkpoint is made ahead; at most the limit, also where the policy switches
+        precompaction off.
+        """
+        return min(self.budget.compute_precompaction_threshold(self.budget.limit), self.budget.limit)
+
+    @cached_property
+    def _shortening_planner(self) -> ShorteningPlanner:
+        return ShorteningPlanner(self.outline, self.budget, self.policy, self.counter)
+
+    @property
+    def _candidates(self) -> ViewCandidates:
+        return ViewCandidates(self.outline, self.budget, self.policy, self.counter, self._shortening_planner.last_edits)

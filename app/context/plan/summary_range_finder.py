@@ -1,0 +1,191 @@
+"""Decides what to summarize: ranges from the last summary's end up to the turns that stay verbatim.
+
+The newest turns stay as they are, fewer of them if they do not fit. A turn that is too long by itself is cut between
+its rounds. A cut is proposed only if it gains something, so a useless summary is not asked for on each request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import dropwhile
+
+from app.context.plan.budget import Budget, compute_summary_token_limit
+from app.context.plan.log_rounds import LogTail, Round, group_rounds_into_stretches
+from app.context.plan.outline import Outline, SummaryRange
+from app.context.plan.policy import ContextPolicy
+from app.context.stages.draft import count_tokens_shown_before, sum_saved_tokens_from
+from app.context.view.message_edits import Edit
+from app.context.view.view_rendering import (
+    ViewTokenCounter,
+    count_empty_summary_tokens,
+    count_summary_frame_tokens,
+    count_summary_message_tokens,
+)
+from app.conversation.conversation_types import Summary
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryProposal:
+    """Ranges to summarize, and the expected size of the view after that. Raw tokens."""
+
+    ranges: tuple[SummaryRange, ...]
+    summarized_tokens: int
+    kept_tokens: int
+    expected_tokens: int
+    gain_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryRangeFinder:
+    """What the choice of ranges needs to know. `summarizer_input_tokens` and `view_tokens` are raw counts."""
+
+    outline: Outline
+    tail: LogTail
+    shown_summaries: tuple[Summary, ...]
+    view_tokens: int
+    budget: Budget
+    policy: ContextPolicy
+    counter: ViewTokenCounter
+    summarizer_input_tokens: int
+    edits: Mapping[int, Edit] = field(default_factory=dict)
+    buffer_turns: int = 0
+    """The most complete turns at the end that stay verbatim. Precompaction keeps one less: the turn that will need
+    the summary is then one of the last (decision 13)."""
+
+    @property
+    def current_turn_round_index(self) -> int:
+        """Returns the index of the round that opens the turn being answered; the number of rounds if the last turn is
+        complete.
+        """
+        rounds = self.tail.rounds
+        if self.outline.new_from_seq >= self.outline.next_seq and self.tail.ends_with_final_answer:
+            return len(rounds)
+        return next((index for index in reversed(range(len(rounds))) if rounds[index].opens_turn), 0)
+
+    @property
+    def buffer_limit_tokens(self) -> int:
+        return self.budget.compute_raw_tokens(int(self.budget.window * self.policy.buffer_max_ratio))
+
+    def propose_ranges(self, cut: int) -> SummaryProposal:
+        """Proposes to summarize every round before index `cut`. Rounds that the client leaves out do not
+        begin a range.
+        """
+        tail, zone = self.tail, self.tail.rounds[:cut]
+        sent = tuple(dropwhile(self._is_omitted_round, zone))
+        stretches = (
+            tuple(dropwhile(self._is_omitted_round, one))
+            for one in group_rounds_into_stretches(sent, self.summarizer_input_tokens)
+        )
+        ranges = tuple(SummaryRange(stretch[0].from_seq, stretch[-1].to_seq) for stretch in stretches if stretch)
+        limit = self.budget.compute_raw_tokens(compute_summary_token_limit(self.policy, self.budget.window))
+        section = count_empty_summary_tokens(self.counter)
+        sizes = (tail.count_tokens_from(one.from_seq) - tail.count_tokens_from(one.to_seq) for one in ranges)
+        # A summary is never expected to be longer than what it stands for.
+        summaries = sum(min(limit, size) + section for size in sizes)
+        boundary = zone[-1].to_seq if zone else tail.start_seq
+        before = count_tokens_shown_before(tail.build_boundary(boundary), self.outline.pins)
+        verbatim = tail.count_tokens_from(boundary)
+        kept = verbatim - sum_saved_tokens_from(boundary, self.edits)
+        shown = count_summary_message_tokens(self.shown_summaries, 0, self.counter) or count_summary_frame_tokens(
+            self.counter
+        )
+        after = self.outline.instructions_tokens + shown + summaries + before + kept
+        return SummaryProposal(
+            ranges=ranges,
+            summarized_tokens=tail.tokens - verbatim,
+            kept_tokens=kept,
+            expected_tokens=after,
+            gain_tokens=self.view_tokens - after,
+        )
+
+    def _is_omitted_round(self, round_: Round) -> bool:
+        return all(seq in self.outline.omitted_seqs for seq in range(round_.from_seq, round_.to_seq))
+
+    def covers_one_turn_only(self, cut: int) -> bool:
+        """Says whether a cut summarizes a single turn that is at most twice as large as the complete turns
+        that stay.
+        """
+        rounds = self.tail.rounds
+        if any(entry.opens_turn for entry in rounds[1:cut]):
+            return False
+        zone_tokens = sum(entry.tokens for entry in rounds[:cut])
+        return zone_tokens <= 2 * sum(entry.tokens for entry in rounds[cut : self.current_turn_round_index])
+
+    def is_under_threshold(self, proposal: SummaryProposal) -> bool:
+        return self.budget.calibrate_tokens(proposal.expected_tokens) <= self.budget.compaction_threshold
+
+    def gains_enough(self, proposal: SummaryProposal) -> bool:
+        return bool(proposal.ranges) and proposal.gain_tokens >= self.policy.min_gain_ratio * self.view_tokens
+
+
+def propose_gainful_ranges(finder: SummaryRangeFinder) -> SummaryProposal | None:
+    """Proposes the cut that keeps most verbatim among those that bring the view under the threshold and gain enough.
+
+    If none gets under the threshold, the one that comes nearest and gains enough; None if none gains enough. A single
+    turn is summarized alone only if no cut summarizes more, or if it is much larger than the turns that stay: otherwise
+    each turn would ask for a summary.
+    """
+    falling_short: list[SummaryProposal] = []
+    of_one_turn: SummaryProposal | None = None
+    for cut in (*_list_turn_cuts(finder), *_list_cuts_in_current_turn(finder)):
+        proposal = finder.propose_ranges(cut)
+        if not finder.gains_enough(proposal):
+            continue
+        if not finder.is_under_threshold(proposal):
+            falling_short.append(proposal)
+        elif finder.covers_one_turn_only(cut):
+            of_one_turn = of_one_turn or proposal
+        else:
+            return proposal
+    return of_one_turn or min(falling_short, key=lambda proposal: proposal.expected_tokens, default=None)
+
+
+def propose_ranges_before_buffer(finder: SummaryRangeFinder) -> SummaryProposal | None:
+    """Proposes everything before the buffer, however little it gains; None if the buffer holds everything."""
+    for cut in _list_turn_cuts(finder):
+        proposal = finder.propose_ranges(cut)
+        if finder.is_under_threshold(proposal):
+            return proposal if proposal.ranges else None
+    return propose_gainful_ranges(finder)
+
+
+def propose_ranges_through(finder: SummaryRangeFinder, to_seq: int) -> SummaryProposal | None:
+    """Proposes every round before `to_seq`, however little it gains; None if there is none."""
+    rounds = finder.tail.rounds
+    cut = next((index for index, entry in enumerate(rounds) if entry.from_seq >= to_seq), len(rounds))
+    proposal = finder.propose_ranges(cut)
+    return proposal if proposal.ranges else None
+
+
+def _list_turn_cuts(finder: SummaryRangeFinder) -> Iterator[int]:
+    """Returns cuts that keep the current turn and as many of the last complete turns as fit into the buffer's share,
+    most turns first.
+    """
+    rounds, current = finder.tail.rounds, finder.current_turn_round_index
+    openings = [index for index in range(current) if index == 0 or rounds[index].opens_turn]
+    buffer_tokens = 0
+    fitting = [current]
+    for opening in openings[: -finder.buffer_turns - 1 : -1]:
+        buffer_tokens += sum(entry.tokens for entry in rounds[opening : fitting[-1]])
+        if buffer_tokens > finder.buffer_limit_tokens:
+            break
+        fitting.append(opening)
+    return reversed(fitting)
+
+
+def _list_cuts_in_current_turn(finder: SummaryRangeFinder) -> list[int]:
+    """Returns cuts between rounds of the current turn: those that keep the newest rounds within the buffer's share,
+    within halves of it, and the newest round alone.
+    """
+    rounds = finder.tail.rounds
+    last = len(rounds) - 1
+    cuts: list[int] = []
+    allowed = finder.buffer_limit_tokens
+    for cut in range(finder.current_turn_round_index + 1, last + 1):
+        if finder.tail.count_tokens_from(rounds[cut].from_seq) <= allowed or cut == last:
+            cuts.append(cut)
+            # Each further cut keeps at most half as much: a few candidates span all sizes, however many rounds there
+            # are.
+            allowed //= 2
+    return cuts

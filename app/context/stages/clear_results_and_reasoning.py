@@ -1,0 +1,105 @@
+"""Context editing: clears old tool results and old reasoning from a view that has grown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from app.context.stages.draft import Draft, DraftEditor
+from app.context.stages.tool_round_text import read_call_id, read_tool_call
+from app.context.view.message_edits import REASONING_FIELDS, is_reasoning_part
+from app.conversation.conversation_types import LogMessage
+
+CLEARED_RESULT_TEXT = "[old tool result cleared]"
+
+
+def clear_tool_results(draft: Draft) -> Draft:
+    """Clears all results but the newest `keep`, if the view is above the trigger and that frees enough."""
+    rule = draft.context.policy.clear_tool_results
+    budget = draft.context.budget
+    # Without a trigger the rule is off.
+    if rule.trigger_tokens is None or budget.calibrate_tokens(draft.tokens) <= rule.trigger_tokens:
+        return draft
+    names = _map_tool_names(draft.context.tail.messages)
+    results = draft.list_editable_results()
+    old = results[: max(0, len(results) - rule.keep)]
+    old = [entry for entry in old if names.get(entry.seq) not in rule.exclude_tools]
+    editing = draft.start_editing()
+    cleared = sum(editing.apply_operation_if_smaller(entry, "cleared", ("say", CLEARED_RESULT_TEXT)) for entry in old)
+    if rule.inputs:
+        _clear_call_arguments(draft, editing, {entry.seq for entry in old})
+    freed = draft.tokens_above_goal - editing.tokens_above_goal
+    # A small gain is not worth the prompt cache that an edit breaks.
+    if not freed or budget.calibrate_tokens(freed) < rule.clear_at_least_tokens:
+        return draft
+    return editing.build_draft().add_note("results_cleared", results=cleared, tokens=freed)
+
+
+def clear_reasoning(draft: Draft) -> Draft:
+    """Clears the reasoning of all but the newest turns. Reasoning of the current turn is kept: providers need it with
+    the calls that are still being answered.
+    """
+    keep = draft.context.policy.clear_reasoning.keep_turns
+    if keep is None:
+        return draft
+    openings = [entry.from_seq for entry in draft.context.tail.rounds if entry.opens_turn]
+    if len(openings) <= max(1, keep):
+        return draft
+    first_kept_seq = openings[-max(1, keep)]
+    editing = draft.start_editing()
+    old = [entry for entry in draft.iterate_editable_messages() if entry.seq < first_kept_seq and _has_reasoning(entry)]
+    cleared = sum(editing.apply_operation_if_smaller(entry, "cleared", ("thoughtless",)) for entry in old)
+    freed = draft.tokens_above_goal - editing.tokens_above_goal
+    return editing.build_draft().add_note("reasoning_cleared", messages=cleared, tokens=freed) if cleared else draft
+
+
+def _has_reasoning(entry: LogMessage) -> bool:
+    body = entry.message.body
+    content = body.get("content")
+    return any(body.get(name) for name in REASONING_FIELDS) or (
+        isinstance(content, list) and any(is_reasoning_part(part) for part in content)
+    )
+
+
+def _map_tool_names(messages: Sequence[LogMessage]) -> dict[int, str]:
+    """Returns the tool's name for each result, by id if the result has one that matches, else by its place in the
+    round.
+    """
+    names: dict[int, str] = {}
+    called: list[tuple[object, str]] = []
+    for entry in messages:
+        message = entry.message
+        if message.role == "assistant":
+            called = [(read_call_id(call), read_tool_call(call)[0]) for call in message.tool_calls]
+        elif called and message.role in {"tool", "function"}:
+            wanted = message.body.get("tool_call_id")
+            at = next((at for at, (call_id, _) in enumerate(called) if call_id == wanted), 0)
+            names[entry.seq] = called.pop(at)[1]
+    return names
+
+
+def _clear_call_arguments(draft: Draft, editing: DraftEditor, cleared: set[int]) -> None:
+    """Clears the arguments of calls whose results are all cleared."""
+    for entry in draft.context.tail.rounds:
+        results = set(range(entry.from_seq + 1, entry.to_seq))
+        call = draft.context.tail.find_message(entry.from_seq)
+        if results and results <= cleared and entry.from_seq >= draft.boundary_seq:
+            editing.apply_operation_if_smaller(call, "cleared", ("inputs",))
+
+
+def drop_results(draft: Draft) -> Draft:
+    """Replaces results by a notice, oldest first, until the goal is reached; results of the newest round only as far as
+    the view would not fit otherwise.
+    """
+    if draft.is_at_goal:
+        return draft
+    rounds = draft.context.tail.rounds
+    newest_seq = rounds[-1].from_seq if rounds else 0
+    editing, dropped = draft.start_editing(), 0
+    slack_tokens = draft.context.limit_tokens - draft.context.goal_tokens
+    for entry in draft.list_editable_results():
+        if editing.tokens_above_goal <= (slack_tokens if entry.seq >= newest_seq else 0):
+            break
+        text = f"[tool result of {len(entry.message.text):,} characters left out]"
+        dropped += editing.apply_operation_if_smaller(entry, "cleared", ("say", text))
+    removed = draft.tokens_above_goal - editing.tokens_above_goal
+    return editing.build_draft().add_note("results_dropped", results=dropped, tokens=removed) if dropped else draft

@@ -1,0 +1,130 @@
+"""Leaves out whole rounds, oldest first, in steps: what is cut stays cut for many turns.
+
+The amount is a multiple of `step_ratio` of the limit, moved on to the beginning of a turn, and depends on cumulative
+token totals only. Between two steps each view begins with the bytes of the one before, so the provider's prompt cache
+is used.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import replace
+from itertools import accumulate
+
+import msgspec
+
+from app.context.plan.log_rounds import Round
+from app.context.stages.draft import Draft
+from app.context.stages.mask_results import mask_results_further
+from app.context.stages.truncation_caps import CHARS_PER_TOKEN
+
+
+def drop_oldest(draft: Draft) -> Draft:
+    """Cuts the oldest rounds until about the goal, at most up to the newest round; the newest user message stays as the
+    anchor.
+
+    Results are masked further before anything is dropped. If that is enough, the log's beginning stays. If the
+    beginning is gone already, a view that fits is cut, too, if it is half a step or more above the goal: it would soon
+    be over the limit again.
+    """
+    if not draft.fits_limit:
+        draft = mask_results_further(draft)
+    rounds = [entry for entry in draft.context.tail.rounds if entry.from_seq >= draft.boundary_seq]
+    steps = round(draft.tokens_above_goal / _compute_cut_step_tokens(draft))
+    if len(rounds) < 2 or (draft.fits_limit and (steps < 1 or not draft.boundary_seq)):
+        return draft
+    cut = _cut_after_steps(draft, rounds, max(1, steps))
+    # The notice for dropped messages, or the anchor, may take more than the cut frees.
+    if cut.tokens >= draft.tokens:
+        return draft
+    return cut.add_note(
+        "dropped", messages=cut.dropped_message_count, from_seq=cut.boundary_seq, tokens=draft.tokens - cut.tokens
+    )
+
+
+def drop_all_but_newest_user_message(draft: Draft) -> Draft:
+    """Keeps the newest user message alone. Without a user message nothing is dropped: nothing else could stand for the
+    request.
+    """
+    tail = draft.context.tail
+    newest = tail.newest_user_message
+    if newest is None or newest.seq == draft.boundary_seq == tail.end_seq - 1:
+        return draft
+    # The request is shown as the anchor of an empty verbatim part.
+    end = msgspec.structs.replace(tail.build_boundary(tail.end_seq), anchor_seq=newest.seq, anchor_tokens=newest.tokens)
+    bare = replace(draft, boundary=end, edits={})
+    return bare.add_note("only_the_request_kept", messages=bare.dropped_message_count)
+
+
+def _cut_after_steps(draft: Draft, rounds: list[Round], steps: int) -> Draft:
+    """Returns the draft cut after `steps` steps, or after the first larger number of steps that makes it fit; cut to
+    the newest round if none does.
+    """
+    dropped_before = list(accumulate((entry.tokens for entry in rounds[:-1]), initial=0))
+    step_tokens = _compute_cut_step_tokens(draft)
+    while (place := bisect_left(dropped_before, steps * step_tokens)) < len(rounds) - 1:
+        next_place = bisect_left(dropped_before, (steps + 1) * step_tokens)
+        # A cut at the beginning of a turn needs no anchor. The next turn within one step is near enough.
+        opening = next((at for at in range(place, min(next_place, len(rounds))) if rounds[at].opens_turn), place)
+        cut = draft.cut_before(rounds[opening].from_seq)
+        if cut.fits_limit:
+            return cut
+        steps += 1
+    return draft.cut_before(rounds[-1].from_seq)
+
+
+def _compute_cut_step_tokens(draft: Draft) -> int:
+    return max(1, int(draft.context.limit_tokens * draft.context.policy.step_ratio))
+
+
+def share_evenly(draft: Draft) -> Draft:
+    """Cuts each message but the newest user message to an even share, at least `emergency_chars`; then drops the oldest
+    rounds if that is not enough.
+    """
+    if draft.fits_limit:
+        return draft
+    scene = draft.context
+    request = scene.tail.newest_user_message
+    shown = [entry for entry in draft.iterate_editable_messages() if request is None or entry.seq != request.seq]
+    if not shown:
+        return draft
+    editing = draft.start_editing()
+    fixed_tokens = draft.tokens - sum(editing.count_message_tokens(entry) for entry in shown)
+    room_chars = max(0, scene.limit_tokens - fixed_tokens) * CHARS_PER_TOKEN
+    chars = max(scene.policy.emergency_chars, room_chars // len(shown))
+    for entry in shown:
+        if len(editing.read_message_text(entry)) > chars:
+            editing.apply_operation_if_smaller(entry, "truncated", ("contents", chars))
+        if len(entry.message.raw) > chars and entry.message.tool_calls:
+            editing.apply_operation_if_smaller(entry, "truncated", ("arguments", chars))
+    removed = draft.tokens_above_goal - editing.tokens_above_goal
+    shared = editing.build_draft().add_note("shared_evenly", chars=chars, tokens=removed)
+    return shared if shared.fits_limit else drop_oldest(shared)
+
+
+MAX_SUMMARIES_SHARE = 0.5
+"""The share of the limit without instructions that summaries may take; the oldest ones above it are left out first."""
+
+
+def drop_oldest_summaries(draft: Draft) -> Draft:
+    """Keeps the newest summaries within their share. The result depends on nothing that grows with the log, so it is
+    stable.
+    """
+    allowed = int((draft.context.limit_tokens - draft.context.instructions_tokens) * MAX_SUMMARIES_SHARE)
+    return _keep_newest_summaries(draft, allowed)
+
+
+def drop_all_summaries(draft: Draft) -> Draft:
+    return _keep_newest_summaries(draft, 0)
+
+
+def _keep_newest_summaries(draft: Draft, allowed_tokens: int) -> Draft:
+    kept, tokens = len(draft.summaries), 0
+    while kept and tokens + draft.summaries[kept - 1].tokens <= allowed_tokens:
+        kept -= 1
+        tokens += draft.summaries[kept].tokens
+    if not kept:
+        return draft
+    return replace(draft, summaries=draft.summaries[kept:]).add_note(
+        "summaries_left_out", count=kept, kept_tokens=tokens
+    )

@@ -1,0 +1,281 @@
+"""The values that all rooms share: messages, log messages, summaries, conversations. They are pure and immutable.
+
+Sequence numbers (`seq`) count log messages from 0; ranges are half-open, `[from_seq, to_seq)`. Token numbers are raw
+counts (not calibrated) in the conversation's encoding. Links have 16 bytes (`conversation.identity`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, Literal
+
+import msgspec
+import orjson
+
+from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep
+from app.errors import InvalidRequest
+
+HistoryMode = Literal["unknown", "append", "resend"]
+SummaryKind = Literal["model", "mechanical", "edited", "part"]
+"""`part`: a part summary. The checkpoints of a long log read it in the place of its messages; no view shows it."""
+
+
+COUNTER_NAME_SEPARATOR: Final = "+"
+"""Stands in the name of a token counter between its encoding and the rule for its images."""
+IMAGE_RULE_STATE_KEY: Final = "image_rule"
+"""A key of `Conversation.state`: the rule by which images are counted, if it is not the default."""
+
+
+class Message:
+    """A chat message: its JSON text exactly as it came (`raw`), decoded when its body is first read.
+
+    A long resent history has thousands of messages, and only the newest are ever read.
+    """
+
+    __slots__ = ("_body", "raw")
+
+    def __init__(self, raw: bytes, body: dict[str, Any] | None = None) -> None:
+        self.raw = raw
+        self._body = body
+
+    @classmethod
+    def from_body(cls, body: dict[str, Any]) -> Message:
+        """Returns a message that the gateway makes itself.
+
+        Raises:
+            InvalidRequest: the body contains something that is nested too deeply to be written as JSON.
+        """
+        try:
+            return cls(orjson.dumps(body), body)
+        except TypeError as error:
+            if not is_too_deep(body):
+                raise
+            raise InvalidRequest(f"A message {TOO_DEEP_MESSAGE}", code="invalid_value", param="messages") from error
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The decoded message.
+
+        Raises:
+            InvalidRequest: the text is not a JSON object.
+        """
+        if self._body is None:
+            try:
+                decoded = orjson.loads(self.raw)
+            except orjson.JSONDecodeError as error:
+                raise InvalidRequest(f"A message is not valid JSON: {error}.", param="messages") from error
+            if not isinstance(decoded, dict):
+                raise InvalidRequest("A message must be a JSON object.", code="invalid_type", param="messages")
+            self._body = decoded
+        return self._body
+
+    @property
+    def role(self) -> str:
+        return str(self.body.get("role", ""))
+
+    @property
+    def text(self) -> str:
+        """All text of the message: a string content, or its text and refusal parts, joined."""
+        return extract_text(self.body.get("content"))
+
+    @property
+    def tool_calls(self) -> list[dict[str, Any]]:
+        """The tool calls in order. A deprecated `function_call` counts as one call."""
+        body = self.body
+        if "tool_calls" not in body and "function_call" not in body:
+            return []
+        calls = body.get("tool_calls")
+        if isinstance(calls, list) and calls:
+            return calls
+        legacy = body.get("function_call")
+        return [{"type": "function", "function": legacy}] if isinstance(legacy, dict) else []
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Message) and self.raw == other.raw
+
+    def __hash__(self) -> int:
+        return hash(self.raw)
+
+    def __repr__(self) -> str:
+        return f"Message({len(self.raw)} bytes)"
+
+
+def count_message_bytes(messages: Sequence[Message]) -> int:
+    """Returns how many bytes the JSON texts of the messages have."""
+    if len(messages) == 1:
+        return len(messages[0].raw)
+    return sum([len(message.raw) for message in messages])
+
+
+def extract_text(content: object) -> str:
+    """Returns the text of a message's content: the string itself, or its text and refusal parts, joined."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return ""
+    parts = []
+    for part in content:
+        if isinstance(part, str):
+            parts.append(part)
+        elif isinstance(part, dict):
+            text = part.get("text") or part.get("refusal")
+            if isinstance(text, str):
+                parts.append(text)
+    return "".join(parts)
+
+
+class LogMessage(msgspec.Struct, frozen=True):
+    """A message in a conversation's log."""
+
+    seq: int
+    message: Message
+    link: bytes
+    skeleton: bytes
+    """The skeleton's link after this message."""
+    in_skeleton: bool
+    """Whether this message is part of the skeleton (a user's text or an assistant's final text)."""
+    tokens: int
+    tokens_total: int
+    """Tokens of the log through this message."""
+    answered: bool
+    """Whether a history that reaches this message is recognised by it: this message or an earlier one is an answer that
+    this gateway gave, or an assistant message so late in the log that it is no greeting (docs/decisions/0006)."""
+    incomplete: bool = False
+    """Whether the answer broke off because the client or the upstream closed the connection."""
+    created_at: datetime | None = None
+    meta: Mapping[str, Any] | None = None
+    """Facts about an answer of ours: completion id, model, finish reason, usage, and the view that the model saw."""
+
+
+class ClientVersion(msgspec.Struct, frozen=True):
+    """The messages that a client shows in the place of a log message, beginning with one of its turns. The log keeps
+    the original."""
+
+    seq: int
+    """The first log message that is replaced."""
+    since_seq: int
+    """The first new message of the turn that brought this version."""
+    to_seq: int
+    """The version replaces the log messages `[seq, to_seq)`: one message, or the range that the client's own summary
+    covers."""
+    bodies: tuple[bytes, ...] | None
+    """The JSON texts that the client shows there: empty if the client left the message out, several if it put messages
+    before it, None if it shows the original again."""
+    tokens_delta: int
+    """Tokens of `bodies` minus the tokens of the original message `seq`."""
+
+
+class AnswerAnchor(msgspec.Struct, frozen=True):
+    """A digest by which a conversation is found whose client rewrites its history
+    (`identity.compute_anchor_digest`)."""
+
+    digest: bytes
+    root: str
+    conversation_id: str
+    seq: int
+    """The message that the anchor names; -1 if it names the whole conversation."""
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """A stored summary of the log range `[from_seq, to_seq)`, found by the links at both ends."""
+
+    id: str
+    conversation_id: str
+    """The conversation in which the summary was made. Branches that share the range find the summary by its links."""
+    from_seq: int
+    to_seq: int
+    from_link: bytes
+    """The link of the message before `from_seq`; for 0, the tenant's first link."""
+    to_link: bytes
+    """The link of message `to_seq - 1`."""
+    to_skeleton: bytes | None
+    """The skeleton's link at that message, if the message is part of the skeleton."""
+    text: str
+    tokens: int
+    """Tokens of the summary's section in a view (`context.view.view_rendering`)."""
+    tokens_total: int
+    """Tokens of the log through the last message of the range."""
+    anchor_seq: int | None
+    """The user message of the turn in which the range ends; None if the range ends with a turn."""
+    anchor_tokens: int
+    through_turn: int
+    """How many turns begin in the log before `to_seq`."""
+    kind: SummaryKind
+    model: str
+    prompt_version: str
+    created_at: datetime
+    folds: tuple[str, ...] = ()
+    """The ids of the summaries that this one was folded from."""
+    duration_ms: int = 0
+    usage: Mapping[str, Any] | None = None
+    revision: int = 1
+    """The number of this text, counted from 1. Each edit makes a new revision."""
+
+
+class Conversation(msgspec.Struct, frozen=True):
+    """The facts of a conversation that are known without its log."""
+
+    id: str
+    root: str
+    tenant: str
+    head_seq: int
+    """The seq of the last message; -1 if the log is empty."""
+    head_link: bytes
+    head_skeleton: bytes
+    head_tokens_total: int
+    answered: bool
+    encoding: str
+    """The name of the tokenizer by which its tokens are counted."""
+    lineage: tuple[tuple[str, int], ...] = ()
+    """The ancestors, oldest first: (conversation id, last shared seq). The conversation's own messages follow."""
+    external_id: str | None = None
+    """The id that the client gave the conversation, if it is not one of ours."""
+    mode: HistoryMode = "unknown"
+    chunk_count: int = 0
+    """How many summaries the conversation is known to have. 0 saves a read."""
+    state: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    """Small facts that each answer replaces: calibration for each model, last view for each policy and window."""
+    metadata: Mapping[str, str] = msgspec.field(default_factory=dict)
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+    marks: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    """What people say of messages: which are pinned, which were deleted or erased. Unlike `state`, marks are not
+    replaced by the answer of a turn that was under way."""
+    indexed_before: int = 0
+    """Messages before this seq are in the search index."""
+
+    @property
+    def token_counter_name(self) -> str:
+        """The name of the token counter (`context.count.token_counter.choose_token_counter_name`). The image rule is in
+        `state`, so that a replica of an earlier release, which knows no image rules, can still read `encoding`."""
+        rule = self.state.get(IMAGE_RULE_STATE_KEY)
+        return f"{self.encoding}{COUNTER_NAME_SEPARATOR}{rule}" if rule else self.encoding
+
+    @property
+    def redacted_seqs(self) -> tuple[int, ...]:
+        """The seqs of messages that were deleted or erased, ascending."""
+        return tuple(self.marks.get("redacted", ()))
+
+    @property
+    def lineage_with_self(self) -> tuple[tuple[str, int], ...]:
+        """The lineage with the conversation itself at the end: which conversation stores which part of the log."""
+        return (*self.lineage, (self.id, self.head_seq))
+
+
+class StoredCompletion(msgspec.Struct, frozen=True):
+    """A completion that its client asked to store: the place of its answer, and what the log does not have."""
+
+    id: str
+    tenant: str
+    root: str
+    conversation_id: str
+    seq: int
+    """The answer's seq. The log before it is the question."""
+    model: str
+    created_at: datetime
+    metadata: Mapping[str, str] = msgspec.field(default_factory=dict)
+    parameters: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    """Fields of the request that OpenAI's completion object has, such as `temperature` and `tools`."""
+    instructions: tuple[str, ...] = ()
+    """The JSON text of the leading system messages."""

@@ -1,0 +1,177 @@
+"""Deletes or erases items of a conversation: the message's text, its copies, and the summaries that were made of it.
+The message keeps its place in the log, so that no other message changes its `seq`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import datetime
+from typing import Final
+
+from msgspec.structs import replace
+
+from app.compaction.acceptance.mechanical_summary import build_mechanical_replacement
+from app.compaction.compaction_job import build_lease_key
+from app.conversation.conversation_types import Conversation, LogMessage, Summary
+from app.conversations.erase.redaction import read_deleted_parts, redact_item
+from app.conversations.history.conversation_records import ConversationRecords
+from app.conversations.items.item_building import build_items, find_instruction_index
+from app.errors import ConversationBusy, ItemNotFound, StoreUnavailable
+from app.pipeline.chat_request import Caller
+from app.pipeline.resolve.resolved_request import STORED_INSTRUCTIONS
+from app.pipeline.token_counting import MessageCounter
+from app.store.contract import CompletionQuery, ConversationQuery, LeaseLost, LogAppend, Store, WriteConflict
+from app.store.leases import LeaseKeeper
+
+PAGE_SIZE: Final = 500
+MAX_MECHANICAL_SUMMARY_MESSAGES: Final = 2_000
+"""The most messages for which a mechanical summary is made here; longer ranges are summarized by the next turn that
+needs it."""
+
+
+class ItemRemover:
+    """Removes items from conversations."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        records: ConversationRecords,
+        leases: LeaseKeeper,
+        message_counter: MessageCounter,
+        clock: Callable[[], datetime],
+        new_chunk_id: Callable[[], str],
+        wait_seconds: float,
+    ) -> None:
+        self._store = store
+        self._records = records
+        self._leases = leases
+        self._message_counter = message_counter
+        self._clock = clock
+        self._new_chunk_id = new_chunk_id
+        self._wait_seconds = wait_seconds
+
+    async def remove_item(
+        self, caller: Caller, conversation: Conversation, item_id: str, *, erase: bool
+    ) -> Conversation:
+        """Removes an item from a conversation; returns the changed conversation.
+
+        Neither the item nor a summary that covered its message is shown to a client or a model again: a mark replaces
+        the item, and a mechanical summary replaces each summary until a model writes a better one.
+
+        Args:
+            erase: remove the text from the database, too. Otherwise the original message is kept; it can be erased
+                later.
+
+        Raises:
+            ItemNotFound: there is no such item; or it is deleted already and `erase` is false.
+            ConversationBusy: the conversation was in use for too long.
+        """
+        index = find_instruction_index(conversation, item_id)
+        if index is not None:
+            await self._remove_instruction(conversation, index, erase=erase)
+        else:
+            async with self._leases.hold_lease(conversation.root, conversation.id, self._wait_seconds):
+                # Read again under the lease: a turn may have been appended while the lease was waited for.
+                conversation = await self._records.find_conversation(caller, conversation.id)
+                await self._remove_message_item(conversation, item_id, erase=erase)
+        return await self._records.find_conversation(caller, conversation.id)
+
+    async def _remove_message_item(self, conversation: Conversation, item_id: str, *, erase: bool) -> None:
+        entry, part = await self._records.find_message(conversation, item_id)
+        items = build_items(entry, with_deleted=True)
+        item = next((one for one in items if one["id"] == item_id), None)
+        is_gone = part in read_deleted_parts(entry)
+        if item is None or (is_gone and not erase):
+            raise ItemNotFound(f"Item with id {item_id!r} not found in conversation {conversation.id!r}.")
+        changed = redact_item(entry, item, items, erase=erase)
+        (tokens,) = await self._message_counter.count_message_tokens([changed.message], conversation.token_counter_name)
+        try:
+            gone = await self._store.redact_messages(conversation, [replace(changed, tokens=tokens)])
+        except WriteConflict as moved:
+            raise _conversation_busy_error() from moved
+        await self._add_mechanical_replacements(conversation, gone)
+
+    async def _add_mechanical_replacements(
+        self, conversation: Conversation, deleted_summaries: Sequence[Summary]
+    ) -> None:
+        """Replaces deleted summaries by mechanical ones, so that the chain of summaries has no gap. Folds are not
+        replaced: they are made again when they are needed."""
+        for summary in deleted_summaries:
+            if summary.folds or summary.to_seq - summary.from_seq > MAX_MECHANICAL_SUMMARY_MESSAGES:
+                continue
+            messages = await self._store.read_log(conversation, summary.from_seq, summary.to_seq)
+            if [entry.seq for entry in messages] == list(range(summary.from_seq, summary.to_seq)):
+                await self._store_mechanical_summary(conversation, summary, messages)
+
+    async def _store_mechanical_summary(
+        self, conversation: Conversation, summary: Summary, messages: Sequence[LogMessage]
+    ) -> None:
+        count = self._message_counter.find_token_counter(conversation.token_counter_name)
+        replacement = await asyncio.to_thread(
+            build_mechanical_replacement,
+            summary,
+            messages,
+            new_id=self._new_chunk_id(),
+            created_at=self._clock(),
+            counter=count,
+        )
+        if replacement is None:
+            return
+        root = conversation.root
+        # If another task holds this lease, it makes a summary of the range itself. Without the replacement the next
+        # turn that needs it makes one, so none of these errors matters.
+        with contextlib.suppress(ConversationBusy, LeaseLost, StoreUnavailable):
+            async with self._leases.hold_lease(root, build_lease_key(summary.from_link, is_fold=False), 0) as lease:
+                await self._store.add_summary(tenant=conversation.tenant, root=root, summary=replacement, fence=lease)
+
+    async def _remove_instruction(self, conversation: Conversation, index: int, *, erase: bool) -> None:
+        """Removes an instruction from a conversation; with `erase`, also from its family and from stored completions.
+        The conversation itself comes last: if a branch is busy, the client still finds the item and can send the
+        request again."""
+        raw = conversation.state[STORED_INSTRUCTIONS][index]
+        if erase:
+            async for relative in self._stream_relatives(conversation):
+                if raw in relative.state.get(STORED_INSTRUCTIONS, ()):
+                    await self._remove_instruction_from_state(relative, raw)
+            await self._erase_instruction_in_completions(conversation, raw)
+        await self._remove_instruction_from_state(conversation, raw)
+
+    async def _remove_instruction_from_state(self, conversation: Conversation, raw: str) -> None:
+        """Removes an instruction from one conversation, under its lease: a turn that is appended at the same time would
+        write the old state back."""
+        async with self._leases.hold_lease(conversation.root, conversation.id, self._wait_seconds):
+            stored = await self._store.find_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
+            if stored is None:
+                return
+            instructions = [one for one in stored.state.get(STORED_INSTRUCTIONS, ()) if one != raw]
+            changed = replace(stored, state={**stored.state, STORED_INSTRUCTIONS: instructions})
+            try:
+                await self._store.append(LogAppend(conversation=changed, after_seq=stored.head_seq, messages=[]))
+            except WriteConflict as moved:
+                raise _conversation_busy_error() from moved
+
+    async def _stream_relatives(self, conversation: Conversation) -> AsyncIterator[Conversation]:
+        """Yields the other conversations of the family. Each branch has a copy of its parent's instructions."""
+        query = ConversationQuery(limit=PAGE_SIZE)
+        while page := await self._store.list_conversations(tenant=conversation.tenant, query=query):
+            for relative in page:
+                if relative.root == conversation.root and relative.id != conversation.id:
+                    yield relative
+            last = page[-1]
+            assert last.created_at is not None
+            query = ConversationQuery(limit=PAGE_SIZE, after=(last.created_at, last.id))
+
+    async def _erase_instruction_in_completions(self, conversation: Conversation, raw: str) -> None:
+        tenant, query = conversation.tenant, CompletionQuery(limit=PAGE_SIZE)
+        while page := await self._store.list_completions(tenant=tenant, query=query):
+            for completion in page:
+                if completion.root == conversation.root and raw in completion.instructions:
+                    instructions = tuple(told for told in completion.instructions if told != raw)
+                    await self._store.save_completion(replace(completion, instructions=instructions))
+            query = CompletionQuery(limit=PAGE_SIZE, after=(page[-1].created_at, page[-1].id))
+
+
+def _conversation_busy_error() -> ConversationBusy:
+    return ConversationBusy("The conversation changed while an item was removed from it.", retry_after_seconds=1)

@@ -1,0 +1,196 @@
+"""Builds the API's objects for views and summaries. Tokens of messages and summaries are raw counts; tokens that are
+compared to a window are calibrated. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from app.context.plan.outline import Pin, Plan
+from app.context.view.message_fate import MessageFate
+from app.context.view.message_origins import MessageOrigin
+from app.conversation.conversation_types import Conversation, LogMessage, Summary
+from app.conversations.items.boundary_item_ids import ItemIdsBySeq
+from app.conversations.items.item_building import find_message_item_id
+from app.pipeline.view.view_preview import ViewPreview
+
+EXCERPT_CHARS: Final = 400
+
+
+def build_preview_object(
+    preview: ViewPreview,
+    *,
+    model: str,
+    policy: str,
+    summaries: Sequence[Mapping[str, Any]],
+    ranges: Sequence[Mapping[str, Any]],
+    messages: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Builds the object of the view that would be sent now."""
+    plan = preview.plan
+    return {
+        "object": "context.preview",
+        **_common_view_fields(preview, model, policy),
+        "fits": plan.fits,
+        "instructions": [message.body for message in preview.instructions],
+        "summaries": list(summaries),
+        "to_summarize": list(ranges),
+        "notes": [{"code": note.code, **note.facts} for note in plan.notes],
+        "messages": dict(messages),
+    }
+
+
+def build_seen_view_object(
+    preview: ViewPreview,
+    *,
+    item_id: str,
+    is_exact: bool,
+    model: str,
+    policy: str,
+    summaries: Sequence[Mapping[str, Any]],
+    messages: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Builds the object of the view that was sent for an answer."""
+    return {
+        "object": "context.seen",
+        **_common_view_fields(preview, model, policy),
+        "item_id": item_id,
+        "exact": is_exact,
+        "fits": True,
+        "summaries": list(summaries),
+        "messages": dict(messages),
+    }
+
+
+def _common_view_fields(preview: ViewPreview, model: str, policy: str) -> dict[str, Any]:
+    return {
+        "conversation_id": preview.conversation.id,
+        "model": model,
+        "policy": policy,
+        "window": preview.budget.window,
+        "limit": preview.limit_tokens,
+        "prompt_tokens": preview.prompt_tokens,
+        "pressure": round(preview.budget.compute_limit_pressure(preview.prompt_tokens), 4),
+        "compacts_above": preview.compacts_above,
+        "status": preview.plan.status,
+        "dropped_messages": preview.plan.dropped_message_count,
+    }
+
+
+def build_view_message_row(entry: LogMessage, message_fate: MessageFate, *, is_pinned: bool) -> dict[str, Any]:
+    """Builds the row of a message and its fate in a view."""
+    return {
+        "id": find_message_item_id(entry),
+        "seq": message_fate.seq,
+        "role": message_fate.role,
+        "disposition": message_fate.kind,
+        "summary_id": message_fate.summary_id,
+        "tokens": message_fate.tokens,
+        "shown_tokens": message_fate.shown_tokens,
+        "pinned": is_pinned,
+        "quoted": message_fate.is_quoted,
+        "reason": message_fate.reason,
+        "text": build_message_excerpt(entry),
+    }
+
+
+def build_message_origin_object(origin: MessageOrigin) -> dict[str, Any]:
+    """Builds the object that says which messages of the log a message of a view stands for."""
+    return {
+        "kind": origin.kind,
+        "from_seq": origin.from_seq,
+        "to_seq": origin.to_seq,
+        "before_seq": origin.before_seq,
+        "parts": [msgspec.to_builtins(part) for part in origin.parts],
+    }
+
+
+def build_pin_object(pin: Pin, entries: Sequence[LogMessage]) -> dict[str, Any]:
+    """Builds the object of a pinned round with its messages; its id is that of its first item."""
+    return {
+        "id": find_message_item_id(entries[0]),
+        "object": "conversation.pin",
+        "from_seq": pin.from_seq,
+        "to_seq": pin.to_seq,
+        "tokens": pin.tokens,
+        "messages": [
+            {
+                "id": find_message_item_id(entry),
+                "seq": entry.seq,
+                "role": entry.message.role,
+                "text": build_message_excerpt(entry),
+            }
+            for entry in entries
+        ],
+    }
+
+
+def build_message_excerpt(entry: LogMessage) -> str:
+    """Returns a message in one line: the beginning of its text, and the names of its calls."""
+    calls = [call.get(call.get("type", "function")) for call in entry.message.tool_calls]
+    call_texts = [f"calls {call.get('name')}" for call in calls if isinstance(call, dict)]
+    return " ".join([*entry.message.text[: 4 * EXCERPT_CHARS].split(), *call_texts])[:EXCERPT_CHARS]
+
+
+def build_view_summary_object(summary: Summary, item_ids: ItemIdsBySeq) -> dict[str, Any]:
+    """Builds the object of a summary in a view."""
+    return {
+        "id": summary.id,
+        "from_item": item_ids.get(summary.from_seq),
+        "through_item": item_ids.get(summary.to_seq - 1),
+        "from_seq": summary.from_seq,
+        "to_seq": summary.to_seq,
+        "through_turn": summary.through_turn,
+        "tokens": summary.tokens,
+        "kind": summary.kind,
+        "model": summary.model,
+        "revision": summary.revision,
+    }
+
+
+def build_range_object(from_seq: int, to_seq: int, folds: Sequence[str], item_ids: ItemIdsBySeq) -> dict[str, Any]:
+    """Builds the object of a range that is going to be summarized."""
+    return {
+        "from_item": item_ids.get(from_seq),
+        "through_item": item_ids.get(to_seq - 1),
+        "from_seq": from_seq,
+        "to_seq": to_seq,
+        "folds": list(folds),
+    }
+
+
+def build_range_objects(plan: Plan, item_ids: ItemIdsBySeq) -> list[dict[str, Any]]:
+    """Builds the objects of the ranges that a plan wants to have summarized."""
+    return [build_range_object(one.from_seq, one.to_seq, one.folds, item_ids) for one in plan.to_summarize]
+
+
+def build_summary_object(
+    summary: Summary, conversation: Conversation, item_ids: ItemIdsBySeq, *, is_active: bool
+) -> dict[str, Any]:
+    """Builds the object of a summary as a resource."""
+    return {
+        **build_view_summary_object(summary, item_ids),
+        "object": "conversation.summary",
+        "conversation_id": conversation.id,
+        "active": is_active,
+        "folds": list(summary.folds),
+        "prompt_version": summary.prompt_version,
+        "created_at": int(summary.created_at.timestamp()),
+        "duration_ms": summary.duration_ms,
+        "usage": summary.usage,
+        "text": summary.text,
+    }
+
+
+def build_revision_object(revision: Summary) -> dict[str, Any]:
+    """Builds the object of one revision of a summary."""
+    return {
+        "revision": revision.revision,
+        "text": revision.text,
+        "kind": revision.kind,
+        "model": revision.model,
+        "tokens": revision.tokens,
+        "created_at": int(revision.created_at.timestamp()),
+    }

@@ -1,0 +1,94 @@
+"""Builds the body of the upstream request. Fields that need no change keep the client's bytes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import orjson
+
+from app.pipeline.chat_request import ChatRequest, decode_field
+from app.upstream.provider_contract import NO_QUIRKS, ModelDeployment
+from app.upstream.quirks import apply_quirks
+
+GATEWAY_FIELDS: Final = frozenset({"conversation_id", "conversation", "context", "store"})
+OUTPUT_LIMIT_FIELDS: Final = ("max_completion_tokens", "max_tokens")
+
+
+def build_upstream_body(
+    request: ChatRequest,
+    messages: Sequence[bytes] | None,
+    deployment: ModelDeployment,
+    max_output_tokens: int | None = None,
+) -> bytes:
+    """Builds the body for a deployment.
+
+    Args:
+        request: the client's request.
+        messages: JSON text of each message of the view; None for the client's messages, unchanged.
+        deployment: the deployment that gets the body.
+        max_output_tokens: the answer's limit if the client's is too high; otherwise None.
+
+    Raises:
+        InvalidRequest: a field that has to be changed cannot be decoded (`decode_field`).
+    """
+    fields = _build_upstream_fields(request, deployment, max_output_tokens)
+    quirks = deployment.quirks
+    # The test for identity comes first: nearly all providers have no quirks, and `!=` compares each field.
+    if quirks is not NO_QUIRKS and quirks != NO_QUIRKS:
+        original_messages = [bytes(raw) for raw in (request.raw_messages if messages is None else messages)]
+        adapted_messages, fields = apply_quirks(quirks, original_messages, fields)
+        messages = messages if adapted_messages is original_messages else adapted_messages
+    # Nothing changed: the client's body passes through, whatever its spacing and order of fields.
+    if messages is None and fields == request.raw_fields:
+        return request.body
+    if messages is not None:
+        fields["messages"] = b"[" + b",".join(messages) + b"]"
+    return encode_fields(fields)
+
+
+def encode_fields(fields: Mapping[str, bytes]) -> bytes:
+    """Encodes fields, JSON text by name, as a JSON object."""
+    return b"{" + b",".join([b"%b:%b" % (orjson.dumps(name), raw) for name, raw in fields.items()]) + b"}"
+
+
+def _build_upstream_fields(
+    request: ChatRequest, deployment: ModelDeployment, max_output_tokens: int | None
+) -> dict[str, bytes]:
+    fields = dict(request.raw_fields)
+    if not GATEWAY_FIELDS.isdisjoint(fields):
+        fields = {name: raw for name, raw in fields.items() if name not in GATEWAY_FIELDS}
+    if deployment.upstream_model != request.model:
+        fields["model"] = orjson.dumps(deployment.upstream_model)
+    if request.stores_completion:
+        # `metadata` belongs to the stored completion, which we keep. OpenAI refuses it without `store`, which we
+        # remove.
+        fields.pop("metadata", None)
+    elif "metadata" in fields:
+        _strip_conversation_id(fields)
+    # Usage is what calibration and metrics learn from. The relay hides it from a client that did not ask for it.
+    if request.stream and not request.include_usage and deployment.quirks.stream_usage:
+        options = request.decode_field("stream_options") or {}
+        fields["stream_options"] = orjson.dumps({**options, "include_usage": True})
+    if max_output_tokens is not None:
+        fields |= _lower_output_limit_fields(request, max_output_tokens)
+    return fields
+
+
+def _lower_output_limit_fields(request: ChatRequest, limit: int) -> dict[str, bytes]:
+    """Builds the fields of the answer's limit: those above `limit`, lowered; `max_tokens` if the client set none."""
+    values = {name: value for name in OUTPUT_LIMIT_FIELDS if (value := request.decode_field(name)) is not None}
+    # Some servers read 0 or a negative limit as "no limit".
+    too_high = [name for name, value in values.items() if value > limit or value <= 0]
+    return dict.fromkeys(too_high if values else ["max_tokens"], b"%d" % limit)
+
+
+def _strip_conversation_id(fields: dict[str, bytes]) -> None:
+    """Removes the gateway's conversation id from `metadata`."""
+    metadata = decode_field(fields, "metadata")
+    if isinstance(metadata, dict) and "conversation_id" in metadata:
+        del metadata["conversation_id"]
+        if metadata:
+            fields["metadata"] = orjson.dumps(metadata)
+        else:
+            del fields["metadata"]

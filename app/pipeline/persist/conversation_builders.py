@@ -1,0 +1,170 @@
+"""Builds new conversations and branches, and the log entries of new messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from app.context.count.token_counter import must_count_off_event_loop
+from app.conversation.conversation_types import (
+    COUNTER_NAME_SEPARATOR,
+    IMAGE_RULE_STATE_KEY,
+    Conversation,
+    HistoryMode,
+    LogMessage,
+    Message,
+    count_message_bytes,
+)
+from app.conversation.identity import LinkPosition, compute_start_position, iterate_link_positions
+from app.pipeline.resolve.resolved_request import (
+    FIRST_REQUEST_MESSAGES,
+    build_branch_lineage,
+    select_marks_for_branch,
+    select_state_for_branch,
+)
+from app.pipeline.token_counting import MessageCounter
+
+STATE_WITHOUT_REQUEST: Final[Mapping[str, Any]] = MappingProxyType({FIRST_REQUEST_MESSAGES: 0})
+"""The state of a conversation that does not begin with a request, such as an imported one."""
+
+
+def build_empty_conversation(
+    tenant: str,
+    counter: str,
+    *,
+    conversation_id: str = "",
+    root: str = "",
+    external_id: str | None = None,
+    mode: HistoryMode = "unknown",
+    state: Mapping[str, Any] = STATE_WITHOUT_REQUEST,
+) -> Conversation:
+    """Builds a conversation without messages.
+
+    Args:
+        tenant: the conversation's tenant.
+        counter: the name of the conversation's token counter.
+        conversation_id, root: empty if they are not known yet.
+        external_id: the client's own id of the conversation.
+        mode: whether the client appends or resends its history, if known.
+        state: the conversation's first state.
+    """
+    start = compute_start_position(tenant)
+    encoding, _, rule = counter.partition(COUNTER_NAME_SEPARATOR)
+    return Conversation(
+        id=conversation_id,
+        root=root,
+        tenant=tenant,
+        head_seq=-1,
+        head_link=start.link,
+        head_skeleton=start.skeleton_link,
+        head_tokens_total=0,
+        answered=False,
+        encoding=encoding,
+        external_id=external_id,
+        mode=mode,
+        state={**state, IMAGE_RULE_STATE_KEY: rule} if rule else state,
+    )
+
+
+def build_branch(parent: Conversation, last: LogMessage, branch_id: str) -> Conversation:
+    """Builds a branch that shares its parent's log up to and including `last`."""
+    return Conversation(
+        id=branch_id,
+        root=parent.root,
+        tenant=parent.tenant,
+        head_seq=last.seq,
+        head_link=last.link,
+        head_skeleton=last.skeleton,
+        head_tokens_total=last.tokens_total,
+        answered=last.answered,
+        encoding=parent.encoding,
+        lineage=build_branch_lineage(parent, last.seq),
+        chunk_count=parent.chunk_count,
+        state=select_state_for_branch(parent.state, last.seq),
+        marks=select_marks_for_branch(parent.marks, last.seq),
+        indexed_before=min(parent.indexed_before, last.seq + 1),
+    )
+
+
+async def build_log_entries(
+    conversation: Conversation,
+    messages: Sequence[Message],
+    message_counter: MessageCounter,
+    *,
+    positions: Sequence[LinkPosition] | None = None,
+    answers_from_seq: int = 0,
+) -> list[LogMessage]:
+    """Builds the log entries of new messages after the head of `conversation`, and counts their tokens.
+
+    Long messages are counted in a thread.
+
+    Args:
+        conversation: the conversation that the messages are appended to.
+        messages: the new messages.
+        message_counter: finds the conversation's token counter.
+        positions: the link position after each message, if already computed.
+        answers_from_seq: from this seq on, an assistant message marks the log as answered, so that the log can be
+            recognised by it.
+    """
+    if not messages:
+        return []
+    count = message_counter.find_token_counter(conversation.token_counter_name).count_message
+    if must_count_off_event_loop(count_message_bytes(messages)):
+        return await asyncio.to_thread(_build_entries, conversation, messages, positions, count, answers_from_seq)
+    return _build_entries(conversation, messages, positions, count, answers_from_seq)
+
+
+def _build_entries(
+    conversation: Conversation,
+    messages: Sequence[Message],
+    positions: Sequence[LinkPosition] | None,
+    count: Callable[[Mapping[str, Any]], int],
+    answers_from_seq: int,
+) -> list[LogMessage]:
+    if positions is None:
+        positions = list(
+            iterate_link_positions(messages, LinkPosition(conversation.head_link, conversation.head_skeleton, False))
+        )
+    entries: list[LogMessage] = []
+    link, total, answered = conversation.head_link, conversation.head_tokens_total, conversation.answered
+    seq = conversation.head_seq
+    for message, position in zip(messages, positions, strict=True):
+        seq += 1
+        body = message.body
+        tokens = count(body)
+        total += tokens
+        # Some messages do not change the link, so a history that ends with one equals a history that ends before it.
+        # Such a message must not make the log recognisable.
+        if not answered and seq >= answers_from_seq and position.link != link and body.get("role") == "assistant":
+            answered = True
+        link = position.link
+        entries.append(
+            LogMessage(
+                seq=seq,
+                message=message,
+                link=link,
+                skeleton=position.skeleton_link,
+                in_skeleton=position.is_in_skeleton,
+                tokens=tokens,
+                tokens_total=total,
+                answered=answered,
+            )
+        )
+    return entries
+
+
+def advance_head(conversation: Conversation, entries: Sequence[LogMessage]) -> Conversation:
+    """Returns the conversation with its head at the last of these entries."""
+    last = entries[-1]
+    return replace(
+        conversation,
+        head_seq=last.seq,
+        head_link=last.link,
+        head_skeleton=last.skeleton,
+        head_tokens_total=last.tokens_total,
+        answered=last.answered,
+    )

@@ -1,0 +1,80 @@
+"""Records the facts of a turn: in the request's log line and span when the view is known, in metrics after the
+answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.context.count.provider_usage import read_output_tokens, read_prompt_usage
+from app.observability.metrics import TurnFacts
+from app.observability.request_facts import current_request_facts
+from app.observability.tracing import STREAMED_ATTRIBUTE, current_span
+from app.pipeline.chat_request import ChatRequest
+from app.pipeline.respond.context_status import ContextReport
+from app.upstream.provider_contract import ModelDeployment
+from app.upstream.routing.prices import compute_cost_usd, compute_prompt_cost_usd, find_price
+
+
+def log_and_trace_report(request: ChatRequest, report: ContextReport) -> None:
+    """Records numbers and names of the view in the request's log line and span."""
+    facts = current_request_facts()
+    if facts is None:
+        return
+    facts.context_status = report.status
+    facts.conversation_id = report.conversation_id
+    prompt_tokens, log_tokens = report.prompt_tokens, report.log_tokens
+    facts.prompt_tokens = prompt_tokens
+    facts.saved_tokens = log_tokens - prompt_tokens if log_tokens > prompt_tokens else 0
+    facts.compaction_ms = report.compaction_status.get("duration_ms") or None
+    span = current_span()
+    if span.is_recording:
+        span.set(
+            {
+                "concertina.context.status": report.status,
+                "concertina.context.policy": report.policy,
+                "concertina.context.pressure": report.budget.compute_limit_pressure(prompt_tokens),
+                "concertina.context.prompt_tokens": prompt_tokens,
+                "concertina.context.saved_tokens": facts.saved_tokens,
+                "concertina.context.window": report.budget.window,
+                "gen_ai.request.model": request.model,
+                STREAMED_ATTRIBUTE: request.stream,
+            }
+        )
+
+
+def build_turn_facts(
+    deployment: ModelDeployment, report: ContextReport, usage: Mapping[str, Any] | None, *, is_whole: bool
+) -> TurnFacts:
+    """Builds the metrics of an answer: tokens sent and saved, and their cost by list price. Pure.
+
+    Args:
+        deployment: the deployment that answered.
+        report: the facts that the client gets.
+        usage: the provider's usage, summed over all rounds of this answer; None if none was reported.
+        is_whole: the answer came to its end.
+    """
+    sent_tokens, log_tokens = report.prompt_tokens, report.log_tokens
+    price, prompt, completion_tokens = find_price(deployment), read_prompt_usage(usage), read_output_tokens(usage)
+    facts = TurnFacts(
+        provider=deployment.provider.name,
+        model=deployment.upstream_model,
+        policy=report.policy,
+        status=report.status,
+        prompt_tokens=sent_tokens,
+        log_tokens=log_tokens,
+        pressure=report.budget.compute_limit_pressure(sent_tokens),
+        saved_usd=compute_prompt_cost_usd(price, log_tokens - sent_tokens if log_tokens > sent_tokens else 0),
+        is_whole=is_whole,
+        has_recovered=report.recovered,
+    )
+    if prompt is not None:
+        facts.reported_tokens, facts.cached_tokens = prompt.tokens, prompt.cached_tokens
+        facts.completion_tokens = completion_tokens
+        facts.cost_usd = compute_cost_usd(
+            price,
+            prompt_tokens=prompt.tokens,
+            cached_tokens=prompt.cached_tokens,
+            completion_tokens=completion_tokens,
+        )
+    return facts

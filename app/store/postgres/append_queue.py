@@ -1,0 +1,251 @@
+"""Appends to conversations in PostgreSQL: one statement for each, and one transaction for those of one moment.
+
+Appends that the event loop submits within one iteration, or while `MAX_RUNNING_BATCHES` transactions are running, are
+sent as one batch: one round trip and one commit for many turns (group commit). If one append of a batch fails, or has
+to wait for a lock, the batch is rolled back, and each append runs by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
+
+import asyncpg
+from msgspec.structs import replace
+
+from app.conversation.conversation_types import ClientVersion, LogMessage
+from app.errors import StoreUnavailable, drop_tracebacks
+from app.store.contract import LeaseLost, LogAppend, WriteConflict
+from app.store.postgres.pool import PostgresPool
+from app.store.postgres.statements import SQL, build_append_statement
+from app.store.redaction_effects import adapt_append_to_redactions, drop_redacted_versions, tokens_before_append
+from app.store.sql.rows import (
+    claims_external_id,
+    client_version_values,
+    conversation_values,
+    decode_conversation,
+    head_update_values,
+    message_values,
+)
+
+MAX_RUNNING_BATCHES: Final = 2
+"""Transactions of batches that run at a time. Further appends are collected meanwhile."""
+MAX_BATCH_APPENDS: Final = 64
+
+lease_arguments: Final = attrgetter("root", "key", "holder", "token")
+"""Gets the arguments by which statements identify a lease."""
+
+
+class _StatementShape(NamedTuple):
+    """The parameters of `build_append_statement` for one append. Appends of the same shape share one statement."""
+
+    creates: bool
+    names: bool
+    branches: bool
+    message_count: int
+    fenced: bool
+    releases: bool
+    has_versions: bool
+
+
+class _QueuedAppend(NamedTuple):
+    write: LogAppend
+    now: datetime
+    done_future: asyncio.Future[None]
+
+
+class AppendQueue:
+    """Queues appends and writes them in batches."""
+
+    def __init__(self, connections: PostgresPool) -> None:
+        self._connections = connections
+        self._submitted: list[_QueuedAppend] = []
+        self._batches: set[asyncio.Task[None]] = set()
+        self._single_writes: set[asyncio.Task[None]] = set()
+        """Appends that run by themselves and may wait for locks. Other appends do not wait for them."""
+
+    def append(self, write: LogAppend, now: datetime) -> asyncio.Future[None]:
+        """As `Store.append`. The write continues if its caller is cancelled."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        self._submitted.append(_QueuedAppend(write, now, done))
+        if len(self._submitted) == 1 and len(self._batches) < MAX_RUNNING_BATCHES:
+            # Sent after this iteration of the loop, so that other appends of the iteration join the batch.
+            loop.call_soon(self._send_batches)
+        return done
+
+    async def close(self) -> None:
+        """Finishes all queued and running appends."""
+        while self._submitted or self._batches or self._single_writes:
+            self._send_batches()
+            await asyncio.wait(self._batches | self._single_writes)
+
+    def _send_batches(self) -> None:
+        """Sends the queued appends, grouped by their statement."""
+        while self._submitted and len(self._batches) < MAX_RUNNING_BATCHES:
+            batches: dict[_StatementShape, list[_QueuedAppend]] = {}
+            for one in self._submitted[:MAX_BATCH_APPENDS]:
+                batches.setdefault(_derive_statement_shape(one.write), []).append(one)
+            del self._submitted[:MAX_BATCH_APPENDS]
+            for shape, batch in batches.items():
+                # Client versions are compared with redactions, and a branch with its ancestors: such an append may need
+                # several statements. Two appends to one conversation depend on each other.
+                if shape.branches or shape.has_versions or not _have_distinct_conversations(batch):
+                    self._start_single_writes(batch)
+                    continue
+                task = asyncio.create_task(self._write_batch(shape, batch))  # noqa: TID251 - awaited by close
+                self._batches.add(task)
+                task.add_done_callback(self._finish_batch)
+
+    def _finish_batch(self, task: asyncio.Task[None]) -> None:
+        self._batches.discard(task)
+        self._send_batches()
+
+    async def _write_batch(self, shape: _StatementShape, batch: Sequence[_QueuedAppend]) -> None:
+        # The same order in all processes: two that append to the same conversations then never wait for each other in a
+        # circle.
+        rows = [
+            _append_statement_arguments(one.write, one.now)
+            for one in sorted(batch, key=lambda one: one.write.conversation.id)
+        ]
+        try:
+            await self._connections.execute_all(build_append_statement(**shape._asdict(), in_batch=True), rows)
+        # One append of the batch did not move its head, or an id exists already. The single writes find out which.
+        except (asyncpg.DivisionByZeroError, asyncpg.UniqueViolationError):
+            self._start_single_writes(batch)
+        except StoreUnavailable as error:
+            # Another transaction holds a row of the batch. Only the append to that row has to wait for it.
+            if isinstance(error.__cause__, asyncpg.LockNotAvailableError | asyncpg.DeadlockDetectedError):
+                self._start_single_writes(batch)
+                return
+            for one in batch:
+                _resolve_append_future(one, error)
+        except BaseException as error:  # noqa: BLE001 - handed to whoever waits for it
+            for one in batch:
+                _resolve_append_future(one, error)
+        else:
+            for one in batch:
+                _resolve_append_future(one, None)
+
+    def _start_single_writes(self, batch: Sequence[_QueuedAppend]) -> None:
+        for one in batch:
+            task = asyncio.create_task(self._write_single_append(one))  # noqa: TID251 - awaited by close
+            self._single_writes.add(task)
+            task.add_done_callback(self._single_writes.discard)
+
+    async def _write_single_append(self, one: _QueuedAppend) -> None:
+        try:
+            await self._append_with_retry(one.write, one.now)
+        except BaseException as error:  # noqa: BLE001 - handed to whoever waits for it
+            _resolve_append_future(one, error)
+        else:
+            _resolve_append_future(one, None)
+
+    async def _append_with_retry(self, write: LogAppend, now: datetime) -> None:
+        if write.creates_conversation and write.versions:
+            write = replace(write, versions=drop_redacted_versions(write, write.conversation))
+        # The usual case is one statement. Client versions must first be compared with the stored redactions.
+        may_be_stale = bool(write.versions) and not write.creates_conversation
+        if not may_be_stale and await self._try_append(write, now):
+            return
+        after = write.conversation
+        rows = (
+            []
+            if write.creates_conversation
+            else await self._connections.fetch(SQL.select_conversation, after.root, after.id, after.tenant)
+        )
+        if not rows:
+            raise WriteConflict
+        stored = decode_conversation(rows[0])
+        # Rebasing helps only if the head is the expected one, and a redaction changed its total or may concern a
+        # version.
+        has_moved = stored.head_seq != write.after_seq
+        if has_moved or not (may_be_stale or stored.head_tokens_total != tokens_before_append(write)):
+            raise WriteConflict
+        if not await self._try_append(adapt_append_to_redactions(write, stored), now):
+            raise WriteConflict
+
+    async def _try_append(self, write: LogAppend, now: datetime) -> bool:
+        """Runs the append's statement. Returns whether the stored head and running total were those that the write
+        expects.
+
+        Raises:
+            WriteConflict: the conversation or the client's id exists already.
+            LeaseLost: the lease of the fence is lost.
+        """
+        sql = build_append_statement(**_derive_statement_shape(write)._asdict())
+        try:
+            rows = await self._connections.fetch(sql, *_append_statement_arguments(write, now))
+        except asyncpg.UniqueViolationError as error:
+            raise WriteConflict from error
+        moved, held = rows[0]
+        if not held:
+            raise LeaseLost
+        return bool(moved)
+
+
+def _resolve_append_future(queued: _QueuedAppend, error: BaseException | None) -> None:
+    # Cancelled by its waiter; the append is written all the same.
+    if queued.done_future.done():
+        return
+    if error is None:
+        queued.done_future.set_result(None)
+    else:
+        drop_tracebacks(error)
+        queued.done_future.set_exception(error)
+
+
+def _have_distinct_conversations(batch: Sequence[_QueuedAppend]) -> bool:
+    return len({one.write.conversation.id for one in batch}) == len(batch)
+
+
+def _derive_statement_shape(write: LogAppend) -> _StatementShape:
+    return _StatementShape(
+        creates=write.creates_conversation,
+        names=write.creates_conversation and claims_external_id(write.conversation),
+        branches=_creates_branch(write),
+        # 2 stands for any number: the statement then takes arrays.
+        message_count=min(len(write.messages), 2),
+        fenced=write.fence is not None,
+        releases=write.releases_lease and write.fence is not None,
+        has_versions=bool(write.versions),
+    )
+
+
+def _append_statement_arguments(write: LogAppend, now: datetime) -> tuple[Any, ...]:
+    after = write.conversation
+    if write.creates_conversation:
+        head = conversation_values(after, after.created_at or now, now)
+    else:
+        head = head_update_values(after, write.after_seq, tokens_before_append(write), now)
+    shared = ([ancestor for ancestor, _ in after.lineage], *after.lineage[-1]) if _creates_branch(write) else ()
+    lease = () if write.fence is None else lease_arguments(write.fence)
+    return (
+        *head,
+        *shared,
+        *_message_arguments(write.messages, now),
+        *_client_version_arguments(write.versions),
+        *lease,
+    )
+
+
+def _creates_branch(write: LogAppend) -> bool:
+    return write.creates_conversation and bool(write.conversation.lineage)
+
+
+def _client_version_arguments(versions: Sequence[ClientVersion]) -> Sequence[Any]:
+    """Returns an array for each column, or nothing without versions."""
+    if not versions:
+        return ()
+    return [list(column) for column in zip(*map(client_version_values, versions), strict=True)]
+
+
+def _message_arguments(messages: Sequence[LogMessage], now: datetime) -> Sequence[Any]:
+    """Returns nothing, the columns of one message, or an array for each column of several."""
+    if not messages:
+        return ()
+    rows = [message_values(entry, entry.created_at or now) for entry in messages]
+    return rows[0] if len(rows) == 1 else [list(column) for column in zip(*rows, strict=True)]

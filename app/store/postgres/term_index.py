@@ -1,0 +1,317 @@
+"""The search index in PostgreSQL: one row for each message, with its term keys under a GIN index.
+
+Keys are scoped to their conversation (`store.search.term_ranking`): an entry of the GIN index has messages of one
+conversation only, so messages of others are never returned and do not slow a search. Keys of rows begin with the root,
+as everywhere, except in the index over all of a tenant's conversations, where they begin with the tenant and are read
+by statements of their own.
+"""
+
+# ruff: noqa: S608 - built from our own names when the module is loaded; values are always parameters
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from app.store.search.term_ranking import (
+    COMMON_NEWEST_HITS,
+    COMMON_TERM_HITS,
+    MAX_RANKED_HITS,
+    NEWEST_MESSAGES,
+    TERM_BITS,
+    hash_conversation_scope,
+    hash_tenant_scope,
+    term_key_prefix,
+)
+from app.store.sql.dialects import POSTGRES, TransactionSteps
+from app.store.sql.rows import CONVERSATION_COLUMNS, MESSAGE_COLUMNS
+from app.store.sql.statements import number_parameters
+
+_TERM_MASK: Final = (1 << TERM_BITS) - 1
+
+# The conversations are locked, so that none is erased, and none of their messages redacted, between the read of the
+# messages and the insert. Rows: the messages that are stored, and whether they are redacted.
+INSERT_TERMS: Final = number_parameters(
+    """
+    WITH ours AS (
+        SELECT id, marks FROM conversations
+        WHERE root = :root AND tenant = :tenant AND id = ANY (:ids::text[]) FOR KEY SHARE),
+    kept AS MATERIALIZED (
+        SELECT e.id, e.seq, e.terms, EXISTS (
+            SELECT FROM json_array_elements_text(ours.marks::json -> 'redacted') AS r (seq) WHERE r.seq::int = e.seq
+        ) AS redacted
+        FROM unnest(:ids::text[], :seqs::int[], :links::bytea[], :terms::text[]) AS e (id, seq, link, terms)
+        JOIN ours ON ours.id = e.id
+        JOIN messages m ON m.root = :root AND m.conversation_id = e.id AND m.seq = e.seq AND m.link = e.link),
+    added AS (
+        INSERT INTO message_terms (root, conversation_id, seq, terms)
+        SELECT :root::text, id, seq, terms::bigint[] FROM kept WHERE NOT redacted
+        ON CONFLICT (root, conversation_id, seq) DO NOTHING)
+    SELECT id, seq, redacted FROM kept""",
+    ("root", "tenant", "ids", "seqs", "links", "terms"),
+    "$",
+)
+
+CLEAR_INDEX: Final = "TRUNCATE message_terms, tenant_postings, tenant_scopes"
+RESET_INDEXED_BEFORE: Final = """
+    UPDATE conversations SET indexed_before = 0
+    WHERE (root, id) IN (SELECT root, id FROM conversations WHERE indexed_before > 0 LIMIT 1000)
+    RETURNING 1"""
+"""Resets up to 1000 conversations; the caller repeats it until no row is returned."""
+
+ADVANCE_INDEXED_BEFORE: Final = number_parameters(
+    """
+    UPDATE conversations SET indexed_before = :end_seq
+    WHERE root = :root AND id = :id AND tenant = :tenant
+      AND indexed_before >= :start_seq AND indexed_before < :end_seq""",
+    ("root", "id", "tenant", "start_seq", "end_seq"),
+    "$",
+)
+
+INSERT_TENANT_POSTINGS: Final = number_parameters(
+    """
+    INSERT INTO tenant_postings (tenant_scope, term, scope)
+    SELECT :tenant_scope::bigint, term, scope FROM unnest(:terms::bigint[], :scopes::bigint[]) AS p (term, scope)
+    ON CONFLICT (tenant_scope, term, scope) DO NOTHING""",
+    ("tenant_scope", "terms", "scopes"),
+    "$",
+)
+
+INSERT_TENANT_SCOPES: Final = number_parameters(
+    """
+    INSERT INTO tenant_scopes (tenant_scope, scope, root, conversation_id)
+    SELECT :tenant_scope::bigint, scope, :root::text, id FROM unnest(:scopes::bigint[], :ids::text[]) AS s (scope, id)
+    ON CONFLICT (tenant_scope, scope) DO NOTHING""",
+    ("tenant_scope", "root", "scopes", "ids"),
+    "$",
+)
+
+
+def _build_ranking_ctes(root: str, messages: str, limit: str) -> str:
+    """Returns common table expressions from `stretch`, the segments of a log, to `best`, the messages with the highest
+    weights. The ranking is that of `store.search.term_ranking.limit_common_terms`.
+
+    OFFSET 0 makes the planner use the GIN index: by the primary key it would read whole conversations. The GIN index
+    returns rows in table order, and the read stops when it has enough, so common terms are first looked for among the
+    newest messages.
+
+    Args:
+        root: an SQL expression for the root.
+        messages: an SQL expression for the number of messages that are searched.
+        limit: an SQL expression for the number of wanted messages.
+    """
+    return f"""
+    recent AS MATERIALIZED (
+        SELECT s.id, t.term & {_TERM_MASK} AS term, p.seq
+        FROM stretch s
+        CROSS JOIN LATERAL (
+            SELECT seq, terms FROM message_terms
+            WHERE root = {root} AND conversation_id = s.id AND seq >= s.to_seq - {NEWEST_MESSAGES}
+              AND seq < s.to_seq OFFSET 0) p
+        CROSS JOIN LATERAL unnest(p.terms) AS t (term)
+        WHERE s.to_seq - s.from_seq > {COMMON_TERM_HITS} AND t.term & {_TERM_MASK} = ANY (:terms::bigint[])),
+    asked AS MATERIALIZED (
+        SELECT s.*, q.term, coalesce(r.late, 0) AS late
+        FROM stretch s CROSS JOIN unnest(:terms::bigint[]) AS q (term)
+        LEFT JOIN (SELECT id, term, count(*) AS late FROM recent GROUP BY id, term) r USING (id, term)),
+    early AS MATERIALIZED (
+        SELECT a.id, a.term, p.seq
+        FROM asked a
+        CROSS JOIN LATERAL (
+            SELECT seq
+            FROM (
+                SELECT root, conversation_id, seq FROM message_terms WHERE terms @> ARRAY[a.prefix | a.term] OFFSET 0) o
+            WHERE o.root = {root} AND o.conversation_id = a.id AND o.seq >= a.from_seq AND o.seq < a.to_seq
+            LIMIT CASE WHEN a.late > 0 THEN {COMMON_TERM_HITS} + 1 END) p
+        WHERE a.late < {COMMON_NEWEST_HITS}),
+    counted AS MATERIALIZED (
+        SELECT id, term, late, to_seq - from_seq AS length, coalesce(upto, 0) AS upto,
+               late >= {COMMON_NEWEST_HITS} OR (late > 0 AND coalesce(upto, 0) > {COMMON_TERM_HITS}) AS is_common
+        FROM asked LEFT JOIN (SELECT id, term, count(*) AS upto FROM early GROUP BY id, term) e USING (id, term)),
+    telling AS (
+        SELECT term, round(1000 * ln(1 + ({messages} - matching + 0.5::float8) / (matching + 0.5)))::bigint AS weight
+        FROM (
+            SELECT term, sum(matching)::bigint AS matching,
+                   sum(sum(held)) OVER (ORDER BY sum(matching), term) - sum(held) AS hits
+            FROM (
+                SELECT term, CASE WHEN is_common THEN late ELSE upto END AS held,
+                       CASE WHEN is_common
+                       THEN greatest(least(upto, {COMMON_TERM_HITS}), late * length / {NEWEST_MESSAGES}) ELSE upto
+                       END AS matching
+                FROM counted WHERE late > 0 OR upto > 0) m
+            GROUP BY term) c
+        WHERE hits < {MAX_RANKED_HITS}),
+    best AS MATERIALIZED (
+        SELECT seq, sum(weight)::bigint AS weights
+        FROM (
+            SELECT id, term, seq, false AS is_common FROM early
+            UNION ALL SELECT id, term, seq, true FROM recent) h
+        JOIN counted USING (id, term, is_common) JOIN telling USING (term)
+        GROUP BY seq ORDER BY weights DESC, seq DESC LIMIT {limit})"""
+
+
+SEARCH_LOG: Final = number_parameters(
+    f"""
+    WITH stretch AS (
+        SELECT * FROM unnest(:ids::text[], :prefixes::bigint[], :from_seqs::int[], :to_seqs::int[])
+            AS s (id, prefix, from_seq, to_seq)),
+    {_build_ranking_ctes(":root", ":messages::float8", ":limit::bigint")},
+    wanted AS MATERIALIZED (
+        SELECT seq, max(weights) AS weights
+        FROM (SELECT seq, weights FROM best
+              UNION ALL SELECT seq - 1, NULL FROM best UNION ALL SELECT seq + 1, NULL FROM best) w
+        GROUP BY seq)
+    SELECT w.weights, {", ".join(f"m.{name}" for name in MESSAGE_COLUMNS)}
+    FROM wanted w JOIN stretch s ON w.seq >= s.from_seq AND w.seq < s.to_seq
+    CROSS JOIN LATERAL (
+        SELECT * FROM messages m WHERE m.root = :root AND m.conversation_id = s.id AND m.seq = w.seq OFFSET 0) m
+    ORDER BY w.weights IS NULL, w.weights DESC, CASE WHEN w.weights IS NULL THEN w.seq ELSE -w.seq END""",
+    ("root", "ids", "prefixes", "from_seqs", "to_seqs", "terms", "messages", "limit"),
+    "$",
+)
+
+SEARCH_TENANT: Final = number_parameters(
+    f"""
+    WITH hit AS MATERIALIZED (
+        SELECT q.term, p.scope
+        FROM unnest(:terms::bigint[]) AS q (term)
+        CROSS JOIN LATERAL (
+            SELECT scope FROM tenant_postings WHERE tenant_scope = :tenant_scope AND term = q.term OFFSET 0) p),
+    telling AS (
+        SELECT term, round(1000 * ln(1 + (held - matching + 0.5) / (matching + 0.5)))::bigint AS weight
+        FROM (
+            SELECT term, count(*) AS matching, sum(count(*)) OVER (ORDER BY count(*), term) - count(*) AS hits
+            FROM hit GROUP BY term) c
+        CROSS JOIN (SELECT count(*)::float8 AS held FROM tenant_scopes WHERE tenant_scope = :tenant_scope) n
+        WHERE hits < {MAX_RANKED_HITS}),
+    told AS MATERIALIZED (
+        SELECT scope, sum(weight)::bigint AS weights FROM hit JOIN telling USING (term) GROUP BY scope)
+    SELECT t.weights, {", ".join(f"c.{name}" for name in CONVERSATION_COLUMNS)}
+    FROM (
+        SELECT * FROM told WHERE weights >= coalesce(
+            (SELECT weights FROM told ORDER BY weights DESC LIMIT 1 OFFSET :limit::bigint - 1), 0)) t
+    CROSS JOIN LATERAL (
+        SELECT * FROM tenant_scopes s WHERE s.tenant_scope = :tenant_scope AND s.scope = t.scope OFFSET 0) s
+    CROSS JOIN LATERAL (
+        SELECT * FROM conversations c
+        WHERE c.root = s.root AND c.id = s.conversation_id AND c.tenant = :tenant OFFSET 0) c
+    ORDER BY t.weights DESC, c.updated_at DESC, c.id LIMIT :limit::bigint""",
+    ("tenant_scope", "tenant", "terms", "limit"),
+    "$",
+)
+
+BEST_MESSAGES: Final = number_parameters(
+    f"""
+    SELECT o.place, {", ".join(f"m.{name}" for name in MESSAGE_COLUMNS)}
+    FROM unnest(
+        :roots::text[], :ids::text[], :prefixes::bigint[], :from_seqs::int[], :to_seqs::int[]
+    ) WITH ORDINALITY AS o (root, id, prefix, from_seq, to_seq, place)
+    CROSS JOIN LATERAL (
+        WITH stretch AS (
+            SELECT o.id AS id, o.prefix AS prefix, o.from_seq AS from_seq, o.to_seq AS to_seq),
+        {_build_ranking_ctes("o.root", "(o.to_seq - o.from_seq)", "1")}
+        SELECT seq FROM best) b
+    CROSS JOIN LATERAL (
+        SELECT * FROM messages m WHERE m.root = o.root AND m.conversation_id = o.id AND m.seq = b.seq OFFSET 0) m""",
+    ("roots", "ids", "prefixes", "from_seqs", "to_seqs", "terms"),
+    "$",
+)
+"""Finds the best message of each of several conversations, among those in its own rows; `place` counts the
+conversations from 1.
+"""
+
+_HERE: Final = "root = :root AND conversation_id = :id"
+_TERM: Final = f"term & {_TERM_MASK}"
+_TERMS: Final = f"SELECT {_TERM} FROM message_terms CROSS JOIN unnest(terms) AS t (term) WHERE {_HERE}"
+_DELETE_TENANT_POSTINGS: Final = "DELETE FROM tenant_postings p WHERE tenant_scope = :tenant_scope AND scope = :scope"
+
+
+class PostgresIndexCleanup:
+    """`transactions.SearchIndexCleanup` for the tables of PostgreSQL."""
+
+    def remove_message(self, *, tenant: str, root: str, conversation_id: str, seq: int) -> TransactionSteps[None]:
+        here = {"root": root, "id": conversation_id}
+        scopes = {"tenant_scope": hash_tenant_scope(tenant), "scope": hash_conversation_scope(root, conversation_id)}
+        yield POSTGRES.build_statement(
+            f"""
+            {_DELETE_TENANT_POSTINGS} AND term = ANY (ARRAY({_TERMS} AND seq = :seq)) AND NOT EXISTS (
+                SELECT FROM (
+                    SELECT root, conversation_id, seq FROM message_terms
+                    WHERE terms @> ARRAY[:prefix::bigint | p.term] OFFSET 0) o
+                WHERE {_HERE} AND seq <> :seq)""",
+            **scopes,
+            **here,
+            seq=seq,
+            prefix=term_key_prefix(root, conversation_id),
+        )
+        # After the tenant's rows, whose deletion reads this one.
+        yield POSTGRES.build_statement(f"DELETE FROM message_terms WHERE {_HERE} AND seq = :seq", **here, seq=seq)
+        yield POSTGRES.build_statement(
+            f"""
+            DELETE FROM tenant_scopes WHERE tenant_scope = :tenant_scope AND scope = :scope
+              AND NOT EXISTS (SELECT FROM message_terms WHERE {_HERE} AND cardinality(terms) > 0)""",
+            **scopes,
+            **here,
+        )
+
+    def move_or_remove_conversation(
+        self, *, tenant: str, root: str, conversation_id: str, kept_through: int, heir: str | None
+    ) -> TransactionSteps[None]:
+        here = {"root": root, "id": conversation_id}
+        scopes = {"tenant_scope": hash_tenant_scope(tenant), "scope": hash_conversation_scope(root, conversation_id)}
+        yield POSTGRES.build_statement(f"{_DELETE_TENANT_POSTINGS} AND term = ANY (ARRAY({_TERMS}))", **scopes, **here)
+        yield POSTGRES.build_statement(
+            "DELETE FROM tenant_scopes WHERE tenant_scope = :tenant_scope AND scope = :scope", **scopes
+        )
+        yield POSTGRES.build_statement(
+            f"DELETE FROM message_terms WHERE {_HERE} AND seq > :kept_through", **here, kept_through=kept_through
+        )
+        if heir is not None:
+            yield from self._hand_over_terms(scopes["tenant_scope"], root, conversation_id, heir)
+
+    def _hand_over_terms(self, tenant_scope: int, root: str, conversation_id: str, heir: str) -> TransactionSteps[None]:
+        yield POSTGRES.build_statement(
+            f"""
+            UPDATE message_terms
+            SET conversation_id = :heir,
+                terms = ARRAY(SELECT :prefix::bigint | ({_TERM}) FROM unnest(terms) AS t (term))
+            WHERE {_HERE}""",
+            root=root,
+            id=conversation_id,
+            heir=heir,
+            prefix=term_key_prefix(root, heir),
+        )
+        theirs = {"tenant_scope": tenant_scope, "scope": hash_conversation_scope(root, heir), "root": root, "id": heir}
+        yield POSTGRES.build_statement(
+            f"""
+            INSERT INTO tenant_postings (tenant_scope, term, scope)
+            SELECT :tenant_scope::bigint, h.term, :scope::bigint FROM (SELECT DISTINCT * FROM ({_TERMS}) d (term)) h
+            ORDER BY h.term
+            ON CONFLICT (tenant_scope, term, scope) DO NOTHING""",
+            **theirs,
+        )
+        yield POSTGRES.build_statement(
+            f"""
+            INSERT INTO tenant_scopes (tenant_scope, scope, root, conversation_id)
+            SELECT :tenant_scope::bigint, :scope::bigint, :root::text, :id::text
+            WHERE EXISTS (SELECT FROM message_terms WHERE {_HERE} AND cardinality(terms) > 0)
+            ON CONFLICT (tenant_scope, scope) DO NOTHING""",
+            **theirs,
+        )
+
+
+def build_posting_columns(root: str, terms_by_conversation: Mapping[str, set[int]]) -> tuple[list[int], list[int]]:
+    """Returns terms and scopes of the rows to insert, always in one order, so that two writers of the same rows never
+    wait for each other in a circle.
+    """
+    pairs = sorted(
+        (hash_conversation_scope(root, place), term) for place, terms in terms_by_conversation.items() for term in terms
+    )
+    return [term for _, term in pairs], [scope for scope, _ in pairs]
+
+
+def render_term_array(prefix: int, keys: Sequence[int]) -> str:
+    """Renders term keys as the text of a PostgreSQL array. The arrays of several rows differ in length, which the
+    driver cannot send as one argument.
+    """
+    return f"{{{','.join(str(prefix | key) for key in keys)}}}"

@@ -1,0 +1,356 @@
+"""Transactions on logs: erase a conversation, redact messages, rewrite sealed fields, replace marks."""
+
+# ruff: noqa: S608 - built from our own names; values are always parameters
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import orjson
+
+from app.conversation.conversation_types import ClientVersion, Conversation, LogMessage, Summary
+from app.store.contract import SUMMARY_LEASE_PREFIXES, WriteConflict
+from app.store.lineage import ErasurePlan, locate_messages, plan_erasure
+from app.store.redaction_effects import (
+    REDACTED_KEY,
+    MessageRedaction,
+    RedactionsByConversation,
+    compute_running_total_shifts,
+    compute_summary_total_shift,
+    covers_redacted_message,
+    find_redactions_by_conversation,
+    sum_token_deltas,
+    update_marks_for_redactions,
+)
+from app.store.sql import summary_transactions
+from app.store.sql.dialects import SearchIndexCleanup, SqlDialect, TransactionSteps
+from app.store.sql.rows import (
+    SUMMARY_COLUMNS,
+    Lineage,
+    client_version_values,
+    decode_lineage,
+    decode_summary,
+    encode_json,
+    encode_lineage,
+    encode_optional_json,
+)
+
+_IS_CONVERSATION: Final = "root = :root AND id = :id AND tenant = :tenant"
+_IS_VERSION_OVER_MESSAGE: Final = "root = :root AND conversation_id = :member AND seq <= :seq AND to_seq > :seq"
+_IS_MESSAGE: Final = "root = :root AND conversation_id = :place AND seq = :seq"
+_SUMMARIES_READ_BY: Final = f"""
+    SELECT {", ".join(f"k.{name}" for name in SUMMARY_COLUMNS)} FROM chunks k
+    WHERE k.root = :root AND k.tenant = :tenant AND k.to_seq > :from_seq AND (
+        k.conversation_id = :member OR EXISTS (
+            SELECT 1 FROM messages m
+            WHERE m.root = k.root AND m.conversation_id = :member AND m.seq = k.to_seq - 1 AND m.link = k.to_link))"""
+_ERASE_REVISIONS: Final = """
+    DELETE FROM chunk_revisions WHERE root = :root AND NOT EXISTS (
+        SELECT 1 FROM chunks c WHERE c.root = chunk_revisions.root AND c.id = chunk_revisions.chunk_id)"""
+
+
+class RedactionResult(msgspec.Struct, frozen=True):
+    """What a redaction deleted."""
+
+    deleted_summaries: list[Summary]
+    erased_texts: list[str]
+    """The old bodies of messages and texts of summaries."""
+
+
+def erase_conversation(
+    dialect: SqlDialect, search_index: SearchIndexCleanup, conversation: Conversation
+) -> TransactionSteps[bool]:
+    """Erases a conversation. Returns whether it was still there."""
+    root, here, sql = conversation.root, (conversation.root, conversation.id), dialect.statements
+    # The conversation is locked before its family is read, so that no new branch can begin from it meanwhile.
+    if not (yield f"{sql.select_conversation}{dialect.row_lock_clause}", (*here, conversation.tenant)):
+        return False
+    family = yield f"{sql.select_branches} ORDER BY id{dialect.row_lock_clause}", (root, f'%"{conversation.id}"%')
+    plan = plan_erasure(conversation.id, {member: decode_lineage(lineage) for member, lineage in family})
+    for erase, hand_over in (
+        (sql.erase_messages, sql.hand_over_messages),
+        (sql.erase_versions, sql.hand_over_versions),
+        (sql.erase_anchors, sql.hand_over_anchors),
+    ):
+        yield erase, (*here, plan.kept_through)
+        if plan.heir is not None:
+            yield hand_over, (*here, plan.heir)
+    yield from search_index.move_or_remove_conversation(
+        tenant=conversation.tenant,
+        root=root,
+        conversation_id=conversation.id,
+        kept_through=plan.kept_through,
+        heir=plan.heir,
+    )
+    for member, lineage in plan.lineages.items():
+        yield sql.change_lineage, (root, member, encode_lineage(lineage))
+    yield from _move_or_delete_completions(dialect, conversation, plan)
+    # Summaries come after messages: whether a summary stays depends on which messages are left.
+    for statement in (
+        sql.erase_conversation,
+        sql.erase_external_ids,
+        sql.erase_leases,
+        sql.erase_summaries,
+        sql.hand_over_summaries,
+    ):
+        yield statement, here
+    yield from summary_transactions.delete_family_strays(dialect, conversation.tenant, root)
+    # `erase_summaries` deletes summaries only; this deletes the revisions that they leave.
+    yield dialect.build_statement(_ERASE_REVISIONS, root=root)
+    return True
+
+
+def _move_or_delete_completions(
+    dialect: SqlDialect, conversation: Conversation, plan: ErasurePlan
+) -> TransactionSteps[None]:
+    """Moves stored completions to the heir with the messages that it takes over, and deletes the others."""
+    here = {"root": conversation.root, "id": conversation.id}
+    if plan.heir is not None:
+        yield dialect.build_statement(
+            """
+            UPDATE completions SET conversation_id = :heir
+            WHERE root = :root AND conversation_id = :id AND seq <= :kept_through""",
+            **here,
+            heir=plan.heir,
+            kept_through=plan.kept_through,
+        )
+    yield dialect.build_statement("DELETE FROM completions WHERE root = :root AND conversation_id = :id", **here)
+
+
+def redact_messages(
+    dialect: SqlDialect, search_index: SearchIndexCleanup, conversation: Conversation, entries: Sequence[LogMessage]
+) -> TransactionSteps[RedactionResult]:
+    """As `Store.redact_messages`."""
+    root, tenant = conversation.root, conversation.tenant
+    places = yield from _locate_stored_messages(dialect, conversation, entries)
+    family = yield from _lock_affected_conversations(
+        dialect, conversation, list(dict.fromkeys(place for place, _ in places))
+    )
+    # All messages are checked before the first is changed: a conflict must leave nothing half done.
+    changes, replaced = [], []
+    for place, entry in places:
+        rows = yield dialect.build_statement(
+            f"SELECT link, tokens, body FROM messages WHERE {_IS_MESSAGE}", root=root, place=place, seq=entry.seq
+        )
+        if not rows or rows[0][0] != entry.link:
+            raise WriteConflict
+        changes.append(MessageRedaction(place, entry.seq, entry.tokens - rows[0][1]))
+        replaced.append(rows[0][2])
+    for place, entry in places:
+        yield dialect.build_statement(
+            f"UPDATE messages SET body = :body, tokens = :tokens, meta = :meta WHERE {_IS_MESSAGE}",
+            root=root,
+            place=place,
+            seq=entry.seq,
+            body=entry.message.raw.decode(),
+            tokens=entry.tokens,
+            meta=encode_optional_json(entry.meta),
+        )
+        yield from search_index.remove_message(tenant=tenant, root=root, conversation_id=place, seq=entry.seq)
+    # A process may be making a summary from the old text. Without its lease it cannot store the summary.
+    for prefix in SUMMARY_LEASE_PREFIXES:
+        yield dialect.build_statement(
+            "DELETE FROM leases WHERE root = :root AND key LIKE :keys", root=root, keys=f"{prefix}%"
+        )
+    shared = find_redactions_by_conversation(changes, {member: lineage for member, (lineage, _) in family.items()})
+    for member, theirs in shared.items():
+        yield from _update_totals_and_marks(dialect, root, member, family[member][1], theirs)
+        replaced += yield from _delete_versions_and_anchors(dialect, root, member, theirs)
+    gone = yield from _update_summaries_after_redaction(dialect, tenant, root, shared)
+    return RedactionResult(gone, [*replaced, *(chunk.text for chunk in gone)])
+
+
+def _locate_stored_messages(
+    dialect: SqlDialect, conversation: Conversation, entries: Sequence[LogMessage]
+) -> TransactionSteps[list[tuple[str, LogMessage]]]:
+    """Returns each message with the conversation whose rows hold it now. The lineage is read again: an erasure may have
+    moved the messages.
+    """
+    rows = yield dialect.build_statement(
+        f"SELECT lineage, head_seq FROM conversations WHERE {_IS_CONVERSATION}",
+        root=conversation.root,
+        id=conversation.id,
+        tenant=conversation.tenant,
+    )
+    if not rows:
+        raise WriteConflict
+    places = locate_messages((*decode_lineage(rows[0][0]), (conversation.id, rows[0][1])), entries)
+    if len(places) != len(entries):
+        raise WriteConflict
+    return places
+
+
+def _lock_affected_conversations(
+    dialect: SqlDialect, conversation: Conversation, keepers: Sequence[str]
+) -> TransactionSteps[dict[str, tuple[Lineage, Mapping[str, Any]]]]:
+    """Locks the conversations that hold a message or may share it, and returns their lineage and marks."""
+    root, tenant = conversation.root, conversation.tenant
+    # The owners of the messages come first: while they are locked, no branch can begin from them.
+    for keeper in keepers:
+        yield dialect.build_statement(
+            f"SELECT id FROM conversations WHERE {_IS_CONVERSATION}{dialect.row_lock_clause}",
+            root=root,
+            id=keeper,
+            tenant=tenant,
+        )
+    family: dict[str, tuple[Lineage, Mapping[str, Any]]] = {}
+    for keeper in keepers:
+        rows = yield dialect.build_statement(
+            f"""
+            SELECT id, lineage, marks FROM conversations
+            WHERE root = :root AND tenant = :tenant AND (id = :keeper OR lineage LIKE :naming)
+            ORDER BY id{dialect.row_lock_clause}""",
+            root=root,
+            tenant=tenant,
+            keeper=keeper,
+            naming=f'%"{keeper}"%',
+        )
+        family |= {member: (decode_lineage(lineage), orjson.loads(marks)) for member, lineage, marks in rows}
+    return family
+
+
+def _update_totals_and_marks(
+    dialect: SqlDialect, root: str, conversation_id: str, marks: Mapping[str, Any], changes: Sequence[MessageRedaction]
+) -> TransactionSteps[None]:
+    for from_seq, delta in compute_running_total_shifts(conversation_id, changes):
+        yield dialect.build_statement(
+            """
+            UPDATE messages SET tokens_total = tokens_total + :delta
+            WHERE root = :root AND conversation_id = :member AND seq >= :from_seq""",
+            root=root,
+            member=conversation_id,
+            from_seq=from_seq,
+            delta=delta,
+        )
+    yield dialect.build_statement(
+        """
+        UPDATE conversations SET head_tokens_total = head_tokens_total + :delta, marks = :marks
+        WHERE root = :root AND id = :member""",
+        root=root,
+        member=conversation_id,
+        delta=sum_token_deltas(changes),
+        marks=encode_json(update_marks_for_redactions(marks, changes)),
+    )
+
+
+def _delete_versions_and_anchors(
+    dialect: SqlDialect, root: str, conversation_id: str, changes: Sequence[MessageRedaction]
+) -> TransactionSteps[list[str]]:
+    """Deletes the client versions and anchors of changed messages. Returns the deleted bodies."""
+    bodies: list[str] = []
+    for change in changes:
+        here = {"root": root, "member": conversation_id, "seq": change.seq}
+        rows = yield dialect.build_statement(
+            f"SELECT bodies FROM client_versions WHERE {_IS_VERSION_OVER_MESSAGE}", **here
+        )
+        bodies += [text for (text,) in rows if text]
+        yield dialect.build_statement(f"DELETE FROM client_versions WHERE {_IS_VERSION_OVER_MESSAGE}", **here)
+        yield dialect.build_statement(
+            "DELETE FROM anchors WHERE root = :root AND conversation_id = :member AND seq = :seq", **here
+        )
+    return bodies
+
+
+def _update_summaries_after_redaction(
+    dialect: SqlDialect, tenant: str, root: str, changes_by_conversation: RedactionsByConversation
+) -> TransactionSteps[list[Summary]]:
+    """Deletes the summaries that cover a change, and moves the running totals of those behind one. Returns the deleted
+    ones.
+    """
+    found: dict[str, Summary] = {}
+    readers: dict[str, list[str]] = {}
+    for member, changes in changes_by_conversation.items():
+        from_seq = min(change.seq for change in changes)
+        rows = yield dialect.build_statement(
+            _SUMMARIES_READ_BY, root=root, tenant=tenant, member=member, from_seq=from_seq
+        )
+        for chunk in map(decode_summary, rows):
+            found[chunk.id] = chunk
+            readers.setdefault(chunk.id, []).append(member)
+    gone = [
+        chunk for chunk in found.values() if covers_redacted_message(chunk, readers[chunk.id], changes_by_conversation)
+    ]
+    for chunk in gone:
+        yield from summary_transactions.delete_single_summary(dialect, tenant, root, chunk.id)
+        del found[chunk.id]
+    for chunk in found.values():
+        yield dialect.build_statement(
+            """
+            UPDATE chunks SET tokens_total = tokens_total + :delta
+            WHERE root = :root AND id = :id AND tenant = :tenant""",
+            root=root,
+            id=chunk.id,
+            tenant=tenant,
+            delta=compute_summary_total_shift(chunk, readers[chunk.id], changes_by_conversation),
+        )
+    return sorted(gone, key=lambda chunk: (chunk.to_seq, chunk.created_at, chunk.id))
+
+
+def rewrite_sealed_fields(
+    dialect: SqlDialect,
+    conversation: Conversation,
+    entries: Sequence[LogMessage],
+    summaries: Sequence[Summary],
+    client_versions: Sequence[ClientVersion],
+) -> TransactionSteps[None]:
+    """As `Store.rewrite_sealed_fields`."""
+    here = {"root": conversation.root, "id": conversation.id, "tenant": conversation.tenant}
+    rows = yield dialect.build_statement(
+        f"SELECT marks, head_seq, head_link FROM conversations WHERE {_IS_CONVERSATION}{dialect.row_lock_clause}",
+        **here,
+    )
+    if not rows:
+        return
+    marks, head_seq, head_link = rows[0]
+    redacted = set(orjson.loads(marks).get(REDACTED_KEY, ())) - set(conversation.marks.get(REDACTED_KEY, ()))
+    for entry in entries:
+        # The message was redacted after the caller read it: writing it would restore the old text.
+        if entry.seq in redacted:
+            continue
+        yield dialect.build_statement(
+            f"UPDATE messages SET body = :body, meta = :meta WHERE {_IS_MESSAGE} AND link = :link AND tokens = :tokens",
+            root=conversation.root,
+            place=conversation.id,
+            seq=entry.seq,
+            link=entry.link,
+            tokens=entry.tokens,
+            body=entry.message.raw.decode(),
+            meta=encode_optional_json(entry.meta),
+        )
+    for version in client_versions:
+        seq, since_seq, to_seq, bodies, _ = client_version_values(version)
+        yield dialect.build_statement(
+            """
+            UPDATE client_versions SET bodies = :bodies
+            WHERE root = :root AND conversation_id = :id AND since_seq = :since_seq AND seq = :seq
+              AND to_seq = :to_seq""",
+            root=conversation.root,
+            id=conversation.id,
+            since_seq=since_seq,
+            seq=seq,
+            to_seq=to_seq,
+            bodies=bodies,
+        )
+    yield from summary_transactions.rewrite_summary_texts(dialect, conversation.tenant, conversation.root, summaries)
+    # Otherwise a turn was written after the caller read the conversation, and its state is newer.
+    if (head_seq, head_link) == (conversation.head_seq, conversation.head_link):
+        yield dialect.build_statement(
+            f"UPDATE conversations SET state = :state WHERE {_IS_CONVERSATION}",
+            **here,
+            state=encode_json(conversation.state),
+        )
+
+
+def replace_marks(dialect: SqlDialect, conversation: Conversation, marks: Mapping[str, Any]) -> TransactionSteps[None]:
+    """As `Store.replace_marks`."""
+    here = {"root": conversation.root, "id": conversation.id, "tenant": conversation.tenant}
+    rows = yield dialect.build_statement(
+        f"SELECT marks FROM conversations WHERE {_IS_CONVERSATION}{dialect.row_lock_clause}", **here
+    )
+    if not rows or orjson.loads(rows[0][0]) != conversation.marks:
+        raise WriteConflict
+    yield dialect.build_statement(
+        f"UPDATE conversations SET marks = :marks WHERE {_IS_CONVERSATION}", **here, marks=encode_json(marks)
+    )

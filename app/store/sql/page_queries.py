@@ -1,0 +1,102 @@
+"""Builds the queries for pages of conversations and of stored completions: by creation time, then by id, from a given
+place on.
+"""
+
+# ruff: noqa: S608 - built from our own names; values are always parameters
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from app.conversation.identity import extract_family_root
+from app.store.contract import CompletionQuery, ConversationQuery
+from app.store.sql.dialects import SqlDialect, Statement
+from app.store.sql.rows import COMPLETION_COLUMNS, CONVERSATION_COLUMNS, encode_json
+
+_TIME_BOUNDS = (
+    ("created_after", "created_at > :created_after"),
+    ("created_before", "created_at < :created_before"),
+    ("updated_after", "updated_at > :updated_after"),
+    ("updated_before", "updated_at < :updated_before"),
+)
+
+
+class _PageQuery:
+    """Collects the conditions of a page query and their values."""
+
+    def __init__(self, dialect: SqlDialect, tenant: str | None) -> None:
+        self._dialect = dialect
+        self._conditions: list[str] = []
+        self._values: dict[str, Any] = {}
+        if tenant is not None:
+            self.add_condition("tenant = :tenant", tenant=tenant)
+
+    def add_condition(self, condition: str, **values: Any) -> None:
+        self._conditions.append(condition)
+        self._values |= values
+
+    def add_metadata_condition(self, metadata: Any) -> None:
+        if metadata:
+            self.add_condition(self._dialect.has_pairs_condition.format(column="metadata"), pairs=encode_json(metadata))
+
+    def build_query(
+        self, columns: tuple[str, ...], table: str, *, after: tuple[datetime, str] | None, descending: bool, limit: int
+    ) -> Statement:
+        if after is not None:
+            moment = self._dialect.encode_time(after[0])
+            sign = "<" if descending else ">"
+            self.add_condition(
+                f"(created_at, id) {sign} (:after_moment, :after_id)", after_moment=moment, after_id=after[1]
+            )
+        where = f"WHERE {' AND '.join(self._conditions)}" if self._conditions else ""
+        order = "DESC" if descending else "ASC"
+        text = f"""
+            SELECT {", ".join(columns)} FROM {table} {where}
+            ORDER BY created_at {order}, id {order} LIMIT :limit"""
+        return self._dialect.build_statement(text, **self._values, limit=limit)
+
+
+def build_conversations_query(dialect: SqlDialect, tenant: str | None, query: ConversationQuery) -> Statement:
+    """Builds the query for a page of conversations. Rows have `CONVERSATION_COLUMNS`."""
+    # With an ancestor, `_add_ancestor_condition` adds the tenant.
+    page = _PageQuery(dialect, tenant if query.ancestor_id is None else None)
+    for name, condition in _TIME_BOUNDS:
+        bound = getattr(query, name)
+        if bound is not None:
+            page.add_condition(condition, **{name: dialect.encode_time(bound)})
+    if query.mode is not None:
+        page.add_condition("mode = :mode", mode=query.mode)
+    if query.external_id is not None:
+        page.add_condition("external_id = :external_id", external_id=query.external_id)
+    page.add_metadata_condition(query.metadata)
+    if query.ancestor_id is not None:
+        _add_ancestor_condition(page, query.ancestor_id, tenant)
+    return page.build_query(
+        CONVERSATION_COLUMNS, "conversations", after=query.after, descending=query.descending, limit=query.limit
+    )
+
+
+def _add_ancestor_condition(page: _PageQuery, conversation_id: str, tenant: str | None) -> None:
+    page.add_condition(
+        "root = :root AND (id = :within OR lineage LIKE :naming)",
+        # An id that is not the gateway's has no root: no conversation matches "".
+        root=extract_family_root(conversation_id) or "",
+        within=conversation_id,
+        naming=f'%"{conversation_id}"%',
+    )
+    if tenant is not None:
+        # The expression keeps the database from using the index on tenants: a family is found by its root, however many
+        # conversations the tenant has.
+        page.add_condition("tenant || '' = :tenant", tenant=tenant)
+
+
+def build_completions_query(dialect: SqlDialect, tenant: str, query: CompletionQuery) -> Statement:
+    """Builds the query for a page of stored completions. Rows have `COMPLETION_COLUMNS`."""
+    page = _PageQuery(dialect, tenant)
+    if query.model is not None:
+        page.add_condition("model = :model", model=query.model)
+    page.add_metadata_condition(query.metadata)
+    return page.build_query(
+        COMPLETION_COLUMNS, "completions", after=query.after, descending=query.descending, limit=query.limit
+    )

@@ -1,0 +1,288 @@
+"""The search index in SQLite: ordinary rows, clustered by conversation and term; and once more by tenant and term,
+without messages.
+
+FTS5 is not used: the terms need no tokenizer and the ranking is our own; an FTS5 index cannot be limited to one
+conversation, and before SQLite 3.43, which many systems lack, it cannot remove erased messages without their text.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any, Final
+
+import orjson
+
+from app.conversation.conversation_types import Conversation, LogMessage
+from app.store.contract import ConversationHit, SearchHit
+from app.store.lineage import LogSegment, find_gapless_leading_range, find_segments, first_own_seq
+from app.store.redaction_effects import REDACTED_KEY
+from app.store.search.term_ranking import (
+    COMMON_NEWEST_HITS,
+    COMMON_TERM_HITS,
+    MAX_RANKED_HITS,
+    NEWEST_MESSAGES,
+    hash_conversation_scope,
+    hash_tenant_scope,
+    term_weight,
+    weights_to_score,
+)
+from app.store.sql.dialects import TransactionSteps
+from app.store.sql.rows import CONVERSATION_COLUMNS, MESSAGE_COLUMNS, decode_conversation, decode_log_message
+
+_IS_STORED: Final = "SELECT 1 FROM messages WHERE root = ? AND conversation_id = ? AND seq = ? AND link = ?"
+_IS_TENANTS_CONVERSATION: Final = "SELECT 1 FROM conversations WHERE root = ? AND id = ? AND tenant = ?"
+# One statement for thousands of rows, in key order: neighbouring rows share a page, and one call lets Python's other
+# threads run meanwhile.
+_INSERT_POSTINGS: Final = """
+    INSERT OR IGNORE INTO postings (scope, term, seq)
+    SELECT ?1, t.value, json_extract(m.value, '$[0]')
+    FROM json_each(?2) m CROSS JOIN json_each(m.value, '$[1]') t ORDER BY 2, 3"""
+# The same ranking as `term_ranking.limit_common_terms` and `rank_search_hits`. `recent`: hits among the newest messages
+# of long segments; `counted`: hits, counted only as far as needed; `shown`: where each term is read; `telling`: terms
+# with weights, rarest first, until MAX_RANKED_HITS; `best` and `wanted`: the results and their neighbours. CROSS JOIN
+# fixes SQLite's join order.
+_SEARCH: Final = f"""
+    WITH stretch (id, scope, from_seq, to_seq) AS MATERIALIZED (
+        SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'),
+               json_extract(value, '$[2]'), json_extract(value, '$[3]')
+        FROM json_each(?2)),
+    recent (scope, from_seq, to_seq, term, late) AS MATERIALIZED (
+        SELECT s.scope, s.from_seq, s.to_seq, q.value, iif(s.to_seq - s.from_seq <= {COMMON_TERM_HITS}, 0, (
+            SELECT count(*) FROM postings p
+            WHERE p.scope = s.scope AND p.term = q.value AND p.seq >= s.to_seq - {NEWEST_MESSAGES}
+              AND p.seq < s.to_seq))
+        FROM stretch s CROSS JOIN json_each(?3) q),
+    counted (scope, from_seq, to_seq, term, late, upto) AS MATERIALIZED (
+        SELECT r.*, CASE
+            WHEN r.late >= {COMMON_NEWEST_HITS} THEN 0
+            WHEN r.late = 0 THEN (
+                SELECT count(*) FROM postings p
+                WHERE p.scope = r.scope AND p.term = r.term AND p.seq >= r.from_seq AND p.seq < r.to_seq)
+            ELSE (
+                SELECT count(*) FROM (
+                    SELECT 1 FROM postings p
+                    WHERE p.scope = r.scope AND p.term = r.term AND p.seq >= r.from_seq AND p.seq < r.to_seq
+                    LIMIT {COMMON_TERM_HITS} + 1)) END
+        FROM recent r),
+    shown (scope, from_seq, to_seq, term, hits, matching) AS MATERIALIZED (
+        SELECT scope, from_seq, to_seq, term, upto, upto FROM counted
+        WHERE upto BETWEEN 1 AND {COMMON_TERM_HITS} OR upto AND NOT late
+        UNION ALL
+        SELECT scope, to_seq - {NEWEST_MESSAGES}, to_seq, term, late,
+               max(min(upto, {COMMON_TERM_HITS}), late * (to_seq - from_seq) / {NEWEST_MESSAGES})
+        FROM counted WHERE late >= {COMMON_NEWEST_HITS} OR late AND upto > {COMMON_TERM_HITS}),
+    telling (term, weight) AS MATERIALIZED (
+        SELECT term, term_weight(?4, matching)
+        FROM (
+            SELECT term, sum(matching) AS matching,
+                   sum(sum(hits)) OVER (ORDER BY sum(matching), term) - sum(hits) AS hits
+            FROM shown GROUP BY term)
+        WHERE hits < {MAX_RANKED_HITS}),
+    best (seq, weights) AS MATERIALIZED (
+        SELECT p.seq, sum(t.weight) AS weights
+        FROM telling t CROSS JOIN shown s ON s.term = t.term CROSS JOIN postings p
+          ON p.scope = s.scope AND p.term = t.term AND p.seq >= s.from_seq AND p.seq < s.to_seq
+        GROUP BY p.seq ORDER BY weights DESC, p.seq DESC LIMIT ?5),
+    wanted (seq, weights) AS MATERIALIZED (
+        SELECT seq, max(weights)
+        FROM (SELECT seq, weights FROM best
+              UNION ALL SELECT seq - 1, NULL FROM best UNION ALL SELECT seq + 1, NULL FROM best)
+        GROUP BY seq)
+    SELECT w.weights, {", ".join(f"m.{name}" for name in MESSAGE_COLUMNS)}
+    FROM wanted w CROSS JOIN stretch s ON w.seq >= s.from_seq AND w.seq < s.to_seq
+    CROSS JOIN messages m ON m.root = ?1 AND m.conversation_id = s.id AND m.seq = w.seq
+    ORDER BY w.weights IS NULL, w.weights DESC, iif(w.weights IS NULL, w.seq, -w.seq)"""  # noqa: S608 - our own names
+_SEARCH_ALL: Final = f"""
+    WITH counted (term, matching) AS MATERIALIZED (
+        SELECT q.value, (SELECT count(*) FROM tenant_postings WHERE tenant_scope = ?1 AND term = q.value)
+        FROM json_each(?3) q),
+    telling (term, weight) AS MATERIALIZED (
+        SELECT term, term_weight((SELECT count(*) FROM tenant_scopes WHERE tenant_scope = ?1), matching)
+        FROM (
+            SELECT term, matching, sum(matching) OVER (ORDER BY matching, term) - matching AS hits
+            FROM counted WHERE matching > 0)
+        WHERE hits < {MAX_RANKED_HITS}),
+    told (scope, weights) AS MATERIALIZED (
+        SELECT p.scope, sum(t.weight)
+        FROM telling t CROSS JOIN tenant_postings p ON p.tenant_scope = ?1 AND p.term = t.term
+        GROUP BY p.scope)
+    SELECT t.weights, {", ".join(f"c.{name}" for name in CONVERSATION_COLUMNS)}
+    FROM told t CROSS JOIN tenant_scopes s ON s.tenant_scope = ?1 AND s.scope = t.scope
+    CROSS JOIN conversations c ON c.root = s.root AND c.id = s.conversation_id AND c.tenant = ?2
+    WHERE t.weights >= ifnull((SELECT weights FROM told ORDER BY weights DESC LIMIT 1 OFFSET ?4 - 1), 0)
+    ORDER BY t.weights DESC, c.updated_at DESC, c.id LIMIT ?4"""  # noqa: S608 - our own names
+_INSERT_TENANT_POSTINGS: Final = """
+    INSERT OR IGNORE INTO tenant_postings (tenant_scope, term, scope) SELECT ?1, value, ?2 FROM json_each(?3)"""
+_INSERT_SCOPE: Final = """
+    INSERT OR IGNORE INTO tenant_scopes (tenant_scope, scope, root, conversation_id) VALUES (?, ?, ?, ?)"""
+_NEW_TERMS: Final = """
+    SELECT value FROM json_each(?1) q WHERE NOT EXISTS (SELECT 1 FROM postings WHERE scope = ?2 AND term = q.value)"""
+_COPY_POSTINGS_TO_TENANT: Final = """
+    INSERT OR IGNORE INTO tenant_postings (tenant_scope, term, scope)
+    SELECT DISTINCT ?1, term, scope FROM postings WHERE scope = ?2"""
+_ADVANCE_INDEXED_BEFORE: Final = """
+    UPDATE conversations SET indexed_before = ?
+    WHERE root = ? AND id = ? AND tenant = ? AND indexed_before BETWEEN ? AND ?"""
+_READ_MARKS: Final = "SELECT marks FROM conversations WHERE root = ? AND id = ? AND tenant = ?"
+
+
+def register_sql_functions(connection: sqlite3.Connection) -> None:
+    """Registers the SQL functions that searches call."""
+    connection.create_function("term_weight", 2, term_weight, deterministic=True)
+
+
+def index_messages(
+    connection: sqlite3.Connection,
+    conversation: Conversation,
+    located_messages: Sequence[tuple[str, LogMessage]],
+    keys: Sequence[Sequence[int]],
+) -> None:
+    """As `Store.index_messages`.
+
+    Args:
+        located_messages: messages, each with the id of the conversation whose rows hold it.
+        keys: the term keys of each message.
+    """
+    root, tenant = conversation.root, conversation.tenant
+    ours = {
+        place
+        for place in {place for place, _ in located_messages}
+        if connection.execute(_IS_TENANTS_CONVERSATION, (root, place, tenant)).fetchone()
+    }
+    row = connection.execute(_READ_MARKS, (root, conversation.id, tenant)).fetchone()
+    redacted = set() if row is None or row[0] == "{}" else set(orjson.loads(row[0]).get(REDACTED_KEY, ()))
+    stored = set()
+    posted: dict[str, list[tuple[int, Sequence[int]]]] = {}
+    for (place, entry), terms in zip(located_messages, keys, strict=True):
+        # Compared by link: the row may be gone, or belong to another message since.
+        if place in ours and connection.execute(_IS_STORED, (root, place, entry.seq, entry.link)).fetchone():
+            stored.add(entry.seq)
+            if entry.seq not in redacted and terms:
+                posted.setdefault(place, []).append((entry.seq, terms))
+    for place, terms_at in posted.items():
+        _index_terms(connection, tenant, root, place, terms_at)
+    start, end = find_gapless_leading_range([entry for _, entry in located_messages])
+    if end and stored.issuperset(range(start, end)):
+        connection.execute(_ADVANCE_INDEXED_BEFORE, (end, root, conversation.id, tenant, start, end - 1))
+
+
+def _index_terms(
+    connection: sqlite3.Connection,
+    tenant: str,
+    root: str,
+    conversation_id: str,
+    terms_by_seq: Sequence[tuple[int, Sequence[int]]],
+) -> None:
+    """Inserts the terms of one conversation's messages, and for the tenant the terms that are new in the conversation.
+
+    Only the new ones: rows of one conversation lie together in `postings`, but far apart in `tenant_postings`, where
+    each term costs a page.
+    """
+    scope, tenant_scope = hash_conversation_scope(root, conversation_id), hash_tenant_scope(tenant)
+    is_first = connection.execute(_INSERT_SCOPE, (tenant_scope, scope, root, conversation_id)).rowcount == 1
+    asked = orjson.dumps(sorted({term for _, terms in terms_by_seq for term in terms})).decode()
+    # Read before the postings are inserted: afterwards no term is new.
+    new = [term for (term,) in connection.execute(_NEW_TERMS, (asked, scope))]
+    connection.execute(_INSERT_POSTINGS, (scope, orjson.dumps(terms_by_seq).decode()))
+    if is_first:
+        connection.execute(_COPY_POSTINGS_TO_TENANT, (tenant_scope, scope))
+    else:
+        connection.execute(_INSERT_TENANT_POSTINGS, (tenant_scope, scope, orjson.dumps(new).decode()))
+
+
+def search_log(
+    connection: sqlite3.Connection,
+    root: str,
+    segments: Sequence[LogSegment],
+    keys: Sequence[int],
+    message_count: int,
+    limit: int,
+) -> list[SearchHit]:
+    stretches = [
+        (one.conversation_id, hash_conversation_scope(root, one.conversation_id), one.from_seq, one.to_seq)
+        for one in segments
+    ]
+    arguments: tuple[Any, ...] = (
+        root,
+        orjson.dumps(stretches).decode(),
+        orjson.dumps(keys).decode(),
+        message_count,
+        limit,
+    )
+    rows = connection.execute(_SEARCH, arguments)
+    return [
+        SearchHit(decode_log_message(row[1:]), None if row[0] is None else weights_to_score(row[0])) for row in rows
+    ]
+
+
+def search_tenant(
+    connection: sqlite3.Connection, tenant: str, keys: Sequence[int], limit: int
+) -> list[ConversationHit]:
+    arguments = (hash_tenant_scope(tenant), tenant, orjson.dumps(keys).decode(), limit)
+    found = []
+    for weights, *row in connection.execute(_SEARCH_ALL, arguments).fetchall():
+        conversation = decode_conversation(row)
+        start, end = first_own_seq(conversation), conversation.head_seq + 1
+        own = find_segments(conversation.lineage_with_self, start, end)
+        hits = search_log(connection, conversation.root, own, keys, end - start, 1)
+        found += [
+            ConversationHit(conversation, hit.message, weights_to_score(weights))
+            for hit in hits
+            if hit.score is not None
+        ]
+    return found
+
+
+def clear_search_index(connection: sqlite3.Connection) -> None:
+    """Deletes the search index of all tenants."""
+    for table in ("postings", "tenant_postings", "tenant_scopes"):
+        connection.execute(f"DELETE FROM {table}")  # noqa: S608 - our own names
+    connection.execute("UPDATE conversations SET indexed_before = 0 WHERE indexed_before > 0")
+
+
+class SqliteIndexCleanup:
+    """`transactions.SearchIndexCleanup` for the tables of SQLite."""
+
+    def remove_message(self, *, tenant: str, root: str, conversation_id: str, seq: int) -> TransactionSteps[None]:
+        scope, tenant_scope = hash_conversation_scope(root, conversation_id), hash_tenant_scope(tenant)
+        yield (
+            """
+            DELETE FROM tenant_postings
+            WHERE tenant_scope = ?1 AND scope = ?2 AND term IN (SELECT term FROM postings WHERE scope = ?2 AND seq = ?3)
+              AND NOT EXISTS (
+                SELECT 1 FROM postings p WHERE p.scope = ?2 AND p.term = tenant_postings.term AND p.seq <> ?3)""",
+            (tenant_scope, scope, seq),
+        )
+        # After the tenant's rows, whose deletion reads these.
+        yield "DELETE FROM postings WHERE scope = ? AND seq = ?", (scope, seq)
+        yield (
+            """
+            DELETE FROM tenant_scopes WHERE tenant_scope = ?1 AND scope = ?2
+              AND NOT EXISTS (SELECT 1 FROM postings WHERE scope = ?2)""",
+            (tenant_scope, scope),
+        )
+
+    def move_or_remove_conversation(
+        self, *, tenant: str, root: str, conversation_id: str, kept_through: int, heir: str | None
+    ) -> TransactionSteps[None]:
+        scope, tenant_scope = hash_conversation_scope(root, conversation_id), hash_tenant_scope(tenant)
+        yield (
+            """
+            DELETE FROM tenant_postings
+            WHERE tenant_scope = ?1 AND scope = ?2 AND term IN (SELECT term FROM postings WHERE scope = ?2)""",
+            (tenant_scope, scope),
+        )
+        yield "DELETE FROM tenant_scopes WHERE tenant_scope = ? AND scope = ?", (tenant_scope, scope)
+        yield "DELETE FROM postings WHERE scope = ? AND seq > ?", (scope, kept_through)
+        if heir is None:
+            return
+        inheriting = hash_conversation_scope(root, heir)
+        yield "UPDATE OR IGNORE postings SET scope = ? WHERE scope = ?", (inheriting, scope)
+        yield _COPY_POSTINGS_TO_TENANT, (tenant_scope, inheriting)
+        yield (
+            """
+            INSERT OR IGNORE INTO tenant_scopes (tenant_scope, scope, root, conversation_id)
+            SELECT ?1, ?2, ?3, ?4 WHERE EXISTS (SELECT 1 FROM postings WHERE scope = ?2)""",
+            (tenant_scope, inheriting, root, heir),
+        )

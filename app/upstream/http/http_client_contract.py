@@ -1,0 +1,197 @@
+"""The contract of HTTP clients for providers, with one implementation without and one with a proxy.
+
+Both raise the same errors, which name the provider and never an address.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import msgspec
+
+from app.errors import UpstreamUnavailable
+from app.upstream.provider_contract import AnswerTimedOut, CallTimes, ConnectionDropped, UpstreamReply
+
+IDLE_CONNECTION_SECONDS: Final = 30.0
+"""How long an unused connection is kept."""
+BODY_LIMIT_BYTES: Final = 256 * 1024 * 1024
+"""The longest answer that is read whole."""
+READ_BUFFER_BYTES: Final = 256 * 1024
+"""How much of an answer may lie unread before the socket is no longer read."""
+KEEP_ALIVE_SECONDS: Final = 60
+"""Silence after which the operating system probes the other end. A model may be silent for minutes, and so is a dead
+connection."""
+KEEP_ALIVE_PROBE_SECONDS: Final = 20
+HAPPY_EYEBALLS_DELAY_SECONDS: Final = 0.25
+"""RFC 8305, 5: the recommended delay before the next address is tried in parallel."""
+
+CERTIFICATE_NOT_YET_VALID: Final = 9
+CERTIFICATE_EXPIRED: Final = 10
+CERTIFICATE_UNTRUSTED: Final = frozenset({2, 18, 19, 20, 21})
+"""No chain of certificates leads to a trusted root; 18 and 19: the chain ends in a self-signed certificate."""
+CERTIFICATE_FOR_OTHER_HOST: Final = frozenset({62, 64})
+"""OpenSSL's error numbers for certificates: `X509_V_ERR_…` in `x509_vfy.h`."""
+
+_CONNECTION_HEADERS = frozenset({"connection", "keep-alive", "set-cookie", "trailer", "transfer-encoding", "upgrade"})
+"""Headers about the provider's own connection, and cookies, which no client may see."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpTimeouts:
+    """Time limits for a provider, in seconds; None is for ever.
+
+    `first_byte_seconds` is from the request to the first byte of the answer's body, `between_bytes_seconds` from one
+    piece to the next, `total_seconds` for the whole call.
+    """
+
+    connect_seconds: float | None = 5.0
+    first_byte_seconds: float | None = 600.0
+    between_bytes_seconds: float | None = 300.0
+    total_seconds: float | None = None
+
+
+class RequestHead(msgspec.Struct, frozen=True):
+    """A checked request without its body: no value in it can end a header line."""
+
+    method: str
+    target: str
+    """Path and query, percent-encoded."""
+    headers: Mapping[str, str]
+    """Lower-case names; without `content-length` and other headers that frame a body."""
+    raw: bytes
+    """Request line and headers as they are sent, each with its line end."""
+
+
+class HttpClient(Protocol):
+    """Sends calls to one server. It does not follow redirects or keep cookies."""
+
+    async def send(
+        self, head: RequestHead, body: bytes, deadline: float | None, times: CallTimes | None
+    ) -> UpstreamReply:
+        """Sends a request and returns when status and headers have come.
+
+        Args:
+            head: method, target and headers.
+            body: may be empty.
+            deadline: loop time at which the whole answer must have ended; None for never.
+            times: receives the times of first byte and end.
+
+        Raises:
+            UpstreamUnavailable: no connection, or the answer is not HTTP.
+            ConnectionDropped: the connection was closed before a byte of the answer.
+            AnswerTimedOut: no answer in time.
+        """
+
+    async def aclose(self) -> None:
+        """Closes all connections."""
+
+
+def drop_connection_headers(headers: dict[str, str]) -> None:
+    """Removes headers that concern only the connection to the provider."""
+    for name in _CONNECTION_HEADERS & headers.keys():
+        del headers[name]
+
+
+async def read_whole_body(chunks: AsyncIterator[bytes], provider_name: str, first_piece: bytes = b"") -> bytes:
+    """Returns a body as a whole.
+
+    Raises:
+        UpstreamUnavailable: the body is too large to hold; or as iterating raises.
+    """
+    pieces = [first_piece]
+    size = len(first_piece)
+    async for piece in chunks:
+        pieces.append(piece)
+        size += len(piece)
+        if size > BODY_LIMIT_BYTES:
+            raise UpstreamUnavailable(
+                f"Provider {provider_name!r} sent an answer of more than {BODY_LIMIT_BYTES} bytes."
+            )
+    return b"".join(pieces)
+
+
+def make_keepalive_socket(address: tuple[int, int, int, str, object]) -> socket.socket:
+    """Makes a socket that notices when the other end is gone.
+
+    Args:
+        address: as `socket.getaddrinfo` gives it.
+    """
+    family, kind, protocol, _, _ = address
+    connection_socket = socket.socket(family=family, type=kind, proto=protocol)
+    connection_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, seconds in (("TCP_KEEPIDLE", KEEP_ALIVE_SECONDS), ("TCP_KEEPINTVL", KEEP_ALIVE_PROBE_SECONDS)):
+        if hasattr(socket, option):  # macOS has other names for them
+            connection_socket.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), seconds)
+    connection_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection_socket
+
+
+def unreachable_error(provider_name: str, error: OSError, *, is_proxy: bool = False) -> UpstreamUnavailable:
+    """Returns the error for a provider, or its proxy, that cannot be connected to. Of the cause only its number is
+    told: its text may hold an address.
+    """
+    hint = None
+    if isinstance(error, ssl.SSLCertVerificationError):
+        reason, hint = _explain_certificate_error(provider_name, error)
+    elif isinstance(error, ssl.SSLError):
+        reason = f"TLS could not be set up ({error.reason or type(error).__name__})"
+        hint = f"Check the scheme and the port of providers.{provider_name}.base_url."
+    elif isinstance(error, socket.gaierror):
+        reason = "its name could not be resolved"
+    else:
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else type(error).__name__
+    subject = f"The proxy of provider {provider_name!r}" if is_proxy else f"Provider {provider_name!r}"
+    return UpstreamUnavailable(f"{subject} could not be reached: {reason}.", hint=hint)
+
+
+def _explain_certificate_error(provider_name: str, error: ssl.SSLCertVerificationError) -> tuple[str, str | None]:
+    """Returns what is wrong with a server's certificate, and a hint."""
+    code = error.verify_code
+    if code in CERTIFICATE_UNTRUSTED:
+        trust = (
+            f"providers.{provider_name}.ca_file, or for all providers SSL_CERT_FILE, names the certificates to trust."
+        )
+        return f"its certificate is not trusted ({error.verify_message})", trust
+    if code == CERTIFICATE_EXPIRED:
+        return "its certificate has expired", "Renew the certificate, or set the clock of the gateway's machine."
+    if code == CERTIFICATE_NOT_YET_VALID:
+        return "its certificate is not valid yet", "Set the clock of the gateway's machine."
+    if code in CERTIFICATE_FOR_OTHER_HOST:
+        return "its certificate is for another name", f"The host of providers.{provider_name}.base_url must be in it."
+    return f"its certificate is not accepted ({error.verify_message})", None
+
+
+def connect_timeout_error(provider_name: str) -> UpstreamUnavailable:
+    return UpstreamUnavailable(f"Provider {provider_name!r} could not be reached in time.", status=504)
+
+
+def answer_timeout_error(provider_name: str) -> AnswerTimedOut:
+    return AnswerTimedOut(f"Provider {provider_name!r} did not answer in time.", status=504)
+
+
+def connection_dropped_error(provider_name: str) -> ConnectionDropped:
+    return ConnectionDropped(f"Provider {provider_name!r} closed the connection without an answer.")
+
+
+def call_failed_error(provider_name: str, reason: str) -> UpstreamUnavailable:
+    return UpstreamUnavailable(f"The call to provider {provider_name!r} failed: {reason}.")
+
+
+def proxy_refusal_error(provider_name: str, status: int) -> UpstreamUnavailable:
+    return UpstreamUnavailable(
+        f"Provider {provider_name!r} could not be reached: its proxy answered with status {status}.",
+        hint=f"Check providers.{provider_name}.proxy, and whom the proxy lets pass.",
+    )
+
+
+def incomplete_answer_error(provider_name: str) -> UpstreamUnavailable:
+    return UpstreamUnavailable(f"The answer of provider {provider_name!r} broke off.")
+
+
+def silence_timeout_error(provider_name: str) -> UpstreamUnavailable:
+    return UpstreamUnavailable(f"Provider {provider_name!r} fell silent in its answer.", status=504)
