@@ -109,10 +109,6 @@ def build_conversation_routes(
     )
     reads, manages = Depends(auth.require_scope("read")), Depends(auth.require_scope("manage"))
 
-    async def told(conversation: Conversation, include: Sequence[str]) -> dict[str, Any]:
-        title = {"title": await history.find_title(conversation)} if include else {}
-        return {**await records.build_conversation_object(conversation), **title}
-
     @routes.post("", summary="Create a conversation", responses={200: {"model": ConversationObject}})
     async def create_conversation(
         new: Annotated[NewConversation | None, Body()] = None, caller: Caller = manages
@@ -156,14 +152,24 @@ def build_conversation_routes(
         )
         conversations, has_more = await records.list_conversations(caller, query, after=after)
         return build_json_response(
-            build_list_page([await told(one, include) for one in conversations], has_more=has_more)
+            build_list_page(
+                [await _build_titled_object(records, history, one, include) for one in conversations], has_more=has_more
+            )
         )
+
+    _add_single_conversation_routes(routes, records, history, auth)
+    return routes
+
+
+def _add_single_conversation_routes(
+    routes: APIRouter, records: ConversationRecords, history: ConversationHistory, auth: Authenticator
+) -> None:
+    reads, manages = Depends(auth.require_scope("read")), Depends(auth.require_scope("manage"))
 
     @routes.get("/{conversation_id}", summary="A conversation", responses={200: {"model": ConversationObject}})
     async def get_conversation(conversation_id: str, include: Include, caller: Caller = reads) -> Response:
-        return build_conversation_response(
-            await told(await records.find_conversation(caller, conversation_id), include)
-        )
+        conversation = await records.find_conversation(caller, conversation_id)
+        return build_conversation_response(await _build_titled_object(records, history, conversation, include))
 
     @routes.post(
         "/{conversation_id}",
@@ -189,7 +195,13 @@ def build_conversation_routes(
         gone = await records.delete_conversation(caller, conversation_id, with_branches=branches)
         return build_conversation_response({"id": gone.id, "object": "conversation.deleted", "deleted": True})
 
-    return routes
+
+async def _build_titled_object(
+    records: ConversationRecords, history: ConversationHistory, conversation: Conversation, include: Sequence[str]
+) -> dict[str, Any]:
+    """Builds a conversation's object, with its title if the client asks for one."""
+    title = {"title": await history.find_title(conversation)} if include else {}
+    return {**await records.build_conversation_object(conversation), **title}
 
 
 def build_conversation_response(body: dict[str, Any]) -> Response:

@@ -90,6 +90,19 @@ def build_item_routes(
         items, has_more = await item_reader.list_items(conversation, query)
         return build_json_response(build_list_page(items, has_more=has_more), conversation_id=conversation.id)
 
+    _add_single_item_routes(routes, records, item_reader, item_remover, auth)
+    return routes
+
+
+def _add_single_item_routes(
+    routes: APIRouter,
+    records: ConversationRecords,
+    item_reader: ItemReader,
+    item_remover: ItemRemover,
+    auth: Authenticator,
+) -> None:
+    reads, manages = Depends(auth.require_scope("read")), Depends(auth.require_scope("manage"))
+
     @routes.get("/{item_id}", summary="An item", responses={200: {"model": ItemObject}})
     async def get_item(
         conversation_id: str,
@@ -114,8 +127,6 @@ def build_item_routes(
         conversation = await records.find_conversation(caller, conversation_id)
         changed = await item_remover.remove_item(caller, conversation, item_id, erase=erase)
         return build_conversation_response(await records.build_conversation_object(changed))
-
-    return routes
 
 
 def _is_sdk_retry(request: Request) -> bool:

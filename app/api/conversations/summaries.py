@@ -103,6 +103,9 @@ class SummaryList(Page):
     data: list[SummaryObject]
 
 
+SUMMARY_RESPONSE: Final[dict[int | str, dict[str, Any]]] = {200: {"model": SummaryWithRevisions}}
+
+
 def build_summary_routes(summaries: SummaryRecords, auth: Authenticator, admission: Admission) -> APIRouter:
     """Builds the endpoints that read and change summaries."""
     routes = APIRouter(
@@ -111,8 +114,7 @@ def build_summary_routes(summaries: SummaryRecords, auth: Authenticator, admissi
         responses=ERROR_RESPONSES,
         route_class=StrictJsonRoute,
     )
-    reads, manages = Depends(auth.require_scope("read")), Depends(auth.require_scope("manage"))
-    summary_response: dict[int | str, dict[str, Any]] = {200: {"model": SummaryWithRevisions}}
+    reads = Depends(auth.require_scope("read"))
 
     @routes.get("", summary="List summaries", responses={200: {"model": SummaryList}})
     async def list_summaries(
@@ -135,11 +137,18 @@ def build_summary_routes(summaries: SummaryRecords, auth: Authenticator, admissi
         )
         return build_json_response(build_list_page(summary_objects, has_more=has_more))
 
-    @routes.get("/{summary_id}", summary="A summary with its revisions", responses=summary_response)
+    @routes.get("/{summary_id}", summary="A summary with its revisions", responses=SUMMARY_RESPONSE)
     async def get_summary(conversation_id: str, summary_id: str, caller: Caller = reads) -> Response:
         return build_json_response(await summaries.read_summary(caller, conversation_id, summary_id))
 
-    @routes.patch("/{summary_id}", summary="Edit a summary", responses={**summary_response, **CONFLICT_RESPONSE})
+    _add_change_routes(routes, summaries, auth, admission)
+    return routes
+
+
+def _add_change_routes(routes: APIRouter, summaries: SummaryRecords, auth: Authenticator, admission: Admission) -> None:
+    manages = Depends(auth.require_scope("manage"))
+
+    @routes.patch("/{summary_id}", summary="Edit a summary", responses={**SUMMARY_RESPONSE, **CONFLICT_RESPONSE})
     async def edit_summary(
         conversation_id: str, summary_id: str, edit: SummaryEdit, caller: Caller = manages
     ) -> Response:
@@ -151,7 +160,7 @@ def build_summary_routes(summaries: SummaryRecords, auth: Authenticator, admissi
     @routes.post(
         "/{summary_id}/regenerate",
         summary="Regenerate a summary",
-        responses={**summary_response, **CONFLICT_RESPONSE, **SUMMARY_FAILED_RESPONSE},
+        responses={**SUMMARY_RESPONSE, **CONFLICT_RESPONSE, **SUMMARY_FAILED_RESPONSE},
     )
     async def regenerate_summary(
         request: Request,
@@ -171,7 +180,7 @@ def build_summary_routes(summaries: SummaryRecords, auth: Authenticator, admissi
     @routes.post(
         "/{summary_id}/rollback",
         summary="Roll back to an earlier text",
-        responses={**summary_response, **CONFLICT_RESPONSE},
+        responses={**SUMMARY_RESPONSE, **CONFLICT_RESPONSE},
     )
     async def roll_back_summary(
         conversation_id: str, summary_id: str, rollback: SummaryRollback, caller: Caller = manages
@@ -193,5 +202,3 @@ def build_summary_routes(summaries: SummaryRecords, auth: Authenticator, admissi
     )
     async def delete_summary(conversation_id: str, summary_id: str, caller: Caller = manages) -> Response:
         return build_json_response(await summaries.delete_summary(caller, conversation_id, summary_id))
-
-    return routes

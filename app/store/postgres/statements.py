@@ -91,43 +91,16 @@ def build_append_statement(
 
     The statement fails with `UniqueViolationError` if the conversation or the client's id exists already.
     """
-    held = " AND EXISTS (SELECT FROM held)" if fenced else ""
+    guard = " AND EXISTS (SELECT FROM held)" if fenced else ""
     # set_config inside the statement saves a round trip; `true` limits the setting to the transaction.
     if in_batch:
-        held += f" AND set_config('lock_timeout', '{BATCH_LOCK_WAIT_MS}', true) IS NOT NULL"
-    parts = [_HELD_CTE] if fenced else []
-    arguments: tuple[str, ...]
+        guard += f" AND set_config('lock_timeout', '{BATCH_LOCK_WAIT_MS}', true) IS NOT NULL"
     if creates:
-        arguments = CONVERSATION_COLUMNS
-        if branches:
-            # The ancestors are locked: none can be erased before the branch, which inherits from it, is stored.
-            parts.append("""
-    ancestors AS (
-        SELECT id, head_seq FROM conversations
-        WHERE root = :root AND id = ANY (:ancestors::text[]) AND tenant = :tenant FOR KEY SHARE)""")
-            held += """
-          AND (SELECT count(*) FROM ancestors) = cardinality(:ancestors::text[])
-          AND EXISTS (SELECT FROM ancestors WHERE id = :parent AND head_seq >= :upto_seq)"""
-            arguments += ("ancestors", "parent", "upto_seq")
-        parts.append(f"""
-    moved AS (
-        INSERT INTO conversations ({", ".join(CONVERSATION_COLUMNS)})
-        SELECT {", ".join(f":{name}{_parameter_cast_suffix(name)}" for name in CONVERSATION_COLUMNS)}
-        WHERE true{held}
-        RETURNING 1)""")
-        if names:
-            parts.append("""
-    named AS (
-        INSERT INTO external_ids (tenant, external_id, root, conversation_id)
-        SELECT :tenant::text, :external_id::text, :root::text, :id::text WHERE EXISTS (SELECT FROM moved))""")
+        parts, arguments = _build_creation_ctes(guard, names=names, branches=branches)
     else:
-        arguments = ("root", "id", "tenant", "after_seq", "total_before", *HEAD_COLUMNS)
-        parts.append(f"""
-    moved AS (
-        UPDATE conversations SET {", ".join(f"{name} = :{name}" for name in HEAD_COLUMNS)}
-        WHERE root = :root AND id = :id AND tenant = :tenant AND head_seq = :after_seq
-          AND head_tokens_total = :total_before{held}
-        RETURNING 1)""")
+        parts, arguments = [_build_head_update_cte(guard)], _HEAD_UPDATE_ARGUMENTS
+    if fenced:
+        parts.insert(0, _HELD_CTE)
     if message_count:
         parts.append(f"""
     added AS (
@@ -152,6 +125,46 @@ def build_append_statement(
     else:
         verdict = "EXISTS (SELECT FROM moved), " + ("EXISTS (SELECT FROM held)" if fenced else "true")
     return number_parameters(f"WITH {','.join(parts)} SELECT {verdict}", arguments, "$")
+
+
+_HEAD_UPDATE_ARGUMENTS: Final = ("root", "id", "tenant", "after_seq", "total_before", *HEAD_COLUMNS)
+
+
+def _build_head_update_cte(guard: str) -> str:
+    return f"""
+    moved AS (
+        UPDATE conversations SET {", ".join(f"{name} = :{name}" for name in HEAD_COLUMNS)}
+        WHERE root = :root AND id = :id AND tenant = :tenant AND head_seq = :after_seq
+          AND head_tokens_total = :total_before{guard}
+        RETURNING 1)"""
+
+
+def _build_creation_ctes(guard: str, *, names: bool, branches: bool) -> tuple[list[str], tuple[str, ...]]:
+    """Returns the CTEs that create a conversation, and the names of their parameters."""
+    parts: list[str] = []
+    arguments: tuple[str, ...] = CONVERSATION_COLUMNS
+    if branches:
+        # The ancestors are locked: none can be erased before the branch, which inherits from it, is stored.
+        parts.append("""
+    ancestors AS (
+        SELECT id, head_seq FROM conversations
+        WHERE root = :root AND id = ANY (:ancestors::text[]) AND tenant = :tenant FOR KEY SHARE)""")
+        guard += """
+          AND (SELECT count(*) FROM ancestors) = cardinality(:ancestors::text[])
+          AND EXISTS (SELECT FROM ancestors WHERE id = :parent AND head_seq >= :upto_seq)"""
+        arguments += ("ancestors", "parent", "upto_seq")
+    parts.append(f"""
+    moved AS (
+        INSERT INTO conversations ({", ".join(CONVERSATION_COLUMNS)})
+        SELECT {", ".join(f":{name}{_parameter_cast_suffix(name)}" for name in CONVERSATION_COLUMNS)}
+        WHERE true{guard}
+        RETURNING 1)""")
+    if names:
+        parts.append("""
+    named AS (
+        INSERT INTO external_ids (tenant, external_id, root, conversation_id)
+        SELECT :tenant::text, :external_id::text, :root::text, :id::text WHERE EXISTS (SELECT FROM moved))""")
+    return parts, arguments
 
 
 _CONVERSATION_CASTS: Final = {
