@@ -44,14 +44,16 @@ from app.pipeline.persist.completion_writer import CompletionWriter
 from app.pipeline.persist.turn_writer import TurnWriter
 from app.pipeline.pipeline import ClockAndIds, Pipeline
 from app.pipeline.resolve.answer_anchors import AnswerAnchors
+from app.pipeline.resolve.calibration_slopes import SLOPES_FACT, CalibrationSlopes
 from app.pipeline.resolve.client_history_matching import RememberedPrefix
 from app.pipeline.resolve.conversation_resolver import ConversationResolver
 from app.pipeline.resolve.history_alignment import HistoryAligner
-from app.pipeline.resolve.model_context import SLOPES_FACT, CalibrationSlopes, ModelContexts
+from app.pipeline.resolve.model_context import ModelContexts
 from app.pipeline.respond.response_delivery import ResponseDelivery
 from app.pipeline.token_counting import MessageCounter
+from app.pipeline.view.message_search import MessageSearch
 from app.pipeline.view.pins import PinUpdater
-from app.pipeline.view.quotations import MessageSearch, QuotationBuilder
+from app.pipeline.view.quotations import QuotationBuilder
 from app.pipeline.view.view_builder import ViewBuilder
 from app.settings import Settings
 from app.store.contract import Store

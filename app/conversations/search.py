@@ -21,7 +21,7 @@ from app.conversation.search_terms import extract_query_terms
 from app.errors import StoreUnavailable
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import Caller
-from app.pipeline.view.quotations import MessageSearch
+from app.pipeline.view.message_search import MessageSearch
 from app.store.contract import ConversationQuery, Store
 
 INDEXING_SECONDS: Final = 1.0

@@ -23,7 +23,7 @@ from app.pipeline.call.first_event import (
 )
 from app.pipeline.call.upstream_request_body import build_upstream_body
 from app.pipeline.persist.completion_writer import NUL_CHARACTER
-from app.pipeline.resolve.model_context import CalibrationSlopes
+from app.pipeline.resolve.calibration_slopes import CalibrationSlopes
 from app.pipeline.respond.context_status import select_forwarded_headers
 from app.pipeline.respond.stream_relay import BAD_GATEWAY
 from app.pipeline.turn import Turn, View

@@ -20,7 +20,7 @@ from app.observability.tracing import current_span
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.compact.turn_compaction import TurnCompactor
 from app.pipeline.turn import Turn, View
-from app.pipeline.view.quotations import MessageSearch
+from app.pipeline.view.message_search import MessageSearch
 from app.pipeline.view.view_builder import ViewBuilder
 
 log = logging.getLogger(__name__)

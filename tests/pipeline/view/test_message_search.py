@@ -9,7 +9,7 @@ import pytest
 
 from app.conversation.conversation_types import Conversation, LogMessage
 from app.errors import StoreUnavailable
-from app.pipeline.view.quotations import BATCH_BYTES, FIRST_BATCH_MESSAGES, MessageSearch
+from app.pipeline.view.message_search import BATCH_BYTES, FIRST_BATCH_MESSAGES, MessageSearch
 from app.store.memory.backend import MemoryStore
 from tests.store.example_logs import Clock, begin, fresh_tenant, go_on
 
