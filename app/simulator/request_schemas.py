@@ -20,12 +20,12 @@ Size = Annotated[int, Meta(ge=0)]
 Number = Annotated[float, Meta(ge=-MAX_SCHEMA_NUMBER, le=MAX_SCHEMA_NUMBER)]
 
 
-class _CallFields(msgspec.Struct):
+class _ToolCallFields(msgspec.Struct):
     function: JsonObject | None = None
 
 
 class _MessageFields(msgspec.Struct):
-    tool_calls: list[_CallFields] | None = None
+    tool_calls: list[_ToolCallFields] | None = None
 
 
 class _ResponseFormatFields(msgspec.Struct):
