@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import time
 from pathlib import Path
@@ -551,6 +552,18 @@ def test_any_values_are_either_taken_or_refused_with_faults(tree: dict[str, obje
         assert all(fault.message for fault in error.faults)
     else:
         assert isinstance(settings, Settings)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("value", [[[0.9]], [[]], [{}], {}, {"x": {}}, {"x": [{}]}, "x", -1, None], ids=str)
+def test_each_setting_takes_or_refuses_each_value(value: object) -> None:
+    """An error that pydantic reports below a value, such as a missing element of a list, ends the search for faults."""
+    for path in list_setting_paths():
+        arguments = {tuple("x" if key.startswith("<") else key for key in path): copy.deepcopy(value)}
+        try:
+            load_settings(environ={}, arguments=arguments)
+        except ConfigurationError as error:
+            assert error.faults
 
 
 @given(st.text(max_size=200))

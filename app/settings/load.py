@@ -151,7 +151,12 @@ def _replace_null_sections(values: dict[str, Any], node: Any) -> None:
 
 def _remove_invalid_value(values: Any, details: ErrorDetails) -> None:
     """Removes the value that a pydantic error is about, or empties the section in whose place it stands."""
-    *parents, last = [part for part in details["loc"] if part != "[key]"]
+    path = [part for part in details["loc"] if part != "[key]"]
+    if details["type"] == "missing":
+        # There is nothing to remove at a missing value's own place. What lacks it is removed, or the next round would
+        # find the same error again, and the rounds would never end.
+        path.pop()
+    *parents, last = path
     # The value may be gone already, together with a section around it that had an error of its own.
     with contextlib.suppress(KeyError, IndexError):
         for part in parents:
