@@ -11,11 +11,11 @@ LOCK := $(VENV)/bin/uv pip compile --quiet --no-config --universal --python-vers
 	--no-header --no-annotate --no-emit-index-url
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test newcomer lint mutants demo bench chaos soak docs lock sbom audit clean
+.PHONY: help setup run test test-long newcomer lint mutants demo bench chaos soak docs lock sbom audit clean
 
 help:  ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1|/' | column -t -s '|' 2>/dev/null \
-		|| grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST)
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1|/' | column -t -s '|' 2>/dev/null \
+		|| grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST)
 
 setup: $(STAMP)  ## create .venv and install what the development lock names
 	@:
@@ -41,6 +41,9 @@ run: $(SERVING)  ## serve; HOST=, PORT= and CONFIG= may be given
 test: setup  ## run all tests; ARGS= goes to pytest
 	@$(VENV)/bin/python -m tests.console.install_browser
 	@PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m pytest -n auto $(ARGS)  # they start this program often: it is compiled once
+
+test-long: setup  ## run the property tests alone, with all their examples; ARGS= goes to pytest
+	@CONCERTINA_TEST_EXAMPLES=thorough $(VENV)/bin/python -m pytest -n auto -m hypothesis --timeout 900 $(ARGS)
 
 newcomer: setup  ## follow the README in a fresh clone with an empty home, as somebody new would
 	@CONCERTINA_TEST_NEWCOMER=1 $(VENV)/bin/python -m pytest -n 0 -s tests/newcomer $(ARGS)

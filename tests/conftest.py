@@ -7,7 +7,6 @@ import functools
 import gc
 import os
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import httpx
 import httpx2
@@ -27,16 +26,9 @@ settings.load_profile(os.environ.get("CONCERTINA_TEST_EXAMPLES", "quick"))
 
 @pytest.fixture(scope="session", autouse=True)
 def doing_once() -> Iterator[None]:
-    """What each application or client does anew, a test process does once.
-
-    Each application looks through the whole memory when it starts and freezes what it finds, for the garbage collector
-    to pass over. In a process that runs thousands of them, the first look takes as long as each later one, and what
-    the others leave behind would never be collected. Each application builds the validators of all answers, and each
-    HTTP client reads all certificates of the system.
-    """
+    """What each application or client does anew, a test process does once: each application builds the validators of
+    all answers, and each HTTP client reads all certificates of the system."""
     with pytest.MonkeyPatch.context() as patch:
-        collector = SimpleNamespace(collect=functools.cache(gc.collect), freeze=functools.cache(gc.freeze))
-        patch.setattr("app.assembly.worker_application.gc", collector)
         patch.setattr("httpx._transports.default.create_ssl_context", functools.cache(httpx.create_ssl_context))
         patch.setattr("httpx2._transports.default.create_ssl_context", functools.cache(httpx2.create_ssl_context))
         patch.setattr("fastapi.routing.create_model_field", functools.cache(create_model_field))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import json
 import socket
 import time
@@ -15,15 +16,21 @@ from typing import Any, Literal
 import uvicorn
 from fastapi.dependencies import models as fastapi_memory
 
-from app.api.edge.connections import ClientConnections
-from app.main import build_connection_limits, create_app
-from app.settings import load_settings
+from app.api.edge.connections import ClientConnections, ConnectionLimits
+from app.assembly.dependencies import Dependencies
+from app.assembly.worker_application import build_worker_application
+from app.main import build_connection_limits
+from app.settings import Settings, load_settings
 from migrations import run as migrations
 
 STEP_SECONDS = 0.005
 END_SECONDS = 2.0
 DROP = object()
 """In a script's pieces: cut the connection here."""
+TEST_DEPENDENCIES = Dependencies(collect_garbage=functools.cache(gc.collect), freeze_garbage=functools.cache(gc.freeze))
+"""Each application looks through the whole memory when it starts and freezes what it finds, for the garbage collector
+to pass over. In a process that runs thousands of them, the first look takes as long as each later one, and what the
+others leave behind would never be collected: a test process does both once."""
 
 
 class _PromptServer(uvicorn.Server):
@@ -44,6 +51,15 @@ class _PromptServer(uvicorn.Server):
         for task in self.server_state.tasks:
             task.cancel()
         await self.lifespan.shutdown()
+
+
+def create_test_app(
+    settings: Settings,
+    connections: ClientConnections | None = None,
+    dependencies: Dependencies = TEST_DEPENDENCIES,
+) -> Any:
+    """The whole application of one process, as `app.main.create_app` makes it."""
+    return build_worker_application(settings, None, connections, dependencies)
 
 
 @asynccontextmanager
@@ -86,7 +102,13 @@ def _forget_routes() -> None:
 
 @asynccontextmanager
 async def gateway(
-    upstream: str, *, database: str = "memory://", window: int = 8192, **sections: Any
+    upstream: str,
+    *,
+    database: str = "memory://",
+    window: int = 8192,
+    dependencies: Dependencies = TEST_DEPENDENCIES,
+    create_connections: Callable[[ConnectionLimits], ClientConnections] = ClientConnections,
+    **sections: Any,
 ) -> AsyncIterator[str]:
     """A gateway in front of `upstream`; gives its base URL. Every model has the same window.
 
@@ -104,8 +126,8 @@ async def gateway(
     merged = {**values, **sections}
     settings = load_settings(environ={}, arguments={(name,): value for name, value in merged.items()})
     await asyncio.to_thread(migrations.prepare_database, merged["database"]["url"], auto_migrate=True)
-    connections = ClientConnections(build_connection_limits(settings))
-    async with serving(create_app(settings, connections=connections), connections=connections) as address:
+    connections = create_connections(build_connection_limits(settings))
+    async with serving(create_test_app(settings, connections, dependencies), connections=connections) as address:
         yield f"{address}/v1"
 
 

@@ -159,3 +159,24 @@ def test_a_sub_folder_knows_nothing_of_those_beside_it(folder: str) -> None:
     files = (ROOT / "app" / folder.replace(".", "/")).rglob("*.py")
     names = [name.removeprefix("app.") for file in files for name in imports(ast.parse(file.read_text()))]
     assert [name for name in names if any(f"{name}.".startswith(f"{x}.") for x in NEVER_IMPORTS[folder])] == []
+
+
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+
+
+def dotted_patches(tree: ast.AST) -> Iterator[str]:
+    """The names of ours that are patched by their path, as in `setattr("app.…", …)` and `patch("app.…")`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and node.args:
+            function, target = node.func, node.args[0]
+            called = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+            if called in {"setattr", "delattr", "patch"} and isinstance(target, ast.Constant):
+                name = str(target.value)
+                if name.startswith(("app.", "migrations.")):
+                    yield name
+
+
+@pytest.mark.parametrize("file", TESTS, ids=lambda file: str(file.relative_to(ROOT)))
+def test_no_test_patches_a_module_of_ours_by_its_path(file: Path) -> None:
+    """Such a patch breaks when code moves. Clocks, bounds and stores are arguments (`app/assembly/dependencies.py`)."""
+    assert list(dotted_patches(ast.parse(file.read_text()))) == []

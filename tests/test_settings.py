@@ -16,6 +16,7 @@ from app.assembly.providers_and_routes import build_policy, build_providers
 from app.context.count.vocabulary import VOCABULARIES
 from app.context.plan.policy import STAGES_OF_KIND, ContextPolicy
 from app.settings import ConfigurationError, Settings, load_settings
+from app.settings.configuration_errors import SettingPath
 from app.settings.sections import POLICY_KINDS, Encoding, Model, Quirks, Stage
 from app.settings.settings_tree import list_setting_paths
 from app.upstream.provider_contract import ProviderQuirks as UpstreamQuirks
@@ -559,9 +560,11 @@ def test_any_values_are_either_taken_or_refused_with_faults(tree: dict[str, obje
 def test_each_setting_takes_or_refuses_each_value(value: object) -> None:
     """An error that pydantic reports below a value, such as a missing element of a list, ends the search for faults."""
     for path in list_setting_paths():
-        arguments = {tuple("x" if key.startswith("<") else key for key in path): copy.deepcopy(value)}
+        arguments: dict[SettingPath, object] = {
+            tuple("x" if key.startswith("<") else key for key in path): copy.deepcopy(value)
+        }
         try:
-            load_settings(environ={}, arguments=arguments)
+            load_settings(environ={}, arguments={place: copy.deepcopy(value)})
         except ConfigurationError as error:
             assert error.faults
 

@@ -12,11 +12,10 @@ import pytest
 import yaml
 
 from app.__main__ import main
-from app.main import create_app
 from app.pipeline.view.view_restoration import restore_view, restore_view_messages
 from app.settings import load_settings
 from migrations.run import prepare_database
-from tests.live import ScriptedUpstream, serving
+from tests.live import ScriptedUpstream, create_test_app, serving
 from tests.support.gateway import answering, user, world
 from tests.support.gateway import shown as shown_to
 
@@ -40,7 +39,7 @@ def conversation_id(config: Path) -> str:
 
 
 async def _talk(config: Path) -> str:
-    application = create_app(load_settings(str(config), environ={}))
+    application = create_test_app(load_settings(str(config), environ={}))
     padding = "It went on and on without anything that one would have to write down. " * 20
     messages: list[dict[str, Any]] = []
     async with serving(application) as address, httpx.AsyncClient(base_url=address, timeout=30) as client:

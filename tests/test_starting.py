@@ -19,9 +19,8 @@ import pytest
 from app.api.edge.asgi_front import LazyApplication
 from app.context.count.token_counter import load_token_counter
 from app.context.count.tokenizers import load_tokenizer
-from app.main import create_app
 from app.settings import load_settings
-from tests.live import serving
+from tests.live import create_test_app, serving
 
 ROOT = Path(__file__).parents[1]
 NOT_FOR_THE_FIRST_ANSWER = {
@@ -83,7 +82,7 @@ def test_a_start_on_sqlite_loads_what_its_first_answer_needs(tmp_path: Path) -> 
 async def client() -> AsyncIterator[httpx.AsyncClient]:
     """A gateway that has just said that it listens, over a store in memory and the simulated model."""
     async with (
-        serving(create_app(load_settings(environ={}, arguments={("database",): {"url": "memory://"}}))) as address,
+        serving(create_test_app(load_settings(environ={}, arguments={("database",): {"url": "memory://"}}))) as address,
         httpx.AsyncClient(base_url=address) as client,
     ):
         yield client
@@ -110,7 +109,7 @@ async def test_probes_refuse_other_methods_as_ever(client: httpx.AsyncClient) ->
 
 
 async def test_chats_are_answered_while_the_rest_is_being_made() -> None:
-    app: Any = create_app(load_settings(environ={}, arguments={("database",): {"url": "memory://"}}))
+    app: Any = create_test_app(load_settings(environ={}, arguments={("database",): {"url": "memory://"}}))
     make, go_on = app.application._make, threading.Event()
 
     def slowly() -> Any:
@@ -134,7 +133,7 @@ async def test_nothing_is_left_to_load_where_that_is_wanted() -> None:
     settings = load_settings(
         environ={}, arguments={("database",): {"url": "memory://"}, ("server",): {"preload": True}}
     )
-    app: Any = create_app(settings)
+    app: Any = create_test_app(settings)
     async with serving(app):
         assert app.application._application is not None
         assert getattr(load_tokenizer("o200k_base"), "_startup_counter") is None  # noqa: B009 - of either kind
@@ -142,7 +141,7 @@ async def test_nothing_is_left_to_load_where_that_is_wanted() -> None:
 
 async def test_an_application_that_has_ended_leaves_nothing_behind() -> None:
     gc.freeze()  # as the first application of a process does
-    app: Any = create_app(load_settings(environ={}, arguments={("database",): {"url": "memory://"}}))
+    app: Any = create_test_app(load_settings(environ={}, arguments={("database",): {"url": "memory://"}}))
     async with serving(app) as address, httpx.AsyncClient(base_url=address) as client:
         assert (await client.get("/v1/models")).status_code == 200
         held = weakref.ref(app.application.load_blocking())
@@ -174,5 +173,5 @@ def test_making_everything_asks_no_network(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     monkeypatch.setattr(socket.socket, "connect", refuse)
-    app: Any = create_app(load_settings(environ={}, arguments={("database",): {"url": "memory://"}}))
+    app: Any = create_test_app(load_settings(environ={}, arguments={("database",): {"url": "memory://"}}))
     app.application.load_blocking()

@@ -26,7 +26,7 @@ from app.api.edge.unknown_paths import build_unknown_path_routes
 from app.api.models import build_model_routes
 from app.api.passthrough import build_passthrough_routes
 from app.api.token_count import build_token_count_routes
-from app.assembly.engine import GatewayEngine, random_bytes, utc_now
+from app.assembly.engine import GatewayEngine, random_bytes
 from app.assembly.telemetry import VERSION
 from app.compaction.compactor import make_summary_id
 from app.context.count.token_counter import load_token_counter
@@ -64,7 +64,9 @@ def build_endpoint_routes(engine: GatewayEngine, settings: Settings) -> Iterator
     yield build_model_routes(_build_model_catalogue(engine, settings), auth)
     yield build_token_count_routes(engine.pipeline, auth, body_limit_bytes=body_limit_bytes)
     yield build_stored_completion_routes(StoredCompletions(engine.store), auth)
-    api_keys = ApiKeys(engine.store, policies=settings.policies, now=utc_now, random_bytes=secrets.token_bytes)
+    api_keys = ApiKeys(
+        engine.store, policies=settings.policies, now=engine.dependencies.now, random_bytes=secrets.token_bytes
+    )
     yield build_api_key_routes(api_keys, auth)
     records = ConversationRecords(engine.store)
     yield from _build_conversation_routes(engine, settings, records)
@@ -121,7 +123,7 @@ def _build_conversation_routes(
         ConversationExporter(store), importer, records, auth, body_limit_bytes=settings.server.body_limit_bytes
     )
     conversation_search = ConversationSearch(
-        store=store, message_search=engine.message_search, tasks=engine.background_tasks, clock=utc_now
+        store=store, message_search=engine.message_search, tasks=engine.background_tasks, clock=engine.dependencies.now
     )
     history = ConversationHistory(store=store, records=records, policies=engine.model_contexts.policies)
     yield build_search_routes(conversation_search, records, history, auth)
@@ -141,7 +143,7 @@ def _build_conversation_routes(
         records=records,
         leases=engine.leases,
         message_counter=engine.message_counter,
-        clock=utc_now,
+        clock=engine.dependencies.now,
         new_chunk_id=make_summary_id,
         wait_seconds=settings.compaction.wait_seconds,
     )
@@ -166,7 +168,7 @@ def _build_context_routes(
         turn_compactor=engine.turn_compactor,
         counter_for=load_token_counter,
         check_model=check_model_allowed,
-        clock=utc_now,
+        clock=engine.dependencies.now,
         tasks=engine.background_tasks,
     )
     yield build_summary_routes(summaries, auth, engine.admission)
@@ -182,6 +184,7 @@ def _build_context_routes(
         clock=time.monotonic,
         tasks=engine.background_tasks,
         wait_seconds=settings.compaction.wait_seconds,
+        heartbeat_seconds=engine.dependencies.heartbeat_seconds,
     )
     yield build_compaction_routes(compactions, auth, engine.admission)
     pins = PinStore(

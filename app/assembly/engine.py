@@ -9,11 +9,11 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from app.api.edge.auth import Authenticator, AuthRules
+from app.assembly.dependencies import DEFAULT_DEPENDENCIES, Dependencies
 from app.assembly.providers_and_routes import (
     build_context_windows,
     build_deployment_routes,
@@ -61,7 +61,6 @@ from app.store.encryption.cipher import Cipher
 from app.store.encryption.encrypted_store import EncryptedStore
 from app.store.leases import LeaseKeeper
 from app.store.measured_store import measure_store
-from app.store.store_factory import create_store
 from app.upstream.provider_contract import UpstreamProvider
 from app.upstream.routing.context_windows import ContextWindows
 from app.upstream.routing.router import Router
@@ -76,6 +75,7 @@ _id_generator: Final = random.Random(secrets.randbits(256))  # noqa: S311 - see 
 class GatewayEngine:
     """The parts of a process that endpoints are built from."""
 
+    dependencies: Dependencies
     store: Store
     leases: LeaseKeeper
     background_tasks: BackgroundTasks
@@ -142,18 +142,17 @@ class GatewayEngine:
         self.metrics.close()
 
 
-def build_engine(settings: Settings, metrics_folder: Path | None = None) -> GatewayEngine:
+def build_engine(
+    settings: Settings, metrics_folder: Path | None = None, dependencies: Dependencies = DEFAULT_DEPENDENCIES
+) -> GatewayEngine:
     """Builds all parts of one process. Nothing is connected before `GatewayEngine.open`.
 
     Args:
         metrics_folder: the folder in which several processes count together; None: this process serves alone.
     """
     metrics = build_metrics(settings, metrics_folder)
-    store, tasks, message_counter = (
-        build_store(settings, metrics),
-        BackgroundTasks(),
-        MessageCounter(load_token_counter),
-    )
+    store, tasks = build_store(settings, metrics, dependencies), BackgroundTasks()
+    message_counter = dependencies.create_message_counter(load_token_counter)
     metrics.watch_gauge(BACKGROUND_TASKS, lambda: tasks.running_count)
     leases = LeaseKeeper(
         store, holder=uuid.uuid4().hex, lease_seconds=settings.compaction.lease_seconds, metrics=metrics
@@ -182,7 +181,7 @@ def build_engine(settings: Settings, metrics_folder: Path | None = None) -> Gate
     prefix_memory: PrefixCache[RememberedPrefix] = PrefixCache()
     answer_anchors = AnswerAnchors(store, tasks)
     history_aligner = HistoryAligner(store, message_counter)
-    stored_answers = StoredAnswers(store, now=utc_now)
+    stored_answers = StoredAnswers(store, now=dependencies.now)
     conversation_resolver = ConversationResolver(
         store=store,
         stored_answers=stored_answers,
@@ -252,7 +251,7 @@ def build_engine(settings: Settings, metrics_folder: Path | None = None) -> Gate
             upstream_caller=upstream_caller,
             search_tool_loop=search_tool_loop,
             precompactor=precompactor,
-            completion_writer=CompletionWriter(store, clock=utc_now),
+            completion_writer=CompletionWriter(store, clock=dependencies.now),
             tasks=tasks,
             metrics=metrics,
         ),
@@ -263,10 +262,15 @@ def build_engine(settings: Settings, metrics_folder: Path | None = None) -> Gate
         pin_updater=pin_updater,
         model_contexts=model_contexts,
         tasks=tasks,
-        clock_and_ids=ClockAndIds(unix_seconds=time.time, new_completion_id=_generate_completion_id),
+        clock_and_ids=ClockAndIds(
+            unix_seconds=time.time,
+            new_completion_id=_generate_completion_id,
+            heartbeat_seconds=dependencies.heartbeat_seconds,
+        ),
     )
     admission = Admission(build_admission_bounds(settings), clock=time.monotonic, metrics=metrics)
     return GatewayEngine(
+        dependencies=dependencies,
         store=store,
         leases=leases,
         background_tasks=tasks,
@@ -283,20 +287,24 @@ def build_engine(settings: Settings, metrics_folder: Path | None = None) -> Gate
         compactor=compactor,
         turn_compactor=turn_compactor,
         precompactor=precompactor,
-        retention=build_retention_sweeper(settings, store, leases),
+        retention=build_retention_sweeper(settings, store, leases, dependencies),
         pipeline=pipeline,
         admission=admission,
-        request_coalescing=_build_request_coalescing(settings, store, stored_answers, pipeline, tasks, admission),
-        authenticator=_build_authenticator(settings, store),
+        request_coalescing=_build_request_coalescing(
+            settings, dependencies, store, stored_answers, pipeline, tasks, admission
+        ),
+        authenticator=_build_authenticator(settings, store, dependencies),
         tracing=build_tracing(settings),
         metrics=metrics,
         overview=build_overview(settings, metrics),
     )
 
 
-def build_store(settings: Settings, metrics: Metrics = NO_METRICS) -> Store:
+def build_store(
+    settings: Settings, metrics: Metrics = NO_METRICS, dependencies: Dependencies = DEFAULT_DEPENDENCIES
+) -> Store:
     """Builds the configured store, not yet connected. It encrypts texts while an encryption key is active."""
-    store = create_store(
+    store = dependencies.create_store(
         settings.database.url.get_secret_value(),
         synchronous=settings.database.synchronous,
         timeout_seconds=settings.database.timeout_seconds,
@@ -309,7 +317,9 @@ def build_store(settings: Settings, metrics: Metrics = NO_METRICS) -> Store:
     )
 
 
-def build_retention_sweeper(settings: Settings, store: Store, leases: LeaseKeeper) -> RetentionSweeper:
+def build_retention_sweeper(
+    settings: Settings, store: Store, leases: LeaseKeeper, dependencies: Dependencies = DEFAULT_DEPENDENCIES
+) -> RetentionSweeper:
     """Builds the sweeper that erases old conversations by the configured rules."""
     return RetentionSweeper(
         store=store,
@@ -317,7 +327,7 @@ def build_retention_sweeper(settings: Settings, store: Store, leases: LeaseKeepe
         days=settings.retention.days,
         end_users=settings.auth.end_users,
         sweep_seconds=settings.retention.sweep_seconds,
-        clock=utc_now,
+        clock=dependencies.now,
         random=random.random,
     )
 
@@ -335,6 +345,7 @@ def build_admission_bounds(settings: Settings) -> AdmissionBounds:
 
 def _build_request_coalescing(
     settings: Settings,
+    dependencies: Dependencies,
     store: Store,
     stored_answers: StoredAnswers,
     pipeline: Pipeline,
@@ -356,12 +367,12 @@ def _build_request_coalescing(
         idempotency_keys=idempotency_keys,
         tasks=tasks,
         clock=time.monotonic,
-        now=utc_now,
+        now=dependencies.now,
         admission=admission,
     )
 
 
-def _build_authenticator(settings: Settings, store: Store) -> Authenticator:
+def _build_authenticator(settings: Settings, store: Store, dependencies: Dependencies) -> Authenticator:
     section = settings.auth
     rules = AuthRules(
         mode=section.mode,
@@ -370,11 +381,7 @@ def _build_authenticator(settings: Settings, store: Store) -> Authenticator:
         end_user_header=section.end_user_header.lower() if section.end_users else None,
         allowed_hosts=section.allowed_hosts,
     )
-    return Authenticator(store, rules, now=utc_now, seconds=time.monotonic, random_bytes=secrets.token_bytes)
-
-
-def utc_now() -> datetime:
-    return datetime.now(UTC)
+    return Authenticator(store, rules, now=dependencies.now, seconds=time.monotonic, random_bytes=secrets.token_bytes)
 
 
 def random_bytes(count: int) -> bytes:

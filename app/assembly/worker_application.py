@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import gc
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,6 +18,7 @@ from app.api.edge.asgi_front import AsgiFront, LazyApplication
 from app.api.edge.connections import ClientConnections
 from app.api.edge.header_checks import HeaderChecks, HostRules
 from app.api.edge.request_telemetry import RequestTelemetry
+from app.assembly.dependencies import DEFAULT_DEPENDENCIES, Dependencies
 from app.assembly.engine import GatewayEngine, build_engine, random_bytes
 from app.assembly.providers_and_routes import warm_up_tokenizers
 from app.assembly.telemetry import VERSION
@@ -33,7 +33,10 @@ SIMULATED_HEADER: Final = {"x-concertina-simulated": "true"}
 
 
 def build_worker_application(
-    settings: Settings, metrics_folder: Path | None, connections: ClientConnections | None
+    settings: Settings,
+    metrics_folder: Path | None,
+    connections: ClientConnections | None,
+    dependencies: Dependencies = DEFAULT_DEPENDENCIES,
 ) -> RequestTelemetry:
     """Builds the whole application of one worker process.
 
@@ -42,7 +45,7 @@ def build_worker_application(
         connections: the client connections of the server, for metrics and the readiness probe; None: another server
             than `app.server` runs the application.
     """
-    engine = build_engine(settings, metrics_folder)
+    engine = build_engine(settings, metrics_folder, dependencies)
     if connections is not None:
         connections.register_metrics(engine.metrics)
     chat_endpoint = ChatCompletionsEndpoint(
@@ -86,7 +89,7 @@ def _build_lazy_application(engine: GatewayEngine, settings: Settings, chat_endp
         engine, settings, chat_endpoint, _new_request_id
     )
     # The new modules stay until the process ends: the garbage collector need not examine them.
-    gc.freeze()
+    engine.dependencies.freeze_garbage()
     return application
 
 
@@ -102,8 +105,8 @@ async def _run_lifespan(
         await lazy_application.load()
     # The objects of the start stay until the process ends: the garbage collector need not examine them. Garbage is
     # collected before, or it would be kept as well.
-    gc.collect()
-    gc.freeze()
+    engine.dependencies.collect_garbage()
+    engine.dependencies.freeze_garbage()
     load_timer = asyncio.get_running_loop().call_later(
         LAZY_LOAD_DELAY_SECONDS, lambda: engine.background_tasks.spawn(lazy_application.load())
     )

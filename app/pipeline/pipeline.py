@@ -62,6 +62,7 @@ class ClockAndIds:
 
     unix_seconds: Callable[[], float]
     new_completion_id: Callable[[], str]
+    heartbeat_seconds: float = HEARTBEAT_SECONDS
 
 
 class Pipeline:
@@ -223,7 +224,7 @@ class Pipeline:
                     "context_window": view.budget.window,
                 }
             )
-            while not await compaction.finishes_within(HEARTBEAT_SECONDS):
+            while not await compaction.finishes_within(self._clock_and_ids.heartbeat_seconds):
                 yield progress_stream.render_heartbeat()
             view = await compaction.wait_for_view()
             outcome = "compaction_failed" if view.compaction.get("outcome") == "failed" else "compaction_completed"

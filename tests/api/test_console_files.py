@@ -16,10 +16,9 @@ import httpx
 import pytest
 
 from app.api.console import CONSOLE_FOLDER, CONSOLE_HEADERS, CONTENT_TYPES, read_console_files
-from app.main import create_app
 from app.settings import load_settings
 from tests.api.edge.test_api_keys import locked
-from tests.live import serving
+from tests.live import create_test_app, serving
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(str(path.relative_to(CONSOLE_FOLDER)) for path in CONSOLE_FOLDER.rglob("*") if path.is_file())
@@ -42,7 +41,7 @@ DIRECTIVES = {
 async def gateway(**sections: Any) -> AsyncIterator[httpx.AsyncClient]:
     values = {"database": {"url": "memory://"}, **sections}
     settings = load_settings(environ={}, arguments={(name,): value for name, value in values.items()})
-    async with serving(create_app(settings)) as address, httpx.AsyncClient(base_url=address) as client:
+    async with serving(create_test_app(settings)) as address, httpx.AsyncClient(base_url=address) as client:
         yield client
 
 

@@ -8,9 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from app.main import create_app
 from app.settings import load_settings
-from tests.live import ScriptedUpstream, serving
+from tests.live import ScriptedUpstream, create_test_app, serving
 from tests.support.gateway import world
 from tests.support.raw_http import raw
 
@@ -54,7 +53,7 @@ async def failures(client: httpx.AsyncClient, path: str, bodies: list[bytes], me
 async def test_no_value_in_any_body_is_a_failure_of_the_gateway() -> None:
     settings = load_settings(environ={}, arguments={("database", "url"): "memory://", ("auth", "end_users"): True})
     async with (
-        serving(create_app(settings)) as address,
+        serving(create_test_app(settings)) as address,
         httpx.AsyncClient(base_url=address, timeout=30, headers={"authorization": "Bearer k"}) as client,
     ):
         bodies = [chat(name, value) for name in FIELDS for value in VALUES]

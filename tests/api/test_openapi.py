@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from app.main import create_app
 from app.settings import load_settings
 from tests.api.admin.test_metrics import told as metrics_of
-from tests.live import serving
+from tests.live import create_test_app, serving
 from tests.pipeline.call.test_failing_upstreams import ANSWERS, failing, keep_a_conversation
 
 TESTS = Path(__file__).parents[1]
@@ -29,7 +28,7 @@ UNUSABLE = (
 
 def application() -> Any:
     """The gateway with the simulated model, over a store in memory."""
-    return create_app(load_settings(environ={}, arguments={("database",): {"url": "memory://"}}))
+    return create_test_app(load_settings(environ={}, arguments={("database",): {"url": "memory://"}}))
 
 
 async def check_generated_requests(address: str, folder: Path, *options: str) -> None:

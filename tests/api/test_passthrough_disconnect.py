@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,23 +12,21 @@ from tests.live import Reply, ScriptedUpstream, completion
 from tests.pipeline.admission.test_admission_over_http import become
 from tests.support.gateway import World, user, world
 
-LEFT_SECONDS = 0.5
-"""How soon after a client's leaving its call and its place must be gone."""
+WAIT_SECONDS = 30
+"""For what happens at once or never: none of the providers here ends its answer by itself."""
 LARGE = "x" * 3_000_000
 
 
-async def leave(asking: asyncio.Task[Any]) -> float:
+async def leave(asking: asyncio.Task[Any]) -> None:
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
-    return time.monotonic()
 
 
-async def gone(w: World, upstream: ScriptedUpstream, left: float) -> None:
-    """The call and the place are free soon after the client has left, and the next request is served."""
-    async with asyncio.timeout(5):
+async def gone(w: World, upstream: ScriptedUpstream) -> None:
+    """The call and the place are free when the client has left, and the next request is served."""
+    async with asyncio.timeout(WAIT_SECONDS):
         await upstream.left.wait()
     await become(w, 0, 0)
-    assert time.monotonic() - left < LEFT_SECONDS
     upstream.replies = [completion()]
     assert (await w.client.post(f"{w.base_url}/embeddings", json={"model": "m"})).status_code == 200
 
@@ -44,28 +41,29 @@ async def test_a_client_that_leaves_before_the_answer_ends_the_call(
         body = {"model": "m", "input": said, "stream": streams}
         asking = asyncio.ensure_future(w.client.post(f"{w.base_url}/responses", json=body))
         await become(w, 1, 0)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WAIT_SECONDS):
             while not upstream.bodies:  # noqa: ASYNC110 - no event tells it
                 await asyncio.sleep(0.01)
-        await gone(w, upstream, await leave(asking))
+        await leave(asking)
+        await gone(w, upstream)
 
 
 async def test_a_client_that_leaves_in_a_stream_ends_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    upstream = ScriptedUpstream(Reply(pieces=[b"data: {}\n\n", 60]))
+    upstream = ScriptedUpstream(Reply(pieces=[b"data: {}\n\n", 10 * WAIT_SECONDS]))
     async with world(monkeypatch, upstream, limits={"max_concurrent_requests": 1}) as w:
         body = {"model": "m", "stream": True}
         async with w.client.stream("POST", f"{w.base_url}/responses", json=body) as answer:
             await anext(answer.aiter_lines())
             await become(w, 1, 0)
-        await gone(w, upstream, time.monotonic())
+        await gone(w, upstream)
 
 
 async def test_a_client_that_leaves_while_its_body_goes_upstream_ends_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """The provider accepts the connection and reads nothing."""
-    ended = asyncio.Event()
+    may_read, ended = asyncio.Event(), asyncio.Event()
 
     async def read_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await asyncio.sleep(0.3)
+        await may_read.wait()
         try:
             while await reader.read(1_000_000):
                 pass
@@ -81,10 +79,10 @@ async def test_a_client_that_leaves_while_its_body_goes_upstream_ends_the_call(m
         body = {"model": "m", "input": LARGE * 6}
         asking = asyncio.ensure_future(w.client.post(f"{w.base_url}/embeddings", json=body))
         await become(w, 1, 0)
-        left = await leave(asking)
+        await leave(asking)
         await become(w, 0, 0)
-        assert time.monotonic() - left < LEFT_SECONDS
-        async with asyncio.timeout(5):
+        may_read.set()
+        async with asyncio.timeout(WAIT_SECONDS):
             await ended.wait()
 
 
@@ -99,7 +97,7 @@ async def test_a_client_that_leaves_while_it_sends_its_body_takes_no_place(monke
 
     async with world(monkeypatch, upstream) as w:
         asking = asyncio.ensure_future(w.client.post(f"{w.base_url}/files", content=half()))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WAIT_SECONDS):
             await sent.wait()
         await become(w, 0, 0)
         await leave(asking)

@@ -35,8 +35,8 @@ from tests.behaviour.talk import Talk
 
 
 @pytest.fixture
-def talk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Talk]:
+def talk(tmp_path: Path) -> Iterator[Talk]:
     with asyncio.Runner() as runner:
-        talking = Talk(runner, monkeypatch, tmp_path)
+        talking = Talk(runner, tmp_path)
         yield talking
         talking.stop()

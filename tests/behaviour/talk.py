@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import httpx
-import pytest
 
 from app.api.edge.auth import build_open_caller
+from app.assembly.dependencies import Dependencies, utc_now
 from app.context.count.token_counter import TokenCounter
 from app.conversation.conversation_types import Conversation, Message, Summary, extract_text
 from app.pipeline.token_counting import MessageCounter
@@ -23,7 +24,7 @@ from app.store.memory.backend import MemoryStore
 from app.store.store_factory import create_store
 from tests.behaviour.model import Body, Call, Model
 from tests.behaviour.texts import COUNTER, message, weight
-from tests.live import ScriptedUpstream, gateway, serving
+from tests.live import TEST_DEPENDENCIES, ScriptedUpstream, gateway, serving
 
 T = TypeVar("T")
 MODEL: Final = "the-model"
@@ -68,7 +69,6 @@ class Talk:
     """One client's conversation. The gateway starts with the first request, when all is said about it."""
 
     runner: asyncio.Runner
-    patch: pytest.MonkeyPatch
     folder: Path
     model: Model = field(default_factory=Model)
     settings: Body = field(default_factory=dict)
@@ -95,6 +95,9 @@ class Talk:
     received: httpx.Response | None = None
     """… and what was said to it."""
     store: Store | None = None
+    clock: Callable[[], datetime] = utc_now
+    """The store's, from its next start."""
+    dependencies: Dependencies = TEST_DEPENDENCIES
     gateways: int = 1
     """How many share the store; requests go to them in turn."""
     _base_urls: list[str] = field(default_factory=list)
@@ -200,23 +203,24 @@ class Talk:
             return
         if self._upstream is None:
             self._upstream = ScriptedUpstream(default=self.model)
-            self.patch.setattr("app.assembly.engine.create_store", self._opened)
-            self.patch.setattr("app.assembly.engine.MessageCounter", self._counting)
+        dependencies = dataclasses.replace(
+            self.dependencies, create_store=self._open_store, create_message_counter=self._create_message_counter
+        )
         values = {"models": {"*": {"provider": "upstream", "context_window": self.window}}, **self.settings}
         address = await self._stack.enter_async_context(serving(self._upstream, lifespan="off"))
         for _ in range(self.gateways):
-            running = gateway(address, database=self.database, **values)
+            running = gateway(address, database=self.database, dependencies=dependencies, **values)
             self._base_urls.append(await self._stack.enter_async_context(running))
         self._client = await self._stack.enter_async_context(httpx.AsyncClient(timeout=60, verify=False))
 
-    def _opened(self, url: str, **options: Any) -> Store:
+    def _open_store(self, url: str, **options: Any) -> Store:
         if not url.startswith("memory"):
-            self.store = create_store(url, **options)
+            self.store = create_store(url, clock=self.clock, **options)
         elif self.store is None:
-            self.store = MemoryStore(clock=lambda: datetime.now(UTC))
+            self.store = MemoryStore(clock=self.clock)
         return self.store
 
-    def _counting(self, counter_for: Callable[[str], TokenCounter]) -> MessageCounter:
+    def _create_message_counter(self, counter_for: Callable[[str], TokenCounter]) -> MessageCounter:
         return _NotingCounting(counter_for, self.counted)
 
     def stop(self) -> None:

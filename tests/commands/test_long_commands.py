@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from app.__main__ import main
+from app.commands.progress import CommandProgress
 from app.conversations.erase.retention_sweeper import RetentionSweeper
 from app.conversations.transfer.conversation_import import ImportedLogWriter
 from app.conversations.transfer.message_export import ConversationExporter
@@ -188,7 +189,7 @@ def test_an_interrupted_migration_changes_nothing(
     database: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     upgrade_schema(parse_database_url(f"sqlite:///{database}"), "2026_11_21_initial")
-    monkeypatch.setattr("app.commands.migrate._print_step", interrupt)
+    monkeypatch.setattr(CommandProgress, "advance", interrupt)
     assert main(["migrate"]) == INTERRUPTED
     assert "The database is as it was" in capsys.readouterr().err
     assert migrations.read_schema_version(f"sqlite:///{database}") == "2026_11_21_initial"

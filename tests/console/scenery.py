@@ -12,10 +12,9 @@ from typing import Any, Final
 
 import httpx
 
-from app.main import create_app
 from app.settings import load_settings
 from migrations import run as migrations
-from tests.live import serving
+from tests.live import create_test_app, serving
 
 MODEL: Final = "sim-8k"
 LONG_TURNS: Final = 60
@@ -109,7 +108,7 @@ async def running(**sections: Any) -> AsyncIterator[Console]:
     }
     settings = load_settings(environ={}, arguments=arguments)
     await asyncio.to_thread(migrations.prepare_database, settings.database.url.get_secret_value(), auto_migrate=True)
-    async with serving(create_app(settings)) as address, httpx.AsyncClient(base_url=address, timeout=60) as client:
+    async with serving(create_test_app(settings)) as address, httpx.AsyncClient(base_url=address, timeout=60) as client:
         yield Console(address, client)
 
 

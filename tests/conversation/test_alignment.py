@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from app.conversation.alignment import (
     record_first_seqs,
 )
 from app.conversation.conversation_types import Message
+from tests.support.cpu_time import grows_linearly
 
 Body = dict[str, Any]
 
@@ -498,13 +498,14 @@ def test_all_that_an_alignment_counts_is_counted_before_and_behind_a_beginning()
 
 @pytest.mark.parametrize("repeat", [1, 10_000], ids=["all alike", "all different"])
 def test_long_sequences_take_no_quadratic_time(repeat: int) -> None:
-    log = [body for n in range(5_000) for body in (user(f"u{n % repeat}"), answer(f"a{n % repeat}" + "." * 100))]
-    changed = [body | {"content": f"x{n}"} if n % 3 == 0 else body for n, body in enumerate(log)]
-    elements = [
-        build_alignment_element(Message.from_body(body), tokens=30, is_answer=body["role"] == "assistant")
-        for body in log
-    ]
-    history = [build_alignment_element(Message.from_body(body)) for body in changed]
-    started = time.process_time()
-    align_history(elements, history[100:])
-    assert time.process_time() - started < 5
+    def aligning(turns: int) -> Callable[[], object]:
+        log = [body for n in range(turns) for body in (user(f"u{n % repeat}"), answer(f"a{n % repeat}" + "." * 100))]
+        changed = [body | {"content": f"x{n}"} if n % 3 == 0 else body for n, body in enumerate(log)]
+        elements = [
+            build_alignment_element(Message.from_body(body), tokens=30, is_answer=body["role"] == "assistant")
+            for body in log
+        ]
+        history = [build_alignment_element(Message.from_body(body)) for body in changed]
+        return lambda: align_history(elements, history[100:])
+
+    assert grows_linearly(aligning, 5_000)

@@ -227,7 +227,6 @@ def check_new(lines: Sequence[Line], alignment: Alignment, count: int) -> None:
     assert [at for at, aligned in enumerate(alignment.message_alignments) if aligned.kind == "new"] == expected
 
 
-@settings(max_examples=100)
 @given(st.data(), st.booleans())
 def test_a_rewritten_history_continues_with_each_message_once(data: st.DataObject, named: bool) -> None:
     turns = data.draw(logs())
@@ -254,7 +253,6 @@ def test_a_rewritten_history_continues_with_each_message_once(data: st.DataObjec
             assert aligned.kind not in ("same", "rewritten")
 
 
-@settings(max_examples=100)
 @given(st.data(), st.booleans())
 def test_regenerate_and_edit_branch_where_they_happen(data: st.DataObject, named: bool) -> None:
     turns = data.draw(logs(min_turns=4))
@@ -321,7 +319,6 @@ def logs_with_own_calls(draw: st.DrawFn) -> list[Turn]:
     return turns
 
 
-@settings(max_examples=50)
 @given(st.data(), st.booleans())
 def test_what_is_aligned_behind_a_beginning_is_aligned_as_in_the_whole(data: st.DataObject, named: bool) -> None:
     turns = data.draw(logs_with_own_calls() | logs())
@@ -452,7 +449,6 @@ def test_two_conversations_are_not_joined_by_a_hint_that_both_have(pair: tuple[l
     )
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_a_conversation_whose_client_compacts_is_known_by_its_hint(data: st.DataObject) -> None:
     turns = data.draw(logs(min_turns=4))

@@ -182,7 +182,7 @@ async def test_a_window_over_a_former_conversation_is_known_once_its_client_was_
             said += [user(f"On {number}: {words(f'on{number}', 20)}")]
             assert await client.say(said) == client.ids["long"]
             said += [{"role": "assistant", "content": (await client.read_log(client.ids["long"]))[-1]}]
-        await asyncio.sleep(0.2)  # names are written behind the answer
+    async with migrated(url) as client:  # names are written behind the answer, at last when the gateway ends
         assert await client.say([*said[-8:], user("And then?")]) == client.ids["long"]
 
 

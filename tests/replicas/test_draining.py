@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -106,9 +105,7 @@ async def test_whoever_takes_longer_than_the_drain_is_told_to_come_again(replica
     replicas.model.answer_gate = asyncio.Event()
     waiting = asyncio.ensure_future(replicas.post(0, [user("Too long")]))
     await reached(replicas.model.turns, 1)
-    began = time.monotonic()
-    assert await replicas.stage.gateways[0].stop() == 0
-    assert time.monotonic() - began < LEAVE_SECONDS + 4 * DRAIN_SECONDS
+    assert await replicas.stage.gateways[0].stop() == 0  # though the model never answers
     answer = await waiting
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from app.context.plan.planner import plan_view
+from app.pipeline.view import view_builder
 from tests.scenarios.test_known_faults import FILLER, WINDOW, talking
 
 
@@ -37,7 +38,7 @@ async def test_its_view_is_planned_off_the_event_loop(monkeypatch: pytest.Monkey
         planned_in.append(threading.current_thread())
         return plan_view(*args, **keywords)
 
-    monkeypatch.setattr("app.pipeline.view.view_builder.plan_view", noting)
+    monkeypatch.setattr(view_builder, "plan_view", noting)
     async with talking() as talk:
         talk.messages = history(1_500, "Short.")
         await talk.say("Where were we?", context={"summarize": "never"})

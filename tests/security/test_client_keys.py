@@ -6,6 +6,7 @@ nowhere else; afterwards nobody may have seen one who was not meant.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import secrets
 from collections.abc import AsyncIterator, Iterator
@@ -19,7 +20,7 @@ import pytest
 from app.conversations.api_keys import ApiKeys, NewApiKey
 from app.store.memory.backend import MemoryStore
 from tests.api.edge.test_tenant_isolation import WITH_IDS, WITHOUT_IDS
-from tests.live import Reply, gateway, serving
+from tests.live import TEST_DEPENDENCIES, Reply, gateway, serving
 from tests.support.gateway import answering, is_summary, long_history, user
 
 CANARIES: Final = ("sk-canary-of-tenant-one-5d1c", "sk-canary-of-tenant-two-93ae")
@@ -126,7 +127,7 @@ class Scene:
 async def scene(monkeypatch: pytest.MonkeyPatch, **sections: Any) -> AsyncIterator[Scene]:
     """All providers but `own` are without a key; window sizes are theirs to tell."""
     store = MemoryStore(clock=lambda: datetime.now(UTC))
-    monkeypatch.setattr("app.assembly.engine.create_store", lambda *_, **__: store)
+    dependencies = dataclasses.replace(TEST_DEPENDENCIES, create_store=lambda *_, **__: store)
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(httpx.AsyncClient(timeout=30))
         made = Scene("", store, client)
@@ -143,7 +144,7 @@ async def scene(monkeypatch: pytest.MonkeyPatch, **sections: Any) -> AsyncIterat
             "retries": {"attempts": 1, "base_seconds": 0.01, "breaker_failures": 1_000_000},
             **sections,
         }
-        made.base_url = await stack.enter_async_context(gateway("", **options))
+        made.base_url = await stack.enter_async_context(gateway("", dependencies=dependencies, **options))
         yield made
 
 

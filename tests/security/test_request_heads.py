@@ -197,7 +197,7 @@ async def test_a_header_that_decides_who_asks_stands_once(monkeypatch: pytest.Mo
             for answer in answers:
                 error = answer.json()["error"]
                 assert (answer.status_code, error["param"]) == (400, name.lower()), answer.request.url
-                assert "more than once" in error["message"]
+                assert "is repeated" in error["message"]
         assert (w.upstream.bodies, w.rows()) == ([], 0)
 
 

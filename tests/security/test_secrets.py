@@ -13,10 +13,9 @@ import httpx
 import pytest
 
 from app.__main__ import main
-from app.main import create_app
 from app.observability import log as logs
 from app.settings import load_settings
-from tests.live import DROP, Reply, ScriptedUpstream, chunk, completion
+from tests.live import DROP, Reply, ScriptedUpstream, chunk, completion, create_test_app
 from tests.support.gateway import user
 from tests.support.sqlite_gateway import at_rest, config_in, file_bytes
 
@@ -143,7 +142,7 @@ def test_settings_show_no_secret_however_they_are_shown(tmp_path: Path, capsys: 
 
 def test_what_is_built_from_settings_shows_none_either() -> None:
     sections = {**everything(), "database": {"url": "memory://"}}
-    app = create_app(load_settings(environ={}, arguments={(name,): value for name, value in sections.items()}))
+    app = create_test_app(load_settings(environ={}, arguments={(name,): value for name, value in sections.items()}))
     assert found_in(repr(vars(app))) == []
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
@@ -14,6 +14,7 @@ from app.simulator.options_and_faults import SimulatorOptions
 from app.simulator.simulator import Simulator, SimulatorRequest
 from app.simulator.tool_pairing import find_tool_pairing_fault
 from tests.simulator.counting import RoughCounter
+from tests.support.cpu_time import grows_linearly
 
 QUESTION = [{"role": "user", "content": "What is it?"}]
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
@@ -130,8 +131,11 @@ async def test_a_model_name_of_thousands_of_digits_has_the_default_window() -> N
 
 
 def test_thousands_of_results_in_reverse_order_are_paired_in_linear_time() -> None:
-    ids = [f"call_{'0' * 30}{number}" for number in range(20_000)]
-    calls: list[Any] = [{"role": "assistant", "tool_calls": [{"id": one} for one in ids]}]
-    began = time.process_time()
-    assert find_tool_pairing_fault([*calls, *({"role": "tool", "tool_call_id": one} for one in reversed(ids))]) is None
-    assert time.process_time() - began < 1
+    def pairing(size: int) -> Callable[[], object]:
+        ids = [f"call_{'0' * 30}{number}" for number in range(size)]
+        calls: list[Any] = [{"role": "assistant", "tool_calls": [{"id": one} for one in ids]}]
+        messages = [*calls, *({"role": "tool", "tool_call_id": one} for one in reversed(ids))]
+        assert find_tool_pairing_fault(messages) is None
+        return lambda: find_tool_pairing_fault(messages)
+
+    assert grows_linearly(pairing, 20_000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -13,10 +14,11 @@ from typing import Any, Final, TypeVar, cast
 import httpx
 import pytest
 
+from app.assembly.dependencies import Dependencies
 from app.conversation.conversation_types import Conversation, Summary
 from app.store.contract import ConversationQuery
 from app.store.memory.backend import MemoryStore
-from tests.live import Reply, ScriptedUpstream, completion, gateway, serving, stream
+from tests.live import TEST_DEPENDENCIES, Reply, ScriptedUpstream, completion, gateway, serving, stream
 
 Messages = Sequence[dict[str, Any]]
 Result = TypeVar("Result")
@@ -123,14 +125,19 @@ def read_now(reading: Coroutine[Any, Any, Result]) -> Result:
 
 @asynccontextmanager
 async def world(
-    monkeypatch: pytest.MonkeyPatch, upstream: ScriptedUpstream, *, store: Any = None, **options: Any
+    monkeypatch: pytest.MonkeyPatch,
+    upstream: ScriptedUpstream,
+    *,
+    store: Any = None,
+    dependencies: Dependencies = TEST_DEPENDENCIES,
+    **options: Any,
 ) -> AsyncIterator[World]:
     """A gateway over a store in memory."""
     kept = store or MemoryStore(clock=lambda: datetime.now(UTC))
-    monkeypatch.setattr("app.assembly.engine.create_store", lambda *_, **__: kept)
+    surroundings = dataclasses.replace(dependencies, create_store=lambda *_, **__: kept)
     async with (
         serving(upstream, lifespan="off") as address,
-        gateway(address, **options) as base_url,
+        gateway(address, dependencies=surroundings, **options) as base_url,
         httpx.AsyncClient(timeout=30) as client,
     ):
         yield World(base_url, upstream, kept, client)

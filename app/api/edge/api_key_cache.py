@@ -37,12 +37,16 @@ class ApiKeyCache:
         cache_seconds: how long a key is used before it is read again. A revocation by another process takes effect
             after this time.
         seconds: a monotonic clock.
+        max_keys: how many keys are cached, and how many unknown digests.
     """
 
-    def __init__(self, store: Store, *, cache_seconds: float, seconds: Callable[[], float]) -> None:
+    def __init__(
+        self, store: Store, *, cache_seconds: float, seconds: Callable[[], float], max_keys: int = MAX_CACHED_KEYS
+    ) -> None:
         self._store = store
         self._cache_seconds = cache_seconds
         self._seconds = seconds
+        self._max_keys = max_keys
         self._known: dict[str, _CachedKey] = {}
         self._unknown: dict[str, float] = {}
         """Unknown digests, with the time until they are looked up again. They are kept apart, so that guessed keys do
@@ -66,15 +70,13 @@ class ApiKeyCache:
             if known is None or now - known.fetched_at > STALE_KEY_SECONDS:
                 raise
             # Answers can be given without the store, so a key that was valid lately is still let in.
-            _put_with_eviction(self._known, digest, msgspec.structs.replace(known, expires_at=now + RETRY_SECONDS))
+            self._put(self._known, digest, msgspec.structs.replace(known, expires_at=now + RETRY_SECONDS))
             return known.key
         self.evict_key(digest)
         if key is None:
-            _put_with_eviction(self._unknown, digest, now + min(UNKNOWN_KEY_CACHE_SECONDS, self._cache_seconds))
+            self._put(self._unknown, digest, now + min(UNKNOWN_KEY_CACHE_SECONDS, self._cache_seconds))
         else:
-            _put_with_eviction(
-                self._known, digest, _CachedKey(key, fetched_at=now, expires_at=now + self._cache_seconds)
-            )
+            self._put(self._known, digest, _CachedKey(key, fetched_at=now, expires_at=now + self._cache_seconds))
         return key
 
     def evict_key(self, digest: str) -> None:
@@ -82,10 +84,9 @@ class ApiKeyCache:
         self._known.pop(digest, None)
         self._unknown.pop(digest, None)
 
-
-def _put_with_eviction(values: dict[str, Value], digest: str, value: Value) -> None:
-    """Stores a value. If the cache is full, the value that was stored first is evicted."""
-    values.pop(digest, None)
-    while len(values) >= MAX_CACHED_KEYS:
-        del values[next(iter(values))]
-    values[digest] = value
+    def _put(self, values: dict[str, Value], digest: str, value: Value) -> None:
+        """Stores a value. If the cache is full, the value that was stored first is evicted."""
+        values.pop(digest, None)
+        while len(values) >= self._max_keys:
+            del values[next(iter(values))]
+        values[digest] = value

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from msgspec.structs import replace
 from starlette.requests import Request
 
-from app.api.edge.api_key_cache import ApiKeyCache
+from app.api.edge.api_key_cache import MAX_CACHED_KEYS, ApiKeyCache
 from app.api.edge.browser_origins import ORIGIN_HEADERS as VISITOR_HEADERS
 from app.api.edge.browser_origins import BrowserOriginCheck
 from app.api.edge.request_body import read_headers
@@ -69,6 +69,8 @@ class Authenticator:
         now: the time of day, in UTC.
         seconds: a monotonic clock.
         random_bytes: a cryptographically secure source.
+        max_cached_keys: for mode `keys`.
+        max_cached_callers: for mode `open`.
     """
 
     def __init__(
@@ -79,12 +81,17 @@ class Authenticator:
         now: Callable[[], datetime],
         seconds: Callable[[], float],
         random_bytes: Callable[[int], bytes],
+        max_cached_keys: int = MAX_CACHED_KEYS,
+        max_cached_callers: int = MAX_CACHED_CALLERS,
     ) -> None:
         self._store = store
         self._rules = rules
         self._pepper = rules.pepper or ""
         self._end_user_header = rules.end_user_header
-        self._key_cache = ApiKeyCache(store, cache_seconds=rules.cache_seconds, seconds=seconds)
+        self._key_cache = ApiKeyCache(
+            store, cache_seconds=rules.cache_seconds, seconds=seconds, max_keys=max_cached_keys
+        )
+        self._max_cached_callers = max_cached_callers
         self._now = now
         self._random_bytes = random_bytes
         self._caller_cache: dict[_Credentials, Caller] = {}
@@ -208,7 +215,7 @@ class Authenticator:
             )
         # Long credentials are not cached: ten thousand of them could take all memory.
         if sum(len(part) for part in shown_credentials if part) <= MAX_CACHED_CREDENTIAL_CHARS:
-            if len(self._caller_cache) >= MAX_CACHED_CALLERS:
+            if len(self._caller_cache) >= self._max_cached_callers:
                 del self._caller_cache[next(iter(self._caller_cache))]
             self._caller_cache[shown_credentials] = caller
         return caller

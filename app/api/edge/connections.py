@@ -63,14 +63,24 @@ class StopFlag(Protocol):
 class ClientConnections:
     """All client connections of a process.
 
+    Args:
+        check_interval_range_seconds: the shortest and the longest time between two checks of all connections.
+
     Attributes:
         stopping: set when the server is about to stop. New connections are still served, but the readiness probe asks
             load balancers to send them elsewhere.
         cut_counts: how many connections were refused or cut, by reason.
     """
 
-    def __init__(self, limits: ConnectionLimits, *, stopping: StopFlag | None = None) -> None:
+    def __init__(
+        self,
+        limits: ConnectionLimits,
+        *,
+        stopping: StopFlag | None = None,
+        check_interval_range_seconds: tuple[float, float] = CHECK_INTERVAL_RANGE_SECONDS,
+    ) -> None:
         self.limits = limits
+        self._check_interval_range_seconds = check_interval_range_seconds
         self.stopping = stopping or threading.Event()
         self.cut_counts: Counter[str] = Counter()
         self._open: set[ClientConnection] = set()
@@ -99,7 +109,7 @@ class ClientConnections:
             metrics.watch_gauge(CLOSED_CONNECTIONS, functools.partial(self.cut_counts.__getitem__, reason), reason)
 
     def _schedule_check(self, loop: asyncio.AbstractEventLoop) -> None:
-        min_pause_seconds, max_pause_seconds = CHECK_INTERVAL_RANGE_SECONDS
+        min_pause_seconds, max_pause_seconds = self._check_interval_range_seconds
         pause_seconds = min(
             max_pause_seconds, max(min_pause_seconds, self.limits.slow_client_seconds / CHECKS_PER_TIMEOUT)
         )

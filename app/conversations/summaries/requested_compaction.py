@@ -33,6 +33,8 @@ from app.pipeline.view.view_builder import ViewBuilder
 from app.store.contract import LeaseLost, LogAppend, Store, WriteConflict
 from app.store.leases import LeaseKeeper
 
+HEARTBEAT_SECONDS: Final = 5.0
+"""The longest time between two events of a stream: the shortest read timeout seen in clients is 60 s."""
 MAX_ATTEMPTS: Final = 4
 """How often the new view is stored when clients append to the conversation at the same time."""
 NOTHING_TO_COMPACT: Final = (
@@ -79,12 +81,14 @@ class RequestedCompactions:
         clock: Callable[[], float],
         tasks: BackgroundTasks,
         wait_seconds: float,
+        heartbeat_seconds: float = HEARTBEAT_SECONDS,
     ) -> None:
         """
         Args:
             check_model: refuses a model that a caller's key does not allow, with a `GatewayError`.
             clock: monotonic seconds.
             wait_seconds: how long to wait for the conversation's lease.
+            heartbeat_seconds: the longest time between two events of a stream.
         """
         self._store = store
         self._leases = leases
@@ -97,6 +101,7 @@ class RequestedCompactions:
         self._clock = clock
         self._tasks = tasks
         self._wait_seconds = wait_seconds
+        self._heartbeat_seconds = heartbeat_seconds
 
     async def estimate_compaction(self, caller: Caller, conversation_id: str, query: CompactionQuery) -> dict[str, Any]:
         """Returns what a compaction would do. It calls no model and writes nothing.
@@ -157,7 +162,7 @@ class RequestedCompactions:
             await stack.aclose()
             raise
         work = self._run_compaction(caller, turn, view, planned.tokens_before, progress, stack)
-        return RunningCompaction(self._tasks.spawn(work), progress)
+        return RunningCompaction(self._tasks.spawn(work), progress, self._heartbeat_seconds)
 
     async def _plan_compaction(
         self, caller: Caller, conversation: Conversation, query: CompactionQuery
@@ -312,10 +317,6 @@ def _common_compaction_fields(conversation: Conversation, turn: Turn) -> dict[st
     }
 
 
-HEARTBEAT_SECONDS: Final = 5.0
-"""The longest time between two events of a stream: the shortest read timeout seen in clients is 60 s."""
-
-
 @dataclass(slots=True)
 class CompactionProgress:
     """Collects the progress events of a compaction."""
@@ -355,9 +356,12 @@ class CompactionProgress:
 class RunningCompaction:
     """A running compaction. It goes on if its client disconnects."""
 
-    def __init__(self, task: asyncio.Task[dict[str, Any]], progress: CompactionProgress) -> None:
+    def __init__(
+        self, task: asyncio.Task[dict[str, Any]], progress: CompactionProgress, heartbeat_seconds: float
+    ) -> None:
         self._task = task
         self._progress = progress
+        self._heartbeat_seconds = heartbeat_seconds
         task.add_done_callback(self._close_events)
 
     def add_done_callback(self, callback: Callable[[], None]) -> None:
@@ -374,7 +378,7 @@ class RunningCompaction:
         return await asyncio.shield(self._task)
 
     async def stream_events(self) -> AsyncGenerator[dict[str, Any], None]:
-        """Yields progress events, a heartbeat if there is none for `HEARTBEAT_SECONDS`, and at last the compaction
+        """Yields progress events, a heartbeat if there is none for `heartbeat_seconds`, and at last the compaction
         object.
 
         Raises:
@@ -382,7 +386,7 @@ class RunningCompaction:
         """
         while True:
             try:
-                async with asyncio.timeout(HEARTBEAT_SECONDS):
+                async with asyncio.timeout(self._heartbeat_seconds):
                     event = await self._progress.events.get()
             except TimeoutError:
                 yield self._progress.build_heartbeat()

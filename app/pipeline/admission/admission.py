@@ -22,7 +22,6 @@ from app.observability.metric_families import ADMISSION_WAIT_SECONDS, REFUSALS, 
 from app.observability.metrics import NO_METRICS, Metrics
 
 DISCONNECT_POLL_SECONDS: Final = 0.25
-"""How often a waiting request checks whether its client is still connected."""
 RETRY_AFTER_BOUNDS_SECONDS: Final = (1, 60)
 """The least and the most seconds of a `Retry-After` header. Some SDKs do not retry at all if it is more than 60."""
 
@@ -32,13 +31,30 @@ class Admission:
 
     Args:
         clock: returns monotonic seconds.
+        disconnect_poll_seconds: how often a waiting request checks whether its client is still connected.
     """
 
-    __slots__ = ("_bounds", "_clock", "_last_wait_seconds", "_metrics", "_queue", "try_acquire_slot")
+    __slots__ = (
+        "_bounds",
+        "_clock",
+        "_disconnect_poll_seconds",
+        "_last_wait_seconds",
+        "_metrics",
+        "_queue",
+        "try_acquire_slot",
+    )
 
-    def __init__(self, bounds: AdmissionBounds, *, clock: Callable[[], float], metrics: Metrics = NO_METRICS) -> None:
+    def __init__(
+        self,
+        bounds: AdmissionBounds,
+        *,
+        clock: Callable[[], float],
+        metrics: Metrics = NO_METRICS,
+        disconnect_poll_seconds: float = DISCONNECT_POLL_SECONDS,
+    ) -> None:
         self._bounds = bounds
         self._clock = clock
+        self._disconnect_poll_seconds = disconnect_poll_seconds
         self._metrics = metrics
         self._queue = queue = FairQueue(bounds)
         self._last_wait_seconds = 0.0
@@ -125,7 +141,7 @@ class Admission:
             if remaining_seconds <= 0:
                 raise self._make_refusal(queued_request.tenant, "wait")
             await asyncio.wait(
-                {queued_request.admission_future}, timeout=min(DISCONNECT_POLL_SECONDS, remaining_seconds)
+                {queued_request.admission_future}, timeout=min(self._disconnect_poll_seconds, remaining_seconds)
             )
             # Nothing wakes this task when the client of a whole answer leaves (docs/decisions/0020), so the connection
             # is polled.

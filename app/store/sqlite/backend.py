@@ -52,20 +52,34 @@ Result = TypeVar("Result")
 
 
 class SqliteStore(SqlSideTables):
-    """`Store` on one SQLite file. The file's schema must be up to date when the store opens."""
+    """`Store` on one SQLite file. The file's schema must be up to date when the store opens.
+
+    Args:
+        connect: opens the connection of one of the store's threads.
+        redaction_scan_bytes: as `REDACTION_SCAN_BYTES`.
+    """
 
     is_fully_searchable = True
 
-    def __init__(self, path: Path, *, clock: Callable[[], datetime], options: SqliteOptions | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        clock: Callable[[], datetime],
+        options: SqliteOptions | None = None,
+        connect: Callable[[Path, SqliteOptions], sqlite3.Connection] = open_sqlite_connection,
+        redaction_scan_bytes: int = REDACTION_SCAN_BYTES,
+    ) -> None:
         super().__init__(SQLITE, clock=clock)
         self._path = path
         self._options = options or SqliteOptions()
-        connect = partial(open_sqlite_connection, path, self._options)
+        self._redaction_scan_bytes = redaction_scan_bytes
+        open_file = partial(connect, path, self._options)
         self._writer_thread = DatabaseThread(
-            "store-writer", connect, partial(run_batch_in_transaction, run_all=run_jobs_combining_appends)
+            "store-writer", open_file, partial(run_batch_in_transaction, run_all=run_jobs_combining_appends)
         )
-        self._lookup_thread = DatabaseThread("store-lookups", connect, run_read_jobs)
-        self._range_thread = DatabaseThread("store-ranges", connect, run_read_jobs)
+        self._lookup_thread = DatabaseThread("store-lookups", open_file, run_read_jobs)
+        self._range_thread = DatabaseThread("store-ranges", open_file, run_read_jobs)
 
     async def open(self) -> None:
         await self._writer_thread.start()
@@ -218,7 +232,7 @@ class SqliteStore(SqlSideTables):
                 SQLITE, writes.SEARCH_INDEX_CLEANUP, conversation, entries
             )
         )
-        await self._remove_erased_texts(redacted.erased_texts, REDACTION_SCAN_BYTES)
+        await self._remove_erased_texts(redacted.erased_texts, self._redaction_scan_bytes)
         return redacted.deleted_summaries
 
     async def rewrite_sealed_fields(

@@ -9,6 +9,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -40,8 +41,8 @@ BuildBody = Callable[[ModelDeployment], Awaitable[bytes]]
 
 STATUS_OK = 200
 STATUS_UNAUTHORIZED = 401
-MOST_BREAKERS = 1_000
-"""Clients may make up names of models. Above this number the oldest breaker is removed."""
+MAX_BREAKERS: Final = 1_000
+"""Clients may make up names of models."""
 _QUOTA_WORDS = (b"insufficient_quota", b"current quota", b"billing", b"credit balance", b"quota_exceeded")
 """Words in a 429 that waiting does not help."""
 
@@ -79,6 +80,7 @@ class Router:
         random: uniform in [0, 1).
         metrics: receives counts and durations.
         purpose: a label of the metrics.
+        max_breakers: above this number the oldest breaker is removed.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class Router:
         random: Callable[[], float],
         metrics: Metrics = NO_METRICS,
         purpose: str = "answer",
+        max_breakers: int = MAX_BREAKERS,
     ) -> None:
         self.routes = Routes(models, providers)
         self._policy = policy or RetryPolicy()
@@ -99,6 +102,7 @@ class Router:
         self._clock = clock
         self._random = random
         self._breakers: dict[str, CircuitBreaker] = {}
+        self._max_breakers = max_breakers
         self._calls = MeasuredCalls(metrics, purpose, clock)
 
     def resolve(self, model: str) -> RouteTarget:
@@ -284,7 +288,7 @@ class Router:
         return pause * (1 - 0.5 * jitter)
 
     def _add_breaker(self, deployment: ModelDeployment) -> CircuitBreaker:
-        if len(self._breakers) >= MOST_BREAKERS:
+        if len(self._breakers) >= self._max_breakers:
             del self._breakers[next(iter(self._breakers))]
         policy = self._policy
         breaker = self._breakers[deployment.key] = CircuitBreaker(

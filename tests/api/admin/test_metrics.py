@@ -12,11 +12,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.errors import StoreUnavailable
-from app.main import create_app
 from app.settings import load_settings
 from app.store.memory.backend import MemoryStore
 from tests.api.edge.test_disconnect import BEGUN, leave_after
-from tests.live import DROP, Reply, ScriptedUpstream, chunk, completion, serving, stream
+from tests.live import DROP, Reply, ScriptedUpstream, chunk, completion, create_test_app, serving, stream
 from tests.support.conversations_client import WINDOW, question
 from tests.support.gateway import World, answering, is_summary, until, user, world
 from tests.support.raw_http import long_talk, summarizing
@@ -24,7 +23,7 @@ from tests.support.raw_http import long_talk, summarizing
 MODEL = "gpt-4o"
 PRICE = {"input": 2.0, "cached_input": 1.0, "output": 10.0}
 PRICED = {"*": {"provider": "upstream", "context_window": 8192, "price": PRICE}}
-TOKENS = {"telemetry": {"metrics_token": "scraping-secret"}}
+TOKENS: dict[str, Any] = {"telemetry": {"metrics_token": "scraping-secret"}}
 OF_MODEL = {"provider": "upstream", "model": MODEL}
 
 
@@ -379,7 +378,7 @@ async def test_the_overview_s_totals_agree_with_its_table_of_errors(monkeypatch:
 
 
 async def test_the_simulated_model_costs_nothing_whatever_it_is_called() -> None:
-    app = create_app(load_settings(environ={}, arguments={("database",): {"url": "memory://"}}))
+    app = create_test_app(load_settings(environ={}, arguments={("database",): {"url": "memory://"}}))
     async with serving(app) as address, httpx.AsyncClient(base_url=address) as client:
         for model in ("gpt-4o", "sim"):
             asked = {"model": model, "messages": [user("Hi")]}

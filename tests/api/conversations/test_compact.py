@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from typing import Any
 
@@ -10,7 +11,7 @@ import httpx
 import pytest
 
 from tests.api.edge.test_api_keys import locked
-from tests.live import Reply, ScriptedUpstream, completion
+from tests.live import TEST_DEPENDENCIES, Reply, ScriptedUpstream, completion
 from tests.support.conversations_client import KEY, call, done, every_message, question, refused, talk
 from tests.support.gateway import (
     World,
@@ -27,6 +28,7 @@ from tests.support.gateway import (
 from tests.support.gateway import call as tool_call
 
 WINDOW = 32_000
+QUICK_HEARTBEAT = dataclasses.replace(TEST_DEPENDENCIES, heartbeat_seconds=0.02)
 
 
 def model() -> ScriptedUpstream:
@@ -205,9 +207,8 @@ async def test_the_conversation_is_held_meanwhile(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_progress_is_told_in_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.conversations.summaries.requested_compaction.HEARTBEAT_SECONDS", 0.02)
     upstream = model()
-    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+    async with world(monkeypatch, upstream, window=WINDOW, dependencies=QUICK_HEARTBEAT) as gateway:
         await talk(gateway, 12)
         slow = completion("They spoke about many things.")
         upstream.replies.append(Reply(pieces=[0.1, json.dumps(slow.body).encode()]))
@@ -255,9 +256,8 @@ async def test_a_failure_after_the_start_ends_the_stream(monkeypatch: pytest.Mon
 
 
 async def test_a_client_that_hangs_up_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.conversations.summaries.requested_compaction.HEARTBEAT_SECONDS", 0.02)
     upstream = model()
-    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+    async with world(monkeypatch, upstream, window=WINDOW, dependencies=QUICK_HEARTBEAT) as gateway:
         await talk(gateway, 12)
         gate = asyncio.Event()
         waiting = completion("They spoke about many things.")

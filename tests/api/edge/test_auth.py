@@ -28,6 +28,7 @@ from app.store.contract import LogAppend
 from app.store.memory.backend import MemoryStore
 
 PEPPER = "a pepper of twenty-odd"
+MANY = 10_000
 
 
 class Clock:
@@ -56,19 +57,21 @@ class Watched(MemoryStore):
 class Door:
     """An `Auth` with its store and clock."""
 
-    def __init__(self, mode: Any = "keys", **rules: Any) -> None:
+    def __init__(self, mode: Any = "keys", *, max_cached: int = MANY, **rules: Any) -> None:
         self.clock = Clock()
         self.store = Watched(self.clock)
-        self.auth = self.another(mode, **rules)
+        self.auth = self.another(mode, max_cached=max_cached, **rules)
         self.issuing = ApiKeys(self.store, policies=["fade"], now=self.clock.now, random_bytes=secrets.token_bytes)
 
-    def another(self, mode: Any = "open", **rules: Any) -> Authenticator:
+    def another(self, mode: Any = "open", *, max_cached: int = MANY, **rules: Any) -> Authenticator:
         return Authenticator(
             self.store,
             AuthRules(mode=mode, **rules),
             now=self.clock.now,
             seconds=lambda: self.clock.seconds,
             random_bytes=secrets.token_bytes,
+            max_cached_keys=max_cached,
+            max_cached_callers=max_cached,
         )
 
     async def key(self, **wish: Any) -> tuple[str, ApiKey]:
@@ -183,9 +186,8 @@ async def test_an_unknown_key_is_believed_to_be_unknown_for_a_second_only() -> N
     await other.enter(secret)
 
 
-async def test_guesses_never_push_out_keys_that_exist(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.api.edge.api_key_cache.MAX_CACHED_KEYS", 3)
-    door = Door()
+async def test_guesses_never_push_out_keys_that_exist() -> None:
+    door = Door(max_cached=3)
     secret, _ = await door.key()
     await door.enter(secret)
     for guess in range(10):
@@ -275,13 +277,14 @@ async def test_headers_that_show_different_credentials_are_refused(mode: Any, ot
         await door.auth.list_scopes(headers)
 
 
-async def test_no_more_callers_are_remembered_than_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.api.edge.auth.MAX_CACHED_CALLERS", 3)
-    door = Door("open")
-    for number in range(10):
-        await door.enter(f"sk-{number}")
-    await door.enter("sk-" + "x" * 5000)
-    assert len(door.auth._caller_cache) == 3
+async def test_no_more_callers_are_remembered_than_is_allowed() -> None:
+    door = Door("open", max_cached=3)
+    callers = [await door.enter(f"sk-{number}") for number in range(10)]
+    long = await door.enter("sk-" + "x" * 5000)
+    assert await door.enter("sk-" + "x" * 5000) is not long
+    again = [await door.enter(f"sk-{number}") for number in reversed(range(10))]  # the newest first: it is still there
+    is_remembered = [one is caller for one, caller in zip(reversed(again), callers, strict=True)]
+    assert is_remembered == [False] * 7 + [True] * 3
 
 
 async def test_a_new_database_gets_a_pepper_that_all_processes_share() -> None:

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from app.api.edge.auth import Authenticator
 from app.api.edge.error_responses import build_error_headers
 from app.errors import StoreUnavailable, UpstreamUnavailable
+from app.pipeline.call import upstream_call
 from tests.live import Reply, ScriptedUpstream, completion, serving
 from tests.support.gateway import user, world
 from tests.support.raw_http import raw
@@ -75,18 +77,16 @@ async def test_no_cache_may_keep_what_is_below_v1(monkeypatch: pytest.MonkeyPatc
     assert ["no-store" in answer.headers["cache-control"] for answer in answers] == [True] * 6
 
 
-@pytest.mark.parametrize(
-    "place", ["app.api.chat_completions.parse_chat_request", "app.pipeline.call.upstream_call.build_upstream_body"]
-)
+@pytest.mark.parametrize("place", [(Authenticator, "authorize_request"), (upstream_call, "build_upstream_body")])
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_fault_of_our_own_says_no_more_than_that(
-    monkeypatch: pytest.MonkeyPatch, streamed: bool, place: str
+    monkeypatch: pytest.MonkeyPatch, streamed: bool, place: tuple[Any, str]
 ) -> None:
     def fault(*_: object, **__: object) -> None:
         raise ZeroDivisionError("secret")
 
     async with world(monkeypatch, ScriptedUpstream()) as w:
-        monkeypatch.setattr(place, fault)
+        monkeypatch.setattr(*place, fault)
         answer = await w.post([user("x")], stream=streamed)
         assert w.rows() == 0
     error = answer.json()["error"]
@@ -101,7 +101,7 @@ async def test_a_fault_of_our_own_on_another_path_says_no_more_than_that(monkeyp
     def fault(*_: object, **__: object) -> None:
         raise ZeroDivisionError("secret")
 
-    monkeypatch.setattr("app.api.edge.auth.Authenticator.authenticate", fault)
+    monkeypatch.setattr(Authenticator, "authenticate", fault)
     async with world(monkeypatch, ScriptedUpstream()) as w:
         answer = await w.client.get(f"{w.base_url}/models")
     assert answer.status_code == 500

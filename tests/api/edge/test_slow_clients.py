@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import socket
 import tracemalloc
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from app.api.edge.connections import ClientConnection, ClientConnections
+from app.api.edge.connections import ClientConnection, ClientConnections, ConnectionLimits
 from tests.live import DONE, Reply, ScriptedUpstream, chunk, stream
 from tests.support.gateway import World, user
 from tests.support.gateway import world as a_world
@@ -88,18 +89,16 @@ async def cut(w: World, reason: str) -> float:
     return next(float(line.removeprefix(name)) for line in text.splitlines() if line.startswith(name))
 
 
-def looked_at_by_hand(monkeypatch: pytest.MonkeyPatch) -> list[ClientConnection]:
-    """The connections that open from now on. The gateway does not look at them by itself: the test owns the time."""
-    opened: list[ClientConnection] = []
-    add = ClientConnections.try_register
+class UncheckedConnections(ClientConnections):
+    """Notes what opens, and does not check it by itself: the test owns the time."""
 
-    def noted(connections: ClientConnections, connection: ClientConnection) -> bool:
-        opened.append(connection)
-        return add(connections, connection)
+    def __init__(self, opened: list[ClientConnection], limits: ConnectionLimits) -> None:
+        super().__init__(limits, check_interval_range_seconds=(3600.0, 3600.0))
+        self.opened = opened
 
-    monkeypatch.setattr("app.api.edge.connections.CHECK_INTERVAL_RANGE_SECONDS", (3600.0, 3600.0))
-    monkeypatch.setattr(ClientConnections, "try_register", noted)
-    return opened
+    def try_register(self, connection: ClientConnection) -> bool:
+        self.opened.append(connection)
+        return super().try_register(connection)
 
 
 async def test_a_head_that_does_not_end_is_answered_with_408(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,8 +147,9 @@ async def test_a_body_that_trickles_below_the_least_rate_is_cut(monkeypatch: pyt
 
 async def test_a_slow_body_above_the_least_rate_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     body = json.dumps({"model": "m", "messages": [user("x" * 3000)]})
-    opened = looked_at_by_hand(monkeypatch)
-    async with world(monkeypatch, ScriptedUpstream(), limits={**QUICK, "min_bytes_per_second": 500}) as w:
+    opened: list[ClientConnection] = []
+    unchecked, limits = functools.partial(UncheckedConnections, opened), {**QUICK, "min_bytes_per_second": 500}
+    async with world(monkeypatch, ScriptedUpstream(), limits=limits, create_connections=unchecked) as w:
         client = await talk(w)
         sent = head(length=len(body)).replace("host: x", "host: x\r\nconnection: close")
         client.send(sent)

@@ -15,9 +15,8 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from app.main import create_app
 from app.settings import load_settings
-from tests.live import Reply, ScriptedUpstream
+from tests.live import Reply, ScriptedUpstream, create_test_app
 from tests.support.conversations_client import WINDOW, done, talk
 from tests.support.gateway import World, answering, user, world
 
@@ -90,7 +89,7 @@ WITHOUT_IDS: Final = {
 
 def operations() -> set[str]:
     """What the application offers, as `GET /v1/…`."""
-    application: Any = create_app(
+    application: Any = create_test_app(
         load_settings(environ={}, arguments={("database",): {"url": "memory://"}})
     ).application.load_blocking()
     paths: dict[str, dict[str, Any]] = application.openapi()["paths"]

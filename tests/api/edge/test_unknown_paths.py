@@ -8,9 +8,8 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from app.main import create_app
 from app.settings import load_settings
-from tests.live import ScriptedUpstream, serving
+from tests.live import ScriptedUpstream, create_test_app, serving
 from tests.support.gateway import user, world
 
 KEYS = {"message", "type", "param", "code"}
@@ -20,7 +19,7 @@ CHAT = "'/v1/chat/completions'"
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def alone() -> AsyncIterator[httpx.AsyncClient]:
     """A gateway without a provider: its simulated model answers."""
-    app = create_app(load_settings(environ={}, arguments={("database",): {"url": "memory://"}}))
+    app = create_test_app(load_settings(environ={}, arguments={("database",): {"url": "memory://"}}))
     async with serving(app) as address, httpx.AsyncClient(base_url=address) as client:
         yield client
 

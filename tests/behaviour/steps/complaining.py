@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import dataclasses
 import struct
 import zlib
 from typing import Any
 
-import pytest
 from pytest_bdd import given, then, when
 
 from tests.behaviour.steps.showing import shown_text
@@ -29,8 +29,9 @@ def _(talk: Talk) -> None:
 
 
 @given(step("a summary takes as long as {beats:N} heartbeats"))
-def _(talk: Talk, beats: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.pipeline.pipeline.HEARTBEAT_SECONDS", HEARTBEAT_SECONDS)
+def _(talk: Talk, beats: int) -> None:
+    talk.must_not_have_begun()
+    talk.dependencies = dataclasses.replace(talk.dependencies, heartbeat_seconds=HEARTBEAT_SECONDS)
     talk.model.summary_seconds = (beats + 0.5) * HEARTBEAT_SECONDS
 
 

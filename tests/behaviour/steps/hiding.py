@@ -10,7 +10,7 @@ import yaml
 from pytest_bdd import given, then, when
 
 from app.__main__ import main
-from app.store.store_factory import create_store
+from app.assembly.dependencies import utc_now
 from tests.behaviour.steps.words import step
 from tests.behaviour.talk import Talk
 
@@ -26,9 +26,7 @@ def _run(talk: Talk, *command: str) -> None:
     }
     file = talk.folder / "config.yaml"
     file.write_text(yaml.safe_dump({"database": {"url": talk.database}, **sections}))
-    talk.patch.setattr("app.assembly.engine.create_store", create_store)
     assert main([*command, "--config", str(file)]) == 0
-    talk.patch.setattr("app.assembly.engine.create_store", talk._opened)
 
 
 def _file(talk: Talk) -> bytes:
@@ -71,12 +69,10 @@ def _(talk: Talk, days: int) -> None:
 @given(step('the user said "{text}" {days:N} days ago'))
 def _(talk: Talk, text: str, days: int) -> None:
     said_at = datetime.now(UTC) - timedelta(days=days)
-    opened = talk._opened
-    talk.patch.setattr(talk, "_opened", lambda url, **options: opened(url, clock=lambda: said_at, **options))
+    talk.clock = lambda: said_at
     talk.say({"role": "user", "content": text})
     talk.stop()
-    talk.patch.setattr(talk, "_opened", opened)
-    talk.patch.setattr("app.assembly.engine.create_store", opened)
+    talk.clock = utc_now
 
 
 @when("old conversations are erased")

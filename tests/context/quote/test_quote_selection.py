@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.context.count.token_counter import TokenCounter
@@ -190,7 +190,6 @@ BODIES = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(BODIES, st.lists(WORDS, max_size=12).map(" ".join), st.integers(0, 400), st.integers(0, 30))
 def test_quotations_fit_and_are_verbatim_in_log_order(
     bodies: list[dict[str, Any]], question: str, room: int, visible_from: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.context.plan.outline import Plan, SummarizeMode
@@ -82,7 +82,6 @@ def test_masking_every_result_comes_before_the_task_is_dropped(kind: str, word: 
     speaks=st.sampled_from([1, 3, 100]),
     prepared=st.booleans(),
 )
-@settings(max_examples=40)
 def test_the_task_is_in_every_view_in_which_everything_else_can_be_masked_to_fit(
     sizes: list[int], kind: str, window: int, output: int, speaks: int, prepared: bool
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.context.plan.outline import Plan
@@ -44,7 +44,6 @@ def test_the_anchor_is_told_as_such_though_a_summary_covers_it() -> None:
 
 
 @given(conversation=conversations(), repeated=st.integers(1, 6), window=WINDOWS)
-@settings(max_examples=40)
 def test_the_rows_of_a_trimmed_view_add_up_to_its_plan(
     conversation: list[list[Body]], repeated: int, window: int
 ) -> None:
@@ -53,7 +52,6 @@ def test_the_rows_of_a_trimmed_view_add_up_to_its_plan(
 
 
 @given(conversation=conversations(8), repeated=st.integers(1, 4), window=ROOMY_WINDOWS)
-@settings(max_examples=40)
 def test_the_rows_of_a_summarized_view_add_up_to_its_plan(
     conversation: list[list[Body]], repeated: int, window: int
 ) -> None:

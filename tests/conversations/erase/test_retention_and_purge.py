@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import re
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -15,7 +16,7 @@ from app.__main__ import main
 from app.store.contract import ConversationQuery
 from app.store.memory.backend import MemoryStore
 from app.store.store_factory import create_store
-from tests.live import ScriptedUpstream
+from tests.live import TEST_DEPENDENCIES, ScriptedUpstream
 from tests.support.gateway import answered, answering, until, user, world
 from tests.support.sqlite_gateway import at_rest, config_in, url_in, words_in
 
@@ -54,15 +55,13 @@ async def test_what_rested_for_less_stays(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.fixture
-async def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+async def old(tmp_path: Path) -> Path:
     """A folder whose database holds an old conversation of each of two tenants, and a young one with a branch off."""
     upstream = ScriptedUpstream(default=answering)
-    with monkeypatch.context() as patched:
-        opened = partial(create_store, clock=long_ago)
-        patched.setattr("app.assembly.engine.create_store", opened)
-        async with at_rest(tmp_path, upstream) as world:
-            await world.say([user("Speak of marmalade.")])
-            await world.say([user("Speak of quinine.")], key="sk-two")
+    earlier = dataclasses.replace(TEST_DEPENDENCIES, create_store=partial(create_store, clock=long_ago))
+    async with at_rest(tmp_path, upstream, dependencies=earlier) as world:
+        await world.say([user("Speak of marmalade.")])
+        await world.say([user("Speak of quinine.")], key="sk-two")
     async with at_rest(tmp_path, upstream) as world:
         await world.say([user("Speak of zanzibar.")])
         await world.say([user("Speak of zanzibar."), answered("Speak of zanzibar."), user("Go on.")])

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
@@ -76,7 +76,6 @@ async def all_pages(listing: ItemReader, conversation: Conversation, *, limit: i
         after = page[-1]["id"]
 
 
-@settings(max_examples=60, deadline=None)
 @given(LOGS, st.integers(0, 2), st.lists(st.integers(1, 12), unique=True, max_size=3), st.integers(1, 7), st.booleans())
 def test_pages_of_any_size_in_any_order_are_the_whole_list(
     bodies: list[Any], instructions: int, ends: list[int], limit: int, descending: bool

@@ -324,7 +324,6 @@ def test_any_json_is_read_or_refused(value: object, wanted: Any) -> None:
             assert all(isinstance(one.message.body, dict) for one in found.messages)
 
 
-@settings(max_examples=100)
 @given(data=st.binary(max_size=40) | st.text(alphabet='[]{}",:a1\n', max_size=40).map(str.encode))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     with contextlib.suppress(InvalidRequest):
@@ -358,7 +357,6 @@ HISTORIES = st.tuples(
 ).map(lambda parts: [*parts[0], *parts[1]])
 
 
-@settings(max_examples=50, deadline=None)
 @given(histories=st.lists(HISTORIES, min_size=1, max_size=3), as_lines=st.booleans())
 def test_what_is_exported_is_imported_as_the_same_messages(
     histories: Sequence[Sequence[dict[str, Any]]], as_lines: bool

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.assembly.engine import build_admission_bounds
@@ -52,18 +52,16 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-@pytest.fixture(autouse=True)
-def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.pipeline.admission.admission.DISCONNECT_POLL_SECONDS", 0.001)
+def build_admission(bounds: AdmissionBounds, clock: Clock) -> Admission:
+    return Admission(bounds, clock=clock, disconnect_poll_seconds=0.001)
 
 
 @given(STEPS)
-@settings(max_examples=60, deadline=None)
 def test_every_request_is_served_refused_or_gone(steps: list[tuple[str, int, str]]) -> None:
     bounds = AdmissionBounds(max_running=3, max_running_per_tenant=2, max_waiting=4, max_wait_seconds=60)
 
     async def play() -> None:
-        admission = Admission(bounds, clock=Clock())
+        admission = build_admission(bounds, clock=Clock())
         asked: list[Asked] = []
         for what, which, tenant in steps:
             if what == "come":
@@ -96,7 +94,7 @@ def test_every_request_is_served_refused_or_gone(steps: list[tuple[str, int, str
 
 async def test_what_is_told_of_the_wait_is_what_others_wait() -> None:
     clock = Clock()
-    admission = Admission(AdmissionBounds(max_running=1, max_waiting=1, max_wait_seconds=600), clock=clock)
+    admission = build_admission(AdmissionBounds(max_running=1, max_waiting=1, max_wait_seconds=600), clock=clock)
     first, second = Asked(admission, "a"), Asked(admission, "a")
     await settle()
     clock.seconds = 7.3
@@ -114,7 +112,7 @@ async def test_what_is_told_of_the_wait_is_what_others_wait() -> None:
 
 async def test_who_has_waited_too_long_is_told_whose_bound_it_was() -> None:
     clock = Clock()
-    admission = Admission(
+    admission = build_admission(
         AdmissionBounds(max_running=2, max_running_per_tenant=1, max_waiting=9, max_wait_seconds=5), clock=clock
     )
     first, own, other, third = (Asked(admission, tenant) for tenant in "aabc")
@@ -130,7 +128,7 @@ async def test_who_has_waited_too_long_is_told_whose_bound_it_was() -> None:
 
 
 async def test_who_was_displaced_is_refused_at_once() -> None:
-    admission = Admission(AdmissionBounds(max_running=1, max_waiting=2, max_wait_seconds=60), clock=Clock())
+    admission = build_admission(AdmissionBounds(max_running=1, max_waiting=2, max_wait_seconds=60), clock=Clock())
     first, *noise = (Asked(admission, "a") for _ in range(3))
     await settle()
     quiet = Asked(admission, "b")
@@ -142,7 +140,7 @@ async def test_who_was_displaced_is_refused_at_once() -> None:
 
 
 async def test_a_turn_that_comes_for_somebody_who_has_left_goes_to_the_next() -> None:
-    admission = Admission(AdmissionBounds(max_running=1, max_waiting=9, max_wait_seconds=60), clock=Clock())
+    admission = build_admission(AdmissionBounds(max_running=1, max_waiting=9, max_wait_seconds=60), clock=Clock())
     first, left, following = (Asked(admission, "a") for _ in range(3))
     await settle()
     left.gone = True
@@ -157,7 +155,7 @@ async def test_a_turn_that_comes_for_somebody_who_has_left_goes_to_the_next() ->
 
 def test_by_default_no_tenant_takes_every_place() -> None:
     bounds = build_admission_bounds(load_settings(environ={}))
-    admission = Admission(bounds, clock=Clock())
+    admission = build_admission(bounds, clock=Clock())
     taken = sum(admission.try_acquire_slot("a") for _ in range(bounds.max_running))
     assert 0 < taken <= bounds.max_running // 2
     assert admission.try_acquire_slot("b")

@@ -203,8 +203,7 @@ async def test_a_key_that_another_process_answers_is_waited_for(monkeypatch: pyt
 async def test_waiting_for_another_process_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     store = Watched()
     store.elsewhere = [IdempotencyKeyRecord("running")] * 100
-    waits = {"compaction": {"wait_seconds": 0.1}}
-    async with world(monkeypatch, ScriptedUpstream(), store=store, **waits) as w:
+    async with world(monkeypatch, ScriptedUpstream(), store=store, compaction={"wait_seconds": 0.1}) as w:
         refused = await w.post([user("Hi")], headers=KEY)
         assert (refused.status_code, refused.json()["error"]["code"]) == (409, "idempotency_key_in_use")
         assert int(refused.headers["retry-after"]) >= 1

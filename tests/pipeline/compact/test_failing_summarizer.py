@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from app.context.count.token_counter import TokenCounter, load_tokenizer
+from app.pipeline.compact.precompaction import Precompactor
 from tests.live import Reply, ScriptedUpstream, completion
 from tests.shared_data import needs_recordings, recorded
 from tests.support.gateway import (
@@ -54,7 +55,7 @@ def bookings(count: int) -> list[dict[str, Any]]:
 def nothing_is_prepared() -> bool:
     """Whether no conversation is worked on behind its answer: a call from there would fail beside a turn's own."""
     running = (task.get_coro() for task in asyncio.all_tasks())
-    return not any(getattr(work, "__qualname__", "") == "Precompactor._run_traced" for work in running)
+    return not any(getattr(work, "__qualname__", "").startswith(f"{Precompactor.__name__}.") for work in running)
 
 
 async def views_of(upstream: ScriptedUpstream, conversation: list[dict[str, Any]], gateway: Any) -> None:

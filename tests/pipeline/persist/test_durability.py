@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -82,10 +81,8 @@ async def test_a_gateway_killed_during_an_appended_turn_frees_its_conversation_s
             await asyncio.gather(asking, return_exceptions=True)
         assert roles(tmp_path) == ["user", "assistant", "user"]
         with started(tmp_path, model, **sections) as again:
-            began = time.monotonic()
             answer = await client.post(f"{again.base_url}/chat/completions", json=question)
-            assert answer.status_code == 200, answer.text
-            assert time.monotonic() - began < 15
+            assert answer.status_code == 200, answer.text  # 409 after `wait_seconds`
     assert roles(tmp_path) == ["user", "assistant", "user", "assistant"]
 
 

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-import app.conversation.identity
 from app.context.count.token_counter import TokenCounter
+from app.conversation import identity
 from app.conversation.conversation_types import Message
 from app.pipeline.persist import turn_writer
 from app.pipeline.view.quotations import MAX_CANDIDATES
 from app.store.memory.backend import MemoryStore
+from app.store.sqlite.backend import SqliteStore
 from app.store.sqlite.threads import open_sqlite_connection
-from app.store.store_factory import create_store
 from migrations.run import prepare_database
 from tests.benchmarks import flat
 from tests.live import ScriptedUpstream
@@ -138,7 +138,7 @@ class Gauge:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, store: Meter) -> None:
         self._store = store
         self._work: Counter[str] = Counter()
-        count, canonical = TokenCounter.count_message, app.conversation.identity.canonicalize_message
+        count, canonical = TokenCounter.count_message, identity.canonicalize_message
         decode: Callable[[Message], dict[str, Any]] = Message.__dict__["body"].fget
 
         def counted(counter: TokenCounter, body: dict[str, Any]) -> int:
@@ -154,7 +154,7 @@ class Gauge:
             return decode(message)
 
         monkeypatch.setattr(TokenCounter, "count_message", counted)
-        monkeypatch.setattr("app.conversation.identity.canonicalize_message", canonicalised)
+        monkeypatch.setattr(identity, "canonicalize_message", canonicalised)
         monkeypatch.setattr(Message, "body", property(decoded))
 
     def reset(self) -> None:
@@ -265,13 +265,10 @@ async def test_sqlite_runs_as_many_statements_in_the_first_turns_as_in_the_last_
         connection.set_trace_callback(statements.append)
         return connection
 
-    monkeypatch.setattr("app.store.sqlite.backend.open_sqlite_connection", traced)
-    url = f"sqlite:///{tmp_path}/turns.db"
-    prepare_database(url, auto_migrate=True)
+    prepare_database(f"sqlite:///{tmp_path}/turns.db", auto_migrate=True)
+    store = SqliteStore(tmp_path / "turns.db", clock=lambda: datetime.now(UTC), connect=traced)
     counts = []
-    async with world(
-        monkeypatch, ScriptedUpstream(default=answering), store=create_store(url), window=500_000
-    ) as gateway:
+    async with world(monkeypatch, ScriptedUpstream(default=answering), store=store, window=500_000) as gateway:
         for turn in range(120):
             statements.clear()
             await gateway.say([user(f"Question {turn}")], conversation="c", headers={"x-context-mode": "append"})

@@ -8,6 +8,7 @@ import json
 import operator
 from collections import Counter
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from msgspec.structs import replace
 from app.context.count.token_counter import TokenCounter
 from app.context.count.tokenizers import load_tokenizer
 from app.context.view.client_versions import ClientVersions
+from app.conversation import alignment, identity
 from app.conversation.alignment import Alignment, align_after_head
 from app.conversation.canonical_form import canonicalize_message
 from app.conversation.conversation_types import ClientVersion, Conversation, LogMessage, Message
@@ -249,22 +251,20 @@ def reply(body: Body) -> Reply:
 async def test_a_turn_of_a_masking_agent_touches_what_is_new_or_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     store, touched, patched = Store(), Counter[str](), set[str]()
 
-    def count(name: str, function: Callable[..., Any], amount: Callable[..., int] = lambda *_: 1) -> None:
+    def count(module: ModuleType, function: Callable[..., Any], amount: Callable[..., int] = lambda *_: 1) -> None:
+        name = f"{module.__name__}.{function.__name__}"
+
         def counting(*arguments: Any, **options: Any) -> Any:
             touched[name] += amount(*arguments)
             return function(*arguments, **options)
 
         patched.add(name)
-        monkeypatch.setattr(name, counting)
+        monkeypatch.setattr(module, function.__name__, counting)
 
-    count("app.conversation.identity.canonicalize_message", canonicalize_message)
-    count("app.conversation.alignment.canonicalize_message", canonicalize_message)
-    count(
-        "app.pipeline.resolve.history_alignment.align_after_head",
-        align_after_head,
-        lambda _, log, history, *__: len(history),
-    )
-    count("app.pipeline.resolve.history_alignment.ClientVersion", ClientVersion)
+    count(identity, canonicalize_message)
+    count(alignment, canonicalize_message)
+    count(history_alignment, align_after_head, lambda _, log, history, *__: len(history))
+    count(history_alignment, ClientVersion)
     counts: list[Counter[str]] = []
     async with world(monkeypatch, ScriptedUpstream(default=reply), store=store, window=1_000_000) as place:
         messages = [system("You look at things."), user("Look at all of them.")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,7 +15,7 @@ from app.conversation.conversation_types import Conversation
 from app.errors import StoreUnavailable
 from app.store.contract import LogAppend
 from app.store.memory.backend import MemoryStore
-from tests.live import DROP, Reply, ScriptedUpstream, chunk, completion, stream
+from tests.live import DROP, TEST_DEPENDENCIES, Reply, ScriptedUpstream, chunk, completion, stream
 from tests.support.gateway import World, assistant, until, user, world
 
 FAILURE = {"error": {"message": "broken", "type": "server_error", "param": None, "code": None}}
@@ -332,8 +333,7 @@ async def test_a_retry_of_a_second_yes_that_failed_does_not_get_the_answer_of_th
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The second one is refused before it is stored: its conversation is busy for too long."""
-    waits = {"compaction": {"wait_seconds": 0.1}}
-    async with world(monkeypatch, ScriptedUpstream(), **waits) as gateway:
+    async with world(monkeypatch, ScriptedUpstream(), compaction={"wait_seconds": 0.1}) as gateway:
         ours = (await gateway.say([user("Shall we?")], conversation="c"))["conversation_id"]
         gateway.upstream.replies = [completion("First."), completion("Second.")]
         assert said(await gateway.say([user("yes")], conversation="c")) == "First."
@@ -505,9 +505,13 @@ async def test_the_time_of_day_may_be_set_forward_while_an_answer_is_written(
 ) -> None:
     """As after a machine was paused: its steady clock stood still meanwhile."""
     ahead = timedelta()
-    monkeypatch.setattr("app.assembly.engine.utc_now", lambda: datetime.now(UTC) + ahead)
-    store = Unconfirming(clock=lambda: datetime.now(UTC) + ahead)
-    async with world(monkeypatch, ScriptedUpstream(completion("Once."), completion("Twice.")), store=store) as gateway:
+
+    def now() -> datetime:
+        return datetime.now(UTC) + ahead
+
+    store, dependencies = Unconfirming(clock=now), dataclasses.replace(TEST_DEPENDENCIES, now=now)
+    upstream = ScriptedUpstream(completion("Once."), completion("Twice."))
+    async with world(monkeypatch, upstream, store=store, dependencies=dependencies) as gateway:
         store.loses_next_answer = True
         first = {name: value for name, value in headers.items() if name not in RETRY}
         assert (await gateway.post([user("Hi")], conversation="c", headers=first)).status_code == 503

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from app.pipeline.resolve.resolved_request import UNANSWERED_MESSAGES
-from app.pipeline.respond.stream_frames import splice_fields
+from app.pipeline.respond.stream_relay import StreamRelay
 from tests.live import DONE, DROP, Reply, ScriptedUpstream, chunk
 from tests.support.gateway import World, user, world
 from tests.support.raw_http import chunks, long_talk, summarizing, text_of
@@ -188,7 +188,7 @@ async def test_an_error_chunk_at_the_start_is_told_in_the_stream(monkeypatch: py
 async def test_a_fault_of_our_own_in_a_stream_is_told_without_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     upstream = ScriptedUpstream(Reply(pieces=[BEGUN[0], 0.05, *BEGUN[1:], chunk({}, "stop"), DONE]))
     async with world(monkeypatch, upstream) as w:
-        answer = await broken(monkeypatch, w, good_chunks=2)
+        answer = await broken(monkeypatch, w, "feed")
     events = chunks(answer)
     assert check_failed(events)["code"] == "internal_error"
     assert "secret" not in answer.text
@@ -197,20 +197,16 @@ async def test_a_fault_of_our_own_in_a_stream_is_told_without_its_trace(monkeypa
 
 async def test_a_fault_of_our_own_before_a_stream_began_is_an_ordinary_error(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world(monkeypatch, ScriptedUpstream()) as w:
-        answer = await broken(monkeypatch, w, good_chunks=0)
+        answer = await broken(monkeypatch, w, "relay_first_events")
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
     assert "secret" not in answer.text
 
 
-async def broken(monkeypatch: pytest.MonkeyPatch, w: World, *, good_chunks: int) -> httpx.Response:
-    left = iter(range(good_chunks))
+async def broken(monkeypatch: pytest.MonkeyPatch, w: World, place: str) -> httpx.Response:
+    def fault(*_: object) -> bytes:
+        raise ZeroDivisionError("secret")
 
-    def fault(data: bytes, fields: bytes) -> bytes:
-        if next(left, None) is None:
-            raise ZeroDivisionError("secret")
-        return splice_fields(data, fields)
-
-    monkeypatch.setattr("app.pipeline.respond.stream_relay.splice_fields", fault)
+    monkeypatch.setattr(StreamRelay, place, fault)
     return await w.post([user("x")], stream=True)
 
 

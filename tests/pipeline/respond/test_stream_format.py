@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from typing import Any
 
 import pytest
 
-from tests.live import DONE, Reply, ScriptedUpstream, chunk, completion, stream, usage_chunk
+from tests.live import DONE, TEST_DEPENDENCIES, Reply, ScriptedUpstream, chunk, completion, stream, usage_chunk
 from tests.support.gateway import user, world
 from tests.support.raw_http import SUMMARY, chunks, frames, long_talk, summarizing, text_of, until, without_ours
 
@@ -223,10 +224,10 @@ async def test_a_compaction_can_go_untold(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 async def test_while_a_compaction_lasts_empty_chunks_keep_the_reader_awake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.pipeline.pipeline.HEARTBEAT_SECONDS", 0.03)
     slow = completion(SUMMARY)
     slow.gate = asyncio.Event()
-    async with world(monkeypatch, summarizing(summary=slow)) as w:
+    quick_heartbeat = dataclasses.replace(TEST_DEPENDENCIES, heartbeat_seconds=0.03)
+    async with world(monkeypatch, summarizing(summary=slow), dependencies=quick_heartbeat) as w:
         request = {"model": "m", "stream": True, "messages": long_talk()}
         async with w.client.stream("POST", f"{w.base_url}/chat/completions", json=request) as answer:
             lines = (line async for line in answer.aiter_lines() if line)

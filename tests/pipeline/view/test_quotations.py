@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -51,7 +51,6 @@ def answered(world: World) -> Plan:
 
 
 @given(said=st.lists(TURNS, min_size=4, max_size=25), window=st.sampled_from([1_500, 2_000, 4_096]))
-@settings(max_examples=60, deadline=None)
 def test_a_view_with_quotations_is_counted_and_begins_with_the_view_before(
     said: list[tuple[str, int]], window: int
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
 from pathlib import Path
 
 import asyncpg
@@ -32,11 +31,10 @@ async def test_after_a_restart_the_next_call_works_again(store: PostgresStore, d
     conversation, log = await begin(store, fresh_tenant(), CHAT)
     await asyncio.gather(*(store.check() for _ in range(8)))
     await asyncio.to_thread(databases.server.stop)
-    started = time.monotonic()
     for _ in range(3):
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailable) as refused:
             await go_on(store, conversation, log, ["user anybody?"])
-    assert time.monotonic() - started < 2
+        assert not isinstance(refused.value.__cause__, TimeoutError), "it was waited for"
     await asyncio.to_thread(databases.server.start)
     conversation, _ = await go_on(store, conversation, log, ["user back"])
     assert bodies(await store.read_log(conversation, 0, 9)) == ["hi", "hello", "back"]
@@ -64,10 +62,9 @@ async def test_connections_that_were_cut_are_replaced(store: PostgresStore, post
 @pytest.mark.parametrize("url", ["postgresql+asyncpg://u:secret@127.0.0.1:1/x", "postgresql:///x?host=/nowhere/at/all"])
 async def test_an_unreachable_server_is_a_quick_clear_error(url: str, clock: Clock) -> None:
     store = create_store(url, clock=clock)
-    started = time.monotonic()
     with pytest.raises(StoreUnavailable) as refused:
         await store.open()
-    assert time.monotonic() - started < 2
+    assert not isinstance(refused.value.__cause__, TimeoutError), "it was waited for"
     assert "secret" not in str(refused.value)
     assert refused.value.__cause__ is not None
     await store.close()

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from app.conversation.conversation_types import LogMessage, Message
 from app.store.contract import Store
-from app.store.sqlite import erased_remains
+from app.store.sqlite.backend import SqliteStore
 from app.store.store_factory import create_store
 from tests.store.example_logs import Clock, begin, branch_off, chunk_over, fresh_tenant, go_on, lease_on
 
@@ -89,32 +89,36 @@ def leave_copies(path: Path, texts: Sequence[str]) -> None:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
-async def test_what_others_said_too_is_no_remains(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(*_: object) -> None:
-        raise AssertionError("written anew for nothing")
+def count_rewrites(path: Path) -> int:
+    """Grows each time that SQLite writes the whole file anew."""
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        return int(connection.execute("PRAGMA schema_version").fetchone()[0])
 
-    monkeypatch.setattr("app.store.sqlite.backend.vacuum_file", refused)
-    tenant = fresh_tenant()
+
+async def test_what_others_said_too_is_no_remains(store: Store, tmp_path: Path) -> None:
+    tenant, rewrites = fresh_tenant(), count_rewrites(tmp_path / "store.db")
     first, log = await begin(store, tenant, ["user we all say this", "assistant sesame"])
     second, _ = await begin(store, tenant, ["user we all say this", "assistant hello"])
     await store.redact_messages(first, [overwritten(log[0])])
     await store.erase_conversation(tenant=tenant, conversation_id=first.id)
     assert left_of(tmp_path, ["sesame"]) == []
+    assert count_rewrites(tmp_path / "store.db") == rewrites
+    await store.scrub_deleted_data()
+    assert count_rewrites(tmp_path / "store.db") > rewrites
     assert await store.find_conversation(tenant=tenant, conversation_id=second.id) is not None
 
 
-async def test_a_large_file_is_left_to_whoever_scrubs_it(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("app.store.sqlite.backend.REDACTION_SCAN_BYTES", 1)
-    monkeypatch.setattr(erased_remains, "_find_pieces_in_file", None)
+async def test_a_large_file_is_left_to_whoever_scrubs_it(sqlite_file: Path, tmp_path: Path, clock: Clock) -> None:
+    store = SqliteStore(sqlite_file, clock=clock, redaction_scan_bytes=1)
+    await store.open()
     conversation, log = await begin(store, fresh_tenant(), ["user sesame", "assistant hello"])
+    leave_copies(sqlite_file, [log[0].message.raw.decode()])
     await store.redact_messages(conversation, [overwritten(log[0])])
+    assert left_of(tmp_path, ["sesame"]) == ["sesame"]
     await go_on(store, conversation, log, ["user more"])
     await store.scrub_deleted_data()
     assert left_of(tmp_path, ["sesame"]) == []
+    await store.close()
 
 
 COUNT = """

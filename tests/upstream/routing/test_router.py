@@ -330,19 +330,28 @@ class TestBreaker:
 
         assert (await bench.open()).reply.status == 200
 
-    async def test_names_that_clients_make_up_do_not_pile_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("app.upstream.routing.router.MOST_BREAKERS", 2)
+    async def test_names_that_clients_make_up_do_not_pile_up(self) -> None:
         routes = {f"m{number}": ModelRoute((ConfiguredDeployment("a", f"m{number}"),)) for number in range(4)}
         time = Time()
-        router = Router(routes, by_name(ScriptedProvider("a")), sleep=time.sleep, clock=time.clock, random=lambda: 0.0)
+        router = Router(
+            routes,
+            by_name(ScriptedProvider("a", *[UNREACHABLE] * len(routes))),
+            RetryPolicy(attempts=1, breaker_failures=1),
+            sleep=time.sleep,
+            clock=time.clock,
+            random=lambda: 0.0,
+            max_breakers=2,
+        )
 
         async def body_for(deployment: ModelDeployment) -> bytes:
             return b""
 
         for name in routes:
-            await router.send(router.resolve(name), body_for, path="/p", client_key=None, headers={})
+            with pytest.raises(UpstreamUnavailable):
+                await router.send(router.resolve(name), body_for, path="/p", client_key=None, headers={})
 
-        assert sorted(router._breakers) == ["a/m2", "a/m3"]
+        is_available = {name: router.is_deployment_available(router.resolve(name).deployments[0]) for name in routes}
+        assert is_available == {"m0": True, "m1": True, "m2": False, "m3": False}
 
 
 def test_a_date_to_retry_after_is_taken_against_the_answers_own_clock() -> None:
