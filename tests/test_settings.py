@@ -560,9 +560,7 @@ def test_any_values_are_either_taken_or_refused_with_faults(tree: dict[str, obje
 def test_each_setting_takes_or_refuses_each_value(value: object) -> None:
     """An error that pydantic reports below a value, such as a missing element of a list, ends the search for faults."""
     for path in list_setting_paths():
-        arguments: dict[SettingPath, object] = {
-            tuple("x" if key.startswith("<") else key for key in path): copy.deepcopy(value)
-        }
+        place: SettingPath = tuple("x" if key.startswith("<") else key for key in path)
         try:
             load_settings(environ={}, arguments={place: copy.deepcopy(value)})
         except ConfigurationError as error:

@@ -1,4 +1,4 @@
-"""Builds the engine of a process: each part once, passed as an argument to the parts that use it."""
+"""The engine of a process: each part is built once and is an argument of the parts that use it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import random
 import secrets
 import time
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -29,8 +28,6 @@ from app.conversation.identity import PrefixCache
 from app.conversations.erase.retention_sweeper import RetentionSweeper
 from app.observability.metric_families import BACKGROUND_TASKS
 from app.observability.metrics import NO_METRICS, Metrics
-from app.observability.overview import MetricsOverview
-from app.observability.tracing import Tracing
 from app.pipeline.admission.admission import Admission, AdmissionBounds
 from app.pipeline.admission.answer_replay import StoredAnswers
 from app.pipeline.admission.idempotency_keys import IdempotencyKeys
@@ -50,7 +47,6 @@ from app.pipeline.resolve.conversation_resolver import ConversationResolver
 from app.pipeline.resolve.history_alignment import HistoryAligner
 from app.pipeline.resolve.model_context import ModelContexts
 from app.pipeline.respond.response_delivery import ResponseDelivery
-from app.pipeline.token_counting import MessageCounter
 from app.pipeline.view.message_search import MessageSearch
 from app.pipeline.view.pins import PinUpdater
 from app.pipeline.view.quotations import QuotationBuilder
@@ -61,8 +57,6 @@ from app.store.encryption.cipher import Cipher
 from app.store.encryption.encrypted_store import EncryptedStore
 from app.store.leases import LeaseKeeper
 from app.store.measured_store import measure_store
-from app.upstream.provider_contract import UpstreamProvider
-from app.upstream.routing.context_windows import ContextWindows
 from app.upstream.routing.router import Router
 
 SHUTDOWN_TIMEOUT_SECONDS: Final = 5.0
@@ -71,35 +65,33 @@ _id_generator: Final = random.Random(secrets.randbits(256))  # noqa: S311 - see 
 """For ids, which must not collide, but may be guessed: an id is of no use to another tenant."""
 
 
-@dataclass(frozen=True, slots=True)
 class GatewayEngine:
-    """The parts of a process that endpoints are built from."""
+    """The parts of one process that endpoints are built from. Each part is built once, when it is used first, so that
+    no order of building needs to be kept. Nothing is connected before `open`.
 
-    dependencies: Dependencies
-    store: Store
-    leases: LeaseKeeper
-    background_tasks: BackgroundTasks
-    message_counter: MessageCounter
-    providers: Mapping[str, UpstreamProvider]
-    router: Router
-    context_windows: ContextWindows
-    calibration_slopes: CalibrationSlopes
-    view_builder: ViewBuilder
-    message_search: MessageSearch
-    pin_updater: PinUpdater
-    model_contexts: ModelContexts
-    answer_anchors: AnswerAnchors
-    compactor: Compactor
-    turn_compactor: TurnCompactor
-    precompactor: Precompactor
-    retention: RetentionSweeper
-    pipeline: Pipeline
-    admission: Admission
-    request_coalescing: RequestCoalescer
-    authenticator: Authenticator
-    tracing: Tracing
-    metrics: Metrics
-    overview: MetricsOverview
+    Args:
+        metrics_folder: the folder in which several processes count together; None: this process serves alone.
+    """
+
+    def __init__(
+        self, settings: Settings, metrics_folder: Path | None = None, dependencies: Dependencies = DEFAULT_DEPENDENCIES
+    ) -> None:
+        self._settings = settings
+        self.dependencies = dependencies
+        self.metrics = build_metrics(settings, metrics_folder)
+        self.tracing = build_tracing(settings)
+        self.overview = build_overview(settings, self.metrics)
+        self.background_tasks = BackgroundTasks()
+        self.metrics.watch_gauge(BACKGROUND_TASKS, lambda: self.background_tasks.running_count)
+        self.store = build_store(settings, self.metrics, dependencies)
+        self.providers = build_providers(settings)
+        self.context_windows = build_context_windows(settings)
+        self.message_counter = dependencies.create_message_counter(load_token_counter)
+        self.message_search = MessageSearch(self.store)
+        self.calibration_slopes = CalibrationSlopes()
+        self.answer_anchors = AnswerAnchors(self.store, self.background_tasks)
+        self.admission = Admission(build_admission_bounds(settings), clock=time.monotonic, metrics=self.metrics)
+        self._prefix_memory: PrefixCache[RememberedPrefix] = PrefixCache()
 
     async def open(self) -> None:
         """Connects to the store, reads what earlier processes stored there, and starts the background work.
@@ -141,163 +133,212 @@ class GatewayEngine:
         await self.tracing.aclose()
         self.metrics.close()
 
+    @cached_property
+    def leases(self) -> LeaseKeeper:
+        return LeaseKeeper(
+            self.store,
+            holder=uuid.uuid4().hex,
+            lease_seconds=self._settings.compaction.lease_seconds,
+            metrics=self.metrics,
+        )
 
-def build_engine(
-    settings: Settings, metrics_folder: Path | None = None, dependencies: Dependencies = DEFAULT_DEPENDENCIES
-) -> GatewayEngine:
-    """Builds all parts of one process. Nothing is connected before `GatewayEngine.open`.
+    @cached_property
+    def router(self) -> Router:
+        return self._build_router("answer")
 
-    Args:
-        metrics_folder: the folder in which several processes count together; None: this process serves alone.
-    """
-    metrics = build_metrics(settings, metrics_folder)
-    store, tasks = build_store(settings, metrics, dependencies), BackgroundTasks()
-    message_counter = dependencies.create_message_counter(load_token_counter)
-    metrics.watch_gauge(BACKGROUND_TASKS, lambda: tasks.running_count)
-    leases = LeaseKeeper(
-        store, holder=uuid.uuid4().hex, lease_seconds=settings.compaction.lease_seconds, metrics=metrics
-    )
-    providers, routes, windows = (
-        build_providers(settings),
-        build_deployment_routes(settings),
-        build_context_windows(settings),
-    )
-    # Two routers, so that failed summarizer calls do not open the circuit breaker for answers.
-    router, summary_router = (
-        build_router(settings, routes, providers, metrics, purpose) for purpose in ("answer", "summary")
-    )
-    view_builder, message_search = ViewBuilder(store=store, message_counter=message_counter), MessageSearch(store)
-    pin_updater = PinUpdater(store=store, message_counter=message_counter)
-    calibration_slopes = CalibrationSlopes()
-    compactor = Compactor(
-        store=store,
-        leases=leases,
-        summary_generator=SummaryGenerator(
-            router=summary_router, windows=windows, counter_for=load_token_counter, metrics=metrics
-        ),
-        counter_for=load_token_counter,
-        metrics=metrics,
-    )
-    prefix_memory: PrefixCache[RememberedPrefix] = PrefixCache()
-    answer_anchors = AnswerAnchors(store, tasks)
-    history_aligner = HistoryAligner(store, message_counter)
-    stored_answers = StoredAnswers(store, now=dependencies.now)
-    conversation_resolver = ConversationResolver(
-        store=store,
-        stored_answers=stored_answers,
-        leases=leases,
-        message_counter=message_counter,
-        prefix_memory=prefix_memory,
-        history_aligner=history_aligner,
-        answer_anchors=answer_anchors,
-        random_bytes=random_bytes,
-        lease_wait_seconds=settings.compaction.wait_seconds,
-        serves_degraded=settings.degraded_mode == "serve",
-    )
-    turn_compactor = TurnCompactor(
-        view_builder=view_builder,
-        compactor=compactor,
-        resolver=conversation_resolver,
-        tasks=tasks,
-        wait_seconds=settings.compaction.wait_seconds,
-    )
-    precompactor = Precompactor(
-        view_builder=view_builder,
-        turn_compactor=turn_compactor,
-        compactor=compactor,
-        message_search=message_search,
-        tasks=tasks,
-    )
-    upstream_caller = UpstreamCaller(
-        router=router,
-        windows=windows,
-        view_builder=view_builder,
-        store=store,
-        tasks=tasks,
-        calibration_slopes=calibration_slopes,
-    )
-    search_tool_loop = SearchToolLoop(
-        upstream_caller=upstream_caller,
-        view_builder=view_builder,
-        message_finder=message_search,
-        message_counter=message_counter,
-    )
-    turn_writer = TurnWriter(
-        store=store,
-        leases=leases,
-        message_counter=message_counter,
-        prefix_memory=prefix_memory,
-        history_aligner=history_aligner,
-        anchors=answer_anchors,
-        random_bytes=random_bytes,
-        tasks=tasks,
-    )
-    model_contexts = ModelContexts(
-        router=router,
-        windows=windows,
-        policies={name: build_policy(settings, name) for name in settings.policies},
-        default_policy=settings.default_policy,
-        model_policies={name: model.policy for name, model in settings.models.items() if model.policy},
-        calibration_slopes=calibration_slopes,
-        message_counter=message_counter,
-    )
-    pipeline = Pipeline(
-        conversation_resolver=conversation_resolver,
-        view_builder=view_builder,
-        turn_compactor=turn_compactor,
-        turn_writer=turn_writer,
-        response_delivery=ResponseDelivery(
-            turn_writer=turn_writer,
-            upstream_caller=upstream_caller,
-            search_tool_loop=search_tool_loop,
-            precompactor=precompactor,
-            completion_writer=CompletionWriter(store, clock=dependencies.now),
-            tasks=tasks,
-            metrics=metrics,
-        ),
-        search_tool_loop=search_tool_loop,
-        quotation_builder=QuotationBuilder(
-            view_builder=view_builder, message_search=message_search, message_counter=message_counter, tasks=tasks
-        ),
-        pin_updater=pin_updater,
-        model_contexts=model_contexts,
-        tasks=tasks,
-        clock_and_ids=ClockAndIds(
-            unix_seconds=time.time,
-            new_completion_id=_generate_completion_id,
-            heartbeat_seconds=dependencies.heartbeat_seconds,
-        ),
-    )
-    admission = Admission(build_admission_bounds(settings), clock=time.monotonic, metrics=metrics)
-    return GatewayEngine(
-        dependencies=dependencies,
-        store=store,
-        leases=leases,
-        background_tasks=tasks,
-        message_counter=message_counter,
-        providers=providers,
-        router=router,
-        context_windows=windows,
-        calibration_slopes=calibration_slopes,
-        view_builder=view_builder,
-        message_search=message_search,
-        pin_updater=pin_updater,
-        model_contexts=model_contexts,
-        answer_anchors=answer_anchors,
-        compactor=compactor,
-        turn_compactor=turn_compactor,
-        precompactor=precompactor,
-        retention=build_retention_sweeper(settings, store, leases, dependencies),
-        pipeline=pipeline,
-        admission=admission,
-        request_coalescing=_build_request_coalescing(
-            settings, dependencies, store, stored_answers, pipeline, tasks, admission
-        ),
-        authenticator=_build_authenticator(settings, store, dependencies),
-        tracing=build_tracing(settings),
-        metrics=metrics,
-        overview=build_overview(settings, metrics),
-    )
+    def _build_router(self, purpose: str) -> Router:
+        # One router for each purpose, so that failed summarizer calls do not open the circuit breaker for answers.
+        return build_router(
+            self._settings, build_deployment_routes(self._settings), self.providers, self.metrics, purpose
+        )
+
+    @cached_property
+    def view_builder(self) -> ViewBuilder:
+        return ViewBuilder(store=self.store, message_counter=self.message_counter)
+
+    @cached_property
+    def pin_updater(self) -> PinUpdater:
+        return PinUpdater(store=self.store, message_counter=self.message_counter)
+
+    @cached_property
+    def compactor(self) -> Compactor:
+        return Compactor(
+            store=self.store,
+            leases=self.leases,
+            summary_generator=SummaryGenerator(
+                router=self._build_router("summary"),
+                windows=self.context_windows,
+                counter_for=load_token_counter,
+                metrics=self.metrics,
+            ),
+            counter_for=load_token_counter,
+            metrics=self.metrics,
+        )
+
+    @cached_property
+    def _history_aligner(self) -> HistoryAligner:
+        return HistoryAligner(self.store, self.message_counter)
+
+    @cached_property
+    def _stored_answers(self) -> StoredAnswers:
+        return StoredAnswers(self.store, now=self.dependencies.now)
+
+    @cached_property
+    def _conversation_resolver(self) -> ConversationResolver:
+        return ConversationResolver(
+            store=self.store,
+            stored_answers=self._stored_answers,
+            leases=self.leases,
+            message_counter=self.message_counter,
+            prefix_memory=self._prefix_memory,
+            history_aligner=self._history_aligner,
+            answer_anchors=self.answer_anchors,
+            random_bytes=random_bytes,
+            lease_wait_seconds=self._settings.compaction.wait_seconds,
+            serves_degraded=self._settings.degraded_mode == "serve",
+        )
+
+    @cached_property
+    def turn_compactor(self) -> TurnCompactor:
+        return TurnCompactor(
+            view_builder=self.view_builder,
+            compactor=self.compactor,
+            resolver=self._conversation_resolver,
+            tasks=self.background_tasks,
+            wait_seconds=self._settings.compaction.wait_seconds,
+        )
+
+    @cached_property
+    def precompactor(self) -> Precompactor:
+        return Precompactor(
+            view_builder=self.view_builder,
+            turn_compactor=self.turn_compactor,
+            compactor=self.compactor,
+            message_search=self.message_search,
+            tasks=self.background_tasks,
+        )
+
+    @cached_property
+    def _upstream_caller(self) -> UpstreamCaller:
+        return UpstreamCaller(
+            router=self.router,
+            windows=self.context_windows,
+            view_builder=self.view_builder,
+            store=self.store,
+            tasks=self.background_tasks,
+            calibration_slopes=self.calibration_slopes,
+        )
+
+    @cached_property
+    def _search_tool_loop(self) -> SearchToolLoop:
+        return SearchToolLoop(
+            upstream_caller=self._upstream_caller,
+            view_builder=self.view_builder,
+            message_finder=self.message_search,
+            message_counter=self.message_counter,
+        )
+
+    @cached_property
+    def _turn_writer(self) -> TurnWriter:
+        return TurnWriter(
+            store=self.store,
+            leases=self.leases,
+            message_counter=self.message_counter,
+            prefix_memory=self._prefix_memory,
+            history_aligner=self._history_aligner,
+            anchors=self.answer_anchors,
+            random_bytes=random_bytes,
+            tasks=self.background_tasks,
+        )
+
+    @cached_property
+    def model_contexts(self) -> ModelContexts:
+        settings = self._settings
+        return ModelContexts(
+            router=self.router,
+            windows=self.context_windows,
+            policies={name: build_policy(settings, name) for name in settings.policies},
+            default_policy=settings.default_policy,
+            model_policies={name: model.policy for name, model in settings.models.items() if model.policy},
+            calibration_slopes=self.calibration_slopes,
+            message_counter=self.message_counter,
+        )
+
+    @cached_property
+    def _response_delivery(self) -> ResponseDelivery:
+        return ResponseDelivery(
+            turn_writer=self._turn_writer,
+            upstream_caller=self._upstream_caller,
+            search_tool_loop=self._search_tool_loop,
+            precompactor=self.precompactor,
+            completion_writer=CompletionWriter(self.store, clock=self.dependencies.now),
+            tasks=self.background_tasks,
+            metrics=self.metrics,
+        )
+
+    @cached_property
+    def pipeline(self) -> Pipeline:
+        return Pipeline(
+            conversation_resolver=self._conversation_resolver,
+            view_builder=self.view_builder,
+            turn_compactor=self.turn_compactor,
+            turn_writer=self._turn_writer,
+            response_delivery=self._response_delivery,
+            search_tool_loop=self._search_tool_loop,
+            quotation_builder=QuotationBuilder(
+                view_builder=self.view_builder,
+                message_search=self.message_search,
+                message_counter=self.message_counter,
+                tasks=self.background_tasks,
+            ),
+            pin_updater=self.pin_updater,
+            model_contexts=self.model_contexts,
+            tasks=self.background_tasks,
+            clock_and_ids=ClockAndIds(
+                unix_seconds=time.time,
+                new_completion_id=_generate_completion_id,
+                heartbeat_seconds=self.dependencies.heartbeat_seconds,
+            ),
+        )
+
+    @cached_property
+    def request_coalescing(self) -> RequestCoalescer:
+        idempotency_keys = IdempotencyKeys(
+            store=self.store,
+            tasks=self.background_tasks,
+            new_holder=lambda: random_bytes(16).hex(),
+            wait_seconds=self._settings.compaction.wait_seconds,
+            clock=time.monotonic,
+            sleep=asyncio.sleep,
+            random=random.random,
+        )
+        return RequestCoalescer(
+            pipeline=self.pipeline,
+            stored_answers=self._stored_answers,
+            idempotency_keys=idempotency_keys,
+            tasks=self.background_tasks,
+            clock=time.monotonic,
+            now=self.dependencies.now,
+            admission=self.admission,
+        )
+
+    @cached_property
+    def authenticator(self) -> Authenticator:
+        section = self._settings.auth
+        rules = AuthRules(
+            mode=section.mode,
+            pepper=section.pepper.get_secret_value() if section.pepper else None,
+            cache_seconds=section.cache_seconds,
+            end_user_header=section.end_user_header.lower() if section.end_users else None,
+            allowed_hosts=section.allowed_hosts,
+        )
+        return Authenticator(
+            self.store, rules, now=self.dependencies.now, seconds=time.monotonic, random_bytes=secrets.token_bytes
+        )
+
+    @cached_property
+    def retention(self) -> RetentionSweeper:
+        return build_retention_sweeper(self._settings, self.store, self.leases, self.dependencies)
 
 
 def build_store(
@@ -341,47 +382,6 @@ def build_admission_bounds(settings: Settings) -> AdmissionBounds:
         max_waiting=section.max_waiting,
         max_wait_seconds=section.max_wait_seconds,
     )
-
-
-def _build_request_coalescing(
-    settings: Settings,
-    dependencies: Dependencies,
-    store: Store,
-    stored_answers: StoredAnswers,
-    pipeline: Pipeline,
-    tasks: BackgroundTasks,
-    admission: Admission,
-) -> RequestCoalescer:
-    idempotency_keys = IdempotencyKeys(
-        store=store,
-        tasks=tasks,
-        new_holder=lambda: random_bytes(16).hex(),
-        wait_seconds=settings.compaction.wait_seconds,
-        clock=time.monotonic,
-        sleep=asyncio.sleep,
-        random=random.random,
-    )
-    return RequestCoalescer(
-        pipeline=pipeline,
-        stored_answers=stored_answers,
-        idempotency_keys=idempotency_keys,
-        tasks=tasks,
-        clock=time.monotonic,
-        now=dependencies.now,
-        admission=admission,
-    )
-
-
-def _build_authenticator(settings: Settings, store: Store, dependencies: Dependencies) -> Authenticator:
-    section = settings.auth
-    rules = AuthRules(
-        mode=section.mode,
-        pepper=section.pepper.get_secret_value() if section.pepper else None,
-        cache_seconds=section.cache_seconds,
-        end_user_header=section.end_user_header.lower() if section.end_users else None,
-        allowed_hosts=section.allowed_hosts,
-    )
-    return Authenticator(store, rules, now=dependencies.now, seconds=time.monotonic, random_bytes=secrets.token_bytes)
 
 
 def random_bytes(count: int) -> bytes:

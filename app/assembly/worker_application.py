@@ -19,7 +19,7 @@ from app.api.edge.connections import ClientConnections
 from app.api.edge.header_checks import HeaderChecks, HostRules
 from app.api.edge.request_telemetry import RequestTelemetry
 from app.assembly.dependencies import DEFAULT_DEPENDENCIES, Dependencies
-from app.assembly.engine import GatewayEngine, build_engine, random_bytes
+from app.assembly.engine import GatewayEngine, random_bytes
 from app.assembly.providers_and_routes import warm_up_tokenizers
 from app.assembly.telemetry import VERSION
 from app.observability.log import flush_log
@@ -45,7 +45,7 @@ def build_worker_application(
         connections: the client connections of the server, for metrics and the readiness probe; None: another server
             than `app.server` runs the application.
     """
-    engine = build_engine(settings, metrics_folder, dependencies)
+    engine = GatewayEngine(settings, metrics_folder, dependencies)
     if connections is not None:
         connections.register_metrics(engine.metrics)
     chat_endpoint = ChatCompletionsEndpoint(

@@ -313,8 +313,8 @@ async def test_the_error_says_that_the_proxy_refused() -> None:
 
 async def test_aiohttp_is_loaded_for_proxies_only() -> None:
     script = (
-        "import sys; from app.upstream.protocols import openai; "
-        "openai.OpenAIProvider('p', 'http://h'); print(*sys.modules)"
+        "import sys; from app.upstream.protocols import openai_provider; "
+        "openai_provider.OpenAIProvider('p', 'http://h'); print(*sys.modules)"
     )
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE)
     told, _ = await process.communicate()
