@@ -134,12 +134,12 @@ def test_a_question_is_no_answer(config: Path, conversation_id: str, capsys: pyt
 
 @pytest.mark.parametrize("policy", ["additive", "checkpoint", "fade", "prune", "window"])
 async def test_a_view_is_replayed_from_what_is_stored_byte_for_byte(
-    policy: str, monkeypatch: pytest.MonkeyPatch
+    policy: str,
 ) -> None:
     """The client appends, so every byte that was sent is one that is stored."""
     upstream = ScriptedUpstream(default=answering)
     changed = {"recall": "quote", "clear_tool_results": {"trigger_tokens": 1_000}}
-    async with world(monkeypatch, upstream, window=4096, policy=policy, policies={policy: changed}) as gateway:
+    async with world(upstream, window=4096, policy=policy, policies={policy: changed}) as gateway:
         for number in range(60):
             text = f"Parcel {number} for Maria weighs {number * 3} kg. " + "It went on and on. " * 20
             told = [user(text if number % 9 else "What does the parcel for Maria weigh, number 3?")]

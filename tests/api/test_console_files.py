@@ -195,13 +195,13 @@ async def test_a_session_says_what_a_page_must_know() -> None:
         }
 
 
-async def test_a_session_knows_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_session_knows_its_key() -> None:
     sections: dict[str, Any] = {
         "auth": {"mode": "keys", "cache_seconds": 0, "end_users": True},
         "policy": "fade",
         "encryption": {"keys": {"k1": "00" * 32}, "active": "k1"},
     }
-    async with locked(monkeypatch, **sections) as keys:
+    async with locked(**sections) as keys:
         root = keys.gateway.base_url.removesuffix("/v1")
 
         async def session(secret: str | None) -> httpx.Response:

@@ -84,19 +84,17 @@ def filled(api: Any, operation: Any, value: bytes) -> list[bytes]:
 
 @pytest.mark.parametrize("name", READ)
 @pytest.mark.parametrize("value", [b'{"a":1e400}', b'{"a":%b}' % DEEP], ids=["number", "depth"])
-async def test_a_field_that_cannot_be_read_is_named(monkeypatch: pytest.MonkeyPatch, name: str, value: bytes) -> None:
+async def test_a_field_that_cannot_be_read_is_named(name: str, value: bytes) -> None:
     more = b',"stream":true'
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+    async with world(ScriptedUpstream()) as w:
         # With the id in a header nobody looks for one in `metadata`, which is changed all the same.
         answer = await raw(w, chat(name, value, more), headers={"x-conversation-id": "named"})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, name)
     assert w.upstream.bodies == []
 
 
-async def test_numbers_in_fields_that_nobody_reads_reach_the_provider_as_they_came(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_numbers_in_fields_that_nobody_reads_reach_the_provider_as_they_came() -> None:
+    async with world(ScriptedUpstream()) as w:
         bodies = [chat(name, value) for name in PASSED_ON for value in (b"1e400", HUGE, b'{"a":-1e400}')]
         statuses = {(await raw(w, body)).status_code for body in bodies}
         sent = [bytes(body) for body in w.upstream.bodies]

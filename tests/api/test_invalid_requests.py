@@ -141,8 +141,8 @@ async def check_refused(w: World, answer: Any, param: str | None) -> None:
     assert (w.conversations(), w.rows()) == ([], 0)
 
 
-async def test_a_body_that_cannot_be_used_is_refused_and_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_a_body_that_cannot_be_used_is_refused_and_leaves_no_trace() -> None:
+    async with world(ScriptedUpstream()) as w:
         for name, (body, param) in BODIES.items():
             try:
                 await check_refused(w, await raw(w, body), param)
@@ -150,19 +150,17 @@ async def test_a_body_that_cannot_be_used_is_refused_and_leaves_no_trace(monkeyp
                 raise AssertionError(name) from error
 
 
-async def test_a_body_that_cannot_be_used_is_refused_in_a_stream_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_a_body_that_cannot_be_used_is_refused_in_a_stream_too() -> None:
+    async with world(ScriptedUpstream()) as w:
         for name in ("unknown role", "tool result without a call", "context policy unknown"):
             body, param = BODIES[name]
             await check_refused(w, await raw(w, b'{"stream":true,' + body[1:]), param)
 
 
 @pytest.mark.parametrize("name", HEADERS)
-async def test_a_header_that_cannot_be_used_is_refused_and_leaves_no_trace(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+async def test_a_header_that_cannot_be_used_is_refused_and_leaves_no_trace(name: str) -> None:
     headers, param = HEADERS[name]
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+    async with world(ScriptedUpstream()) as w:
         answer = await w.client.post(
             f"{w.base_url}/chat/completions",
             json={"model": "m", "messages": [user("x")]},
@@ -171,10 +169,8 @@ async def test_a_header_that_cannot_be_used_is_refused_and_leaves_no_trace(
         await check_refused(w, answer, param or None)
 
 
-async def test_what_is_malformed_in_a_resent_history_is_refused_like_in_a_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_what_is_malformed_in_a_resent_history_is_refused_like_in_a_first() -> None:
+    async with world(ScriptedUpstream()) as w:
         body = await w.say([user("one")])
         said = [user("one"), body["choices"][0]["message"]]
         rows = w.rows()
@@ -189,9 +185,9 @@ async def test_what_is_malformed_in_a_resent_history_is_refused_like_in_a_first(
         assert w.rows() == rows
 
 
-async def test_a_model_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_model_that_is_not_there_is_named() -> None:
     models = {"known": {"provider": "upstream", "context_window": 8192}}
-    async with world(monkeypatch, ScriptedUpstream(), models=models) as w:
+    async with world(ScriptedUpstream(), models=models) as w:
         answer = await raw(w, {"model": "knwon", "messages": [user("x")]})
         assert w.rows() == 0
     error = answer.json()["error"]
@@ -200,8 +196,8 @@ async def test_a_model_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatc
     assert answer.headers["x-should-retry"] == "false"
 
 
-async def test_a_conversation_of_ours_that_is_not_there_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_a_conversation_of_ours_that_is_not_there_is_not_found() -> None:
+    async with world(ScriptedUpstream()) as w:
         answer = await w.post([user("x")], headers={"x-conversation-id": "conv_" + "0" * 48})
         assert (w.rows(), w.upstream.bodies) == (0, [])
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "conversation_not_found")
@@ -210,16 +206,14 @@ async def test_a_conversation_of_ours_that_is_not_there_is_not_found(monkeypatch
 
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("path", ["chat/completions", "embeddings", "context/count"])
-async def test_a_body_over_the_limit_is_refused_however_it_is_sent(
-    monkeypatch: pytest.MonkeyPatch, chunked: bool, path: str
-) -> None:
+async def test_a_body_over_the_limit_is_refused_however_it_is_sent(chunked: bool, path: str) -> None:
     body = json.dumps({"model": "m", "messages": [user("x" * 3000)]}).encode()
 
     async def pieces() -> Any:
         for at in range(0, len(body), 500):
             yield body[at : at + 500]
 
-    async with world(monkeypatch, ScriptedUpstream(), server={"body_limit_bytes": 2000}) as w:
+    async with world(ScriptedUpstream(), server={"body_limit_bytes": 2000}) as w:
         answer = await w.client.post(f"{w.base_url}/{path}", content=pieces() if chunked else body)
         assert (w.rows(), w.upstream.bodies) == (0, [])
         assert (await w.post([user("x")])).status_code == 200
@@ -237,7 +231,7 @@ async def test_a_body_that_is_announced_as_too_long_is_not_read() -> None:
         await read_body(receive, {"content-length": "2001"}, 2000)
 
 
-async def test_odd_values_that_are_the_providers_to_judge_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_odd_values_that_are_the_providers_to_judge_are_passed_on() -> None:
     odd = [
         with_fields(b'"tools":5,"functions":"x","response_format":[1],"metadata":[]'),
         with_fields(b'"tools":[5,{"function":5},{"type":"function","function":{"name":1,"parameters":[1]}}]'),
@@ -251,19 +245,19 @@ async def test_odd_values_that_are_the_providers_to_judge_are_passed_on(monkeypa
         with_messages(b'{"role":"system","content":"only"}'),
         with_messages(b'{"role":"user","content":"\\u0000<|endoftext|>"}'),
     ]
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+    async with world(ScriptedUpstream()) as w:
         for body in odd:
             answer = await raw(w, body)
             assert answer.status_code == 200, (body, answer.text)
         assert len(w.upstream.bodies) == len(odd)
 
 
-async def test_of_a_model_whose_name_no_database_can_keep_nothing_is_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_of_a_model_whose_name_no_database_can_keep_nothing_is_learned() -> None:
     def reply(body: dict[str, Any]) -> Reply:
         words = sum(len(message["content"].split()) for message in body["messages"])
         return completion("Fine.", prompt_tokens=20 + round(1.3 * words))
 
-    async with world(monkeypatch, ScriptedUpstream(default=reply)) as gateway:
+    async with world(ScriptedUpstream(default=reply)) as gateway:
         for model in ("a\0b", "m"):
             messages = [user(f"Hello, {model[0]}")]
             for _ in range(2):

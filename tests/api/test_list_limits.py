@@ -23,10 +23,10 @@ def tools(count: int, parameters: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-async def test_too_many_messages_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_messages_are_refused() -> None:
     said = [user("a"), assistant("b"), user("c"), assistant("d"), user("e")]
     upstream = ScriptedUpstream()
-    async with world(monkeypatch, upstream, limits=LIMITS) as w:
+    async with world(upstream, limits=LIMITS) as w:
         await w.say(said[2:])
         answer = await w.post(said)
         error = answer.json()["error"]
@@ -36,9 +36,9 @@ async def test_too_many_messages_are_refused(monkeypatch: pytest.MonkeyPatch) ->
         assert (len(upstream.bodies), w.rows()) == (1, 4)
 
 
-async def test_no_more_than_20_000_messages_are_taken_at_once_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_more_than_20_000_messages_are_taken_at_once_by_default() -> None:
     upstream = ScriptedUpstream()
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         answer = await w.post([user("a")] * 20_001)
         error = answer.json()["error"]
         assert (answer.status_code, error["code"], error["param"]) == (400, "array_above_max_length", "messages")
@@ -63,7 +63,7 @@ async def test_messages_of_a_long_history_are_looked_at_off_the_event_loop(monke
     watch(client_history_matching, "check_messages")
     watch(client_history_matching, "_find_deepest_matches")
     said = [user("a " * 100), assistant("b " * 100)] * 500
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+    async with world(ScriptedUpstream()) as w:
         await w.say([*said, user("c")])
         await w.say([user("A " * 100), *said[1:], user("c")])  # another beginning
         await w.say([*said, user(" c"), assistant("d"), user("e")])  # a branch off the first
@@ -71,10 +71,10 @@ async def test_messages_of_a_long_history_are_looked_at_off_the_event_loop(monke
     assert not any(on_event_loop for _, on_event_loop in looked_at)
 
 
-async def test_too_many_tools_are_refused_and_long_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_tools_are_refused_and_long_ones_are_not() -> None:
     upstream = ScriptedUpstream()
     long = {"type": "object", "properties": {"x": {"type": "string", "description": "long " * 100}}}
-    async with world(monkeypatch, upstream, limits=LIMITS) as w:
+    async with world(upstream, limits=LIMITS) as w:
         await w.say([user("a")], tools=tools(3, long))
         answer = await w.post([user("b")], tools=tools(4, long))
         error = answer.json()["error"]

@@ -17,7 +17,7 @@ KEYS = {"message", "type", "param", "code"}
 
 
 @asynccontextmanager
-async def two_providers(monkeypatch: pytest.MonkeyPatch, one: Any, two: Any, **first: Any) -> AsyncIterator[Any]:
+async def two_providers(one: Any, two: Any, **first: Any) -> AsyncIterator[Any]:
     async with serving(one, lifespan="off") as first_address, serving(two, lifespan="off") as second_address:
         sections: dict[str, Any] = {
             "providers": {
@@ -29,12 +29,12 @@ async def two_providers(monkeypatch: pytest.MonkeyPatch, one: Any, two: Any, **f
                 "*": {"provider": "one", "context_window": 9000},
             },
         }
-        async with world(monkeypatch, ScriptedUpstream(), **sections) as w:
+        async with world(ScriptedUpstream(), **sections) as w:
             yield w
 
 
-async def test_models_are_merged_with_their_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with two_providers(monkeypatch, ScriptedUpstream(), ScriptedUpstream()) as w:
+async def test_models_are_merged_with_their_windows() -> None:
+    async with two_providers(ScriptedUpstream(), ScriptedUpstream()) as w:
         listed = (await w.client.get(f"{w.base_url}/models")).json()
         one = (await w.client.get(f"{w.base_url}/models/alias")).json()
     assert listed["object"] == "list"
@@ -43,16 +43,16 @@ async def test_models_are_merged_with_their_windows(monkeypatch: pytest.MonkeyPa
     assert one == next(model for model in listed["data"] if model["id"] == "alias")
 
 
-async def test_models_are_listed_while_a_provider_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_models_are_listed_while_a_provider_is_down() -> None:
     providers = {"upstream": {"base_url": "http://127.0.0.1:9/v1"}}
     models = {"here": {"provider": "upstream", "context_window": 5000}}
-    async with world(monkeypatch, ScriptedUpstream(), providers=providers, models=models) as w:
+    async with world(ScriptedUpstream(), providers=providers, models=models) as w:
         listed = (await w.client.get(f"{w.base_url}/models")).json()
     assert [model["id"] for model in listed["data"]] == ["here"]
 
 
 async def test_probes_tell_a_process_that_lives_from_one_that_can_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+    async with world(ScriptedUpstream()) as w:
         root = w.base_url.removesuffix("/v1")
         assert (await w.client.get(f"{root}/healthz")).json()["status"] == "ok"
         assert (await w.client.get(f"{root}/readyz")).json()["status"] == "ready"
@@ -67,10 +67,10 @@ async def test_probes_tell_a_process_that_lives_from_one_that_can_answer(monkeyp
         assert (await w.client.get(f"{root}/healthz")).status_code == 200
 
 
-async def test_a_gateway_whose_every_upstream_fails_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_gateway_whose_every_upstream_fails_is_not_ready() -> None:
     retries = {"attempts": 1, "base_seconds": 0.01, "breaker_failures": 1}
     providers = {"upstream": {"base_url": "http://127.0.0.1:9/v1"}}
-    async with world(monkeypatch, ScriptedUpstream(), providers=providers, retries=retries) as w:
+    async with world(ScriptedUpstream(), providers=providers, retries=retries) as w:
         probe = w.base_url.removesuffix("/v1") + "/readyz"
         assert (await w.client.get(probe)).status_code == 200
         await w.post([user("x")])
@@ -78,11 +78,11 @@ async def test_a_gateway_whose_every_upstream_fails_is_not_ready(monkeypatch: py
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "upstream_unavailable")
 
 
-async def test_a_body_of_another_path_is_passed_through_untouched(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_of_another_path_is_passed_through_untouched() -> None:
     body = b'{ "input" : "h\\u00e9", "model":"text-embedding-3-small","x":1.0 }'
     answered = b'{"data":[ {"embedding":[0.10]} ]}'
     upstream = ScriptedUpstream(Reply(answered, headers={"x-request-id": "theirs", "openai-processing-ms": "3"}))
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         answer = await w.client.post(
             f"{w.base_url}/embeddings?x=%C3%A9&y=1", content=body, headers={"content-type": "application/json"}
         )
@@ -94,14 +94,14 @@ async def test_a_body_of_another_path_is_passed_through_untouched(monkeypatch: p
         assert len(answer.headers.get_list(name)) <= 1
 
 
-async def test_other_media_methods_and_errors_pass_through(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_other_media_methods_and_errors_pass_through() -> None:
     audio = bytes(range(256)) * 40
     upstream = ScriptedUpstream(
         Reply(audio, headers={"content-type": "audio/mpeg"}),
         Reply(b"[1]", 422, {"content-type": "application/problem+json", "retry-after": "7"}),
         Reply({"deleted": True}),
     )
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         spoken = await w.client.post(f"{w.base_url}/audio/speech", json={"model": "tts", "input": "x"})
         refused = await w.client.post(f"{w.base_url}/images/generations", json={"model": "i"})
         form = await w.client.post(f"{w.base_url}/files", files={"file": ("a.txt", b"x\r\n")}, data={"purpose": "p"})
@@ -113,29 +113,27 @@ async def test_other_media_methods_and_errors_pass_through(monkeypatch: pytest.M
     assert b"x\r\n" in upstream.bodies[2]
 
 
-async def test_another_path_goes_to_the_provider_of_its_model_under_its_name_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_another_path_goes_to_the_provider_of_its_model_under_its_name_there() -> None:
     one, two = ScriptedUpstream(), ScriptedUpstream()
-    async with two_providers(monkeypatch, one, two) as w:
+    async with two_providers(one, two) as w:
         await w.client.post(f"{w.base_url}/completions", json={"model": "alias", "prompt": "x"})
         await w.client.post(f"{w.base_url}/completions", json={"model": "other", "prompt": "x"})
     assert [body["model"] for body in two.requests] == ["upstream-model"]
     assert [body["model"] for body in one.requests] == ["other"]
 
 
-async def test_another_path_goes_there_with_whatever_nesting(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_another_path_goes_there_with_whatever_nesting() -> None:
     one, two = ScriptedUpstream(), ScriptedUpstream()
     deep = f"{'[' * 300}1.10{']' * 300}"
-    async with two_providers(monkeypatch, one, two) as w:
+    async with two_providers(one, two) as w:
         sent = f'{{"prompt":{deep},"model":"alias"}}'
         await w.client.post(f"{w.base_url}/completions", content=sent, headers={"content-type": "application/json"})
     assert two.bodies == [f'{{"prompt":{deep},"model":"upstream-model"}}'.encode()]
 
 
-async def test_a_stream_of_another_path_flows_and_may_break(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_of_another_path_flows_and_may_break() -> None:
     pieces = [b"event: response.created\r\ndata: {}\r\n\r\n", b": ping\n\n", b"data: x\n\n"]
-    async with world(monkeypatch, ScriptedUpstream(Reply(pieces=pieces), Reply(pieces=[pieces[0], DROP]))) as w:
+    async with world(ScriptedUpstream(Reply(pieces=pieces), Reply(pieces=[pieces[0], DROP]))) as w:
         whole = await w.client.post(f"{w.base_url}/responses", json={"model": "m", "stream": True})
         assert whole.content == b"".join(pieces)
         assert whole.headers["content-type"] == "text/event-stream"
@@ -145,9 +143,7 @@ async def test_a_stream_of_another_path_flows_and_may_break(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("status", [204, 300, 304, 307, 399, 799])
-async def test_a_status_that_is_of_no_use_to_a_client_is_an_error_that_says_so(
-    monkeypatch: pytest.MonkeyPatch, status: int
-) -> None:
+async def test_a_status_that_is_of_no_use_to_a_client_is_an_error_that_says_so(status: int) -> None:
     async def answering(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 %d Odd\r\nlocation: http://127.0.0.1:9/\r\nconnection: close\r\n\r\n" % status)
@@ -156,7 +152,7 @@ async def test_a_status_that_is_of_no_use_to_a_client_is_an_error_that_says_so(
     server = await asyncio.start_server(answering, "127.0.0.1", 0)
     providers = {"odd": {"base_url": f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"}}
     models = {"*": {"provider": "odd"}}
-    async with server, world(monkeypatch, ScriptedUpstream(), providers=providers, models=models) as w:
+    async with server, world(ScriptedUpstream(), providers=providers, models=models) as w:
         answer = await w.client.post(f"{w.base_url}/embeddings", json={"model": "m"})
         deleted = await w.client.delete(f"{w.base_url}/files/file-1")
     error = answer.json()["error"]
@@ -165,13 +161,13 @@ async def test_a_status_that_is_of_no_use_to_a_client_is_an_error_that_says_so(
     assert deleted.status_code == (204 if status == 204 else 502)
 
 
-async def test_a_head_and_a_length_pass_through(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_head_and_a_length_pass_through() -> None:
     upstream = ScriptedUpstream(
         Reply(b"", headers={"content-length": "1234", "content-type": "audio/wav"}),
         Reply(b"abc", headers={"content-length": "3"}),
         Reply(b"gone", 404, headers={"content-length": "4"}),
     )
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         head = await w.client.head(f"{w.base_url}/files/file-1/content")
         whole = await w.client.get(f"{w.base_url}/files/file-1/content")
         missing = await w.client.head(f"{w.base_url}/files/file-2/content")
@@ -185,13 +181,11 @@ async def test_a_head_and_a_length_pass_through(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     "path", ["responses", "completions", "messages", "engines/m/completions", "threads/runs", "threads/t/runs"]
 )
-async def test_a_conversation_that_is_passed_through_is_said_to_be_bypassed(
-    monkeypatch: pytest.MonkeyPatch, path: str
-) -> None:
+async def test_a_conversation_that_is_passed_through_is_said_to_be_bypassed(path: str) -> None:
     upstream = ScriptedUpstream(
         completion(), Reply(pieces=[b"data: {}\n\n"]), Reply({"error": {}}, 400), Reply({}, 307)
     )
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         answers = [await w.client.post(f"{w.base_url}/{path}", json={"model": "m"}) for _ in range(4)]
         answers.append(await w.client.post(f"{w.base_url}/{path}?model=other", json={"model": "m"}))
         assert w.rows() == 0
@@ -199,32 +193,32 @@ async def test_a_conversation_that_is_passed_through_is_said_to_be_bypassed(
     assert [answer.headers["x-context-status"] for answer in answers] == ["bypassed"] * 5
 
 
-async def test_what_is_no_conversation_is_not_said_to_be_bypassed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_no_conversation_is_not_said_to_be_bypassed() -> None:
     upstream = ScriptedUpstream(*[completion()] * 4)
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         answers = [await w.client.post(f"{w.base_url}/{path}", json={}) for path in ("embeddings", "files", "threads")]
         answers.append(await w.client.get(f"{w.base_url}/responses/resp_1"))
     assert [answer.headers.get("x-context-status") for answer in answers] == [None] * 4
 
 
-async def test_a_provider_that_is_down_is_said_to_be_on_every_path(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_provider_that_is_down_is_said_to_be_on_every_path() -> None:
     providers = {"upstream": {"base_url": "http://127.0.0.1:9/v1"}}
-    async with world(monkeypatch, ScriptedUpstream(), providers=providers) as w:
+    async with world(ScriptedUpstream(), providers=providers) as w:
         answer = await w.client.post(f"{w.base_url}/embeddings", json={"model": "m"})
     assert (answer.status_code, answer.json()["error"].keys()) == (502, KEYS)
     assert answer.headers["x-request-id"].startswith("req_")
 
 
-async def test_a_path_cannot_climb_out_of_the_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_path_cannot_climb_out_of_the_provider() -> None:
     upstream = ScriptedUpstream()
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         for path in ("files/%2e%2e/%2e%2e/admin", "files/..%2f..%2fadmin"):
             answer = await w.client.post(f"{w.base_url}/{path}", json={"model": "m"})
             assert (answer.status_code, answer.json()["error"].keys()) == (400, KEYS)
     assert upstream.paths == []
 
 
-async def test_escapes_in_a_path_pass_through_as_they_came(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_escapes_in_a_path_pass_through_as_they_came() -> None:
     asked: list[bytes] = []
     upstream = ScriptedUpstream()
 
@@ -233,16 +227,16 @@ async def test_escapes_in_a_path_pass_through_as_they_came(monkeypatch: pytest.M
             asked.append(scope["raw_path"])
         await upstream(scope, receive, send)
 
-    async with world(monkeypatch, noting) as w:  # type: ignore[arg-type]
+    async with world(noting) as w:  # type: ignore[arg-type]
         paths = ["files/a%2Fb", "files/a%25b", "files/a%3Fb", "files/%C3%BC"]
         for path in paths:
             await w.client.post(f"{w.base_url}/{path}", json={"model": "m"})
     assert asked == [f"/v1/{path}".encode() for path in paths]
 
 
-async def test_paths_of_the_gateway_do_not_go_round_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_paths_of_the_gateway_do_not_go_round_it() -> None:
     upstream = ScriptedUpstream()
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         statuses = {}
         for path in ("chat/completions", "models", "context/count", "conversations", "search", "%2e/chat/completions"):
             answer = await w.client.put(f"{w.base_url}/{path}", json={"model": "m"})
@@ -254,10 +248,10 @@ async def test_paths_of_the_gateway_do_not_go_round_it(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("path", ["chat/completions", "embeddings"])
 async def test_a_configured_key_replaces_the_clients_and_none_passes_it_on(
-    monkeypatch: pytest.MonkeyPatch, path: str, caplog: pytest.LogCaptureFixture
+    path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     one, two = ScriptedUpstream(), ScriptedUpstream()
-    async with two_providers(monkeypatch, one, two) as w:
+    async with two_providers(one, two) as w:
         for model in ("other", "alias"):
             await w.client.post(
                 f"{w.base_url}/{path}",
@@ -272,9 +266,9 @@ async def test_a_configured_key_replaces_the_clients_and_none_passes_it_on(
     assert "sk-" not in caplog.text
 
 
-async def test_a_key_in_the_header_of_azures_clients_is_passed_on_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_key_in_the_header_of_azures_clients_is_passed_on_too() -> None:
     one, two = ScriptedUpstream(), ScriptedUpstream()
-    async with two_providers(monkeypatch, one, two) as w:
+    async with two_providers(one, two) as w:
         for path in ("chat/completions", "embeddings"):
             await w.client.post(
                 f"{w.base_url}/{path}",
@@ -284,11 +278,9 @@ async def test_a_key_in_the_header_of_azures_clients_is_passed_on_too(monkeypatc
     assert [headers["authorization"] for headers in two.headers] == ["Bearer sk-of-the-client"] * 2
 
 
-async def test_no_key_is_ever_logged_or_told(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+async def test_no_key_is_ever_logged_or_told(capfd: pytest.CaptureFixture[str]) -> None:
     upstream = ScriptedUpstream(Reply({"error": {"message": "Bad key"}}, 401), Reply(b"", 500), Reply(pieces=[DROP]))
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         answers = [
             await w.post([user("x")], key="sk-of-the-client", stream=streamed) for streamed in (False, False, True)
         ]
@@ -299,8 +291,8 @@ async def test_no_key_is_ever_logged_or_told(
         assert "sk-upstream" not in text
 
 
-async def test_a_count_says_what_a_request_would_weigh(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_a_count_says_what_a_request_would_weigh() -> None:
+    async with world(ScriptedUpstream()) as w:
         counted = (
             await w.client.post(f"{w.base_url}/context/count", json={"model": "m", "messages": [user("x " * 100)]})
         ).json()

@@ -21,10 +21,8 @@ def client_of(w: World, **options: Any) -> openai.AsyncOpenAI:
 
 
 @pytest.mark.parametrize("talk", TALKS)
-async def test_an_answer_is_what_the_client_expects_and_ours_are_extra(
-    monkeypatch: pytest.MonkeyPatch, talk: str
-) -> None:
-    async with world(monkeypatch, summarizing()) as w, client_of(w) as client:
+async def test_an_answer_is_what_the_client_expects_and_ours_are_extra(talk: str) -> None:
+    async with world(summarizing()) as w, client_of(w) as client:
         answer = await client.chat.completions.with_raw_response.create(model="m", messages=TALKS[talk])
         body = answer.parse()
     assert body.choices[0].message.content == "Fine."
@@ -38,8 +36,8 @@ async def test_an_answer_is_what_the_client_expects_and_ours_are_extra(
 
 @pytest.mark.parametrize("style", ["chunk", "comment", "off"])
 @pytest.mark.parametrize("talk", TALKS)
-async def test_a_naive_loop_over_chunks_works(monkeypatch: pytest.MonkeyPatch, talk: str, style: str) -> None:
-    async with world(monkeypatch, summarizing()) as w, client_of(w) as client:
+async def test_a_naive_loop_over_chunks_works(talk: str, style: str) -> None:
+    async with world(summarizing()) as w, client_of(w) as client:
         text, events = "", []
         headers = {"x-context-events": style}
         parts: Any = await client.chat.completions.create(
@@ -54,7 +52,7 @@ async def test_a_naive_loop_over_chunks_works(monkeypatch: pytest.MonkeyPatch, t
 
 
 @pytest.mark.parametrize("talk", TALKS)
-async def test_the_synchronous_client_works(monkeypatch: pytest.MonkeyPatch, talk: str) -> None:
+async def test_the_synchronous_client_works(talk: str) -> None:
     def ask(base_url: str) -> tuple[str, str | None]:
         with openai.OpenAI(base_url=base_url, api_key="sk-one", max_retries=0) as client:
             parts: Any = client.chat.completions.create(model="m", messages=TALKS[talk], stream=True)
@@ -62,14 +60,14 @@ async def test_the_synchronous_client_works(monkeypatch: pytest.MonkeyPatch, tal
             whole = client.chat.completions.create(model="m", messages=[{"role": "user", "content": "y"}])
             return streamed, whole.choices[0].message.content
 
-    async with world(monkeypatch, summarizing()) as w:
+    async with world(summarizing()) as w:
         assert await asyncio.to_thread(ask, w.base_url) == ("Fine.", "Fine.")
 
 
 @pytest.mark.parametrize("talk", TALKS)
-async def test_the_stream_helper_gathers_the_answer(monkeypatch: pytest.MonkeyPatch, talk: str) -> None:
+async def test_the_stream_helper_gathers_the_answer(talk: str) -> None:
     async with (
-        world(monkeypatch, summarizing()) as w,
+        world(summarizing()) as w,
         client_of(w) as client,
         client.chat.completions.stream(
             model="m",
@@ -90,7 +88,7 @@ async def test_the_stream_helper_gathers_the_answer(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("talk", TALKS)
-async def test_the_stream_helper_gathers_tool_calls(monkeypatch: pytest.MonkeyPatch, talk: str) -> None:
+async def test_the_stream_helper_gathers_tool_calls(talk: str) -> None:
     begin = {"index": 0, "id": "c1", "type": "function", "function": {"name": "f", "arguments": ""}}
     pieces = [
         chunk({"role": "assistant", "content": None, "tool_calls": [begin]}),
@@ -99,7 +97,7 @@ async def test_the_stream_helper_gathers_tool_calls(monkeypatch: pytest.MonkeyPa
         DONE,
     ]
     async with (
-        world(monkeypatch, summarizing(lambda _: Reply(pieces=pieces))) as w,
+        world(summarizing(lambda _: Reply(pieces=pieces))) as w,
         client_of(w) as client,
         client.chat.completions.stream(model="m", messages=TALKS[talk], tools=[TOOL]) as events,
     ):
@@ -109,10 +107,10 @@ async def test_the_stream_helper_gathers_tool_calls(monkeypatch: pytest.MonkeyPa
     assert (call.id, call.function.name, call.function.arguments) == ("c1", "f", '{"a": 1}')
 
 
-async def test_an_error_in_the_stream_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_in_the_stream_is_raised() -> None:
     for talk in TALKS.values():
         broken = Reply(pieces=[chunk({"role": "assistant", "content": "Half an"}), DONE])
-        async with world(monkeypatch, summarizing(lambda _: broken)) as w, client_of(w) as client:  # noqa: B023
+        async with world(summarizing(lambda _: broken)) as w, client_of(w) as client:  # noqa: B023
             parts: Any = await client.chat.completions.create(model="m", messages=talk, stream=True)
             text = ""
             with pytest.raises(openai.APIError) as raised:  # noqa: PT012 - it is the loop that raises
@@ -121,7 +119,7 @@ async def test_an_error_in_the_stream_is_raised(monkeypatch: pytest.MonkeyPatch)
     assert (text, raised.value.code) == ("Half an", "upstream_unavailable")
 
 
-async def test_errors_become_the_clients_own_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_errors_become_the_clients_own_classes() -> None:
     cases: list[tuple[int, type[openai.APIStatusError]]] = [
         (400, openai.BadRequestError),
         (401, openai.AuthenticationError),
@@ -131,16 +129,16 @@ async def test_errors_become_the_clients_own_classes(monkeypatch: pytest.MonkeyP
     ]
     for status, kind in cases:
         refusal = Reply({"error": {"message": "no", "type": "t", "param": "p", "code": "c"}}, status=status)
-        async with world(monkeypatch, ScriptedUpstream(refusal)) as w, client_of(w) as client:
+        async with world(ScriptedUpstream(refusal)) as w, client_of(w) as client:
             with pytest.raises(kind) as raised:
                 await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "x"}])
         assert (raised.value.code, raised.value.param, raised.value.request_id is not None) == ("c", "p", True)
 
 
-async def test_the_client_does_not_retry_what_a_retry_cannot_mend(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_client_does_not_retry_what_a_retry_cannot_mend() -> None:
     said: Any = [user("far " * 20_000)]
     async with (
-        world(monkeypatch, ScriptedUpstream()) as w,
+        world(ScriptedUpstream()) as w,
         openai.AsyncOpenAI(base_url=w.base_url, api_key="sk-one", max_retries=2) as client,
     ):
         with pytest.raises(openai.BadRequestError) as raised:
@@ -149,23 +147,23 @@ async def test_the_client_does_not_retry_what_a_retry_cannot_mend(monkeypatch: p
     assert w.upstream.bodies == []
 
 
-async def test_models_and_embeddings_are_there_for_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_models_and_embeddings_are_there_for_the_client() -> None:
     embedded = {
         "object": "list",
         "data": [{"object": "embedding", "index": 0, "embedding": [0.5]}],
         "model": "e",
         "usage": {"prompt_tokens": 1, "total_tokens": 1},
     }
-    async with world(monkeypatch, ScriptedUpstream(default=lambda _: Reply(embedded))) as w, client_of(w) as client:
+    async with world(ScriptedUpstream(default=lambda _: Reply(embedded))) as w, client_of(w) as client:
         models = [model async for model in client.models.list()]
         answer = await client.embeddings.create(model="e", input="x", encoding_format="float")
     assert [(model.id, (model.model_extra or {})["context_window"]) for model in models] == [("upstream-model", 8192)]
     assert answer.data[0].embedding == [0.5]
 
 
-async def test_turns_of_one_client_are_one_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_turns_of_one_client_are_one_conversation() -> None:
     upstream = ScriptedUpstream(default=lambda body: stream("Fi", "ne.") if body.get("stream") else completion())
-    async with world(monkeypatch, upstream) as w, client_of(w) as client:
+    async with world(upstream) as w, client_of(w) as client:
         said: list[Any] = [user("one")]
         ids = set()
         for streamed in (False, True, False):

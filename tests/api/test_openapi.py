@@ -55,10 +55,8 @@ async def test_generated_requests_get_what_is_described(phases: str, tmp_path: P
 
 
 @pytest.mark.timeout(300)
-async def test_generated_requests_get_what_is_described_while_the_provider_fails(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    async with failing(monkeypatch) as (upstream, w):
+async def test_generated_requests_get_what_is_described_while_the_provider_fails(tmp_path: Path) -> None:
+    async with failing() as (upstream, w):
         await keep_a_conversation(upstream, w)
         upstream.answers = deque(ANSWERS[name] for name in UNUSABLE)
         options = ["--phases", "coverage,fuzzing", "--include-path-regex", ASKS_A_PROVIDER]

@@ -34,10 +34,11 @@ async def gone(w: World, upstream: ScriptedUpstream) -> None:
 @pytest.mark.parametrize("said", ["x", LARGE], ids=["short", "large"])
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "stream"])
 async def test_a_client_that_leaves_before_the_answer_ends_the_call(
-    said: str, streams: bool, monkeypatch: pytest.MonkeyPatch
+    said: str,
+    streams: bool,
 ) -> None:
     upstream = ScriptedUpstream(Reply({}, gate=asyncio.Event()))
-    async with world(monkeypatch, upstream, limits={"max_concurrent_requests": 1}) as w:
+    async with world(upstream, limits={"max_concurrent_requests": 1}) as w:
         body = {"model": "m", "input": said, "stream": streams}
         asking = asyncio.ensure_future(w.client.post(f"{w.base_url}/responses", json=body))
         await become(w, 1, 0)
@@ -48,9 +49,9 @@ async def test_a_client_that_leaves_before_the_answer_ends_the_call(
         await gone(w, upstream)
 
 
-async def test_a_client_that_leaves_in_a_stream_ends_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_leaves_in_a_stream_ends_the_call() -> None:
     upstream = ScriptedUpstream(Reply(pieces=[b"data: {}\n\n", 10 * WAIT_SECONDS]))
-    async with world(monkeypatch, upstream, limits={"max_concurrent_requests": 1}) as w:
+    async with world(upstream, limits={"max_concurrent_requests": 1}) as w:
         body = {"model": "m", "stream": True}
         async with w.client.stream("POST", f"{w.base_url}/responses", json=body) as answer:
             await anext(answer.aiter_lines())
@@ -58,7 +59,7 @@ async def test_a_client_that_leaves_in_a_stream_ends_the_call(monkeypatch: pytes
         await gone(w, upstream)
 
 
-async def test_a_client_that_leaves_while_its_body_goes_upstream_ends_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_leaves_while_its_body_goes_upstream_ends_the_call() -> None:
     """The provider accepts the connection and reads nothing."""
     may_read, ended = asyncio.Event(), asyncio.Event()
 
@@ -75,7 +76,7 @@ async def test_a_client_that_leaves_while_its_body_goes_upstream_ends_the_call(m
     server = await asyncio.start_server(read_nothing, "127.0.0.1", 0, limit=1024)
     port = server.sockets[0].getsockname()[1]
     providers = {"upstream": {"base_url": f"http://127.0.0.1:{port}/v1"}}
-    async with server, world(monkeypatch, ScriptedUpstream(), providers=providers) as w:
+    async with server, world(ScriptedUpstream(), providers=providers) as w:
         body = {"model": "m", "input": LARGE * 6}
         asking = asyncio.ensure_future(w.client.post(f"{w.base_url}/embeddings", json=body))
         await become(w, 1, 0)
@@ -86,7 +87,7 @@ async def test_a_client_that_leaves_while_its_body_goes_upstream_ends_the_call(m
             await ended.wait()
 
 
-async def test_a_client_that_leaves_while_it_sends_its_body_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_leaves_while_it_sends_its_body_takes_no_place() -> None:
     upstream = ScriptedUpstream()
     sent = asyncio.Event()
 
@@ -95,7 +96,7 @@ async def test_a_client_that_leaves_while_it_sends_its_body_takes_no_place(monke
         sent.set()
         await asyncio.sleep(60)
 
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         asking = asyncio.ensure_future(w.client.post(f"{w.base_url}/files", content=half()))
         async with asyncio.timeout(WAIT_SECONDS):
             await sent.wait()
@@ -105,10 +106,10 @@ async def test_a_client_that_leaves_while_it_sends_its_body_takes_no_place(monke
     assert upstream.bodies == []
 
 
-async def test_a_client_that_leaves_the_line_is_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_leaves_the_line_is_not_served() -> None:
     gate = asyncio.Event()
     upstream = ScriptedUpstream(Reply({}, gate=gate))
-    async with world(monkeypatch, upstream, limits={"max_concurrent_requests": 1}) as w:
+    async with world(upstream, limits={"max_concurrent_requests": 1}) as w:
         first = asyncio.ensure_future(w.post([user("x")]))
         await become(w, 1, 0)
         asking = asyncio.ensure_future(w.client.post(f"{w.base_url}/embeddings", json={"model": "m"}))

@@ -169,11 +169,11 @@ def test_a_form_is_decoded_only_where_it_names_a_model() -> None:
     assert least_cpu_seconds(read_all) < least_cpu_seconds(lambda: unquote_to_bytes(escaped))
 
 
-async def test_a_transcription_goes_to_the_provider_of_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_transcription_goes_to_the_provider_of_its_model() -> None:
     one, two = (ScriptedUpstream(default=lambda _: completion()) for _ in range(2))
     one.replies = [completion() for _ in range(9)]
     two.replies = [completion() for _ in range(9)]
-    async with two_providers(monkeypatch, one, two) as w:
+    async with two_providers(one, two) as w:
         audio = {"file": ("a.wav", AUDIO, "audio/wav")}
         await w.client.post(f"{w.base_url}/audio/transcriptions", files=audio, data={"model": "alias"})
         await w.client.post(f"{w.base_url}/audio/transcriptions", files=audio, data={"model": "other"})
@@ -193,11 +193,9 @@ async def test_a_transcription_goes_to_the_provider_of_its_model(monkeypatch: py
     assert sent.headers["content-type"].startswith("multipart/form-data; boundary=")
 
 
-async def test_a_form_that_cannot_be_read_goes_to_the_first_provider_as_it_came(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_form_that_cannot_be_read_goes_to_the_first_provider_as_it_came() -> None:
     upstream = ScriptedUpstream(completion())
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         kind = {"content-type": "multipart/form-data; boundary=b"}
         answer = await w.client.post(f"{w.base_url}/files", content=b"--b\r\nbroken", headers=kind)
     assert (answer.status_code, upstream.bodies) == (200, [b"--b\r\nbroken"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from playwright.async_api import Page, expect
 
 from tests.api.edge.test_api_keys import Locked, locked
@@ -29,9 +28,9 @@ async def talked(gateway: Locked, **wish: Any) -> tuple[str, str]:
     return secret, str(answer.json()["conversation_id"])
 
 
-async def test_without_a_key_one_is_asked_for(monkeypatch: pytest.MonkeyPatch, page: Page, watch: Watch) -> None:
+async def test_without_a_key_one_is_asked_for(page: Page, watch: Watch) -> None:
     watch.allow("401")
-    async with locked(monkeypatch) as gateway:
+    async with locked() as gateway:
         secret, _ = await talked(gateway)
         await page.goto(console_of(gateway))
         await expect(page.get_by_text("This gateway wants a key")).to_be_visible()
@@ -45,11 +44,9 @@ async def test_without_a_key_one_is_asked_for(monkeypatch: pytest.MonkeyPatch, p
         await expect(page.get_by_text("This gateway wants a key")).to_be_visible()
 
 
-async def test_a_key_that_may_only_read_is_offered_nothing_else(
-    monkeypatch: pytest.MonkeyPatch, page: Page, watch: Watch
-) -> None:
+async def test_a_key_that_may_only_read_is_offered_nothing_else(page: Page, watch: Watch) -> None:
     watch.allow("401")
-    async with locked(monkeypatch) as gateway:
+    async with locked() as gateway:
         _, conversation = await talked(gateway, tenant="acme")
         reader, _ = await gateway.key(scopes=("read",), tenant="acme")
         await page.goto(console_of(gateway))
@@ -67,9 +64,9 @@ async def test_a_key_that_may_only_read_is_offered_nothing_else(
         await axe(page)
 
 
-async def test_what_another_tenant_has_is_not_there(monkeypatch: pytest.MonkeyPatch, page: Page, watch: Watch) -> None:
+async def test_what_another_tenant_has_is_not_there(page: Page, watch: Watch) -> None:
     watch.allow("401|404")
-    async with locked(monkeypatch) as gateway:
+    async with locked() as gateway:
         _, conversation = await talked(gateway, tenant="acme")
         other, _ = await gateway.key(scopes=("read",), tenant="other")
         await page.goto(console_of(gateway, f"#/conversations/{conversation}"))
@@ -78,11 +75,9 @@ async def test_what_another_tenant_has_is_not_there(monkeypatch: pytest.MonkeyPa
         assert "Hello there" not in await page.inner_text("body")
 
 
-async def test_a_key_that_may_not_read_is_told_what_it_lacks(
-    monkeypatch: pytest.MonkeyPatch, page: Page, watch: Watch
-) -> None:
+async def test_a_key_that_may_not_read_is_told_what_it_lacks(page: Page, watch: Watch) -> None:
     watch.allow("401|403")
-    async with locked(monkeypatch) as gateway:
+    async with locked() as gateway:
         chatter, _ = await gateway.key(scopes=("chat",))
         await page.goto(console_of(gateway))
         await sign_in(page, chatter)

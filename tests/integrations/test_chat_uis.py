@@ -55,31 +55,29 @@ async def chat(gateway: World, turns: int, *, before: str | None = None, **sent:
     return kept
 
 
-async def test_titles_tags_and_follow_ups_stay_out_of_the_chat(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering), auth=OPEN_WEBUI["auth"]) as gateway:
+async def test_titles_tags_and_follow_ups_stay_out_of_the_chat() -> None:
+    async with world(ScriptedUpstream(default=answering), auth=OPEN_WEBUI["auth"]) as gateway:
         (ours,) = set(await chat(gateway, 4))
         assert texts(await gateway.log(ours))[::2] == [f"Question {turn}" for turn in range(4)]
         assert gateway.rows() == 8
 
 
-async def test_a_query_before_the_first_answer_does_not_cost_the_chat_its_place(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering), auth=OPEN_WEBUI["auth"]) as gateway:
+async def test_a_query_before_the_first_answer_does_not_cost_the_chat_its_place() -> None:
+    async with world(ScriptedUpstream(default=answering), auth=OPEN_WEBUI["auth"]) as gateway:
         first, *later = await chat(gateway, 4, before="query_generation")
         assert first is None
         (ours,) = set(later)
         assert texts(await gateway.log(ours))[::2] == [f"Question {turn}" for turn in range(4)]
 
 
-async def test_tasks_that_are_named_leave_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering), auth=OPEN_WEBUI["auth"]) as gateway:
+async def test_tasks_that_are_named_leave_no_trace() -> None:
+    async with world(ScriptedUpstream(default=answering), auth=OPEN_WEBUI["auth"]) as gateway:
         assert len(set(await chat(gateway, 3, before="query_generation", **{"x-chat-task": ""}))) == 1
         assert len(gateway.conversations()) == 1
 
 
-async def test_users_of_one_key_do_not_meet_in_a_chat(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering), auth=OPEN_WEBUI["auth"]) as gateway:
+async def test_users_of_one_key_do_not_meet_in_a_chat() -> None:
+    async with world(ScriptedUpstream(default=answering), auth=OPEN_WEBUI["auth"]) as gateway:
         ada = await gateway.say([user("My code is 7741.")], headers=CHAT)
         eve = await gateway.say([user("My code?")], headers={**CHAT, "x-openwebui-user-id": "eve"})
         assert ada["conversation_id"] != eve["conversation_id"]
@@ -87,8 +85,8 @@ async def test_users_of_one_key_do_not_meet_in_a_chat(monkeypatch: pytest.Monkey
         assert not [name for name in gateway.upstream.headers[-1] if name.startswith("x-openwebui")]
 
 
-async def test_a_chat_that_the_ui_shortened_itself_is_still_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering)) as gateway:
+async def test_a_chat_that_the_ui_shortened_itself_is_still_kept() -> None:
+    async with world(ScriptedUpstream(default=answering)) as gateway:
         await chat(gateway, 3)
         rest = [user("Question 2"), answered("Question 2"), user("Question 3")]
         body = await gateway.say([system("[CONVERSATION SUMMARY] …"), *rest], headers=CHAT)
@@ -98,14 +96,14 @@ async def test_a_chat_that_the_ui_shortened_itself_is_still_kept(monkeypatch: py
 
 
 @pytest.mark.skipif(not (FOLDER / RECORDINGS).exists(), reason="there are no recordings here")
-async def test_recorded_clients_keep_their_conversation_under_a_chats_id(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_recorded_clients_keep_their_conversation_under_a_chats_id() -> None:
     for line in recorded(RECORDINGS) if (FOLDER / RECORDINGS).exists() else ():
-        async with world(monkeypatch, ScriptedUpstream(default=answering), window=100_000) as gateway:
+        async with world(ScriptedUpstream(default=answering), window=100_000) as gateway:
             ids = [(await gateway.say(sent, headers=CHAT))["conversation_id"] for sent in line["requests"]]
             assert None not in ids, line["client"]
 
 
-async def test_librechats_headers_name_the_chat_and_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_librechats_headers_name_the_chat_and_the_user() -> None:
     (endpoint,) = LIBRECHAT["endpoints"]["custom"]
     auth = yaml.safe_load(Page("librechat").blocks("yaml")[0])["auth"]
 
@@ -113,7 +111,7 @@ async def test_librechats_headers_name_the_chat_and_the_user(monkeypatch: pytest
         values = {"{{LIBRECHAT_BODY_CONVERSATIONID}}": chat_id, "{{LIBRECHAT_USER_ID}}": user_id}
         return {name: values[template] for name, template in endpoint["headers"].items()}
 
-    async with world(monkeypatch, ScriptedUpstream(default=answering), auth=auth) as gateway:
+    async with world(ScriptedUpstream(default=answering), auth=auth) as gateway:
         begun = await gateway.say([user("Hi")], headers=filled("c1", "ada"))
         title = await gateway.say([user("Write a title for: Hi")], headers=filled("c1", "ada"))
         history = [user("Hi"), answered("Hi"), user("More")]

@@ -128,10 +128,8 @@ TURNS_OF_EACH_KIND = [
 
 
 @pytest.mark.parametrize("turn", TURNS_OF_EACH_KIND)
-async def test_a_turn_leaves_no_circles(
-    monkeypatch: pytest.MonkeyPatch, turn: Callable[[World, int], Awaitable[None]]
-) -> None:
-    async with world(monkeypatch, ScriptedUpstream(), store=Flaky()) as w:
+async def test_a_turn_leaves_no_circles(turn: Callable[[World, int], Awaitable[None]]) -> None:
+    async with world(ScriptedUpstream(), store=Flaky()) as w:
         await turn(w, 0)
         with circles() as found:
             for number in range(1, 1 + TURNS):

@@ -35,9 +35,7 @@ def read_text(answer: httpx.Response, *, streamed: bool) -> str:
     return words_of(answer) if streamed else text_of(answer.json())
 
 
-async def run_both(
-    monkeypatch: pytest.MonkeyPatch, options: Sequence[dict[str, Any]], *, streamed: bool, leaving: bool = False
-) -> None:
+async def run_both(options: Sequence[dict[str, Any]], *, streamed: bool, leaving: bool = False) -> None:
     """Two requests with the same body run at once: the model is asked for both, and each gets its own answer.
 
     Args:
@@ -45,7 +43,7 @@ async def run_both(
     """
     scripted = script_replies(streamed=streamed)
     gates = [held(reply) for reply in scripted]
-    async with world(monkeypatch, ScriptedUpstream(*scripted)) as gateway:
+    async with world(ScriptedUpstream(*scripted)) as gateway:
         asking = []
         for number, option in enumerate(options, start=1):
             asking.append(asyncio.ensure_future(gateway.post([user("Hi")], stream=streamed, **option)))
@@ -65,35 +63,39 @@ STORED = pytest.mark.parametrize("stored", [False, True], ids=["not stored", "st
 @STREAMED
 @STORED
 async def test_a_key_of_another_tenant_finds_no_run_in_flight(
-    streamed: bool, stored: bool, monkeypatch: pytest.MonkeyPatch
+    streamed: bool,
+    stored: bool,
 ) -> None:
     options = [{"key": name, "headers": KEY, "store": stored} for name in ("sk-one", "sk-two")]
-    await run_both(monkeypatch, options, streamed=streamed)
+    await run_both(options, streamed=streamed)
 
 
 @pytest.mark.parametrize("leaving", [False, True], ids=["waiting", "gone"])
-async def test_a_retry_of_another_tenant_finds_no_run_in_flight(leaving: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_retry_of_another_tenant_finds_no_run_in_flight(
+    leaving: bool,
+) -> None:
     options = [{"key": name, "headers": RETRY} for name in ("sk-one", "sk-two")]
-    await run_both(monkeypatch, options, streamed=False, leaving=leaving)
+    await run_both(options, streamed=False, leaving=leaving)
 
 
 @pytest.mark.parametrize("leaving", [False, True], ids=["waiting", "gone"])
 async def test_a_retry_in_another_conversation_finds_no_run_in_flight(
-    leaving: bool, monkeypatch: pytest.MonkeyPatch
+    leaving: bool,
 ) -> None:
     options = [{"headers": {**RETRY, **place}} for place in (FIRST, SECOND)]
-    await run_both(monkeypatch, options, streamed=False, leaving=leaving)
+    await run_both(options, streamed=False, leaving=leaving)
 
 
 @STREAMED
 @STORED
 async def test_a_key_in_flight_in_one_conversation_is_refused_in_another(
-    streamed: bool, stored: bool, monkeypatch: pytest.MonkeyPatch
+    streamed: bool,
+    stored: bool,
 ) -> None:
     scripted = script_replies(streamed=streamed)
     gate = held(scripted[0])
     options: dict[str, Any] = {"stream": streamed, "store": stored}
-    async with world(monkeypatch, ScriptedUpstream(*scripted)) as gateway:
+    async with world(ScriptedUpstream(*scripted)) as gateway:
         first = asyncio.ensure_future(gateway.post([user("Hi")], headers={**KEY, **FIRST}, **options))
         await until(lambda: len(gateway.upstream.bodies) == 1)
         second = asyncio.ensure_future(gateway.post([user("Hi")], headers={**KEY, **SECOND}, **options))
@@ -107,9 +109,9 @@ async def test_a_key_in_flight_in_one_conversation_is_refused_in_another(
 
 @STORED
 async def test_a_key_that_was_answered_in_one_conversation_is_refused_in_another(
-    stored: bool, monkeypatch: pytest.MonkeyPatch
+    stored: bool,
 ) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering)) as gateway:
+    async with world(ScriptedUpstream(default=answering)) as gateway:
         await gateway.say([user("Hi")], headers={**KEY, **FIRST}, store=stored)
         refused = await gateway.post([user("Hi")], headers={**KEY, **SECOND}, store=stored)
         assert (refused.status_code, refused.json()["error"]["code"]) == (422, "idempotency_key_reused")
@@ -123,13 +125,15 @@ def answer_at_length(body: dict[str, Any]) -> Reply:
 
 
 @pytest.mark.parametrize("how", ["by its id", "as a resend", "in a chat UI"])
-async def test_two_chats_with_the_same_words_stay_apart_by_their_ids(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_two_chats_with_the_same_words_stay_apart_by_their_ids(
+    how: str,
+) -> None:
     def named(name: str) -> dict[str, Any]:
         if how == "in a chat UI":
             return {"headers": {"x-openwebui-chat-id": name}}
         return {"conversation": name, "headers": {"x-context-mode": "resend"} if how == "as a resend" else {}}
 
-    async with world(monkeypatch, ScriptedUpstream(default=answering)) as gateway:
+    async with world(ScriptedUpstream(default=answering)) as gateway:
         for name in ("first", "second"):
             history, ids = [], set()
             for turn in range(MIN_FAST_PATH_MESSAGES):
@@ -150,9 +154,10 @@ async def test_two_chats_with_the_same_words_stay_apart_by_their_ids(how: str, m
 
 @pytest.mark.parametrize(("openings", "is_known"), [(["Hi"], True), (["Hi", "Hello"], False)], ids=["one", "two"])
 async def test_a_rewritten_history_that_two_conversations_have_goes_on_with_neither(
-    openings: list[str], is_known: bool, monkeypatch: pytest.MonkeyPatch
+    openings: list[str],
+    is_known: bool,
 ) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answer_at_length)) as gateway:
+    async with world(ScriptedUpstream(default=answer_at_length)) as gateway:
         for opening in openings:
             said: list[dict[str, Any]] = []
             for question in (opening, "Which ships?", "Which harbour?"):
@@ -201,7 +206,7 @@ async def test_a_turn_whose_lease_expired_while_the_log_stood_still_is_not_store
     slow = completion("Too late.")
     gate = held(slow)
     store = Elapsing()
-    async with world(monkeypatch, ScriptedUpstream(default=answering), store=store) as gateway:
+    async with world(ScriptedUpstream(default=answering), store=store) as gateway:
         ours = (await gateway.say([user("Hi")], conversation="c"))["conversation_id"]
         gateway.upstream.replies = [slow]
         store.seqs, store.elapses_at = [], late
@@ -221,10 +226,10 @@ async def test_a_turn_whose_lease_expired_while_the_log_stood_still_is_not_store
 
 @pytest.mark.parametrize("late", [0, 1], ids=["question", "answer"])
 async def test_a_streamed_turn_whose_lease_expired_while_the_log_stood_still_is_not_stored(
-    late: int, monkeypatch: pytest.MonkeyPatch
+    late: int,
 ) -> None:
     store = Elapsing()
-    async with world(monkeypatch, ScriptedUpstream(default=answering), store=store) as gateway:
+    async with world(ScriptedUpstream(default=answering), store=store) as gateway:
         ours = (await gateway.say([user("Hi")], conversation="c"))["conversation_id"]
         store.seqs, store.elapses_at = [], late
         answer = await gateway.post([user("Next")], conversation="c", stream=True)
@@ -236,7 +241,7 @@ async def test_of_turns_at_once_only_those_whose_leases_expired_are_not_stored(m
     monkeypatch.setattr(turn_writer, "QUESTION_DELAY_SECONDS", 60.0)
     count = 4
     store = Elapsing()
-    async with world(monkeypatch, ScriptedUpstream(default=answering), store=store) as gateway:
+    async with world(ScriptedUpstream(default=answering), store=store) as gateway:
         for number in range(count):
             await gateway.say([user("Hi")], conversation=f"c{number}")
         scripted = [completion(f"Answer {number}.") for number in range(count)]
@@ -261,11 +266,9 @@ def count_messages(gateway: World) -> list[int]:
     return [conversation.head_seq + 1 for conversation in gateway.conversations()]
 
 
-async def test_items_whose_lease_expired_while_the_log_stood_still_are_not_added(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_items_whose_lease_expired_while_the_log_stood_still_are_not_added() -> None:
     store = Elapsing()
-    async with world(monkeypatch, ScriptedUpstream(default=answering), store=store) as gateway:
+    async with world(ScriptedUpstream(default=answering), store=store) as gateway:
         ours = (await gateway.say([user("Hi")], conversation="c"))["conversation_id"]
         store.seqs, store.elapses_at = [], 0
         item = {"type": "message", "role": "user", "content": "And this."}
@@ -275,11 +278,9 @@ async def test_items_whose_lease_expired_while_the_log_stood_still_are_not_added
         assert await gateway.log(ours) == [user("Hi"), answered("Hi")]
 
 
-async def test_a_compaction_whose_lease_expired_while_the_log_stood_still_changes_no_state(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_compaction_whose_lease_expired_while_the_log_stood_still_changes_no_state() -> None:
     store = Elapsing()
-    async with world(monkeypatch, ScriptedUpstream(default=answering), window=WINDOW, store=store) as gateway:
+    async with world(ScriptedUpstream(default=answering), window=WINDOW, store=store) as gateway:
         ours = (await talk(gateway, 12))["conversation_id"]
         (before,) = gateway.conversations()
         store.seqs, store.elapses_at = [], 0

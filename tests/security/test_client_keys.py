@@ -124,7 +124,7 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(monkeypatch: pytest.MonkeyPatch, **sections: Any) -> AsyncIterator[Scene]:
+async def scene(**sections: Any) -> AsyncIterator[Scene]:
     """All providers but `own` are without a key; window sizes are theirs to tell."""
     store = MemoryStore(clock=lambda: datetime.now(UTC))
     dependencies = dataclasses.replace(TEST_DEPENDENCIES, create_store=lambda *_, **__: store)
@@ -229,19 +229,22 @@ FIRST_FAILS: Final = {"every provider answers": (), "the first one fails": ("mai
 @pytest.mark.parametrize("failing", FIRST_FAILS.values(), ids=FIRST_FAILS.keys())
 @pytest.mark.parametrize("model", ["m", "s", "o"])
 async def test_a_clients_key_stays_with_the_first_provider_of_its_model(
-    model: str, failing: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    model: str,
+    failing: tuple[str, ...],
 ) -> None:
     first = {"m": {"main"}, "s": {"spare"}, "o": set[str]()}[model]
-    async with scene(monkeypatch) as s:
+    async with scene() as s:
         for name in failing:
             s.providers[name].fails = True
         assert await sweep(s, list(calls_of_models(model)), first | {"friend"}) == []
 
 
 @pytest.mark.parametrize("model", ["m", "s", "o"])
-async def test_a_forms_key_stays_with_the_provider_of_its_model(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_forms_key_stays_with_the_provider_of_its_model(
+    model: str,
+) -> None:
     first = {"m": {"main"}, "s": {"spare"}, "o": set[str]()}[model]
-    async with scene(monkeypatch) as s:
+    async with scene() as s:
         assert await sweep(s, list(multipart(model)), first) == []
         called = {name for name, provider in s.providers.items() if "/v1/audio/transcriptions" in provider.paths}
         assert called == (first or {"own"})
@@ -250,18 +253,18 @@ async def test_a_forms_key_stays_with_the_provider_of_its_model(model: str, monk
 
 @pytest.mark.parametrize("fails", [False, True])
 async def test_a_key_that_comes_without_a_model_reaches_nobody_who_did_not_ask_for_it(
-    fails: bool, monkeypatch: pytest.MonkeyPatch
+    fails: bool,
 ) -> None:
-    async with scene(monkeypatch) as s:
+    async with scene() as s:
         s.providers["main"].fails = fails
         assert await sweep(s, list(calls_of_whole()), {"friend"}) == []
 
 
 @pytest.mark.parametrize("fails", [False, True])
 async def test_no_operation_of_the_gateway_shows_a_key_to_another_provider(
-    fails: bool, monkeypatch: pytest.MonkeyPatch
+    fails: bool,
 ) -> None:
-    async with scene(monkeypatch) as s:
+    async with scene() as s:
         ids = await conversation_with_a_summary(s, CANARIES[0])
         s.providers["main"].fails = fails
         requests = list(operations_of_the_gateway(ids))
@@ -284,9 +287,9 @@ async def conversation_with_a_summary(s: Scene, key: str) -> dict[str, str]:
     }
 
 
-async def test_the_sweep_reaches_what_it_is_about(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_sweep_reaches_what_it_is_about() -> None:
     """First providers see the key; fallbacks, summarizers and lists are really asked, without it."""
-    async with scene(monkeypatch) as s:
+    async with scene() as s:
         key = CANARIES[0]
         assert (await s.ask("POST", "/v1/chat/completions", key, json=LONG)).status_code == 200
         assert s.providers["writer"].summaries > 0
@@ -308,9 +311,9 @@ async def test_the_sweep_reaches_what_it_is_about(monkeypatch: pytest.MonkeyPatc
         assert s.providers["own"].authorizations == ["Bearer sk-of-the-operator"]
 
 
-async def test_a_summarizer_at_the_provider_that_is_meant_gets_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_summarizer_at_the_provider_that_is_meant_gets_the_key() -> None:
     policies = {"additive": {"summarizer": {"model": "w2"}}}
-    async with scene(monkeypatch, policies=policies, models={**MODELS, "w2": {"provider": "main"}}) as s:
+    async with scene(policies=policies, models={**MODELS, "w2": {"provider": "main"}}) as s:
         s.providers["main"].wants_key = True
         answer = await s.ask("POST", "/v1/chat/completions", CANARIES[0], json=LONG)
         assert answer.json()["context_status"] == "summarized"
@@ -319,10 +322,10 @@ async def test_a_summarizer_at_the_provider_that_is_meant_gets_the_key(monkeypat
 
 
 async def test_who_answers_401_to_a_call_without_a_key_is_named_with_the_setting(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO", "app.compaction")
-    async with scene(monkeypatch) as s:
+    async with scene() as s:
         for name in ("main", "spare", "writer"):
             s.providers[name].wants_key = True
         summarized = await s.ask("POST", "/v1/chat/completions", CANARIES[0], json=LONG)
@@ -345,7 +348,7 @@ async def test_who_answers_401_to_a_call_without_a_key_is_named_with_the_setting
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/files", "/v1/models/m"])
 async def test_a_key_without_a_model_is_meant_for_the_only_provider_without_one(
-    path: str, monkeypatch: pytest.MonkeyPatch
+    path: str,
 ) -> None:
     recorder, other = Recorder("main"), Recorder("own")
     async with serving(recorder, lifespan="off") as address, serving(other, lifespan="off") as elsewhere:
@@ -362,8 +365,8 @@ async def test_a_key_without_a_model_is_meant_for_the_only_provider_without_one(
         assert not other.saw(CANARIES[0])
 
 
-async def test_in_mode_keys_no_provider_sees_anything_of_a_credential(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with scene(monkeypatch, auth={"mode": "keys", "cache_seconds": 0}) as s:
+async def test_in_mode_keys_no_provider_sees_anything_of_a_credential() -> None:
+    async with scene(auth={"mode": "keys", "cache_seconds": 0}) as s:
         issuing = ApiKeys(s.store, policies=["fade"], now=lambda: datetime.now(UTC), random_bytes=secrets.token_bytes)
         keys = [
             (await issuing.create_key(NewApiKey(name="x", scopes=("chat", "read", "manage", "admin"))))[0] for _ in "ab"

@@ -6,8 +6,6 @@ import asyncio
 import re
 import socket
 
-import pytest
-
 from app.api.docs_page import render_docs_page
 from tests.live import Reply, ScriptedUpstream
 from tests.support.gateway import user, world
@@ -18,9 +16,9 @@ PATHS = (
 )
 
 
-async def test_no_answer_is_guessed_at_kept_by_caches_or_says_who_gave_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_answer_is_guessed_at_kept_by_caches_or_says_who_gave_it() -> None:
     upstream = ScriptedUpstream()
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         root = w.base_url.removesuffix("/v1")
         answers = [await w.post([user("x")]), await w.post([user("x")], stream=True), await w.post([])]
         upstream.replies = [Reply({"error": {"message": "no"}}, 400), Reply({}, headers={"server": "nginx/1.2"})]
@@ -36,8 +34,8 @@ async def test_no_answer_is_guessed_at_kept_by_caches_or_says_who_gave_it(monkey
                 assert "no-store" in answer.headers["cache-control"], answer.request.url
 
 
-async def test_what_could_not_be_read_is_told_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_what_could_not_be_read_is_told_no_more() -> None:
+    async with world(ScriptedUpstream()) as w:
         port = int(re.findall(r":(\d+)", w.base_url)[0])
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"NO SUCH\r\n\r\n")
@@ -47,8 +45,8 @@ async def test_what_could_not_be_read_is_told_no_more(monkeypatch: pytest.Monkey
     assert socket.gethostname().encode() not in told
 
 
-async def test_the_page_of_endpoints_loads_nothing_and_runs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_the_page_of_endpoints_loads_nothing_and_runs_nothing() -> None:
+    async with world(ScriptedUpstream()) as w:
         root = w.base_url.removesuffix("/v1")
         page = await w.client.get(f"{root}/docs")
         document = (await w.client.get(f"{root}/openapi.json")).json()

@@ -83,11 +83,12 @@ def test_an_error_that_quotes_a_client_begins_no_line_of_its_own() -> None:
 
 @pytest.mark.parametrize("log_format", ["json", "text"])
 async def test_requests_of_any_form_are_a_line_each(
-    log_format: Any, restored: None, monkeypatch: pytest.MonkeyPatch
+    log_format: Any,
+    restored: None,
 ) -> None:
     stream = io.StringIO()
     logs.configure_logging("info", log_format, stream)
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+    async with world(ScriptedUpstream()) as w:
         agent: Any = {"user-agent": b"x\x9b2J", "x-stainless-lang": b"\x9b31m"}
         await w.client.post(
             f"{w.base_url}/chat/completions", json={"model": FORGED, "messages": [user("x")]}, headers=agent

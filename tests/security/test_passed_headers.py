@@ -55,9 +55,10 @@ def check_forged(headers: Any, *, own: tuple[str, ...] = ()) -> None:
 @pytest.mark.parametrize("status", [200, 400, 503])
 @pytest.mark.parametrize("method", ["GET", "POST", "HEAD"])
 async def test_headers_of_a_provider_pass_only_where_they_are_known(
-    method: str, status: int, monkeypatch: pytest.MonkeyPatch
+    method: str,
+    status: int,
 ) -> None:
-    async with world(monkeypatch, ScriptedUpstream(forging(status))) as w:
+    async with world(ScriptedUpstream(forging(status))) as w:
         answer = await w.client.request(method, f"{w.base_url}/files/file-1/content")
     assert answer.status_code == status
     check_forged(answer.headers)
@@ -66,10 +67,10 @@ async def test_headers_of_a_provider_pass_only_where_they_are_known(
     assert "x-conversation-id" not in answer.headers
 
 
-async def test_headers_of_a_provider_do_not_pass_with_a_chat_or_its_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_headers_of_a_provider_do_not_pass_with_a_chat_or_its_refusal() -> None:
     said = completion()
     said.headers.update(FORGED)
-    async with world(monkeypatch, ScriptedUpstream(said, forging(400), forging(401))) as w:
+    async with world(ScriptedUpstream(said, forging(400), forging(401))) as w:
         chat = await w.post([user("x")])
         refused = [await w.post([user("y")], stream=streams) for streams in (False, True)]
     assert (chat.status_code, [answer.status_code for answer in refused]) == (200, [400, 401])
@@ -86,7 +87,7 @@ def test_headers_of_a_refusal_do_not_pass_whoever_raises_it() -> None:
     assert headers == {**SANDBOX_HEADERS, "retry-after": "3"}
 
 
-async def test_a_client_shows_a_provider_what_is_meant_for_it_only(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_shows_a_provider_what_is_meant_for_it_only() -> None:
     kept = {
         "accept": "text/event-stream",
         "anthropic-version": "2023-06-01",
@@ -105,7 +106,7 @@ async def test_a_client_shows_a_provider_what_is_meant_for_it_only(monkeypatch: 
         "sec-fetch-site": "same-origin",
     }
     upstream = ScriptedUpstream()
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         body = {"model": "m", "input": "x"}
         answer = await w.client.post(f"{w.base_url}/embeddings", json=body, headers={**kept, **private})
     assert answer.status_code == 200, answer.text
@@ -118,10 +119,10 @@ async def test_a_client_shows_a_provider_what_is_meant_for_it_only(monkeypatch: 
 
 @pytest.mark.parametrize("mode", ["navigate", "no-cors"])
 async def test_a_page_of_another_site_does_not_lead_a_browser_to_a_provider(
-    mode: str, monkeypatch: pytest.MonkeyPatch
+    mode: str,
 ) -> None:
     upstream = ScriptedUpstream(Reply(b"1"), Reply(b"1"), Reply(b"1"))
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         place = f"{w.base_url}/files/file-1/content"
         foreign = await w.client.get(place, headers={"sec-fetch-site": "cross-site", "sec-fetch-mode": mode})
         assert (foreign.status_code, foreign.json()["error"]["code"]) == (403, "insufficient_permissions")

@@ -47,8 +47,8 @@ def ask(head: str, body: str, *, version: str = "1.1", path: str = "/v1/chat/com
     ],
 )
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings"])
-async def test_a_body_is_chunked_and_nothing_else(monkeypatch: pytest.MonkeyPatch, head: str, path: str) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_a_body_is_chunked_and_nothing_else(head: str, path: str) -> None:
+    async with world(ScriptedUpstream()) as w:
         answer = await send_raw(w, ask(head, f"{CHUNKED_BODY}\r\n", path=path))
         assert answer.startswith(b"HTTP/1.1 400 "), answer
         assert b"\r\nconnection: close\r\n" in answer
@@ -57,8 +57,8 @@ async def test_a_body_is_chunked_and_nothing_else(monkeypatch: pytest.MonkeyPatc
         assert w.upstream.bodies == []
 
 
-async def test_a_refused_coding_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_a_refused_coding_is_named() -> None:
+    async with world(ScriptedUpstream()) as w:
         answer = await send_raw(w, ask("Transfer-Encoding: gzip, chunked\r\n", f"{CHUNKED_BODY}\r\n"))
         message = json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["message"]
         assert "'gzip, chunked'" in message
@@ -68,16 +68,16 @@ async def test_a_refused_coding_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
         assert len(answer) < 1000
 
 
-async def test_a_client_of_http_1_0_sends_no_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_a_client_of_http_1_0_sends_no_chunks() -> None:
+    async with world(ScriptedUpstream()) as w:
         answer = await send_raw(w, ask("Transfer-Encoding: chunked\r\n", f"{CHUNKED_BODY}\r\n", version="1.0"))
         assert answer.startswith(b"HTTP/1.1 400 ")
         assert w.upstream.bodies == []
 
 
 @pytest.mark.parametrize("lengths", [("5", "6"), ("5", "5"), ("5, 5",), ("+5",), ("",), ("5 5",), ("0x5",)])
-async def test_a_length_stands_once_and_in_digits(monkeypatch: pytest.MonkeyPatch, lengths: tuple[str, ...]) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_a_length_stands_once_and_in_digits(lengths: tuple[str, ...]) -> None:
+    async with world(ScriptedUpstream()) as w:
         head = "".join(f"Content-Length: {length}\r\n" for length in lengths)
         answer = await send_raw(w, ask(head, "hello!"))
         assert answer.startswith(b"HTTP/1.1 400 ")
@@ -85,14 +85,14 @@ async def test_a_length_stands_once_and_in_digits(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("coding", ["chunked", "Chunked", "CHUNKED"])
-async def test_a_chunked_body_is_read(monkeypatch: pytest.MonkeyPatch, coding: str) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_a_chunked_body_is_read(coding: str) -> None:
+    async with world(ScriptedUpstream()) as w:
         head = f"Transfer-Encoding: {coding}\r\nConnection: close\r\n"
         assert (await send_raw(w, ask(head, f"{CHUNKED_BODY}\r\n"))).startswith(b"HTTP/1.1 200 ")
 
 
-async def test_trailers_say_nothing_of_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_trailers_say_nothing_of_who_asks() -> None:
+    async with world(ScriptedUpstream()) as w:
         head = "Transfer-Encoding: chunked\r\nConnection: close\r\n"
         trailers = "Authorization: Bearer sk-trailer\r\nX-Conversation-Id: trailer\r\nHost: evil.com\r\n"
         answer = await send_raw(w, ask(head, f"{CHUNKED_BODY}{trailers}\r\n"))
@@ -101,8 +101,8 @@ async def test_trailers_say_nothing_of_who_asks(monkeypatch: pytest.MonkeyPatch)
         assert (kept.id == "trailer", kept.tenant) == (False, "anonymous")
 
 
-async def test_there_is_no_other_protocol_to_change_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_there_is_no_other_protocol_to_change_to() -> None:
+    async with world(ScriptedUpstream()) as w:
         head = "Connection: upgrade, close\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
         answer = await send_raw(w, f"GET /console/session HTTP/1.1\r\nhost: x\r\n{head}\r\n")
         assert answer.startswith(b"HTTP/1.1 200 "), answer

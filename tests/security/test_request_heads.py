@@ -106,8 +106,8 @@ def test_a_refusal_names_the_host_and_the_setting() -> None:
 
 
 @pytest.mark.parametrize("server", ["0.0.0.0", "127.0.0.1"])
-async def test_every_path_but_probes_refuses_a_rebound_name(monkeypatch: pytest.MonkeyPatch, server: str) -> None:
-    async with world(monkeypatch, ScriptedUpstream(), server={"host": server}) as w:
+async def test_every_path_but_probes_refuses_a_rebound_name(server: str) -> None:
+    async with world(ScriptedUpstream(), server={"host": server}) as w:
         root = w.base_url.removesuffix("/v1")
         for host in REBOUND:
             for method in ("GET", "POST", "HEAD", "OPTIONS"):
@@ -127,16 +127,16 @@ async def test_every_path_but_probes_refuses_a_rebound_name(monkeypatch: pytest.
         assert re.search(r"concertina_errors_total\{[^}]*host_not_allowed", numbers), "refusals are counted"
 
 
-async def test_a_public_name_is_served_where_it_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(), auth={"allowed_hosts": ["gateway.example.com"]}) as w:
+async def test_a_public_name_is_served_where_it_is_listed() -> None:
+    async with world(ScriptedUpstream(), auth={"allowed_hosts": ["gateway.example.com"]}) as w:
         listed = await w.client.get(f"{w.base_url}/models", headers={"host": "gateway.example.com"})
         assert listed.status_code == 200
         other = await w.client.get(f"{w.base_url}/models", headers={"host": "gateway"})
         assert (other.status_code, other.json()["error"]["code"]) == (403, "host_not_allowed")
 
 
-async def test_a_gateway_with_keys_is_reached_by_any_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(), auth={"mode": "keys"}) as w:
+async def test_a_gateway_with_keys_is_reached_by_any_name() -> None:
+    async with world(ScriptedUpstream(), auth={"mode": "keys"}) as w:
         refused = await w.client.get(f"{w.base_url}/models", headers={"host": "gateway.example.com"})
         assert refused.status_code == 401
 
@@ -179,9 +179,9 @@ DECIDING = [
 
 
 @pytest.mark.parametrize("name", DECIDING)
-async def test_a_header_that_decides_who_asks_stands_once(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+async def test_a_header_that_decides_who_asks_stands_once(name: str) -> None:
     auth = {"end_users": True, "end_user_header": "X-OpenWebUI-User-Id"}
-    async with world(monkeypatch, ScriptedUpstream(default=lambda _: completion()), auth=auth) as w:
+    async with world(ScriptedUpstream(default=lambda _: completion()), auth=auth) as w:
         for values in (("a", "b"), ("a", "a"), ("", "a")):
             twice = [(name, value) for value in values]
             if name == "Content-Type":
@@ -202,8 +202,8 @@ async def test_a_header_that_decides_who_asks_stands_once(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("second", ["127.0.0.1", "evil.com"])
-async def test_a_host_stands_once(monkeypatch: pytest.MonkeyPatch, second: str) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_a_host_stands_once(second: str) -> None:
+    async with world(ScriptedUpstream()) as w:
         for request in ("GET /v1/models", "GET /docs", "POST /v1/chat/completions"):
             head = f"{request} HTTP/1.1\r\nHost: 127.0.0.1\r\nHost: {second}\r\nConnection: close\r\n"
             answer = await send_raw(w, f"{head}Content-Length: 0\r\n\r\n")
@@ -211,8 +211,8 @@ async def test_a_host_stands_once(monkeypatch: pytest.MonkeyPatch, second: str) 
             assert b'"param":"host"' in answer
 
 
-async def test_headers_that_decide_nothing_may_stand_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=lambda _: completion())) as w:
+async def test_headers_that_decide_nothing_may_stand_twice() -> None:
+    async with world(ScriptedUpstream(default=lambda _: completion())) as w:
         twice = [
             ("accept", "a/b"),
             ("accept", "*/*"),

@@ -54,9 +54,9 @@ def test_pages_of_a_listed_name_are_served() -> None:
     assert is_taken(NAMED, host=HERE, origin="https://gateway.example.com", sec_fetch_site="cross-site")
 
 
-async def test_every_endpoint_refuses_pages_of_others_and_answers_them_no_cors(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_endpoint_refuses_pages_of_others_and_answers_them_no_cors() -> None:
     chat: dict[str, Any] = {"model": "m", "messages": [user("x")]}
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+    async with world(ScriptedUpstream()) as w:
         root = w.base_url.removesuffix("/v1")
         refusals = [
             ({"origin": "https://evil.com"}, "insufficient_permissions"),

@@ -31,11 +31,11 @@ async def canary() -> AsyncIterator[tuple[int, list[tuple[str, int]]]]:
         yield server.sockets[0].getsockname()[1], came
 
 
-async def test_no_address_that_a_client_names_is_ever_called(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_address_that_a_client_names_is_ever_called() -> None:
     async with canary() as (port, came):
         upstream = ScriptedUpstream()
         place = f"http://127.0.0.1:{port}"
-        async with world(monkeypatch, upstream, window=200_000) as w:
+        async with world(upstream, window=200_000) as w:
             names = (
                 f"{place}/v1/m",
                 f"//127.0.0.1:{port}/m",
@@ -75,10 +75,12 @@ async def test_no_address_that_a_client_names_is_ever_called(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_a_providers_redirect_is_not_followed(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_providers_redirect_is_not_followed(
+    status: int,
+) -> None:
     async with canary() as (port, came):
         away = Reply({"error": {"message": "moved"}}, status, headers={"location": f"http://127.0.0.1:{port}/v1"})
-        async with world(monkeypatch, ScriptedUpstream(*[away] * 9)) as w:
+        async with world(ScriptedUpstream(*[away] * 9)) as w:
             assert (await w.post([user("x")])).status_code >= 300
             refused = await w.client.post(f"{w.base_url}/embeddings", json={"model": "m"})
             assert (refused.status_code, "location" in refused.headers) == (502, False)
@@ -86,9 +88,9 @@ async def test_a_providers_redirect_is_not_followed(status: int, monkeypatch: py
         assert came == []
 
 
-async def test_no_value_of_a_request_becomes_a_header_or_a_line_of_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_value_of_a_request_becomes_a_header_or_a_line_of_the_answer() -> None:
     upstream = ScriptedUpstream()
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         answers = [
             await raw(w, {"model": LINES, "messages": [user("x")]}),
             await raw(w, {"model": "m", "messages": [user("x")], "conversation_id": LINES}),
@@ -106,13 +108,13 @@ async def test_no_value_of_a_request_becomes_a_header_or_a_line_of_the_answer(mo
     assert [path for path in upstream.paths if "evil" in path] == []
 
 
-async def test_no_text_of_anybodys_makes_an_event_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_text_of_anybodys_makes_an_event_of_its_own() -> None:
     forged = 'x\n\ndata: {"forged":1}\r\n\r\nevent: forged\ndata: [DONE]\n\n'
     call = {"id": forged, "type": "function", "function": {"name": forged, "arguments": forged}}
     failed = json.dumps({"error": {"message": forged, "code": forged}}).encode()
     said = stream(forged, forged)
     upstream = ScriptedUpstream(said, Reply(pieces=[b"data: " + failed + b"\n\n"]), Reply({"error": forged}, 400))
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         for model in ("m", forged):
             answer = await raw(w, {"model": model, "messages": [user(forged)], "stream": True})
             events = chunks(answer)

@@ -66,9 +66,11 @@ HISTORY = [user("Hi"), answered("Hi"), user("Next")]
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_histories_are_served_and_appends_are_not(streamed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_histories_are_served_and_appends_are_not(
+    streamed: bool,
+) -> None:
     store = Flaky()
-    async with world(monkeypatch, ScriptedUpstream(default=answering), store=store) as gateway:
+    async with world(ScriptedUpstream(default=answering), store=store) as gateway:
         ours = (await gateway.say(HISTORY[:1]))["conversation_id"]
         store.go()
         refused = await gateway.post([user("More")], conversation=ours, stream=streamed)
@@ -90,10 +92,10 @@ async def test_histories_are_served_and_appends_are_not(streamed: bool, monkeypa
         assert (await gateway.say([user("More")], conversation="c"))["context_status"] == "full"
 
 
-async def test_histories_are_refused_where_that_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_histories_are_refused_where_that_is_configured() -> None:
     store = Flaky()
     upstream = ScriptedUpstream(default=answering)
-    async with world(monkeypatch, upstream, store=store, degraded_mode="refuse") as gateway:
+    async with world(upstream, store=store, degraded_mode="refuse") as gateway:
         ours = (await gateway.say(HISTORY[:1]))["conversation_id"]
         asked = len(upstream.requests)
         store.go()
@@ -108,12 +110,12 @@ async def test_histories_are_refused_where_that_is_configured(monkeypatch: pytes
 
 @pytest.mark.parametrize("known", [True, False])
 async def test_a_history_that_is_too_long_is_trimmed_without_a_model(
-    known: bool, monkeypatch: pytest.MonkeyPatch
+    known: bool,
 ) -> None:
     store = Flaky()
     upstream = ScriptedUpstream(default=answering)
     history = [*long_history(60, words=280), user("Well?")]
-    async with world(monkeypatch, upstream, store=store) as gateway:
+    async with world(upstream, store=store) as gateway:
         if known:
             await gateway.say(history[:1])
         store.go()
@@ -137,11 +139,12 @@ async def test_a_history_that_is_too_long_is_trimmed_without_a_model(
 )
 @pytest.mark.parametrize("begun", [True, False])
 async def test_a_store_that_goes_in_the_middle_of_a_turn_costs_no_history_its_answer(
-    methods: tuple[str, ...], begun: bool, monkeypatch: pytest.MonkeyPatch
+    methods: tuple[str, ...],
+    begun: bool,
 ) -> None:
     store = Flaky()
     history = [*long_history(60, words=280), user("Well?")]
-    async with world(monkeypatch, ScriptedUpstream(default=answering), store=store) as gateway:
+    async with world(ScriptedUpstream(default=answering), store=store) as gateway:
         if begun:
             await gateway.say(history[:1])
         store.go(*methods)
@@ -166,10 +169,10 @@ class WithoutAnswers(Flaky):
 
 @pytest.mark.parametrize("history", [HISTORY, [*long_history(60, words=280), user("Well?")]], ids=["short", "long"])
 async def test_the_last_that_a_stream_says_of_an_answer_that_was_not_stored_is_that(
-    history: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    history: list[dict[str, Any]],
 ) -> None:
     store = WithoutAnswers()
-    async with world(monkeypatch, ScriptedUpstream(default=answering), store=store) as gateway:
+    async with world(ScriptedUpstream(default=answering), store=store) as gateway:
         await gateway.say(HISTORY[:1])
         store.loses = True
         *told, ended, amended = await gateway.stream(history)
@@ -182,11 +185,9 @@ async def test_the_last_that_a_stream_says_of_an_answer_that_was_not_stored_is_t
             assert len({event[name] for event in (*told, ended, amended)}) == 1
 
 
-async def test_a_stream_that_needs_the_store_ends_with_an_error_where_its_answer_was_not_stored(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_stream_that_needs_the_store_ends_with_an_error_where_its_answer_was_not_stored() -> None:
     store = WithoutAnswers()
-    async with world(monkeypatch, ScriptedUpstream(default=answering), store=store) as gateway:
+    async with world(ScriptedUpstream(default=answering), store=store) as gateway:
         store.loses = True
         answer = await gateway.post([user("More")], conversation="c", stream=True)
         *_, error, done = [line for line in answer.text.splitlines() if line]
@@ -203,12 +204,14 @@ def locked(file: Path) -> Iterator[None]:
         connection.execute("ROLLBACK")
 
 
-async def test_a_locked_file_is_lived_with_until_it_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_locked_file_is_lived_with_until_it_is_free(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "locked.db"
     url = f"sqlite:///{file}"
     prepare_database(url, auto_migrate=True)
     store = create_store(url, timeout_seconds=0.2)
-    async with world(monkeypatch, ScriptedUpstream(default=answering), store=store) as gateway:
+    async with world(ScriptedUpstream(default=answering), store=store) as gateway:
         ours = (await gateway.say(HISTORY[:1]))["conversation_id"]
         with locked(file):
             appended = await gateway.post([user("More")], conversation=ours)
@@ -222,13 +225,13 @@ async def test_a_locked_file_is_lived_with_until_it_is_free(tmp_path: Path, monk
         assert (await gateway.say([user("More")], conversation=ours))["conversation_id"] == ours
 
 
-async def test_a_stopped_postgresql_is_lived_with_until_it_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stopped_postgresql_is_lived_with_until_it_is_back() -> None:
     server = Server()
     try:
         server.start()
         await asyncio.to_thread(upgrade_database, server.url("postgres"))
         store = create_store(server.url("postgres"), timeout_seconds=2)
-        async with world(monkeypatch, ScriptedUpstream(default=answering), store=store) as gateway:
+        async with world(ScriptedUpstream(default=answering), store=store) as gateway:
             ours = (await gateway.say(HISTORY[:1]))["conversation_id"]
             server.stop()
             appended = await gateway.post([user("More")], conversation=ours)

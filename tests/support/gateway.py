@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from typing import Any, Final, TypeVar, cast
 
 import httpx
-import pytest
 
 from app.assembly.dependencies import Dependencies
 from app.conversation.conversation_types import Conversation, Summary
@@ -125,7 +124,6 @@ def read_now(reading: Coroutine[Any, Any, Result]) -> Result:
 
 @asynccontextmanager
 async def world(
-    monkeypatch: pytest.MonkeyPatch,
     upstream: ScriptedUpstream,
     *,
     store: Any = None,

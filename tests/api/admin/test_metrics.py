@@ -53,10 +53,10 @@ async def overview(w: World) -> dict[str, Any]:
     return body
 
 
-async def test_what_answers_say_of_their_tokens_is_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_answers_say_of_their_tokens_is_what_is_counted() -> None:
     usage = {"prompt_tokens": 100, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 64}}
     upstream = ScriptedUpstream(*(Reply({**completion().body, "usage": usage}) for _ in range(3)))
-    async with world(monkeypatch, upstream, models=PRICED) as w:
+    async with world(upstream, models=PRICED) as w:
         answers = [await w.say([user(question(number))], model=MODEL) for number in range(3)]
         seen, at_a_glance = await told(w), await overview(w)
     sent = sum(answer["context"]["prompt_tokens"] for answer in answers)
@@ -78,8 +78,8 @@ async def test_what_answers_say_of_their_tokens_is_what_is_counted(monkeypatch: 
     assert (row["model"], row["requests"], row["errors"], row["prompt_tokens"]) == (MODEL, 3, 0, sent)
 
 
-async def test_requests_are_counted_by_path_and_status(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_requests_are_counted_by_path_and_status() -> None:
+    async with world(ScriptedUpstream()) as w:
         await w.say([user("Hi")])
         await w.stream([user("Hello")])
         await w.post([])
@@ -103,13 +103,13 @@ async def test_requests_are_counted_by_path_and_status(monkeypatch: pytest.Monke
     assert "nowhere" not in seen.text
 
 
-async def test_failing_providers_are_counted_by_how_they_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failing_providers_are_counted_by_how_they_fail() -> None:
     refusal = {"error": {"message": "No.", "type": "server_error", "code": "their_code"}}
     upstream = ScriptedUpstream(
         *(Reply(refusal, 500), Reply(refusal, 429), completion()),
         *(Reply(refusal, 400), Reply(pieces=[*BEGUN, DROP])),
     )
-    async with world(monkeypatch, upstream, retries={"attempts": 3, "base_seconds": 0.001}) as w:
+    async with world(upstream, retries={"attempts": 3, "base_seconds": 0.001}) as w:
         await w.say([user("Hi")], model=MODEL)
         assert (await w.post([user("Hello")], model=MODEL)).status_code == 400
         await w.post([user("Well")], model=MODEL, stream=True)
@@ -128,20 +128,20 @@ async def test_failing_providers_are_counted_by_how_they_fail(monkeypatch: pytes
     assert "their_code" not in seen.text
 
 
-async def test_an_open_breaker_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_open_breaker_shows() -> None:
     upstream = ScriptedUpstream(default=lambda _: Reply({"error": {"message": "Down."}}, 500))
     retries = {"attempts": 1, "breaker_failures": 2}
     models = {MODEL: {"provider": "upstream", "context_window": 8192}}
-    async with world(monkeypatch, upstream, retries=retries, models=models) as w:
+    async with world(upstream, retries=retries, models=models) as w:
         await w.post([user("Hi")], model=MODEL)
         assert (await told(w))("upstream_breaker_open") == 0
         await w.post([user("Hi")], model=MODEL)
         assert (await told(w))("upstream_breaker_open", purpose="answer", **OF_MODEL) == 1
 
 
-async def test_summaries_and_what_they_save_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_summaries_and_what_they_save_are_counted() -> None:
     upstream = ScriptedUpstream(default=answering)
-    async with world(monkeypatch, upstream, models=PRICED) as w:
+    async with world(upstream, models=PRICED) as w:
         answer = await w.say(long_talk(), model=MODEL)
         seen, at_a_glance = await told(w), await overview(w)
     context = answer["context"]
@@ -163,9 +163,9 @@ async def test_summaries_and_what_they_save_are_counted(monkeypatch: pytest.Monk
     assert at_a_glance["totals"]["compactions"] == {"made": len(context["summaries"])}
 
 
-async def test_a_failing_summarizer_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failing_summarizer_shows() -> None:
     upstream = summarizing(summary=Reply({"error": {"message": "No."}}, 400))
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         answer = await w.say(long_talk())
         seen = await told(w)
     assert answer["context"]["compaction"]["outcome"] == "failed"
@@ -175,11 +175,11 @@ async def test_a_failing_summarizer_shows(monkeypatch: pytest.MonkeyPatch) -> No
     assert seen("summary_tokens_total") == 0
 
 
-async def test_a_compaction_that_is_under_way_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_compaction_that_is_under_way_shows() -> None:
     slow = completion("They spoke about many things.")
     slow.gate = asyncio.Event()
     upstream = summarizing(summary=slow)
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         asking = asyncio.ensure_future(w.say(long_talk()))
         await until(lambda: any(map(is_summary, upstream.requests)))
         now = (await overview(w))["now"]
@@ -192,8 +192,8 @@ async def test_a_compaction_that_is_under_way_shows(monkeypatch: pytest.MonkeyPa
     assert after["compactions_running"] == 0
 
 
-async def test_an_answer_that_is_given_again_is_no_second_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_an_answer_that_is_given_again_is_no_second_turn() -> None:
+    async with world(ScriptedUpstream()) as w:
         for _ in range(3):
             await w.say([user("Hi")], headers={"idempotency-key": "order-17"})
         seen = await told(w)
@@ -204,9 +204,9 @@ async def test_an_answer_that_is_given_again_is_no_second_turn(monkeypatch: pyte
     assert seen("upstream_requests_total") == 1
 
 
-async def test_clients_that_hang_up_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_clients_that_hang_up_are_counted() -> None:
     upstream = ScriptedUpstream(Reply(pieces=[*BEGUN, 60]))
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         await leave_after(w, [user("x")], 4)
         await until(lambda: w.rows() == 2)
         seen = await told(w)
@@ -216,12 +216,12 @@ async def test_clients_that_hang_up_are_counted(monkeypatch: pytest.MonkeyPatch)
     assert seen("unpriced_calls_total", reason="usage") == 1
 
 
-async def test_a_store_that_is_away_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_store_that_is_away_shows() -> None:
     class Away(MemoryStore):
         async def append(self, write: Any) -> None:
             raise StoreUnavailable("The database is away.")
 
-    async with world(monkeypatch, ScriptedUpstream(), store=Away(clock=lambda: datetime.now(UTC))) as w:
+    async with world(ScriptedUpstream(), store=Away(clock=lambda: datetime.now(UTC))) as w:
         answer = await w.say([user("Hi")])
         seen = await told(w)
     assert answer["context_status"] == "degraded"
@@ -231,16 +231,16 @@ async def test_a_store_that_is_away_shows(monkeypatch: pytest.MonkeyPatch) -> No
     assert seen("store_queue_depth") == 0
 
 
-async def test_a_wait_for_a_conversation_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_a_wait_for_a_conversation_is_counted() -> None:
+    async with world(ScriptedUpstream()) as w:
         await w.say([user(question(0))], conversation="c")
         before = (await told(w))("lease_wait_seconds_count", of="conversation", outcome="held")
         await w.say([user(question(1))], conversation="c")
         assert (await told(w))("lease_wait_seconds_count", of="conversation", outcome="held") == before + 1
 
 
-async def test_costs_that_nobody_knows_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_costs_that_nobody_knows_are_none() -> None:
+    async with world(ScriptedUpstream()) as w:
         await w.say([user("Hi")], model="a-model-of-our-own")
         seen, at_a_glance = await told(w), await overview(w)
     assert "concertina_cost_usd_total{" not in seen.text
@@ -249,9 +249,9 @@ async def test_costs_that_nobody_knows_are_none(monkeypatch: pytest.MonkeyPatch)
     assert at_a_glance["models"][0]["cost_usd"] is None
 
 
-async def test_model_names_that_clients_make_up_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_model_names_that_clients_make_up_do_not_pile_up() -> None:
     upstream = ScriptedUpstream(default=lambda _: Reply({"error": {"message": "Unknown model."}}, 404))
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         for number in range(5):
             await w.post([user("Hi")], model=f"made-up-{number}")
         seen = await told(w)
@@ -259,8 +259,8 @@ async def test_model_names_that_clients_make_up_do_not_pile_up(monkeypatch: pyte
     assert seen("upstream_requests_total", model="other", outcome="refused") == 5
 
 
-async def test_openmetrics_is_told_to_whom_it_is_asked_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_openmetrics_is_told_to_whom_it_is_asked_by() -> None:
+    async with world(ScriptedUpstream()) as w:
         address = w.base_url.removesuffix("/v1") + "/metrics"
         plain = await w.client.get(address)
         accepting = await w.client.get(address, headers={"accept": "application/openmetrics-text; version=1.0.0"})
@@ -269,8 +269,8 @@ async def test_openmetrics_is_told_to_whom_it_is_asked_by(monkeypatch: pytest.Mo
     assert accepting.text.endswith("# EOF\n")
 
 
-async def test_a_token_keeps_others_from_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(), **TOKENS) as w:
+async def test_a_token_keeps_others_from_the_numbers() -> None:
+    async with world(ScriptedUpstream(), **TOKENS) as w:
         address = w.base_url.removesuffix("/v1") + "/metrics"
         shown = [None, "Bearer other", "scraping-secret", "Bearer scraping-secret"]
         answers = [await w.client.get(address, headers={"authorization": one} if one else {}) for one in shown]
@@ -280,9 +280,11 @@ async def test_a_token_keeps_others_from_the_numbers(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(("switched_off", "metrics", "glance"), [("metrics", 404, 404), ("overview", 200, 404)])
 async def test_both_can_be_switched_off(
-    switched_off: str, metrics: int, glance: int, monkeypatch: pytest.MonkeyPatch
+    switched_off: str,
+    metrics: int,
+    glance: int,
 ) -> None:
-    async with world(monkeypatch, ScriptedUpstream(), telemetry={switched_off: False}) as w:
+    async with world(ScriptedUpstream(), telemetry={switched_off: False}) as w:
         await w.say([user("Hi")])
         answers: list[httpx.Response] = [
             await w.client.get(w.base_url.removesuffix("/v1") + "/metrics"),
@@ -291,16 +293,16 @@ async def test_both_can_be_switched_off(
     assert [answer.status_code for answer in answers] == [metrics, glance]
 
 
-async def test_gateways_in_one_process_count_for_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(), window=WINDOW) as one:
+async def test_gateways_in_one_process_count_for_themselves() -> None:
+    async with world(ScriptedUpstream(), window=WINDOW) as one:
         await one.say([user("Hi")])
-    async with world(monkeypatch, ScriptedUpstream(), window=WINDOW) as other:
+    async with world(ScriptedUpstream(), window=WINDOW) as other:
         assert (await told(other))("turns_total") == 0
 
 
-async def test_a_stream_in_error_is_told_and_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_in_error_is_told_and_counted_once() -> None:
     broken = Reply(pieces=[chunk({"content": "Half"}), b'data: {"error": {"message": "No more."}}\n\n'])
-    async with world(monkeypatch, ScriptedUpstream(broken, stream("Fine."))) as w:
+    async with world(ScriptedUpstream(broken, stream("Fine."))) as w:
         answer = await w.post([user("Hi")], stream=True)
         assert "No more." in answer.text
         seen = await told(w)
@@ -308,13 +310,13 @@ async def test_a_stream_in_error_is_told_and_counted_once(monkeypatch: pytest.Mo
     assert seen("requests_total", code="200", endpoint="/v1/chat/completions") == 1
 
 
-async def test_errors_are_counted_wherever_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_errors_are_counted_wherever_they_are_made() -> None:
     class Away(MemoryStore):
         async def check(self) -> Any:
             raise StoreUnavailable("The database is away.")
 
     store, limit = Away(clock=lambda: datetime.now(UTC)), {"body_limit_bytes": 500}
-    async with world(monkeypatch, ScriptedUpstream(), store=store, server=limit) as w:
+    async with world(ScriptedUpstream(), store=store, server=limit) as w:
         origin = w.base_url.removesuffix("v1")
         long = b'{"metadata": {"a": "' + b"x" * 1000 + b'"}}'
 
@@ -335,9 +337,9 @@ async def test_errors_are_counted_wherever_they_are_made(monkeypatch: pytest.Mon
     assert seen("errors_total") == 4
 
 
-async def test_the_overview_counts_no_request_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_overview_counts_no_request_of_its_own() -> None:
     console = {"x-concertina-console": "1"}
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+    async with world(ScriptedUpstream()) as w:
         await w.say([user("Hi")])
         origin = w.base_url.removesuffix("/v1")
         for path in ("/healthz", "/metrics", "/console/", "/console/nothing", "/docs", "/", "/v1/admin/keys"):
@@ -352,18 +354,18 @@ async def test_the_overview_counts_no_request_of_its_own(monkeypatch: pytest.Mon
     assert seen("errors_total") == seen("operator_errors_total") == 4
 
 
-async def test_what_the_console_sends_and_asks_of_a_model_is_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_what_the_console_sends_and_asks_of_a_model_is_a_request() -> None:
+    async with world(ScriptedUpstream()) as w:
         await w.say([user("Hi")], headers={"x-concertina-console": "1"})
         totals = (await overview(w))["totals"]
     assert totals["requests"] == 1
 
 
-async def test_the_overview_s_totals_agree_with_its_table_of_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_overview_s_totals_agree_with_its_table_of_errors() -> None:
     refusal = {"error": {"message": "No.", "type": "t", "param": None, "code": None}}
     broken = Reply(pieces=[chunk({"content": "Half"}), DROP])
     upstream = ScriptedUpstream(Reply(refusal, 404), Reply(refusal, 400), Reply(refusal, 500), broken)
-    async with world(monkeypatch, upstream, retries={"attempts": 1}) as w:
+    async with world(upstream, retries={"attempts": 1}) as w:
         await w.client.post(f"{w.base_url}/embeddings", json={"model": "m"})
         await w.post([user("Hi")])
         await w.post([user("Hello")])

@@ -50,9 +50,9 @@ async def watched(gateway: World, **wish: Any) -> list[dict[str, Any]]:
     return [json.loads(frame.removeprefix("data: ")) for frame in frames[:-1]]
 
 
-async def test_a_compaction_is_made_at_once_and_holds_for_the_next_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_compaction_is_made_at_once_and_holds_for_the_next_turns() -> None:
     upstream = model()
-    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+    async with world(upstream, window=WINDOW) as gateway:
         await talk(gateway, 12)
         told = await done(gateway, "POST", "c/compact")
         assert (told["object"], told["ran"], told["outcome"]) == ("conversation.compaction", True, "completed")
@@ -71,9 +71,9 @@ async def test_a_compaction_is_made_at_once_and_holds_for_the_next_turns(monkeyp
         assert told["status"] == "summarized"
 
 
-async def test_a_dry_run_tells_what_would_be_and_asks_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_dry_run_tells_what_would_be_and_asks_no_model() -> None:
     upstream = model()
-    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+    async with world(upstream, window=WINDOW) as gateway:
         await talk(gateway, 12)
         named, asked = await ids(gateway), len(upstream.requests)
         told = await done(gateway, "POST", "c/compact", json={"dry_run": True})
@@ -85,9 +85,9 @@ async def test_a_dry_run_tells_what_would_be_and_asks_no_model(monkeypatch: pyte
         assert gateway.chunks() == []
 
 
-async def test_what_to_focus_on_reaches_the_summarizer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_to_focus_on_reaches_the_summarizer() -> None:
     upstream = model()
-    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+    async with world(upstream, window=WINDOW) as gateway:
         await talk(gateway, 12)
         await done(gateway, "POST", "c/compact", json={"instructions": "Focus on parcels.", "model": "other"})
         (request,) = summaries_asked(upstream)
@@ -96,9 +96,11 @@ async def test_what_to_focus_on_reaches_the_summarizer(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("policy", ["additive", "checkpoint"])
-async def test_a_compaction_can_end_at_a_given_item(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_compaction_can_end_at_a_given_item(
+    policy: str,
+) -> None:
     upstream = model()
-    async with world(monkeypatch, upstream, window=WINDOW, policy=policy) as gateway:
+    async with world(upstream, window=WINDOW, policy=policy) as gateway:
         await talk(gateway, 12, words=200)
         named = await ids(gateway)
         for place in (7, 21):
@@ -113,9 +115,9 @@ async def test_a_compaction_can_end_at_a_given_item(policy: str, monkeypatch: py
         assert question(10, 200) not in str(shown(upstream)[-1])
 
 
-async def test_a_log_is_cut_between_rounds_only(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_log_is_cut_between_rounds_only() -> None:
     upstream = model()
-    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+    async with world(upstream, window=WINDOW) as gateway:
         await talk(gateway, 6)
         calls = [tool_call("look_up", '{"q": 1}', "a"), tool_call("look_up", '{"q": 2}', "b")]
         answers = [result("Shelf 31.", "a"), result("Shelf 32.", "b")]
@@ -134,9 +136,9 @@ async def test_a_log_is_cut_between_rounds_only(monkeypatch: pytest.MonkeyPatch)
         assert error["code"] == "item_not_found"
 
 
-async def test_a_question_that_waits_for_its_answer_is_not_summarized(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_question_that_waits_for_its_answer_is_not_summarized() -> None:
     upstream = model()
-    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+    async with world(upstream, window=WINDOW) as gateway:
         await talk(gateway, 6)
         upstream.replies.append(Reply({"error": {"message": "No."}}, 400))
         await gateway.post([user("And?")], conversation="c")
@@ -145,9 +147,9 @@ async def test_a_question_that_waits_for_its_answer_is_not_summarized(monkeypatc
         assert repr(named[11]) in error["message"]
 
 
-async def test_where_there_is_nothing_to_gain_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_where_there_is_nothing_to_gain_it_says_so() -> None:
     upstream = model()
-    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+    async with world(upstream, window=WINDOW) as gateway:
         await talk(gateway, 1)
         for wish in ({}, {"dry_run": True}):
             told = await done(gateway, "POST", "c/compact", json=wish)
@@ -167,18 +169,20 @@ async def test_where_there_is_nothing_to_gain_it_says_so(monkeypatch: pytest.Mon
     ],
 )
 async def test_what_cannot_be_done_is_refused(
-    wish: dict[str, Any], code: str | None, param: str, monkeypatch: pytest.MonkeyPatch
+    wish: dict[str, Any],
+    code: str | None,
+    param: str,
 ) -> None:
-    async with world(monkeypatch, model(), window=WINDOW) as gateway:
+    async with world(model(), window=WINDOW) as gateway:
         await talk(gateway, 6)
         error = await refused(gateway, 400, "POST", "c/compact", json=wish)
         assert (error["code"], error["param"]) == (code, param)
 
 
-async def test_a_failing_summarizer_leaves_a_summary_without_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failing_summarizer_leaves_a_summary_without_a_model() -> None:
     failing = Reply({"error": {"message": "No."}}, 500)
     upstream = ScriptedUpstream(default=lambda body: failing if is_summary(body) else answering(body))
-    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+    async with world(upstream, window=WINDOW) as gateway:
         await talk(gateway, 12)
         told = await done(gateway, "POST", "c/compact")
         assert (told["ran"], told["outcome"]) == (True, "failed")
@@ -186,10 +190,10 @@ async def test_a_failing_summarizer_leaves_a_summary_without_a_model(monkeypatch
         assert "Summarized without a model" in told["warnings"][0]
 
 
-async def test_the_conversation_is_held_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_conversation_is_held_meanwhile() -> None:
     upstream = model()
     compaction = {"wait_seconds": 0.1}
-    async with world(monkeypatch, upstream, window=WINDOW, compaction=compaction) as gateway:
+    async with world(upstream, window=WINDOW, compaction=compaction) as gateway:
         await talk(gateway, 12)
         gate = asyncio.Event()
         waiting = completion("They spoke about many things.")
@@ -206,9 +210,9 @@ async def test_the_conversation_is_held_meanwhile(monkeypatch: pytest.MonkeyPatc
         await talk(gateway, 1, first=12)
 
 
-async def test_progress_is_told_in_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_progress_is_told_in_a_stream() -> None:
     upstream = model()
-    async with world(monkeypatch, upstream, window=WINDOW, dependencies=QUICK_HEARTBEAT) as gateway:
+    async with world(upstream, window=WINDOW, dependencies=QUICK_HEARTBEAT) as gateway:
         await talk(gateway, 12)
         slow = completion("They spoke about many things.")
         upstream.replies.append(Reply(pieces=[0.1, json.dumps(slow.body).encode()]))
@@ -229,8 +233,8 @@ async def test_progress_is_told_in_a_stream(monkeypatch: pytest.MonkeyPatch) -> 
         assert (again["type"], again["ran"]) == ("compaction_completed", False)
 
 
-async def test_a_stream_is_had_by_asking_for_its_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, model(), window=WINDOW) as gateway:
+async def test_a_stream_is_had_by_asking_for_its_type() -> None:
+    async with world(model(), window=WINDOW) as gateway:
         await talk(gateway, 12)
         answer = await gateway.client.post(
             f"{gateway.base_url}/conversations/c/compact",
@@ -241,7 +245,7 @@ async def test_a_stream_is_had_by_asking_for_its_type(monkeypatch: pytest.Monkey
 
 async def test_a_failure_after_the_start_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     upstream = model()
-    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+    async with world(upstream, window=WINDOW) as gateway:
         await talk(gateway, 12)
 
         async def fail(*_: object, **__: object) -> None:
@@ -255,9 +259,9 @@ async def test_a_failure_after_the_start_ends_the_stream(monkeypatch: pytest.Mon
         assert (answer.status_code, answer.json()["error"]["code"]) == (404, "conversation_not_found")
 
 
-async def test_a_client_that_hangs_up_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_hangs_up_does_not_end_it() -> None:
     upstream = model()
-    async with world(monkeypatch, upstream, window=WINDOW, dependencies=QUICK_HEARTBEAT) as gateway:
+    async with world(upstream, window=WINDOW, dependencies=QUICK_HEARTBEAT) as gateway:
         await talk(gateway, 12)
         gate = asyncio.Event()
         waiting = completion("They spoke about many things.")
@@ -277,9 +281,9 @@ async def test_a_client_that_hangs_up_does_not_end_it(monkeypatch: pytest.Monkey
         assert body["context_status"] == "summarized"
 
 
-async def test_a_resending_client_goes_on_with_the_compacted_view(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_resending_client_goes_on_with_the_compacted_view() -> None:
     upstream = model()
-    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+    async with world(upstream, window=WINDOW) as gateway:
         history: list[dict[str, Any]] = []
         for number in range(12):
             history.append(user(question(number, 60)))
@@ -292,9 +296,9 @@ async def test_a_resending_client_goes_on_with_the_compacted_view(monkeypatch: p
         assert (body["conversation_id"], body["context_status"]) == (named, "summarized")
 
 
-async def test_pins_hold_whole_rounds_and_are_taken_off_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pins_hold_whole_rounds_and_are_taken_off_again() -> None:
     upstream = model()
-    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+    async with world(upstream, window=WINDOW) as gateway:
         upstream.replies.append(completion(None, tool_calls=[tool_call("look_up", "{}", "a")]))
         await gateway.say([user("Where?")], conversation="c")
         await gateway.say([result("Shelf 31.", "a")], conversation="c")
@@ -313,16 +317,16 @@ async def test_pins_hold_whole_rounds_and_are_taken_off_again(monkeypatch: pytes
         assert not any(row["pinned"] for row in rows)
 
 
-async def test_pins_above_their_share_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, model(), window=4096) as gateway:
+async def test_pins_above_their_share_are_refused() -> None:
+    async with world(model(), window=4096) as gateway:
         await gateway.say([user("word " * 2_500)], conversation="c")
         (first, _) = await ids(gateway)
         error = await refused(gateway, 400, "POST", f"c/items/{first}/pin")
         assert (error["code"], error["param"]) == ("pins_too_large", "item_id")
 
 
-async def test_instructions_are_always_shown_pinned_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, model(), window=WINDOW) as gateway:
+async def test_instructions_are_always_shown_pinned_or_not() -> None:
+    async with world(model(), window=WINDOW) as gateway:
         items = [{"role": "system", "content": "Be brief."}]
         headers = {"authorization": f"Bearer {KEY}"}
         begun = await gateway.client.post(f"{gateway.base_url}/conversations", json={"items": items}, headers=headers)
@@ -332,8 +336,8 @@ async def test_instructions_are_always_shown_pinned_or_not(monkeypatch: pytest.M
             assert (await done(gateway, method, f"{path}/{told['id']}/pin"))["pinned"] is True
 
 
-async def test_pins_that_are_made_at_the_same_time_are_all_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, model(), window=WINDOW) as gateway:
+async def test_pins_that_are_made_at_the_same_time_are_all_kept() -> None:
+    async with world(model(), window=WINDOW) as gateway:
         await talk(gateway, 4)
         named = await ids(gateway)
         await asyncio.gather(*(done(gateway, "POST", f"c/items/{one}/pin") for one in named))
@@ -341,8 +345,8 @@ async def test_pins_that_are_made_at_the_same_time_are_all_kept(monkeypatch: pyt
         assert all(row["pinned"] for row in rows)
 
 
-async def test_others_cannot_compact_or_pin(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, model(), window=WINDOW) as gateway:
+async def test_others_cannot_compact_or_pin() -> None:
+    async with world(model(), window=WINDOW) as gateway:
         await talk(gateway, 2)
         (conversation,) = gateway.conversations()
         named = await ids(gateway)
@@ -355,8 +359,8 @@ async def test_others_cannot_compact_or_pin(monkeypatch: pytest.MonkeyPatch) -> 
             assert error["code"] == "conversation_not_found"
 
 
-async def test_a_key_compacts_with_its_own_models_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with locked(monkeypatch, window=WINDOW) as gateway:
+async def test_a_key_compacts_with_its_own_models_only() -> None:
+    async with locked(window=WINDOW) as gateway:
         everything, _ = await gateway.key(tenant="us")
         chats = [{"model": "m", "messages": [user(question(n))], "conversation": "c"} for n in range(12)]
         for chat in chats:
@@ -377,8 +381,8 @@ async def test_a_key_compacts_with_its_own_models_only(monkeypatch: pytest.Monke
         assert (await gateway.ask("POST", place, bound, json={"model": "other"})).json()["revision"] == 2
 
 
-async def test_a_key_s_own_policy_is_the_one_that_is_looked_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with locked(monkeypatch, window=WINDOW) as gateway:
+async def test_a_key_s_own_policy_is_the_one_that_is_looked_with() -> None:
+    async with locked(window=WINDOW) as gateway:
         fading, _ = await gateway.key(tenant="us", policy="fade")
         chat = {"model": "m", "messages": [user("Hello")], "conversation": "c"}
         await gateway.ask("POST", "/chat/completions", fading, json=chat)

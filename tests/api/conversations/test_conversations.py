@@ -30,8 +30,8 @@ def ids(page: Any) -> list[str]:
     return [one["id"] for one in page["data"]]
 
 
-async def test_the_list_is_newest_first_and_turns_its_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_the_list_is_newest_first_and_turns_its_pages() -> None:
+    async with world(ScriptedUpstream()) as w:
         made = [await begun(w) for _ in range(5)]
         assert ids(await told(w, "GET", "/conversations")) == made[::-1]
         assert ids(await told(w, "GET", "/conversations?order=asc")) == made
@@ -43,8 +43,8 @@ async def test_the_list_is_newest_first_and_turns_its_pages(monkeypatch: pytest.
         assert page == {"object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False}
 
 
-async def test_the_list_is_told_apart_by_metadata_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_the_list_is_told_apart_by_metadata_and_time() -> None:
+    async with world(ScriptedUpstream()) as w:
         red = await begun(w, metadata={"colour": "red", "size": "1"})
         blue = await begun(w, metadata={"colour": "blue", "size": "1"})
         assert ids(await told(w, "GET", "/conversations?metadata[colour]=red")) == [red]
@@ -62,21 +62,21 @@ async def test_the_list_is_told_apart_by_metadata_and_time(monkeypatch: pytest.M
     "query",
     ["limit=0", "limit=101", "limit=x", "order=up", "created_after=-1", "created_after=1e99", "updated_before=x"],
 )
-async def test_a_list_that_cannot_be_made_is_refused(monkeypatch: pytest.MonkeyPatch, query: str) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_a_list_that_cannot_be_made_is_refused(query: str) -> None:
+    async with world(ScriptedUpstream()) as w:
         answer = await ask(w, "GET", f"/conversations?{query}")
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == query.split("=")[0]
 
 
-async def test_a_list_after_what_is_not_there_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_a_list_after_what_is_not_there_is_not_found() -> None:
+    async with world(ScriptedUpstream()) as w:
         answer = await ask(w, "GET", "/conversations?after=conv_x")
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "conversation_not_found")
 
 
-async def test_what_one_tenant_has_another_does_not_find(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_what_one_tenant_has_another_does_not_find() -> None:
+    async with world(ScriptedUpstream()) as w:
         mine = await begun(w, items=[user("Hi")])
         item = ids(await told(w, "GET", f"/conversations/{mine}/items"))[0]
         for method, path, body in (
@@ -96,9 +96,9 @@ async def test_what_one_tenant_has_another_does_not_find(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("with_branches", [False, True])
-async def test_branches_stay_unless_they_are_meant_too(monkeypatch: pytest.MonkeyPatch, with_branches: bool) -> None:
+async def test_branches_stay_unless_they_are_meant_too(with_branches: bool) -> None:
     upstream = ScriptedUpstream(default=answering)
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         history = [user("a"), answered("a"), user("b")]
         await w.say(history[:1])
         first = (await w.say(history))["conversation_id"]
@@ -124,8 +124,8 @@ async def test_branches_stay_unless_they_are_meant_too(monkeypatch: pytest.Monke
             ]
 
 
-async def test_an_item_is_erased_wherever_it_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering)) as w:
+async def test_an_item_is_erased_wherever_it_is_shared() -> None:
+    async with world(ScriptedUpstream(default=answering)) as w:
         history = [user("a"), answered("a"), user("b")]
         await w.say(history[:1])
         first = (await w.say(history))["conversation_id"]
@@ -155,10 +155,8 @@ async def test_an_item_is_erased_wherever_it_is_shared(monkeypatch: pytest.Monke
         ([], "invalid_type", None),
     ],
 )
-async def test_a_conversation_that_cannot_be_begun_is_refused(
-    monkeypatch: pytest.MonkeyPatch, body: Any, code: str, param: str | None
-) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_a_conversation_that_cannot_be_begun_is_refused(body: Any, code: str, param: str | None) -> None:
+    async with world(ScriptedUpstream()) as w:
         answer = await ask(w, "POST", "/conversations", json=body)
         assert answer.status_code == 400, answer.text
         assert (answer.json()["error"]["code"], answer.json()["error"]["param"]) == (code, param)
@@ -167,15 +165,15 @@ async def test_a_conversation_that_cannot_be_begun_is_refused(
 
 
 @pytest.mark.parametrize("body", [b"{", b'{"metadata": {"a": "\\ud800"}}', b'{"a": NaN}', b"\xff", b"[" * 100_000])
-async def test_a_body_that_is_no_json_is_refused(monkeypatch: pytest.MonkeyPatch, body: bytes) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_a_body_that_is_no_json_is_refused(body: bytes) -> None:
+    async with world(ScriptedUpstream()) as w:
         answer = await ask(w, "POST", "/conversations", content=body, headers={"content-type": "application/json"})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, None)
 
 
 @pytest.mark.parametrize("body", [None, {}, {"metadata": None, "items": None}])
-async def test_a_conversation_may_begin_with_nothing(monkeypatch: pytest.MonkeyPatch, body: Any) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_a_conversation_may_begin_with_nothing(body: Any) -> None:
+    async with world(ScriptedUpstream()) as w:
         made = await told(w, "POST", "/conversations", json=body)
     assert (made["metadata"], made["messages"], made["parent"]) == ({}, 0, None)
 
@@ -190,9 +188,9 @@ async def test_a_conversation_may_begin_with_nothing(monkeypatch: pytest.MonkeyP
         ("POST", "/conversations/conv_x/items/msg_x"),
     ],
 )
-async def test_another_method_is_not_allowed(monkeypatch: pytest.MonkeyPatch, method: str, path: str) -> None:
+async def test_another_method_is_not_allowed(method: str, path: str) -> None:
     upstream = ScriptedUpstream()
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         answer = await ask(w, method, path)
     assert answer.status_code == 405
     assert answer.json()["error"]["type"] == "invalid_request_error"
@@ -200,22 +198,22 @@ async def test_another_method_is_not_allowed(monkeypatch: pytest.MonkeyPatch, me
 
 
 @pytest.mark.parametrize("conversation_id", ["%00", "%2F", "x y", "conv_" + "0" * 48, "x" * 129])
-async def test_ids_of_nothing_are_not_found(monkeypatch: pytest.MonkeyPatch, conversation_id: str) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_ids_of_nothing_are_not_found(conversation_id: str) -> None:
+    async with world(ScriptedUpstream()) as w:
         for path in ("", "/items", "/items/msg_x"):
             answer = await ask(w, "GET", f"/conversations/{conversation_id}{path}")
             assert answer.status_code == 404
 
 
 @pytest.mark.parametrize("announced", [True, False])
-async def test_a_body_beyond_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch, announced: bool) -> None:
+async def test_a_body_beyond_the_limit_is_refused(announced: bool) -> None:
     body = b'{"metadata": {"a": "' + b"x" * 5000 + b'"}}'
 
     async def pieces() -> Any:
         yield body[:2500]
         yield body[2500:]
 
-    async with world(monkeypatch, ScriptedUpstream(), server={"body_limit_bytes": 4096}) as w:
+    async with world(ScriptedUpstream(), server={"body_limit_bytes": 4096}) as w:
         answer = await ask(
             w,
             "POST",
@@ -228,8 +226,8 @@ async def test_a_body_beyond_the_limit_is_refused(monkeypatch: pytest.MonkeyPatc
         assert (await ask(w, "POST", "/conversations", json={"metadata": {"a": "x" * 500}})).status_code == 200
 
 
-async def test_items_wait_for_the_answer_that_is_under_way_and_give_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(), compaction={"wait_seconds": 0.05}) as w:
+async def test_items_wait_for_the_answer_that_is_under_way_and_give_up() -> None:
+    async with world(ScriptedUpstream(), compaction={"wait_seconds": 0.05}) as w:
         mine = await begun(w)
         (conversation,) = w.conversations()
         lease = await w.store.claim_lease(root=conversation.root, key=mine, holder="another", seconds=60)
@@ -253,8 +251,8 @@ async def test_items_wait_for_the_answer_that_is_under_way_and_give_up(monkeypat
         ],
     ],
 )
-async def test_a_retry_adds_nothing_that_was_added(monkeypatch: pytest.MonkeyPatch, items: Any) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_a_retry_adds_nothing_that_was_added(items: Any) -> None:
+    async with world(ScriptedUpstream()) as w:
         mine = await begun(w)
         path, retried = f"/conversations/{mine}/items", {"x-stainless-retry-count": "1"}
         first = await told(w, "POST", path, json={"items": items}, headers=retried)

@@ -28,8 +28,8 @@ def asked(text: str) -> Any:
     return [user(text)]
 
 
-async def test_a_conversation_lives_from_its_creation_to_its_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering)) as w, client_of(w) as client:
+async def test_a_conversation_lives_from_its_creation_to_its_deletion() -> None:
+    async with world(ScriptedUpstream(default=answering)) as w, client_of(w) as client:
         begun = await client.conversations.create(metadata={"topic": "demo"}, items=HELLO)
         assert isinstance(begun, Conversation)
         assert (begun.object, begun.metadata) == ("conversation", {"topic": "demo"})
@@ -46,8 +46,8 @@ async def test_a_conversation_lives_from_its_creation_to_its_deletion(monkeypatc
             assert missing.value.code == "conversation_not_found"
 
 
-async def test_items_are_added_listed_read_and_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering)) as w, client_of(w) as client:
+async def test_items_are_added_listed_read_and_deleted() -> None:
+    async with world(ScriptedUpstream(default=answering)) as w, client_of(w) as client:
         begun = await client.conversations.create()
         added = await client.conversations.items.create(
             begun.id,
@@ -79,8 +79,8 @@ async def test_items_are_added_listed_read_and_deleted(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("order", ["asc", "desc"])
-async def test_the_client_turns_the_pages_by_itself(monkeypatch: pytest.MonkeyPatch, order: Any) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering)) as w, client_of(w) as client:
+async def test_the_client_turns_the_pages_by_itself(order: Any) -> None:
+    async with world(ScriptedUpstream(default=answering)) as w, client_of(w) as client:
         begun = await client.conversations.create(items=[{"role": "user", "content": str(at)} for at in range(20)])
         await client.conversations.items.create(begun.id, items=[{"role": "user", "content": "last"}])
         pages = client.conversations.items.list(begun.id, limit=4, order=order)
@@ -88,8 +88,8 @@ async def test_the_client_turns_the_pages_by_itself(monkeypatch: pytest.MonkeyPa
     assert told == [*map(str, range(20)), "last"][:: 1 if order == "asc" else -1]
 
 
-async def test_a_page_is_the_newest_twenty_unless_it_is_asked_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering)) as w, client_of(w) as client:
+async def test_a_page_is_the_newest_twenty_unless_it_is_asked_otherwise() -> None:
+    async with world(ScriptedUpstream(default=answering)) as w, client_of(w) as client:
         begun = await client.conversations.create(items=[{"role": "user", "content": str(at)} for at in range(20)])
         await client.conversations.items.create(begun.id, items=[{"role": "user", "content": "last"}])
         page = await client.conversations.items.list(begun.id)
@@ -101,8 +101,8 @@ async def test_a_page_is_the_newest_twenty_unless_it_is_asked_otherwise(monkeypa
             assert refused.value.param == "limit"
 
 
-async def test_raw_and_streaming_answers_carry_the_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering)) as w, client_of(w) as client:
+async def test_raw_and_streaming_answers_carry_the_ids() -> None:
+    async with world(ScriptedUpstream(default=answering)) as w, client_of(w) as client:
         raw = await client.conversations.with_raw_response.create(items=HELLO)
         begun = raw.parse()
         assert raw.headers["x-conversation-id"] == begun.id
@@ -113,7 +113,7 @@ async def test_raw_and_streaming_answers_carry_the_ids(monkeypatch: pytest.Monke
             assert response.headers["x-conversation-id"] == begun.id
 
 
-async def test_the_synchronous_client_works(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_synchronous_client_works() -> None:
     def play(base_url: str) -> list[str]:
         with openai.OpenAI(base_url=base_url, api_key="sk-one", max_retries=0) as client:
             begun = client.conversations.create(items=HELLO)
@@ -125,14 +125,14 @@ async def test_the_synchronous_client_works(monkeypatch: pytest.MonkeyPatch) -> 
             client.conversations.delete(begun.id)
             return [one.split("_")[0] for one in ids]
 
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+    async with world(ScriptedUpstream()) as w:
         assert await asyncio.to_thread(play, w.base_url) == ["msg", "msg"]
 
 
 @pytest.mark.parametrize("naming", ["header", "field", "object"])
-async def test_a_chat_completion_goes_on_where_the_items_end(monkeypatch: pytest.MonkeyPatch, naming: str) -> None:
+async def test_a_chat_completion_goes_on_where_the_items_end(naming: str) -> None:
     upstream = ScriptedUpstream(default=answering)
-    async with world(monkeypatch, upstream) as w, client_of(w) as client:
+    async with world(upstream) as w, client_of(w) as client:
         begun = await client.conversations.create(items=[{"role": "system", "content": "Be kind."}, *HELLO])
         named: Any = {
             "header": {"extra_headers": {"x-conversation-id": begun.id}},
@@ -155,9 +155,9 @@ async def test_a_chat_completion_goes_on_where_the_items_end(monkeypatch: pytest
         assert (found.model_extra["messages"], found.model_extra["mode"]) == (6, "append")
 
 
-async def test_an_empty_conversation_grows_until_it_is_summarized(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_empty_conversation_grows_until_it_is_summarized() -> None:
     upstream = ScriptedUpstream(default=answering)
-    async with world(monkeypatch, upstream, window=2000) as w, client_of(w) as client:
+    async with world(upstream, window=2000) as w, client_of(w) as client:
         begun = await client.conversations.create()
         for turn in range(16):
             answer = await client.chat.completions.create(
@@ -176,8 +176,8 @@ async def test_an_empty_conversation_grows_until_it_is_summarized(monkeypatch: p
         assert again.data[0] == items[items.index(summaries[0]) + 1]
 
 
-async def test_a_client_that_resends_is_recognised_by_items_that_were_put_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering)) as w, client_of(w) as client:
+async def test_a_client_that_resends_is_recognised_by_items_that_were_put_in() -> None:
+    async with world(ScriptedUpstream(default=answering)) as w, client_of(w) as client:
         begun = await client.conversations.create(items=HELLO)
         answer = await client.chat.completions.create(
             model="m",
@@ -186,10 +186,8 @@ async def test_a_client_that_resends_is_recognised_by_items_that_were_put_in(mon
         assert (answer.model_extra or {})["conversation_id"] == begun.id
 
 
-async def test_a_resent_history_is_recognised_in_a_conversation_that_was_begun_empty(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering)) as w, client_of(w) as client:
+async def test_a_resent_history_is_recognised_in_a_conversation_that_was_begun_empty() -> None:
+    async with world(ScriptedUpstream(default=answering)) as w, client_of(w) as client:
         begun = await client.conversations.create()
         history: Any = [user("What is a concertina?")]
         for _ in range(3):
@@ -204,11 +202,11 @@ async def test_a_resent_history_is_recognised_in_a_conversation_that_was_begun_e
         assert len(await w.log(begun.id)) == 6
 
 
-async def test_items_that_follow_a_question_without_an_answer_are_no_question(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_items_that_follow_a_question_without_an_answer_are_no_question() -> None:
     failing = completion()
     failing.status, failing.body = 400, {"error": {"message": "no", "type": "x", "param": None, "code": None}}
     upstream = ScriptedUpstream(failing, default=answering)
-    async with world(monkeypatch, upstream) as w, client_of(w) as client:
+    async with world(upstream) as w, client_of(w) as client:
         begun = await client.conversations.create()
         named: Any = {"extra_body": {"conversation": begun.id}}
         with pytest.raises(openai.BadRequestError):
@@ -219,8 +217,8 @@ async def test_items_that_follow_a_question_without_an_answer_are_no_question(mo
     assert told == ["Ask.", "By hand.", "By hand.", "You said: By hand."]
 
 
-async def test_an_answer_that_was_put_in_by_hand_is_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering)) as w, client_of(w) as client:
+async def test_an_answer_that_was_put_in_by_hand_is_not_replayed() -> None:
+    async with world(ScriptedUpstream(default=answering)) as w, client_of(w) as client:
         begun = await client.conversations.create(
             items=[*asked("Hi"), {"role": "assistant", "content": "Hello", "phase": "final_answer"}]
         )
@@ -233,8 +231,8 @@ async def test_an_answer_that_was_put_in_by_hand_is_not_replayed(monkeypatch: py
         assert answer.choices[0].message.content == "You said: Hi"
 
 
-async def test_a_clients_own_id_names_its_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering)) as w, client_of(w) as client:
+async def test_a_clients_own_id_names_its_conversation() -> None:
+    async with world(ScriptedUpstream(default=answering)) as w, client_of(w) as client:
         await client.chat.completions.create(
             model="m",
             messages=asked("Hi"),
@@ -246,8 +244,8 @@ async def test_a_clients_own_id_names_its_conversation(monkeypatch: pytest.Monke
         assert len((await client.conversations.items.list("chat-7")).data) == 2
 
 
-async def test_nothing_is_kept_of_a_request_that_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering)) as w, client_of(w) as client:
+async def test_nothing_is_kept_of_a_request_that_is_refused() -> None:
+    async with world(ScriptedUpstream(default=answering)) as w, client_of(w) as client:
         begun = await client.conversations.create()
         bad: Any = [*HELLO, {"type": "web_search_call", "id": "ws_1", "status": "completed"}]
         for ask in (

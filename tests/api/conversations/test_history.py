@@ -54,8 +54,8 @@ async def taken_in(gateway: World, messages: list[dict[str, Any]]) -> str:
     return str(answer.json()["data"][0]["id"])
 
 
-async def test_each_answer_is_told_as_it_said_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering), window=WINDOW) as gateway:
+async def test_each_answer_is_told_as_it_said_of_itself() -> None:
+    async with world(ScriptedUpstream(default=answering), window=WINDOW) as gateway:
         answers = [await talk(gateway, 1, first=number, words=120) for number in range(16)]
         rows = await turns(gateway)
         assert [row["seq"] for row in rows] == list(range(1, 32, 2))
@@ -81,16 +81,16 @@ async def test_each_answer_is_told_as_it_said_of_itself(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("limit", [1, 3, 7, 1000])
 @pytest.mark.parametrize("order", ["asc", "desc"])
-async def test_pages_have_no_gaps_and_no_repeats(monkeypatch: pytest.MonkeyPatch, limit: int, order: str) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering), window=WINDOW) as gateway:
+async def test_pages_have_no_gaps_and_no_repeats(limit: int, order: str) -> None:
+    async with world(ScriptedUpstream(default=answering), window=WINDOW) as gateway:
         await talk(gateway, 9)
         whole = await turns(gateway)
         paged = await turns(gateway, limit=limit, order=order)
         assert paged == (whole if order == "asc" else whole[::-1])
 
 
-async def test_the_answers_of_a_tool_loop_share_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+async def test_the_answers_of_a_tool_loop_share_a_turn() -> None:
+    async with world(ScriptedUpstream()) as gateway:
         history = [
             assistant("Welcome."),
             user("Look"),
@@ -110,8 +110,8 @@ async def test_the_answers_of_a_tool_loop_share_a_turn(monkeypatch: pytest.Monke
             assert row["recovered"] is False
 
 
-async def test_turns_are_numbered_the_same_wherever_one_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+async def test_turns_are_numbered_the_same_wherever_one_begins() -> None:
+    async with world(ScriptedUpstream()) as gateway:
         found = await taken_in(gateway, long_history(700, words=4))
         assert [row["turn"] for row in await log(gateway, found, from_seq=1390, limit=4)] == [696, 696, 697, 697]
         newest = await done(gateway, "GET", f"{found}/turns", limit=2, order="desc")
@@ -120,8 +120,8 @@ async def test_turns_are_numbered_the_same_wherever_one_begins(monkeypatch: pyte
         assert [row["turn"] for row in await log(gateway, found, from_seq=600, limit=2)] == [301, 301]
 
 
-async def test_turns_numbered_by_summaries_are_those_that_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering), window=WINDOW) as gateway:
+async def test_turns_numbered_by_summaries_are_those_that_are_counted() -> None:
+    async with world(ScriptedUpstream(default=answering), window=WINDOW) as gateway:
         await talk(gateway, 20, words=120)
         rows = await log(gateway, from_seq=34)
         assert [row["turn"] for row in rows] == [18, 18, 19, 19, 20, 20]
@@ -130,8 +130,8 @@ async def test_turns_numbered_by_summaries_are_those_that_are_counted(monkeypatc
         assert rows[-1]["summary_id"] is None
 
 
-async def test_the_log_is_read_from_any_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering)) as gateway:
+async def test_the_log_is_read_from_any_place() -> None:
+    async with world(ScriptedUpstream(default=answering)) as gateway:
         await talk(gateway, 5, words=5)
         items = (await done(gateway, "GET", "c/items", order="asc", limit=100))["data"]
         for from_seq, limit, seqs in (
@@ -160,15 +160,15 @@ async def test_the_log_is_read_from_any_place(monkeypatch: pytest.MonkeyPatch) -
         ("turns?order=up", "order"),
     ],
 )
-async def test_what_cannot_be_told_is_refused(monkeypatch: pytest.MonkeyPatch, path: str, param: str) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering)) as gateway:
+async def test_what_cannot_be_told_is_refused(path: str, param: str) -> None:
+    async with world(ScriptedUpstream(default=answering)) as gateway:
         await talk(gateway, 1)
         assert (await refused(gateway, 400, "GET", f"c/{path}"))["param"] == param
         missing = await refused(gateway, 404, "GET", "c/turns?after=msg_" + "0" * 34)
         assert missing["code"] == "item_not_found"
 
 
-async def test_everything_that_a_message_holds_is_told_without_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_everything_that_a_message_holds_is_told_without_its_bytes() -> None:
     base64 = "QUJD" * 100
     parts = [
         {"type": "text", "text": "See"},
@@ -185,7 +185,7 @@ async def test_everything_that_a_message_holds_is_told_without_its_bytes(monkeyp
         result("", "call_2"),
         {"role": "assistant", "content": None, "refusal": "No."},
     ]
-    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+    async with world(ScriptedUpstream()) as gateway:
         found = await taken_in(gateway, history)
         rows = await log(gateway, found)
         assert base64 not in str(rows)
@@ -207,9 +207,9 @@ async def test_everything_that_a_message_holds_is_told_without_its_bytes(monkeyp
 
 
 @pytest.mark.parametrize("erase", [False, True])
-async def test_what_was_deleted_is_told_nowhere(monkeypatch: pytest.MonkeyPatch, erase: bool) -> None:
+async def test_what_was_deleted_is_told_nowhere(erase: bool) -> None:
     upstream = ScriptedUpstream(completion("The word is swordfish.", reasoning_content="swordfish it is"))
-    async with world(monkeypatch, upstream) as gateway:
+    async with world(upstream) as gateway:
         await gateway.say([user("Tell me: swordfish?")], conversation="c")
         for item in (await done(gateway, "GET", "c/items"))["data"]:
             if item["type"] == "message":
@@ -224,8 +224,8 @@ async def test_what_was_deleted_is_told_nowhere(monkeypatch: pytest.MonkeyPatch,
         assert listed.json()["data"][0]["title"] is None
 
 
-async def test_a_family_is_told_whole_whichever_of_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering)) as gateway:
+async def test_a_family_is_told_whole_whichever_of_it_is_asked_for() -> None:
+    async with world(ScriptedUpstream(default=answering)) as gateway:
         history: list[dict[str, Any]] = []
         for number in range(4):
             history.append(user(question(number, 5)))
@@ -253,16 +253,16 @@ async def test_a_family_is_told_whole_whichever_of_it_is_asked_for(monkeypatch: 
         assert [row["id"] for row in (await done(gateway, "GET", f"{beside}/branches"))["data"]] == [beside]
 
 
-async def test_conversations_that_only_begin_alike_are_no_family(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering)) as gateway:
+async def test_conversations_that_only_begin_alike_are_no_family() -> None:
+    async with world(ScriptedUpstream(default=answering)) as gateway:
         first, second = [(await gateway.say([user("Hi")], conversation=name))["conversation_id"] for name in "ab"]
         assert first[:21] == second[:21], "they share a root"
         for asked in (first, second):
             assert [row["id"] for row in (await done(gateway, "GET", f"{asked}/branches"))["data"]] == [asked]
 
 
-async def test_titles_come_where_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering)) as gateway:
+async def test_titles_come_where_they_are_asked_for() -> None:
+    async with world(ScriptedUpstream(default=answering)) as gateway:
         await gateway.say([user("  What\n\nis   " + "long " * 40)], conversation="long")
         await gateway.say([user("Named")], conversation="named")
         await done(gateway, "POST", "named", json={"metadata": {"title": "My own"}})
@@ -283,8 +283,8 @@ async def test_titles_come_where_they_are_asked_for(monkeypatch: pytest.MonkeyPa
         assert (await done(gateway, "GET", "named", **{"include[]": "title"}))["title"] == "My own"
 
 
-async def test_conversations_are_listed_by_their_mode_and_their_client_s_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering)) as gateway:
+async def test_conversations_are_listed_by_their_mode_and_their_client_s_name() -> None:
+    async with world(ScriptedUpstream(default=answering)) as gateway:
         for name in ("one", "two"):
             await gateway.say([user("Hi")], conversation=name)
         await gateway.say([user("Go on")], conversation="two")
@@ -302,9 +302,9 @@ async def test_conversations_are_listed_by_their_mode_and_their_client_s_name(mo
         assert (await every(gateway, external_id="no blanks")).status_code == 400
 
 
-async def test_what_is_encrypted_is_told_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_encrypted_is_told_all_the_same() -> None:
     encryption = {"keys": {"k1": "11" * 32}, "active": "k1"}
-    async with world(monkeypatch, ScriptedUpstream(default=answering), window=WINDOW, encryption=encryption) as gateway:
+    async with world(ScriptedUpstream(default=answering), window=WINDOW, encryption=encryption) as gateway:
         await talk(gateway, 12, words=120)
         rows = await turns(gateway)
         assert len(rows) == 12

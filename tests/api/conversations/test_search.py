@@ -21,8 +21,8 @@ async def found(gateway: World, path: str, query: str, *, key: str = "sk-one", *
     return body
 
 
-async def test_what_was_said_is_found_in_its_conversation_and_among_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering)) as gateway:
+async def test_what_was_said_is_found_in_its_conversation_and_among_all() -> None:
+    async with world(ScriptedUpstream(default=answering)) as gateway:
         first = await gateway.say([user("My passport number is K4471, keep it.")])
         second = await gateway.say([user("The garden needs a new fence.")])
         await gateway.say([user("My passport number is Z9, keep it.")], key="sk-two")
@@ -46,8 +46,8 @@ async def test_what_was_said_is_found_in_its_conversation_and_among_all(monkeypa
         assert (nothing["data"], nothing["terms"]) == ([], [])
 
 
-async def test_what_is_added_later_is_found_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering)) as gateway:
+async def test_what_is_added_later_is_found_too() -> None:
+    async with world(ScriptedUpstream(default=answering)) as gateway:
         asked = user("Where do zebras live?")
         answer = await gateway.say([asked])
         assert len((await found(gateway, "search", "zebra"))["data"]) == 1
@@ -58,17 +58,15 @@ async def test_what_is_added_later_is_found_too(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(("parameters", "param"), [({"q": ""}, "q"), ({}, "q"), ({"q": "word", "limit": "0"}, "limit")])
-async def test_a_search_that_cannot_be_made_says_why(
-    monkeypatch: pytest.MonkeyPatch, parameters: dict[str, str], param: str
-) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering)) as gateway:
+async def test_a_search_that_cannot_be_made_says_why(parameters: dict[str, str], param: str) -> None:
+    async with world(ScriptedUpstream(default=answering)) as gateway:
         answer = await gateway.client.get(f"{gateway.base_url}/search", params=parameters)
         assert answer.status_code == 400
         assert answer.json()["error"]["param"] == param
 
 
-async def test_a_conversation_of_another_tenant_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering)) as gateway:
+async def test_a_conversation_of_another_tenant_is_not_searched() -> None:
+    async with world(ScriptedUpstream(default=answering)) as gateway:
         said = await gateway.say([user("My passport number is K4471, keep it.")])
         answer = await gateway.client.get(
             f"{gateway.base_url}/conversations/{said['conversation_id']}/search",

@@ -37,9 +37,9 @@ async def kept(w: World, count: int, **fields: Any) -> list[str]:
     return [(await w.say([user(f"Question {number}")], store=True, **fields))["id"] for number in range(count)]
 
 
-async def test_a_stored_completion_is_what_was_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stored_completion_is_what_was_answered() -> None:
     said: list[Any] = [system("Be brief."), user("Hello")]
-    async with world(monkeypatch, numbered()) as w, client_of(w) as client:
+    async with world(numbered()) as w, client_of(w) as client:
         answer = await client.chat.completions.create(
             model="m", messages=said, store=True, temperature=0.5, seed=7, tools=[TOOL], metadata={"topic": "demo"}
         )
@@ -57,8 +57,8 @@ async def test_a_stored_completion_is_what_was_answered(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("store", [None, False])
-async def test_only_what_is_asked_for_is_kept(monkeypatch: pytest.MonkeyPatch, store: bool | None) -> None:
-    async with world(monkeypatch, numbered()) as w, client_of(w) as client:
+async def test_only_what_is_asked_for_is_kept(store: bool | None) -> None:
+    async with world(numbered()) as w, client_of(w) as client:
         await w.say([user("Hello")], store=store)
         listed = [one async for one in client.chat.completions.list()]
         with pytest.raises(openai.NotFoundError) as raised:
@@ -67,8 +67,8 @@ async def test_only_what_is_asked_for_is_kept(monkeypatch: pytest.MonkeyPatch, s
     assert "chatcmpl-1" in raised.value.message
 
 
-async def test_a_stream_is_kept_as_soon_as_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(stream("Fi", "ne."))) as w, client_of(w) as client:
+async def test_a_stream_is_kept_as_soon_as_it_ends() -> None:
+    async with world(ScriptedUpstream(stream("Fi", "ne."))) as w, client_of(w) as client:
         parts: Any = await client.chat.completions.create(
             model="m", messages=[{"role": "user", "content": "Hello"}], store=True, stream=True
         )
@@ -79,28 +79,26 @@ async def test_a_stream_is_kept_as_soon_as_it_ends(monkeypatch: pytest.MonkeyPat
     assert found.object == "chat.completion"
 
 
-async def test_a_stream_that_broke_off_is_no_completion(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_that_broke_off_is_no_completion() -> None:
     broken = Reply(pieces=[chunk({"role": "assistant", "content": "Half an"}), DROP])
-    async with world(monkeypatch, ScriptedUpstream(broken)) as w, client_of(w) as client:
+    async with world(ScriptedUpstream(broken)) as w, client_of(w) as client:
         await w.post([user("Hello")], stream=True, store=True)
         assert w.rows() == 2
         assert [one async for one in client.chat.completions.list()] == []
 
 
 @pytest.mark.parametrize("given", [None, "", "\0", "x" * 5000])
-async def test_an_answer_without_an_id_is_listed_under_one_of_ours(
-    monkeypatch: pytest.MonkeyPatch, given: str | None
-) -> None:
+async def test_an_answer_without_an_id_is_listed_under_one_of_ours(given: str | None) -> None:
     nameless = completion("Fine.")
     nameless.body["id"] = given
-    async with world(monkeypatch, ScriptedUpstream(nameless)) as w, client_of(w) as client:
+    async with world(ScriptedUpstream(nameless)) as w, client_of(w) as client:
         await w.say([user("Hello")], store=True)
         (listed,) = [one async for one in client.chat.completions.list()]
         assert (await client.chat.completions.retrieve(listed.id)).choices[0].message.content == "Fine."
 
 
-async def test_pages_follow_each_other_in_both_orders(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, numbered()) as w, client_of(w) as client:
+async def test_pages_follow_each_other_in_both_orders() -> None:
+    async with world(numbered()) as w, client_of(w) as client:
         ids = await kept(w, 7)
         forward = [one.id async for one in client.chat.completions.list(limit=3)]
         backward = [one.id async for one in client.chat.completions.list(limit=3, order="desc")]
@@ -111,8 +109,8 @@ async def test_pages_follow_each_other_in_both_orders(monkeypatch: pytest.Monkey
     assert page.has_more is False
 
 
-async def test_lists_are_narrowed_by_model_and_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, numbered()) as w, client_of(w) as client:
+async def test_lists_are_narrowed_by_model_and_metadata() -> None:
+    async with world(numbered()) as w, client_of(w) as client:
         first = await kept(w, 2, metadata={"topic": "demo", "n": "1"})
         await kept(w, 1, metadata={"topic": "other"})
         await w.say([user("Hello")], store=True, model="another")
@@ -122,8 +120,8 @@ async def test_lists_are_narrowed_by_model_and_metadata(monkeypatch: pytest.Monk
     assert len(by_model) == 1
 
 
-async def test_metadata_is_replaced_and_a_completion_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, numbered()) as w, client_of(w) as client:
+async def test_metadata_is_replaced_and_a_completion_forgotten() -> None:
+    async with world(numbered()) as w, client_of(w) as client:
         (completion_id,) = await kept(w, 1, metadata={"topic": "demo"})
         changed = await client.chat.completions.update(completion_id, metadata={"state": "done"})
         assert changed.metadata == {"state": "done"}
@@ -137,7 +135,7 @@ async def test_metadata_is_replaced_and_a_completion_forgotten(monkeypatch: pyte
         assert len(w.conversations()) == 1
 
 
-async def test_the_messages_are_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_messages_are_what_was_asked() -> None:
     parts = [{"type": "text", "text": "See"}, {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}]
     said: list[Any] = [
         system("Be brief."),
@@ -146,7 +144,7 @@ async def test_the_messages_are_what_was_asked(monkeypatch: pytest.MonkeyPatch) 
         result("42"),
         user(parts),
     ]
-    async with world(monkeypatch, numbered()) as w, client_of(w) as client:
+    async with world(numbered()) as w, client_of(w) as client:
         answer = await client.chat.completions.create(model="m", messages=said, store=True)
         found = [one async for one in client.chat.completions.messages.list(answer.id, limit=2)]
         backward = [one.id async for one in client.chat.completions.messages.list(answer.id, limit=2, order="desc")]
@@ -161,8 +159,8 @@ async def test_the_messages_are_what_was_asked(monkeypatch: pytest.MonkeyPatch) 
     assert [part.model_dump(exclude_unset=True) for part in found[4].content_parts or ()] == parts
 
 
-async def test_an_appending_client_gets_the_whole_log_as_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, numbered()) as w, client_of(w) as client:
+async def test_an_appending_client_gets_the_whole_log_as_messages() -> None:
+    async with world(numbered()) as w, client_of(w) as client:
         append = {"conversation": "c", "headers": {"x-context-mode": "append"}}
         await w.say([system("Be brief."), user("One")], **append)
         second = await w.say([user("Two")], store=True, **append)
@@ -170,8 +168,8 @@ async def test_an_appending_client_gets_the_whole_log_as_messages(monkeypatch: p
     assert found == ["Be brief.", "One", "You said: One", "Two"]
 
 
-async def test_another_tenant_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, numbered()) as w, client_of(w, "sk-two") as stranger:
+async def test_another_tenant_finds_nothing() -> None:
+    async with world(numbered()) as w, client_of(w, "sk-two") as stranger:
         (completion_id,) = await kept(w, 1)
         completions = stranger.chat.completions
         assert [one async for one in completions.list()] == []
@@ -188,8 +186,8 @@ async def test_another_tenant_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> 
             assert (await owner.chat.completions.retrieve(completion_id)).id == completion_id
 
 
-async def test_a_deleted_conversation_takes_its_completions_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, numbered()) as w, client_of(w) as client:
+async def test_a_deleted_conversation_takes_its_completions_along() -> None:
+    async with world(numbered()) as w, client_of(w) as client:
         answer = await w.say([user("Hello")], store=True)
         (conversation,) = w.conversations()
         await w.store.erase_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
@@ -199,12 +197,10 @@ async def test_a_deleted_conversation_takes_its_completions_along(monkeypatch: p
 
 
 @pytest.mark.parametrize(("erase", "mark"), [("false", "[deleted]"), ("true", "[erased]")])
-async def test_an_answer_that_was_deleted_shows_its_mark_and_none_of_its_alternatives(
-    monkeypatch: pytest.MonkeyPatch, erase: str, mark: str
-) -> None:
+async def test_an_answer_that_was_deleted_shows_its_mark_and_none_of_its_alternatives(erase: str, mark: str) -> None:
     two = completion("Swordfish.")
     two.body["choices"].append({**two.body["choices"][0], "index": 1, "message": assistant("It is swordfish.")})
-    async with world(monkeypatch, ScriptedUpstream(two)) as w, client_of(w) as client:
+    async with world(ScriptedUpstream(two)) as w, client_of(w) as client:
         answer = await w.say([user("The password?")], store=True, n=2)
         whole = await client.chat.completions.retrieve(answer["id"])
         place = f"{w.base_url}/conversations/{answer['conversation_id']}/items"
@@ -227,10 +223,8 @@ async def test_an_answer_that_was_deleted_shows_its_mark_and_none_of_its_alterna
         ("/chatcmpl-1/messages?order=up", "order"),
     ],
 )
-async def test_what_cannot_be_asked_is_refused_by_its_name(
-    monkeypatch: pytest.MonkeyPatch, path: str, param: str
-) -> None:
-    async with world(monkeypatch, numbered()) as w:
+async def test_what_cannot_be_asked_is_refused_by_its_name(path: str, param: str) -> None:
+    async with world(numbered()) as w:
         await kept(w, 1)
         answer = await w.client.get(f"{w.base_url}/chat/completions{path}")
     assert answer.status_code == 400
@@ -238,8 +232,8 @@ async def test_what_cannot_be_asked_is_refused_by_its_name(
 
 
 @pytest.mark.parametrize("after", ["chatcmpl-1-9", "chatcmpl-1-x", "chatcmpl-2-0", "-0", "chatcmpl-1-" + "9" * 5000])
-async def test_an_unknown_message_to_go_on_from_is_not_found(monkeypatch: pytest.MonkeyPatch, after: str) -> None:
-    async with world(monkeypatch, numbered()) as w:
+async def test_an_unknown_message_to_go_on_from_is_not_found(after: str) -> None:
+    async with world(numbered()) as w:
         await kept(w, 1)
         answer = await w.client.get(
             f"{w.base_url}/chat/completions/chatcmpl-1/messages",
@@ -250,8 +244,8 @@ async def test_an_unknown_message_to_go_on_from_is_not_found(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("body", [{}, {"metadata": {"a": 1}}, {"metadata": {"a": "x" * 513}}, {"metadata": [1]}])
-async def test_bad_metadata_is_refused(monkeypatch: pytest.MonkeyPatch, body: dict[str, Any]) -> None:
-    async with world(monkeypatch, numbered()) as w:
+async def test_bad_metadata_is_refused(body: dict[str, Any]) -> None:
+    async with world(numbered()) as w:
         answer = await w.client.post(
             f"{w.base_url}/chat/completions/chatcmpl-1",
             content=json.dumps(body),
@@ -260,7 +254,7 @@ async def test_bad_metadata_is_refused(monkeypatch: pytest.MonkeyPatch, body: di
     assert answer.status_code == 400
 
 
-async def test_the_synchronous_client_works(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_synchronous_client_works() -> None:
     def use(base_url: str) -> tuple[list[str], str | None, list[str | None], bool]:
         with openai.OpenAI(base_url=base_url, api_key="sk-one", max_retries=0) as client:
             completions = client.chat.completions
@@ -270,6 +264,6 @@ async def test_the_synchronous_client_works(monkeypatch: pytest.MonkeyPatch) -> 
             asked = [one.content for one in completions.messages.list(ids[0])]
             return ids, text, asked, completions.delete(ids[0]).deleted
 
-    async with world(monkeypatch, numbered()) as w:
+    async with world(numbered()) as w:
         ids = await kept(w, 2)
         assert await asyncio.to_thread(use, w.base_url) == (ids, "You said: Question 0", ["Question 0"], True)

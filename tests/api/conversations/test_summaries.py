@@ -44,8 +44,8 @@ async def first_summary(gateway: World, turns: int = 24) -> dict[str, Any]:
     return summary
 
 
-async def test_summaries_are_listed_by_place_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, Writer(), window=WINDOW) as gateway:
+async def test_summaries_are_listed_by_place_in_the_log() -> None:
+    async with world(Writer(), window=WINDOW) as gateway:
         first = await first_summary(gateway)
         every = (await done(gateway, "GET", "c/summaries"))["data"]
         assert [one["from_seq"] for one in every] == [0, *(one["to_seq"] for one in every[:-1])]
@@ -62,9 +62,9 @@ async def test_summaries_are_listed_by_place_in_the_log(monkeypatch: pytest.Monk
         assert not rest["has_more"]
 
 
-async def test_folds_are_listed_only_if_all_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_folds_are_listed_only_if_all_are_asked_for() -> None:
     policies = {"additive": {"fold_ratio": 0.01}}
-    async with world(monkeypatch, Writer(), window=WINDOW, policies=policies) as gateway:
+    async with world(Writer(), window=WINDOW, policies=policies) as gateway:
         await first_summary(gateway, 40)
         active = (await done(gateway, "GET", "c/summaries"))["data"]
         every = (await done(gateway, "GET", "c/summaries", all="true", limit=100))["data"]
@@ -77,9 +77,9 @@ async def test_folds_are_listed_only_if_all_are_asked_for(monkeypatch: pytest.Mo
         assert (again["revision"], again["kind"], again["folds"]) == (2, "model", before["folds"])
 
 
-async def test_an_edited_summary_is_shown_from_the_next_request_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_edited_summary_is_shown_from_the_next_request_on() -> None:
     upstream = Writer()
-    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+    async with world(upstream, window=WINDOW) as gateway:
         first = await first_summary(gateway)
         path = f"c/summaries/{first['id']}"
         edited = await done(gateway, "PATCH", path, json={"text": f" {EDITED}\n", "revision": 1})
@@ -96,10 +96,10 @@ async def test_an_edited_summary_is_shown_from_the_next_request_on(monkeypatch: 
         assert first["text"] not in summary
 
 
-async def test_an_edited_summary_is_not_replaced_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_edited_summary_is_not_replaced_in_the_background() -> None:
     upstream = Writer()
     upstream.fails = Reply({"error": {"message": "No."}}, 400)
-    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+    async with world(upstream, window=WINDOW) as gateway:
         first = await first_summary(gateway)
         assert first["kind"] == "mechanical"
         for one in (await done(gateway, "GET", "c/summaries"))["data"]:
@@ -123,17 +123,19 @@ async def test_an_edited_summary_is_not_replaced_in_the_background(monkeypatch: 
     ],
 )
 async def test_a_text_that_cannot_stand_for_its_messages_is_refused(
-    body: dict[str, Any], code: str | None, param: str, monkeypatch: pytest.MonkeyPatch
+    body: dict[str, Any],
+    code: str | None,
+    param: str,
 ) -> None:
-    async with world(monkeypatch, Writer(), window=WINDOW) as gateway:
+    async with world(Writer(), window=WINDOW) as gateway:
         first = await first_summary(gateway)
         error = await refused(gateway, 400, "PATCH", f"c/summaries/{first['id']}", json=body)
         assert (error["code"], error["param"]) == (code, param)
         assert (await done(gateway, "GET", f"c/summaries/{first['id']}"))["revision"] == 1
 
 
-async def test_of_two_edits_of_the_same_revision_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, Writer(), window=WINDOW) as gateway:
+async def test_of_two_edits_of_the_same_revision_one_is_refused() -> None:
+    async with world(Writer(), window=WINDOW) as gateway:
         first = await first_summary(gateway)
         path = f"c/summaries/{first['id']}"
         answers = await asyncio.gather(
@@ -151,8 +153,8 @@ async def test_of_two_edits_of_the_same_revision_one_is_refused(monkeypatch: pyt
         assert (await done(gateway, "GET", path))["revision"] == 5
 
 
-async def test_an_earlier_text_comes_back_as_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, Writer(), window=WINDOW) as gateway:
+async def test_an_earlier_text_comes_back_as_the_newest() -> None:
+    async with world(Writer(), window=WINDOW) as gateway:
         first = await first_summary(gateway)
         path = f"c/summaries/{first['id']}"
         await done(gateway, "PATCH", path, json={"text": EDITED})
@@ -166,10 +168,10 @@ async def test_an_earlier_text_comes_back_as_the_newest(monkeypatch: pytest.Monk
         assert error["code"] == "revision_conflict"
 
 
-async def test_a_summary_without_a_model_that_a_person_chose_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_summary_without_a_model_that_a_person_chose_stays() -> None:
     upstream = Writer()
     upstream.fails = Reply({"error": {"message": "No."}}, 400)
-    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+    async with world(upstream, window=WINDOW) as gateway:
         first = await first_summary(gateway)
         path = f"c/summaries/{first['id']}"
         await done(gateway, "PATCH", path, json={"text": EDITED})
@@ -177,9 +179,9 @@ async def test_a_summary_without_a_model_that_a_person_chose_stays(monkeypatch: 
         assert (back["text"], back["kind"]) == (first["text"], "edited")
 
 
-async def test_a_summary_is_written_anew_with_what_it_should_focus_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_summary_is_written_anew_with_what_it_should_focus_on() -> None:
     upstream = Writer()
-    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+    async with world(upstream, window=WINDOW) as gateway:
         first = await first_summary(gateway)
         path = f"c/summaries/{first['id']}"
         asked = len(summaries_asked(upstream))
@@ -202,9 +204,11 @@ async def test_a_summary_is_written_anew_with_what_it_should_focus_on(monkeypatc
     [Reply({"error": {"message": "No."}}, 400), Reply({"error": {"message": "No."}}, 500), completion("")],
     ids=["refused", "broken", "blank"],
 )
-async def test_where_the_model_fails_nothing_changes(failure: Reply, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_where_the_model_fails_nothing_changes(
+    failure: Reply,
+) -> None:
     upstream = Writer()
-    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+    async with world(upstream, window=WINDOW) as gateway:
         first = await first_summary(gateway)
         upstream.fails = failure
         error = await refused(gateway, 502, "POST", f"c/summaries/{first['id']}/regenerate")
@@ -213,9 +217,9 @@ async def test_where_the_model_fails_nothing_changes(failure: Reply, monkeypatch
         assert (found["revision"], found["text"]) == (1, first["text"])
 
 
-async def test_a_summarizer_that_failed_too_often_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_summarizer_that_failed_too_often_is_left_alone() -> None:
     upstream = Writer()
-    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+    async with world(upstream, window=WINDOW) as gateway:
         first = await first_summary(gateway)
         upstream.fails = completion("")
         path = f"c/summaries/{first['id']}/regenerate"
@@ -224,9 +228,9 @@ async def test_a_summarizer_that_failed_too_often_is_left_alone(monkeypatch: pyt
         assert 0 < int(answers[-1].headers["retry-after"]) <= 31
 
 
-async def test_an_edit_while_a_model_writes_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_edit_while_a_model_writes_wins() -> None:
     upstream = Writer()
-    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+    async with world(upstream, window=WINDOW) as gateway:
         first = await first_summary(gateway)
         path = f"c/summaries/{first['id']}"
         upstream.gate = asyncio.Event()
@@ -239,12 +243,12 @@ async def test_an_edit_while_a_model_writes_wins(monkeypatch: pytest.MonkeyPatch
         assert (await done(gateway, "GET", path))["text"] == EDITED
 
 
-async def test_a_deleted_summary_lets_the_log_be_shown_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_deleted_summary_lets_the_log_be_shown_again() -> None:
     models = {
         "*": {"provider": "upstream", "context_window": WINDOW},
         "large": {"provider": "upstream", "context_window": 100_000},
     }
-    async with world(monkeypatch, Writer(), models=models) as gateway:
+    async with world(Writer(), models=models) as gateway:
         first = await first_summary(gateway)
         gone = await done(gateway, "DELETE", f"c/summaries/{first['id']}")
         assert gone == {"id": first["id"], "object": "conversation.summary.deleted", "deleted": True}
@@ -257,8 +261,8 @@ async def test_a_deleted_summary_lets_the_log_be_shown_again(monkeypatch: pytest
         assert (await done(gateway, "GET", "c/summaries"))["data"][0]["id"] != first["id"]
 
 
-async def test_a_branch_shares_the_summaries_of_what_it_shares(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, Writer(), window=WINDOW) as gateway:
+async def test_a_branch_shares_the_summaries_of_what_it_shares() -> None:
+    async with world(Writer(), window=WINDOW) as gateway:
         first = await first_summary(gateway)
         (conversation,) = gateway.conversations()
         log = await gateway.log(conversation.id)
@@ -269,8 +273,8 @@ async def test_a_branch_shares_the_summaries_of_what_it_shares(monkeypatch: pyte
         assert (await done(gateway, "GET", f"c/summaries/{first['id']}"))["text"] == EDITED
 
 
-async def test_others_find_no_summary(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, Writer(), window=WINDOW) as gateway:
+async def test_others_find_no_summary() -> None:
+    async with world(Writer(), window=WINDOW) as gateway:
         first = await first_summary(gateway)
         (conversation,) = gateway.conversations()
         await gateway.say([{"role": "user", "content": "Hello"}], key="sk-two", conversation="mine")

@@ -61,9 +61,9 @@ def upstream() -> ScriptedUpstream:
     return ScriptedUpstream(default=answering)
 
 
-async def test_an_export_is_the_stored_text_line_by_line(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_export_is_the_stored_text_line_by_line() -> None:
     spaced = b'{ "content" : "Hello",\n  "role":"user", "x_vendor": 1.0 }'
-    async with world(monkeypatch, upstream()) as w:
+    async with world(upstream()) as w:
         answer = await w.client.post(
             f"{w.base_url}/chat/completions",
             content=b'{"model": "m", "messages": [' + spaced + b"]}",
@@ -78,8 +78,8 @@ async def test_an_export_is_the_stored_text_line_by_line(monkeypatch: pytest.Mon
     assert got.headers["content-disposition"] == f'attachment; filename="{conversation_id}.jsonl"'
 
 
-async def test_what_was_exported_can_be_imported_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, upstream()) as w:
+async def test_what_was_exported_can_be_imported_again() -> None:
+    async with world(upstream()) as w:
         first = await kept(w, jsonl(HISTORY))
         out = await exported(w, first["data"][0]["id"])
         second = await kept(w, out.content)
@@ -91,8 +91,8 @@ async def test_what_was_exported_can_be_imported_again(monkeypatch: pytest.Monke
     assert first["warnings"] == []
 
 
-async def test_an_export_in_openais_form_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, upstream()) as w:
+async def test_an_export_in_openais_form_is_one_line() -> None:
+    async with world(upstream()) as w:
         (first,) = (await kept(w, jsonl(HISTORY)))["data"]
         out = await exported(w, first["id"], format="openai")
     assert out.content.count(b"\n") == 1
@@ -100,15 +100,15 @@ async def test_an_export_in_openais_form_is_one_line(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("format", ["jsonl", "openai"])
-async def test_an_empty_conversation_is_exported_as_such(monkeypatch: pytest.MonkeyPatch, format: str) -> None:
-    async with world(monkeypatch, upstream()) as w:
+async def test_an_empty_conversation_is_exported_as_such(format: str) -> None:
+    async with world(upstream()) as w:
         (first,) = (await kept(w, {"messages": []}))["data"]
         out = await exported(w, first["id"], format=format)
     assert out.content == (b"" if format == "jsonl" else b'{"messages":[]}\n')
 
 
-async def test_a_client_that_resends_an_imported_history_continues_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, upstream()) as w:
+async def test_a_client_that_resends_an_imported_history_continues_it() -> None:
+    async with world(upstream()) as w:
         (imported,) = (await kept(w, {"messages": HISTORY}))["data"]
         body = await w.say([*HISTORY, user("And tomorrow?")])
         assert body["conversation_id"] == imported["id"]
@@ -123,10 +123,8 @@ async def test_a_client_that_resends_an_imported_history_continues_it(monkeypatc
         assert branch.lineage == ((imported["id"], 3),)
 
 
-async def test_a_client_that_appends_to_an_imported_conversation_has_its_instructions(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with world(monkeypatch, upstream()) as w:
+async def test_a_client_that_appends_to_an_imported_conversation_has_its_instructions() -> None:
+    async with world(upstream()) as w:
         (imported,) = (await kept(w, {"messages": HISTORY}))["data"]
         body = await w.say([user("And tomorrow?")], conversation=imported["id"])
         assert body["conversation_id"] == imported["id"]
@@ -134,26 +132,24 @@ async def test_a_client_that_appends_to_an_imported_conversation_has_its_instruc
     assert sent["messages"] == [*HISTORY, user("And tomorrow?")]
 
 
-async def test_a_question_at_the_end_of_an_import_is_answered_and_not_added_twice(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with world(monkeypatch, upstream()) as w:
+async def test_a_question_at_the_end_of_an_import_is_answered_and_not_added_twice() -> None:
+    async with world(upstream()) as w:
         (imported,) = (await kept(w, {"messages": [user("One"), assistant("1"), user("Two")]}))["data"]
         body = await w.say([user("Two")], conversation=imported["id"], headers={"x-context-mode": "append"})
         assert body["conversation_id"] == imported["id"]
         assert [one["content"] for one in await w.log(imported["id"])] == ["One", "1", "Two", "You said: Two"]
 
 
-async def test_several_histories_become_several_conversations(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_several_histories_become_several_conversations() -> None:
     one, two = {"messages": [user("One"), assistant("1")]}, {"messages": [user("Two"), assistant("2")]}
-    async with world(monkeypatch, upstream()) as w:
+    async with world(upstream()) as w:
         for data in ([one, two], jsonl([one, two])):
             body = await kept(w, data)
             assert [await w.log(entry["id"]) for entry in body["data"]] == [one["messages"], two["messages"]]
             assert (body["first_id"], body["last_id"]) == (body["data"][0]["id"], body["data"][1]["id"])
 
 
-async def test_what_a_line_says_of_its_conversation_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_a_line_says_of_its_conversation_is_kept() -> None:
     line = {
         "id": "conv_of_old",
         "created_at": 1_700_000_000,
@@ -161,7 +157,7 @@ async def test_what_a_line_says_of_its_conversation_is_kept(monkeypatch: pytest.
         "external_id": "my-own",
         "messages": HISTORY,
     }
-    async with world(monkeypatch, upstream()) as w:
+    async with world(upstream()) as w:
         (first,) = (await kept(w, line))["data"]
         again = await kept(w, line)
         (second,) = again["data"]
@@ -173,7 +169,7 @@ async def test_what_a_line_says_of_its_conversation_is_kept(monkeypatch: pytest.
     assert body["conversation_id"] == first["id"]
 
 
-async def test_the_ways_of_a_chatgpt_conversation_become_branches(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_ways_of_a_chatgpt_conversation_become_branches() -> None:
     nodes = {
         "root": node(None),
         "q": node("root", chatgpt_message("user", "Name a colour.", 10)),
@@ -182,7 +178,7 @@ async def test_the_ways_of_a_chatgpt_conversation_become_branches(monkeypatch: p
         "q2": node("blue", chatgpt_message("user", "Another.", 13)),
         "green": node("q2", chatgpt_message("assistant", "Green.", 14)),
     }
-    async with world(monkeypatch, upstream()) as w:
+    async with world(upstream()) as w:
         body = await kept(w, [chatgpt_conversation(nodes, "green", title="Colours", create_time=9.5)])
         trunk, branch = body["data"]
         logs = [[one["content"] for one in await w.log(entry["id"])] for entry in body["data"]]
@@ -218,9 +214,9 @@ def _conversation(w: World, conversation_id: str) -> Conversation:
     ],
 )
 async def test_nothing_is_kept_of_a_file_with_a_fault_and_the_place_is_named(
-    monkeypatch: pytest.MonkeyPatch, data: Any, param: str | None, expected: str
+    data: Any, param: str | None, expected: str
 ) -> None:
-    async with world(monkeypatch, upstream()) as w:
+    async with world(upstream()) as w:
         answer = await taken(w, data)
         assert w.conversations() == []
     assert answer.status_code == 400
@@ -243,25 +239,25 @@ class Failing(MemoryStore):
         await super().append(write)
 
 
-async def test_what_was_begun_is_taken_back_when_the_store_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_was_begun_is_taken_back_when_the_store_fails() -> None:
     long = {"messages": [user(f"Message {number}") for number in range(1200)]}
-    async with world(monkeypatch, upstream(), store=Failing(3)) as w:
+    async with world(upstream(), store=Failing(3)) as w:
         answer = await taken(w, [{"messages": HISTORY}, long])
         assert w.conversations() == []
         assert w.rows() == 0
     assert answer.status_code == 503
 
 
-async def test_tenants_import_for_themselves_and_export_what_is_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, upstream()) as w:
+async def test_tenants_import_for_themselves_and_export_what_is_theirs() -> None:
+    async with world(upstream()) as w:
         (mine,) = (await kept(w, {"messages": HISTORY}))["data"]
         assert (await exported(w, mine["id"], key="sk-two")).status_code == 404
         theirs = await w.say([*HISTORY, user("And tomorrow?")], key="sk-two")
         assert theirs["conversation_id"] != mine["id"]
 
 
-async def test_what_was_deleted_is_left_out_unless_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, upstream()) as w:
+async def test_what_was_deleted_is_left_out_unless_it_is_asked_for() -> None:
+    async with world(upstream()) as w:
         (one,) = (await kept(w, {"messages": HISTORY}))["data"]
         place = f"{w.base_url}/conversations/{one['id']}/items"
         headers = {"authorization": "Bearer sk-one"}
@@ -301,16 +297,14 @@ class Watched(MemoryStore):
         await super().append(write)
 
 
-async def test_ten_thousand_messages_go_in_and_out_in_pieces_and_others_are_answered_meanwhile(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_ten_thousand_messages_go_in_and_out_in_pieces_and_others_are_answered_meanwhile() -> None:
     history = [
         one
         for number in range(5_000)
         for one in (user(f"Question {number}: " + "word " * 40), assistant(f"Answer {number}"))
     ]
     store = Watched()
-    async with world(monkeypatch, upstream(), store=store) as w:
+    async with world(upstream(), store=store) as w:
         importing = asyncio.ensure_future(kept(w, jsonl(history)))
         pauses = []
         while not importing.done():
@@ -327,10 +321,10 @@ async def test_ten_thousand_messages_go_in_and_out_in_pieces_and_others_are_answ
     assert max(store.reads) <= 256
 
 
-async def test_large_messages_are_read_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_messages_are_read_a_few_at_a_time() -> None:
     history = [user("word " * 40_000) for _ in range(60)]
     store = Watched()
-    async with world(monkeypatch, upstream(), store=store) as w:
+    async with world(upstream(), store=store) as w:
         conversation_id = (await kept(w, jsonl(history)))["data"][0]["id"]
         assert max(store.appends) <= 21
         store.reads.clear()

@@ -18,9 +18,9 @@ def model() -> ScriptedUpstream:
     return ScriptedUpstream(default=answering)
 
 
-async def test_a_short_conversation_would_be_sent_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_short_conversation_would_be_sent_as_it_is() -> None:
     upstream = model()
-    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+    async with world(upstream, window=WINDOW) as gateway:
         answer = await gateway.say([system("Be brief."), user("Hello")], conversation="c")
         asked = len(upstream.requests)
         told = await done(gateway, "GET", "c/context")
@@ -35,9 +35,9 @@ async def test_a_short_conversation_would_be_sent_as_it_is(monkeypatch: pytest.M
         assert "sent" not in told
 
 
-async def test_the_preview_is_what_the_next_request_brings_to_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_preview_is_what_the_next_request_brings_to_the_model() -> None:
     upstream = model()
-    async with world(monkeypatch, upstream, window=WINDOW, policies={"additive": {"recall": "off"}}) as gateway:
+    async with world(upstream, window=WINDOW, policies={"additive": {"recall": "off"}}) as gateway:
         await talk(gateway, 24)
         told = await done(gateway, "GET", "c/context", **{"include[]": "sent"})
         assert told["status"] == "summarized"
@@ -48,8 +48,8 @@ async def test_the_preview_is_what_the_next_request_brings_to_the_model(monkeypa
         assert told["prompt_tokens"] <= told["limit"]
 
 
-async def test_each_message_is_told_with_what_becomes_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, model(), window=WINDOW) as gateway:
+async def test_each_message_is_told_with_what_becomes_of_it() -> None:
+    async with world(model(), window=WINDOW) as gateway:
         await talk(gateway, 24)
         told = await done(gateway, "GET", "c/context", order="asc", limit=1000)
         rows = told["messages"]["data"]
@@ -65,8 +65,10 @@ async def test_each_message_is_told_with_what_becomes_of_it(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("order", ["asc", "desc"])
-async def test_messages_come_by_pages(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, model(), window=WINDOW) as gateway:
+async def test_messages_come_by_pages(
+    order: str,
+) -> None:
+    async with world(model(), window=WINDOW) as gateway:
         await talk(gateway, 12)
         seqs = [row["seq"] for row in await every_message(gateway, "c/context", order=order, limit=7)]
         assert seqs == sorted(range(24), reverse=order == "desc")
@@ -74,12 +76,12 @@ async def test_messages_come_by_pages(order: str, monkeypatch: pytest.MonkeyPatc
         assert error["code"] == "item_not_found"
 
 
-async def test_another_model_or_policy_can_be_tried_out(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_another_model_or_policy_can_be_tried_out() -> None:
     models = {
         "*": {"provider": "upstream", "context_window": WINDOW},
         "large": {"provider": "upstream", "context_window": 100_000},
     }
-    async with world(monkeypatch, model(), models=models) as gateway:
+    async with world(model(), models=models) as gateway:
         await talk(gateway, 24)
         assert (await done(gateway, "GET", "c/context"))["status"] == "summarized"
         large = await done(gateway, "GET", "c/context", model="large")
@@ -89,10 +91,10 @@ async def test_another_model_or_policy_can_be_tried_out(monkeypatch: pytest.Monk
         assert windowed["dropped_messages"] > 0
 
 
-async def test_what_is_asked_last_is_taken_for_granted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_asked_last_is_taken_for_granted() -> None:
     models = {"*": {"provider": "upstream", "context_window": WINDOW}}
     models["alias"] = {"provider": "upstream", "model": "behind-it", "context_window": 9_000}
-    async with world(monkeypatch, model(), models=models) as gateway:
+    async with world(model(), models=models) as gateway:
         await gateway.say([user("Hello")], conversation="c", model="alias", context={"policy": "fade"})
         told = await done(gateway, "GET", "c/context")
         assert (told["model"], told["policy"], told["window"]) == ("alias", "fade", 9_000)
@@ -110,24 +112,27 @@ async def test_what_is_asked_last_is_taken_for_granted(monkeypatch: pytest.Monke
     ],
 )
 async def test_what_cannot_be_looked_at_is_refused(
-    query: dict[str, str], status: int, code: str | None, param: str, monkeypatch: pytest.MonkeyPatch
+    query: dict[str, str],
+    status: int,
+    code: str | None,
+    param: str,
 ) -> None:
-    async with world(monkeypatch, model(), window=WINDOW) as gateway:
+    async with world(model(), window=WINDOW) as gateway:
         await talk(gateway, 1)
         error = await refused(gateway, status, "GET", "c/context", **query)
         assert (error["code"], error["param"]) == (code, param)
 
 
-async def test_an_unknown_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unknown_model_is_refused() -> None:
     models = {"m": {"provider": "upstream", "context_window": WINDOW}}
-    async with world(monkeypatch, model(), models=models) as gateway:
+    async with world(model(), models=models) as gateway:
         await talk(gateway, 1)
         error = await refused(gateway, 404, "GET", "c/context", model="other")
         assert error["code"] == "model_not_found"
 
 
-async def test_others_find_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, model(), window=WINDOW) as gateway:
+async def test_others_find_nothing() -> None:
+    async with world(model(), window=WINDOW) as gateway:
         await talk(gateway, 1)
         (answer, _) = (await done(gateway, "GET", "c/context"))["messages"]["data"]
         for path in ("c/context", f"c/items/{answer['id']}/context"):
@@ -135,9 +140,9 @@ async def test_others_find_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
             assert error["code"] == "conversation_not_found"
 
 
-async def test_what_the_model_saw_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_the_model_saw_is_told_again() -> None:
     upstream = model()
-    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+    async with world(upstream, window=WINDOW) as gateway:
         await talk(gateway, 24)
         rows = await every_message(gateway, "c/context", order="asc")
         for row in (rows[1], rows[-1]):
@@ -160,9 +165,9 @@ async def test_what_the_model_saw_is_told_again(monkeypatch: pytest.MonkeyPatch)
         assert page["messages"]["has_more"] is True
 
 
-async def test_a_view_is_told_exactly_although_its_summary_was_edited_since(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_view_is_told_exactly_although_its_summary_was_edited_since() -> None:
     upstream = model()
-    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+    async with world(upstream, window=WINDOW) as gateway:
         await talk(gateway, 24)
         told = await done(gateway, "GET", "c/context")
         (summary, *_), newest = told["summaries"], told["messages"]["data"][0]["id"]
@@ -175,9 +180,9 @@ async def test_a_view_is_told_exactly_although_its_summary_was_edited_since(monk
         assert (await done(gateway, "GET", f"c/items/{newest}/context"))["exact"] is False
 
 
-async def test_views_that_were_kept_without_revisions_are_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_views_that_were_kept_without_revisions_are_told_too() -> None:
     upstream = model()
-    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+    async with world(upstream, window=WINDOW) as gateway:
         await talk(gateway, 24)
         newest = (await done(gateway, "GET", "c/context"))["messages"]["data"][0]["id"]
         (conversation,) = gateway.conversations()
@@ -195,8 +200,8 @@ def _without(meta: dict[str, object], name: str) -> dict[str, object]:
     return {**meta, "view": {key: value for key, value in view.items() if key != name}}
 
 
-async def test_a_question_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, model(), window=WINDOW) as gateway:
+async def test_a_question_is_no_answer() -> None:
+    async with world(model(), window=WINDOW) as gateway:
         await talk(gateway, 1)
         question_id = (await done(gateway, "GET", "c/context"))["messages"]["data"][-1]["id"]
         error = await refused(gateway, 404, "GET", f"c/items/{question_id}/context")
@@ -205,9 +210,9 @@ async def test_a_question_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
         assert error["code"] == "item_not_found"
 
 
-async def test_a_conversation_without_an_answer_needs_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_conversation_without_an_answer_needs_a_model() -> None:
     upstream = ScriptedUpstream(Reply({"error": {"message": "No."}}, 400))
-    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+    async with world(upstream, window=WINDOW) as gateway:
         await gateway.post([user("Hello")], conversation="c")
         error = await refused(gateway, 409, "GET", "c/context")
         assert (error["code"], error["param"]) == ("model_required", "model")
@@ -215,22 +220,24 @@ async def test_a_conversation_without_an_answer_needs_a_model(monkeypatch: pytes
         assert [row["text"] for row in told["messages"]["data"]] == ["Hello"]
 
 
-async def test_a_view_that_cannot_be_made_to_fit_is_told_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_view_that_cannot_be_made_to_fit_is_told_as_that() -> None:
     models = {
         "*": {"provider": "upstream", "context_window": WINDOW},
         "tiny": {"provider": "upstream", "context_window": 300},
     }
-    async with world(monkeypatch, model(), models=models) as gateway:
+    async with world(model(), models=models) as gateway:
         await gateway.say([system("word " * 600), user("Hello")], conversation="c")
         told = await done(gateway, "GET", "c/context", model="tiny")
         assert told["fits"] is False
         assert told["prompt_tokens"] > told["limit"]
 
 
-async def cost_of_a_preview(messages: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
+async def cost_of_a_preview(
+    messages: int,
+) -> tuple[int, int]:
     """Bytes at the most while a page is made, and how many messages were read for it."""
     store = CountingStore(clock=lambda: datetime.now(UTC))
-    async with world(monkeypatch, model(), store=store, window=32_000) as gateway:
+    async with world(model(), store=store, window=32_000) as gateway:
         await gateway.say([user("Hello"), *_long(messages // 2 - 1)], conversation="c")
         await done(gateway, "GET", "c/context", limit=10)
         store.read_messages = 0
@@ -263,11 +270,9 @@ class CountingStore(MemoryStore):
         return found
 
 
-async def test_a_preview_costs_no_more_for_ten_thousand_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        short_bytes, short_reads = await cost_of_a_preview(2_000, patch)
-    with monkeypatch.context() as patch:
-        long_bytes, long_reads = await cost_of_a_preview(10_000, patch)
+async def test_a_preview_costs_no_more_for_ten_thousand_messages() -> None:
+    short_bytes, short_reads = await cost_of_a_preview(2_000)
+    long_bytes, long_reads = await cost_of_a_preview(10_000)
     print(f"a preview: {short_bytes:,} bytes and {short_reads} messages, {long_bytes:,} and {long_reads}")
     assert long_bytes < short_bytes + 500_000
     assert long_reads < short_reads + 100

@@ -55,8 +55,8 @@ class Locked:
 
 
 @asynccontextmanager
-async def locked(monkeypatch: pytest.MonkeyPatch, **options: Any) -> AsyncIterator[Locked]:
-    async with world(monkeypatch, ScriptedUpstream(default=anything), **{"auth": KEYS, **options}) as gateway:
+async def locked(**options: Any) -> AsyncIterator[Locked]:
+    async with world(ScriptedUpstream(default=anything), **{"auth": KEYS, **options}) as gateway:
         yield Locked(gateway)
 
 
@@ -73,9 +73,11 @@ NEEDS_CHAT: list[tuple[str, str, Any]] = [
 
 @pytest.mark.parametrize(("method", "path", "body"), NEEDS_CHAT)
 async def test_nothing_is_answered_without_a_key(
-    method: str, path: str, body: Any, monkeypatch: pytest.MonkeyPatch
+    method: str,
+    path: str,
+    body: Any,
 ) -> None:
-    async with locked(monkeypatch) as gateway:
+    async with locked() as gateway:
         reader, _ = await gateway.key(scopes=("read", "manage", "admin"))
         for secret, status, code in (
             (None, 401, "invalid_api_key"),
@@ -95,8 +97,10 @@ async def test_nothing_is_answered_without_a_key(
 
 
 @pytest.mark.parametrize("path", ["/chat/completions", "/context/count", "/embeddings"])
-async def test_no_body_is_read_of_somebody_who_is_not_let_in(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with locked(monkeypatch) as gateway, asyncio.timeout(10):
+async def test_no_body_is_read_of_somebody_who_is_not_let_in(
+    path: str,
+) -> None:
+    async with locked() as gateway, asyncio.timeout(10):
         address = httpx.URL(gateway.gateway.base_url)
         reader, writer = await asyncio.open_connection(address.host, address.port)
         writer.write(f"POST /v1{path} HTTP/1.1\r\nhost: here\r\ncontent-length: 1000000\r\n\r\n{{".encode())
@@ -104,15 +108,15 @@ async def test_no_body_is_read_of_somebody_who_is_not_let_in(path: str, monkeypa
         writer.close()
 
 
-async def test_what_anybody_may_see_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with locked(monkeypatch) as gateway:
+async def test_what_anybody_may_see_needs_no_key() -> None:
+    async with locked() as gateway:
         root = gateway.gateway.base_url.removesuffix("/v1")
         for path in ("/healthz", "/readyz", "/openapi.json"):
             assert (await gateway.gateway.client.get(root + path)).status_code == 200
 
 
-async def test_a_key_of_ours_never_reaches_a_provider(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with locked(monkeypatch) as gateway:
+async def test_a_key_of_ours_never_reaches_a_provider() -> None:
+    async with locked() as gateway:
         secret, _ = await gateway.key()
         for name in ("authorization", "api-key", "x-api-key"):
             shown = {name: f"Bearer {secret}" if name == "authorization" else secret}
@@ -129,7 +133,7 @@ async def test_a_provider_without_a_key_is_called_without_one(monkeypatch: pytes
     monkeypatch.setattr(
         models, "_build_provider", lambda name, section: made(name, section.model_copy(update={"api_key": None}))
     )
-    async with locked(monkeypatch) as gateway:
+    async with locked() as gateway:
         secret, _ = await gateway.key()
         for method, path, body in NEEDS_CHAT:
             assert (await gateway.ask(method, path, secret, json=body)).status_code == 200
@@ -137,8 +141,8 @@ async def test_a_provider_without_a_key_is_called_without_one(monkeypatch: pytes
     assert [headers for headers in gateway.upstream.headers if "authorization" in headers] == []
 
 
-async def test_keys_of_one_tenant_share_conversations_and_those_of_two_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with locked(monkeypatch) as gateway:
+async def test_keys_of_one_tenant_share_conversations_and_those_of_two_do_not() -> None:
+    async with locked() as gateway:
         first, key = await gateway.key()
         second, _ = await gateway.key(tenant=key.tenant)
         stranger, _ = await gateway.key()
@@ -150,9 +154,9 @@ async def test_keys_of_one_tenant_share_conversations_and_those_of_two_do_not(mo
         assert (refused.status_code, refused.json()["error"]["code"]) == (404, "conversation_not_found")
 
 
-async def test_other_models_than_those_allowed_are_refused_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_other_models_than_those_allowed_are_refused_everywhere() -> None:
     models = {name: {"provider": "upstream", "context_window": 8192} for name in ("m", "m-large", "other")}
-    async with locked(monkeypatch, models={**models, "*": {"provider": "upstream"}}) as gateway:
+    async with locked(models={**models, "*": {"provider": "upstream"}}) as gateway:
         secret, key = await gateway.key(models=("m", "m-*"))
         for path in ("/chat/completions", "/context/count", "/embeddings"):
             body = CHAT if path != "/embeddings" else {"input": "Hi"}
@@ -176,8 +180,10 @@ async def test_other_models_than_those_allowed_are_refused_everywhere(monkeypatc
 
 
 @pytest.mark.parametrize("path", ["/chat/completions", "/embeddings"])
-async def test_a_model_that_is_named_twice_cannot_slip_through(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with locked(monkeypatch) as gateway:
+async def test_a_model_that_is_named_twice_cannot_slip_through(
+    path: str,
+) -> None:
+    async with locked() as gateway:
         secret, _ = await gateway.key(models=("m",))
         twice = b'{"model": "other", "mod\\u0065l": "m", "input": "Hi", "messages": [{"role":"user","content":"Hi"}]}'
         answer = await gateway.ask("POST", path, secret, content=twice, headers={"content-type": "application/json"})
@@ -188,9 +194,9 @@ async def test_a_model_that_is_named_twice_cannot_slip_through(path: str, monkey
 
 @pytest.mark.parametrize("path", ["/chat/completions", "/embeddings"])
 async def test_no_other_model_is_named_for_a_provider_to_fall_back_to(
-    path: str, monkeypatch: pytest.MonkeyPatch
+    path: str,
 ) -> None:
-    async with locked(monkeypatch) as gateway:
+    async with locked() as gateway:
         secret, _ = await gateway.key(models=("m", "m-*"))
         body = {**CHAT, "model": "m", "input": "Hi"}
         refused: list[dict[str, Any]] = [
@@ -208,9 +214,9 @@ async def test_no_other_model_is_named_for_a_provider_to_fall_back_to(
         assert (await gateway.ask("POST", path, free, json={**body, "models": ["other"]})).status_code == 200
 
 
-async def test_a_keys_policy_holds_where_the_request_names_none(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_keys_policy_holds_where_the_request_names_none() -> None:
     options = {"models": {"*": {"provider": "upstream", "policy": "prune"}}}
-    async with locked(monkeypatch, **options) as gateway:
+    async with locked(**options) as gateway:
         plain, _ = await gateway.key()
         fading, _ = await gateway.key(policy="fade")
         say = gateway.gateway.say
@@ -237,9 +243,9 @@ async def refuse(*_: Any, **__: Any) -> Any:
     raise StoreUnavailable("The database is away.")
 
 
-async def test_while_the_database_is_away_known_keys_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_while_the_database_is_away_known_keys_are_served() -> None:
     store = Away()
-    async with locked(monkeypatch, store=store) as gateway:
+    async with locked(store=store) as gateway:
         known, _ = await gateway.key()
         unknown, _ = await gateway.key()
         await gateway.gateway.say([user("Hi")], key=known)
@@ -253,8 +259,8 @@ async def test_while_the_database_is_away_known_keys_are_served(monkeypatch: pyt
         assert (await gateway.gateway.say([user("Hi")], key=unknown))["context_status"] == "full"
 
 
-async def test_an_admin_makes_lists_and_revokes_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with locked(monkeypatch) as gateway:
+async def test_an_admin_makes_lists_and_revokes_keys() -> None:
+    async with locked() as gateway:
         admin, own = await gateway.key(scopes=("admin",), tenant="ops")
         soon = int((datetime.now(UTC) + timedelta(days=1)).timestamp())
         wish = {
@@ -295,8 +301,8 @@ async def test_an_admin_makes_lists_and_revokes_keys(monkeypatch: pytest.MonkeyP
             assert (await gateway.ask(method, path, admin)).status_code == 404
 
 
-async def test_a_revocation_is_known_here_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with locked(monkeypatch, auth={"mode": "keys", "cache_seconds": 3600}) as gateway:
+async def test_a_revocation_is_known_here_at_once() -> None:
+    async with locked(auth={"mode": "keys", "cache_seconds": 3600}) as gateway:
         admin, _ = await gateway.key(scopes=("admin",))
         secret, key = await gateway.key()
         await gateway.gateway.say([user("Hi")], key=secret)
@@ -323,9 +329,10 @@ async def test_a_revocation_is_known_here_at_once(monkeypatch: pytest.MonkeyPatc
     ],
 )
 async def test_a_key_that_could_not_be_used_is_not_made(
-    wish: dict[str, Any], param: str, monkeypatch: pytest.MonkeyPatch
+    wish: dict[str, Any],
+    param: str,
 ) -> None:
-    async with locked(monkeypatch) as gateway:
+    async with locked() as gateway:
         admin, _ = await gateway.key(scopes=("admin",))
         refused = await gateway.ask("POST", "/admin/keys", admin, json=wish)
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
@@ -342,9 +349,11 @@ ADMIN: list[tuple[str, str, Any]] = [
 
 @pytest.mark.parametrize(("method", "path", "body"), ADMIN)
 async def test_keys_are_the_business_of_admins(
-    method: str, path: str, body: Any, monkeypatch: pytest.MonkeyPatch
+    method: str,
+    path: str,
+    body: Any,
 ) -> None:
-    async with locked(monkeypatch) as gateway:
+    async with locked() as gateway:
         secret, _ = await gateway.key(scopes=("chat", "read", "manage"))
         refused = await gateway.ask(method, path, secret, json=body)
         assert (refused.status_code, refused.json()["error"]["code"]) == (403, "insufficient_permissions")
@@ -354,9 +363,11 @@ async def test_keys_are_the_business_of_admins(
 
 @pytest.mark.parametrize(("method", "path", "body"), ADMIN)
 async def test_in_mode_open_there_are_no_keys_to_handle(
-    method: str, path: str, body: Any, monkeypatch: pytest.MonkeyPatch
+    method: str,
+    path: str,
+    body: Any,
 ) -> None:
-    async with locked(monkeypatch, auth={"mode": "open"}) as gateway:
+    async with locked(auth={"mode": "open"}) as gateway:
         refused = await gateway.ask(method, path, "sk-anything", json=body)
         assert (refused.status_code, refused.json()["error"]["code"]) == (403, "insufficient_permissions")
         assert "auth.mode" in refused.json()["error"]["message"]
@@ -439,8 +450,8 @@ async def test_a_key_of_the_command_line_opens_a_running_gateway(
         assert (await client.post(f"{base_url}/chat/completions", json=CHAT, headers=headers)).status_code == 401
 
 
-async def test_a_form_names_its_model_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with locked(monkeypatch, models={"*": {"provider": "upstream"}}) as gateway:
+async def test_a_form_names_its_model_too() -> None:
+    async with locked(models={"*": {"provider": "upstream"}}) as gateway:
         gateway.upstream.replies = [completion() for _ in range(9)]
         secret, _ = await gateway.key(models=("m",))
         audio = {"file": ("a.wav", b"abc", "audio/wav")}

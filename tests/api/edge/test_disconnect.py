@@ -8,8 +8,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import pytest
-
 from tests.live import DONE, STEP_SECONDS, Reply, ScriptedUpstream, chunk, completion, stream
 from tests.support.gateway import World, is_summary, summaries_asked, user, world
 from tests.support.raw_http import SUMMARY, chunks, long_talk, summarizing, text_of, until
@@ -59,9 +57,9 @@ async def leave_after(w: World, said: list[dict[str, Any]], pieces: int, **field
             await anext(lines)
 
 
-async def test_a_client_that_hangs_up_takes_the_upstream_call_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_hangs_up_takes_the_upstream_call_with_it() -> None:
     upstream = ScriptedUpstream(Reply(pieces=[*BEGUN, 60]))
-    async with world(monkeypatch, upstream) as w, loop_clock() as clock:
+    async with world(upstream) as w, loop_clock() as clock:
         await leave_after(w, [user("x")], 4)
         left = clock.seconds()
         async with asyncio.timeout(30):
@@ -73,9 +71,9 @@ async def test_a_client_that_hangs_up_takes_the_upstream_call_with_it(monkeypatc
     assert (answer.message.text, answer.incomplete) == ("Half an", True)
 
 
-async def test_the_next_request_goes_on_after_an_answer_that_was_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_next_request_goes_on_after_an_answer_that_was_cut_short() -> None:
     upstream = ScriptedUpstream(Reply(pieces=[*BEGUN, 60]))
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         await leave_after(w, [user("x")], 4)
         await until(lambda: w.rows() == 2)
         (conversation,) = w.conversations()
@@ -84,11 +82,11 @@ async def test_the_next_request_goes_on_after_an_answer_that_was_cut_short(monke
         assert w.rows() == 4
 
 
-async def test_a_stream_that_is_left_before_anything_came_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_that_is_left_before_anything_came_leaves_nothing() -> None:
     held = stream("never")
     held.gate = asyncio.Event()
     upstream = ScriptedUpstream(held)
-    async with world(monkeypatch, upstream) as w, loop_clock() as clock:
+    async with world(upstream) as w, loop_clock() as clock:
         asking = asyncio.ensure_future(w.post([user("x")], stream=True))
         await until(lambda: bool(upstream.bodies))
         await until(lambda: w.rows() == 1)
@@ -100,11 +98,11 @@ async def test_a_stream_that_is_left_before_anything_came_leaves_nothing(monkeyp
         await until(lambda: not w.conversations())
 
 
-async def test_an_answer_that_its_client_did_not_wait_for_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_that_its_client_did_not_wait_for_is_stored() -> None:
     held = completion("late")
     held.gate = asyncio.Event()
     upstream = ScriptedUpstream(held)
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         asking = asyncio.ensure_future(w.post([user("x")]))
         await until(lambda: w.rows() == 1)
         asking.cancel()
@@ -112,11 +110,11 @@ async def test_an_answer_that_its_client_did_not_wait_for_is_stored(monkeypatch:
         await until(lambda: w.rows() == 2)
 
 
-async def test_a_client_that_hangs_up_in_a_compaction_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_hangs_up_in_a_compaction_does_not_end_it() -> None:
     slow = completion(SUMMARY)
     slow.gate = asyncio.Event()
     upstream = summarizing(summary=slow)
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         await leave_after(w, long_talk(), 1)
         slow.gate.set()
         await until(lambda: len(summaries_asked(upstream)) >= 2)
@@ -127,13 +125,11 @@ async def test_a_client_that_hangs_up_in_a_compaction_does_not_end_it(monkeypatc
         assert len(summaries_asked(upstream)) == len(w.chunks())
 
 
-async def test_a_whole_answer_is_compacted_for_and_stored_after_its_client_has_left(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_whole_answer_is_compacted_for_and_stored_after_its_client_has_left() -> None:
     slow = completion(SUMMARY)
     slow.gate = asyncio.Event()
     upstream = summarizing(summary=slow)
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         said = long_talk()
         asking = asyncio.ensure_future(w.post(said))
         await until(lambda: bool(upstream.bodies))
@@ -143,10 +139,10 @@ async def test_a_whole_answer_is_compacted_for_and_stored_after_its_client_has_l
         assert len(summaries_asked(upstream)) == len(w.chunks()) > 0
 
 
-async def test_a_hang_up_gives_the_conversation_back_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_hang_up_gives_the_conversation_back_to_the_next() -> None:
     upstream = ScriptedUpstream(completion(), Reply(pieces=[*BEGUN, 60]))
     named = {"x-conversation-id": "mine"}
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         await w.say([user("one")], headers=named)
         request = {"model": "m", "messages": [user("two")], "stream": True}
         headers = {**named, "authorization": "Bearer sk-one"}
@@ -159,9 +155,9 @@ async def test_a_hang_up_gives_the_conversation_back_to_the_next(monkeypatch: py
     assert [message["content"] for message in log] == ["one", "Fine.", "two", "Half an", "three", "Fine."]
 
 
-async def test_a_slow_reader_gets_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_reader_gets_everything() -> None:
     words = [f"{number} " * 400 for number in range(2000)]
-    async with world(monkeypatch, ScriptedUpstream(stream(*words))) as w:
+    async with world(ScriptedUpstream(stream(*words))) as w:
         request = {"model": "m", "messages": [user("x")], "stream": True}
         received = bytearray()
         async with w.client.stream("POST", f"{w.base_url}/chat/completions", json=request) as answer:
@@ -177,10 +173,10 @@ async def test_a_slow_reader_gets_everything(monkeypatch: pytest.MonkeyPatch) ->
     assert (kept.message.text, kept.incomplete) == ("".join(words), False)
 
 
-async def test_a_client_that_leaves_with_unread_data_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_leaves_with_unread_data_is_noticed() -> None:
     words = ["far more than any buffer holds " * 400 for _ in range(4000)]
     upstream = ScriptedUpstream(Reply(pieces=[*BEGUN, *(chunk({"content": word}) for word in words)]))
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         await leave_after(w, [user("x")], 4)
         await until(lambda: w.rows() == 2)
         (conversation,) = w.conversations()

@@ -37,10 +37,8 @@ ONE_TRY = {"attempts": 1, "base_seconds": 0.01, "max_seconds": 0.02}
         ("POST", "/v1/context/count", 400),
     ],
 )
-async def test_every_path_and_status_answers_in_one_shape(
-    monkeypatch: pytest.MonkeyPatch, method: str, path: str, status: int
-) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_every_path_and_status_answers_in_one_shape(method: str, path: str, status: int) -> None:
+    async with world(ScriptedUpstream()) as w:
         answer = await w.client.request(method, w.base_url.removesuffix("/v1") + path)
         assert w.upstream.paths == []
     assert answer.status_code == status, answer.text
@@ -50,8 +48,8 @@ async def test_every_path_and_status_answers_in_one_shape(
     assert answer.headers["x-request-id"].startswith("req_")
 
 
-async def test_every_answer_has_a_request_id_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_every_answer_has_a_request_id_of_its_own() -> None:
+    async with world(ScriptedUpstream()) as w:
         root = w.base_url.removesuffix("/v1")
         answers = [await w.client.get(root + path) for path in ("/healthz", "/readyz", "/v1/models", "/openapi.json")]
         answers += [await w.post([user("x")]), await w.post([user("x")], stream=True), await raw(w, b"")]
@@ -61,17 +59,15 @@ async def test_every_answer_has_a_request_id_of_its_own(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(("body", "told"), [(b"", "is empty"), (b" \n", "is empty"), (b"{", "is not valid JSON")])
-async def test_a_body_that_cannot_be_read_is_told_from_one_that_is_not_there(
-    monkeypatch: pytest.MonkeyPatch, body: bytes, told: str
-) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_a_body_that_cannot_be_read_is_told_from_one_that_is_not_there(body: bytes, told: str) -> None:
+    async with world(ScriptedUpstream()) as w:
         answer = await raw(w, body)
     assert answer.status_code == 400
     assert f"The request body {told}" in answer.json()["error"]["message"]
 
 
-async def test_no_cache_may_keep_what_is_below_v1(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_no_cache_may_keep_what_is_below_v1() -> None:
+    async with world(ScriptedUpstream()) as w:
         answers = [await w.client.get(f"{w.base_url}/{path}") for path in ("models", "conversations", "nothing")]
         answers += [await w.post([user("x")]), await w.post([user("x")], stream=True), await raw(w, b"")]
     assert ["no-store" in answer.headers["cache-control"] for answer in answers] == [True] * 6
@@ -85,7 +81,7 @@ async def test_a_fault_of_our_own_says_no_more_than_that(
     def fault(*_: object, **__: object) -> None:
         raise ZeroDivisionError("secret")
 
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+    async with world(ScriptedUpstream()) as w:
         monkeypatch.setattr(*place, fault)
         answer = await w.post([user("x")], stream=streamed)
         assert w.rows() == 0
@@ -102,7 +98,7 @@ async def test_a_fault_of_our_own_on_another_path_says_no_more_than_that(monkeyp
         raise ZeroDivisionError("secret")
 
     monkeypatch.setattr(Authenticator, "authenticate", fault)
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+    async with world(ScriptedUpstream()) as w:
         answer = await w.client.get(f"{w.base_url}/models")
     assert answer.status_code == 500
     assert answer.json()["error"].keys() == KEYS
@@ -127,11 +123,9 @@ OWN_ERRORS: dict[str, Reply] = {
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("name", OWN_ERRORS)
-async def test_an_upstreams_own_error_keeps_status_and_body(
-    monkeypatch: pytest.MonkeyPatch, name: str, streamed: bool
-) -> None:
+async def test_an_upstreams_own_error_keeps_status_and_body(name: str, streamed: bool) -> None:
     reply = OWN_ERRORS[name]
-    async with world(monkeypatch, ScriptedUpstream(reply)) as w:
+    async with world(ScriptedUpstream(reply)) as w:
         answer = await w.post([user("x")], stream=streamed)
         assert w.rows() == 0
     assert answer.status_code == reply.status
@@ -146,30 +140,28 @@ async def test_an_upstreams_own_error_keeps_status_and_body(
     assert 0 < int(used) < int(limit) == 7782
 
 
-async def test_a_rate_limit_passes_with_its_pause_after_the_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_rate_limit_passes_with_its_pause_after_the_retries() -> None:
     limited = Reply(
         {"error": {"message": "slow down"}},
         status=429,
         headers={"retry-after": "0.01", "x-ratelimit-limit-tokens": "9"},
     )
-    async with world(monkeypatch, ScriptedUpstream(default=lambda _: limited)) as w:
+    async with world(ScriptedUpstream(default=lambda _: limited)) as w:
         answer = await w.post([user("x")])
         tries = len(w.upstream.bodies)
     assert (answer.status_code, answer.json(), tries) == (429, {"error": {"message": "slow down"}}, 3)
     assert (answer.headers["retry-after"], answer.headers["x-ratelimit-limit-tokens"]) == ("0.01", "9")
 
 
-async def test_a_failure_that_passes_is_retried_and_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failure_that_passes_is_retried_and_not_seen() -> None:
     for status in (408, 429, 500, 502, 503, 504):
-        async with world(monkeypatch, ScriptedUpstream(Reply({}, status=status))) as w:
+        async with world(ScriptedUpstream(Reply({}, status=status))) as w:
             assert (await w.say([user("x")]))["choices"][0]["message"]["content"] == "Fine."
             assert len(w.upstream.bodies) == 2
 
 
-async def test_a_provider_that_is_down_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(
-        monkeypatch, ScriptedUpstream(), providers={"upstream": {"base_url": "http://127.0.0.1:9/v1"}}
-    ) as w:
+async def test_a_provider_that_is_down_is_said_to_be() -> None:
+    async with world(ScriptedUpstream(), providers={"upstream": {"base_url": "http://127.0.0.1:9/v1"}}) as w:
         for streamed in (False, True):
             answer = await w.post([user("x")], stream=streamed)
             error = answer.json()["error"]
@@ -179,25 +171,23 @@ async def test_a_provider_that_is_down_is_said_to_be(monkeypatch: pytest.MonkeyP
         assert w.rows() == 0
 
 
-async def test_a_provider_that_keeps_failing_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_provider_that_keeps_failing_is_left_alone_for_a_while() -> None:
     retries = {**ONE_TRY, "breaker_failures": 2}
     providers = {"upstream": {"base_url": "http://127.0.0.1:9/v1"}}
-    async with world(monkeypatch, ScriptedUpstream(), providers=providers, retries=retries) as w:
+    async with world(ScriptedUpstream(), providers=providers, retries=retries) as w:
         answers = [await w.post([user("x")]) for _ in range(3)]
     assert [answer.status_code for answer in answers] == [502, 502, 503]
     assert answers[-1].json()["error"]["code"] == "upstream_unavailable"
     assert int(answers[-1].headers["retry-after"]) > 1
 
 
-async def test_a_provider_that_does_not_answer_in_time_is_said_to_have_timed_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_provider_that_does_not_answer_in_time_is_said_to_have_timed_out() -> None:
     slow = Reply(pieces=[5])
 
     from_provider = {"timeouts": {"first_byte_seconds": 0.05, "between_bytes_seconds": 0.05}}
     async with slow_provider(slow) as address:
         providers = {"upstream": {"base_url": f"{address}/v1", **from_provider}}
-        async with world(monkeypatch, ScriptedUpstream(), providers=providers, retries=ONE_TRY) as w:
+        async with world(ScriptedUpstream(), providers=providers, retries=ONE_TRY) as w:
             answer = await w.post([user("x")])
     error = answer.json()["error"]
     assert (answer.status_code, error["code"], error.keys()) == (504, "upstream_unavailable", KEYS)
@@ -207,7 +197,7 @@ def slow_provider(reply: Reply) -> Any:
     return serving(ScriptedUpstream(default=lambda _: reply), lifespan="off")
 
 
-async def test_a_fallback_model_answers_for_one_that_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_fallback_model_answers_for_one_that_is_down() -> None:
     async with serving(
         ScriptedUpstream(default=lambda body: completion(f"I am {body['model']}")), lifespan="off"
     ) as address:
@@ -219,13 +209,13 @@ async def test_a_fallback_model_answers_for_one_that_is_down(monkeypatch: pytest
             },
             "retries": ONE_TRY,
         }
-        async with world(monkeypatch, ScriptedUpstream(), **sections) as w:
+        async with world(ScriptedUpstream(), **sections) as w:
             body = await w.say([user("x")])
     assert body["choices"][0]["message"]["content"] == "I am spare-1"
 
 
 async def test_a_store_that_is_away_is_said_with_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+    async with world(ScriptedUpstream()) as w:
 
         async def away(**_: object) -> None:
             raise StoreUnavailable("The database does not answer.")
@@ -246,8 +236,8 @@ def test_nobody_is_told_to_come_again_too_early(seconds: float, said: str) -> No
     assert build_error_headers(error)["retry-after"] == said
 
 
-async def test_a_conversation_that_is_busy_is_said_to_be_with_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(), compaction={"wait_seconds": 0.05}) as w:
+async def test_a_conversation_that_is_busy_is_said_to_be_with_a_pause() -> None:
+    async with world(ScriptedUpstream(), compaction={"wait_seconds": 0.05}) as w:
         body = await w.say([user("x")], headers={"x-conversation-id": "mine"})
         (kept,) = w.conversations()
         await w.store.claim_lease(root=kept.root, key=kept.id, holder="another", seconds=60)
@@ -258,8 +248,8 @@ async def test_a_conversation_that_is_busy_is_said_to_be_with_a_pause(monkeypatc
     assert "x-should-retry" not in answer.headers
 
 
-async def test_what_cannot_fit_is_refused_in_the_words_that_clients_look_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_what_cannot_fit_is_refused_in_the_words_that_clients_look_for() -> None:
+    async with world(ScriptedUpstream()) as w:
         answer = await w.post([user("far too much " * 5000)])
         assert (w.rows(), w.upstream.bodies) == (0, [])
     error = answer.json()["error"]
@@ -272,9 +262,9 @@ async def test_what_cannot_fit_is_refused_in_the_words_that_clients_look_for(mon
     assert int(used) > int(limit) == 7782
 
 
-async def test_an_error_in_a_known_conversation_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_in_a_known_conversation_names_it() -> None:
     refused = Reply({"error": {"message": "no"}}, status=403)
-    async with world(monkeypatch, ScriptedUpstream(completion(), refused)) as w:
+    async with world(ScriptedUpstream(completion(), refused)) as w:
         first = await w.say([user("x")])
         answer = await w.post([user("x"), first["choices"][0]["message"], user("more")])
     assert answer.status_code == 403

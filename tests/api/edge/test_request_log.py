@@ -44,8 +44,10 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
     return [line for line in found if line["logger"] == "concertina.requests"]
 
 
-async def test_a_request_is_told_of_in_one_line(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_a_request_is_told_of_in_one_line(
+    stream: io.StringIO,
+) -> None:
+    async with world(ScriptedUpstream()) as w:
         answer = await w.post([user("Hi")])
     (line,) = lines(stream)
     times = [line.pop(name) for name in ("time", "duration_ms", "first_byte_ms")]
@@ -68,9 +70,9 @@ async def test_a_request_is_told_of_in_one_line(stream: io.StringIO, monkeypatch
 
 
 async def test_a_compaction_is_told_of_with_what_it_took_and_saved(
-    stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
+    stream: io.StringIO,
 ) -> None:
-    async with world(monkeypatch, summarizing()) as w:
+    async with world(summarizing()) as w:
         await w.post(long_talk(), stream=True)
     (line,) = lines(stream)
     assert (line["context_status"], line["stream"]) == ("summarized", True)
@@ -78,9 +80,11 @@ async def test_a_compaction_is_told_of_with_what_it_took_and_saved(
     assert line["saved_tokens"] > 1000
 
 
-async def test_errors_name_their_code(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_errors_name_their_code(
+    stream: io.StringIO,
+) -> None:
     upstream = ScriptedUpstream(Reply(pieces=[*BEGUN, DROP]), Reply(pieces=[*BEGUN, 60]))
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         await w.post([])
         await w.post([user("x")], stream=True)
         await leave_after(w, [user("y")], 4)
@@ -97,24 +101,29 @@ async def test_errors_name_their_code(stream: io.StringIO, monkeypatch: pytest.M
     assert lines(stream)[3]["route"] == "/v1/conversations/{conversation_id}"
 
 
-async def test_probes_are_told_of_only_when_they_fail(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_probes_are_told_of_only_when_they_fail(
+    stream: io.StringIO,
+) -> None:
+    async with world(ScriptedUpstream()) as w:
         for path in ("healthz", "readyz", "metrics"):
             assert (await w.client.get(f"{w.base_url.removesuffix('v1')}{path}")).status_code == 200
     assert lines(stream) == []
 
 
-async def test_the_log_can_be_switched_off(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(), telemetry={"request_log": False}) as w:
+async def test_the_log_can_be_switched_off(
+    stream: io.StringIO,
+) -> None:
+    async with world(ScriptedUpstream(), telemetry={"request_log": False}) as w:
         await w.say([user("Hi")])
     assert lines(stream) == []
 
 
 async def test_every_line_of_a_traced_request_names_its_trace(
-    stream: io.StringIO, trace: Trace, monkeypatch: pytest.MonkeyPatch
+    stream: io.StringIO,
+    trace: Trace,
 ) -> None:
     upstream = ScriptedUpstream(*[Reply({}, 500)] * 3)
-    async with world(monkeypatch, upstream, telemetry=TRACES) as w:
+    async with world(upstream, telemetry=TRACES) as w:
         await w.post([user("Hi")], headers={"traceparent": TRACEPARENT})
     of_gateway = [json.loads(line) for line in stream.getvalue().splitlines()]
     of_request = [line for line in of_gateway if "request_id" in line and line["logger"].startswith(("app", "concer"))]
@@ -125,14 +134,15 @@ async def test_every_line_of_a_traced_request_names_its_trace(
 
 
 async def test_nothing_that_was_said_and_no_key_is_in_a_line_or_a_span(
-    stream: io.StringIO, trace: Trace, monkeypatch: pytest.MonkeyPatch
+    stream: io.StringIO,
+    trace: Trace,
 ) -> None:
     """Every kind of endpoint, ending well and badly, with one word wherever a client or a model may say something."""
     said = [user(f"{CANARY} {turn['content']}") if turn["role"] == "user" else turn for turn in long_talk()]
     upstream = summarizing(lambda body: completion(f"It is {CANARY}."), summary=completion(f"They said {CANARY}."))
     key = {"authorization": f"Bearer {KEY}", "x-api-key": KEY, "cookie": f"s={CANARY}", "user-agent": CANARY}
     told = {"baggage": f"user={CANARY}", "x-title": CANARY, "idempotency-key": CANARY}
-    async with world(monkeypatch, upstream, telemetry=TRACES) as w:
+    async with world(upstream, telemetry=TRACES) as w:
         base = w.base_url
 
         async def ask(method: str, path: str, **options: Any) -> Any:

@@ -59,8 +59,8 @@ def trace(monkeypatch: pytest.MonkeyPatch) -> Trace:
 
 
 @asynccontextmanager
-async def traced(monkeypatch: pytest.MonkeyPatch, upstream: ScriptedUpstream, **sections: Any) -> AsyncIterator[World]:
-    async with world(monkeypatch, upstream, telemetry=sections.pop("telemetry", TRACES), **sections) as w:
+async def traced(upstream: ScriptedUpstream, **sections: Any) -> AsyncIterator[World]:
+    async with world(upstream, telemetry=sections.pop("telemetry", TRACES), **sections) as w:
         yield w
 
 
@@ -72,8 +72,10 @@ def events(span: ReadableSpan) -> list[str]:
     return [event.name for event in span.events]
 
 
-async def test_a_turn_is_a_trace_of_its_steps(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with traced(monkeypatch, ScriptedUpstream()) as w:
+async def test_a_turn_is_a_trace_of_its_steps(
+    trace: Trace,
+) -> None:
+    async with traced(ScriptedUpstream()) as w:
         body = await w.say([user("Hi")])
         port = int(re.findall(r":(\d+)", w.upstream.headers[0]["host"])[0])
     server = trace.one("POST /v1/chat/completions")
@@ -122,9 +124,11 @@ async def test_a_turn_is_a_trace_of_its_steps(trace: Trace, monkeypatch: pytest.
     assert server.resource.attributes["service.name"] == "concertina"
 
 
-async def test_a_stream_ends_its_spans_with_its_last_byte(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_ends_its_spans_with_its_last_byte(
+    trace: Trace,
+) -> None:
     upstream = ScriptedUpstream(Reply(pieces=[*BEGUN, 0.05, *(stream(*"and more words" * 5).pieces or ())]))
-    async with traced(monkeypatch, upstream) as w:
+    async with traced(upstream) as w:
         answer = await w.post([user("Hi")], stream=True)
         assert answer.text.endswith("data: [DONE]\n\n")
     server, chat = trace.one("POST /v1/chat/completions"), trace.one("chat m")
@@ -138,8 +142,10 @@ async def test_a_stream_ends_its_spans_with_its_last_byte(trace: Trace, monkeypa
     assert trace.parent(trace.one("store answer")) == server.name
 
 
-async def test_a_client_that_hangs_up_ends_the_trace(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with traced(monkeypatch, ScriptedUpstream(Reply(pieces=[*BEGUN, 60]))) as w:
+async def test_a_client_that_hangs_up_ends_the_trace(
+    trace: Trace,
+) -> None:
+    async with traced(ScriptedUpstream(Reply(pieces=[*BEGUN, 60]))) as w:
         await leave_after(w, [user("x")], 4)
         await until(lambda: w.rows() == 2)
     server, chat = trace.one("POST /v1/chat/completions"), trace.one("chat m")
@@ -147,8 +153,10 @@ async def test_a_client_that_hangs_up_ends_the_trace(trace: Trace, monkeypatch: 
     assert "store answer" in trace.names
 
 
-async def test_an_answer_that_breaks_off_fails_both_spans(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with traced(monkeypatch, ScriptedUpstream(Reply(pieces=[*BEGUN, DROP]))) as w:
+async def test_an_answer_that_breaks_off_fails_both_spans(
+    trace: Trace,
+) -> None:
+    async with traced(ScriptedUpstream(Reply(pieces=[*BEGUN, DROP]))) as w:
         assert "upstream_unavailable" in (await w.post([user("x")], stream=True)).text
     server, chat = trace.one("POST /v1/chat/completions"), trace.one("chat m")
     assert told(chat)["error.type"] == "UpstreamUnavailable"
@@ -157,9 +165,11 @@ async def test_an_answer_that_breaks_off_fails_both_spans(trace: Trace, monkeypa
     assert {server.status.status_code.name, chat.status.status_code.name} == {"ERROR"}
 
 
-async def test_each_try_is_a_span_and_each_pause_an_event(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_try_is_a_span_and_each_pause_an_event(
+    trace: Trace,
+) -> None:
     upstream = ScriptedUpstream(Reply({"error": {"message": "busy"}}, 503), Reply({}, 429))
-    async with traced(monkeypatch, upstream) as w:
+    async with traced(upstream) as w:
         await w.say([user("Hi")])
     tries = trace.all("chat m")
     assert [told(span)["http.response.status_code"] for span in tries] == [503, 429, 200]
@@ -171,10 +181,10 @@ async def test_each_try_is_a_span_and_each_pause_an_event(trace: Trace, monkeypa
 
 
 async def test_a_refusal_is_no_fault_of_the_server_and_its_own_fault_is(
-    trace: Trace, monkeypatch: pytest.MonkeyPatch
+    trace: Trace,
 ) -> None:
     upstream = ScriptedUpstream(*[Reply({}, 500)] * 3)
-    async with traced(monkeypatch, upstream) as w:
+    async with traced(upstream) as w:
         assert (await w.post([])).status_code == 400
         assert (await w.post([user("x")])).status_code == 500
     refused, failed = trace.all("POST /v1/chat/completions")
@@ -182,9 +192,11 @@ async def test_a_refusal_is_no_fault_of_the_server_and_its_own_fault_is(
     assert (told(failed)["error.type"], failed.status.status_code.name) == ("500", "ERROR")
 
 
-async def test_the_summary_call_is_a_child_of_the_compaction(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_summary_call_is_a_child_of_the_compaction(
+    trace: Trace,
+) -> None:
     upstream = summarizing()
-    async with traced(monkeypatch, upstream) as w:
+    async with traced(upstream) as w:
         answer = await w.post(long_talk(), stream=True)
         assert answer.headers["x-context-status"] == "summarizing"
     server = trace.one("POST /v1/chat/completions")
@@ -199,10 +211,10 @@ async def test_the_summary_call_is_a_child_of_the_compaction(trace: Trace, monke
 
 
 async def test_what_is_prepared_behind_an_answer_is_a_trace_of_its_own_with_a_link(
-    trace: Trace, monkeypatch: pytest.MonkeyPatch
+    trace: Trace,
 ) -> None:
     policies = {"additive": {"prepare_ratio": 0.3, "token_floor": 1, "threshold_ratio": 0.7}}
-    async with traced(monkeypatch, summarizing(), policies=policies) as w:
+    async with traced(summarizing(), policies=policies) as w:
         assert (await w.say(long_talk(11)))["context_status"] == "full"
         await until(lambda: len(w.upstream.bodies) > 1)
         await until(nothing_is_prepared)
@@ -214,11 +226,11 @@ async def test_what_is_prepared_behind_an_answer_is_a_trace_of_its_own_with_a_li
 
 
 async def test_the_clients_context_is_the_parent_and_ours_is_the_upstreams(
-    trace: Trace, monkeypatch: pytest.MonkeyPatch
+    trace: Trace,
 ) -> None:
     sent = {"traceparent": TRACEPARENT, "tracestate": "vendor=1", "baggage": "tenant=blue"}
     upstream = ScriptedUpstream()
-    async with traced(monkeypatch, upstream) as w:
+    async with traced(upstream) as w:
         await w.say([user("Hi")], headers=sent)
     server, chat = trace.one("POST /v1/chat/completions"), trace.one("chat m")
     assert server.parent is not None
@@ -228,9 +240,11 @@ async def test_the_clients_context_is_the_parent_and_ours_is_the_upstreams(
     assert (got["tracestate"], got["baggage"]) == ("vendor=1", "tenant=blue")
 
 
-async def test_a_state_without_a_context_is_not_passed_on(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_state_without_a_context_is_not_passed_on(
+    trace: Trace,
+) -> None:
     upstream = ScriptedUpstream()
-    async with traced(monkeypatch, upstream) as w:
+    async with traced(upstream) as w:
         await w.say([user("Hi")], headers={"traceparent": "00-nonsense", "tracestate": "vendor=1"})
     assert "tracestate" not in upstream.headers[0]
     assert upstream.headers[0]["traceparent"].startswith(f"00-{trace.spans[0].context.trace_id:032x}-")
@@ -238,31 +252,34 @@ async def test_a_state_without_a_context_is_not_passed_on(trace: Trace, monkeypa
 
 @pytest.mark.parametrize("decided", ["by the client", "by the ratio"])
 async def test_what_is_not_sampled_is_not_recorded_but_passed_on(
-    decided: str, trace: Trace, monkeypatch: pytest.MonkeyPatch
+    decided: str,
+    trace: Trace,
 ) -> None:
     upstream = ScriptedUpstream()
     headers = {"traceparent": TRACEPARENT[:-1] + "0"} if decided == "by the client" else {}
     ratio = 1.0 if decided == "by the client" else 0.0
     telemetry = {"traces": {**TRACES["traces"], "sample_ratio": ratio}}
-    async with traced(monkeypatch, upstream, telemetry=telemetry) as w:
+    async with traced(upstream, telemetry=telemetry) as w:
         await w.say([user("Hi")], headers=headers)
     assert trace.spans == []
     assert re.fullmatch("00-[0-9a-f]{32}-[0-9a-f]{16}-0[02]", upstream.headers[0]["traceparent"])
 
 
-async def test_without_traces_the_clients_context_passes_as_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_traces_the_clients_context_passes_as_it_came() -> None:
     sent = {"traceparent": TRACEPARENT, "tracestate": "vendor=1", "baggage": "tenant=blue"}
     upstream = ScriptedUpstream(default=lambda _: completion())
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         await w.say([user("Hi")], headers=sent)
         await w.client.post(f"{w.base_url}/embeddings", json={"model": "m"}, headers=sent)
     for got in upstream.headers:
         assert {name: got[name] for name in sent} == sent
 
 
-async def test_other_endpoints_are_named_by_their_route(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_other_endpoints_are_named_by_their_route(
+    trace: Trace,
+) -> None:
     upstream = ScriptedUpstream(default=lambda _: completion())
-    async with traced(monkeypatch, upstream) as w:
+    async with traced(upstream) as w:
         conversation = (await w.say([user("Hi"), assistant("Yes?"), user("Go on")]))["conversation_id"]
         key = {"authorization": "Bearer sk-one"}
         await w.client.get(f"{w.base_url}/conversations/{conversation}/items", headers=key)
@@ -284,8 +301,10 @@ async def test_other_endpoints_are_named_by_their_route(trace: Trace, monkeypatc
     )
 
 
-async def test_requests_at_once_do_not_mix_their_spans(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with traced(monkeypatch, ScriptedUpstream()) as w:
+async def test_requests_at_once_do_not_mix_their_spans(
+    trace: Trace,
+) -> None:
+    async with traced(ScriptedUpstream()) as w:
         await asyncio.gather(*(w.say([user(f"Question {n}")]) for n in range(8)))
     by_trace: dict[int, list[str]] = {}
     for span in trace.spans:

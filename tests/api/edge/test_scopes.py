@@ -21,12 +21,14 @@ def scope_of(operation: str) -> str:
 
 
 @pytest.mark.parametrize("operation", sorted(operations() - FREE))
-async def test_each_operation_needs_its_scope(operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_operation_needs_its_scope(
+    operation: str,
+) -> None:
     method, path = operation.split(" /v1")
     path = path.replace("{", "").replace("}", "")
     needed = scope_of(operation)
     body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]} if needed == "chat" else None
-    async with locked(monkeypatch) as gateway:
+    async with locked() as gateway:
         nobody = await gateway.ask(method, path, json=body)
         assert (nobody.status_code, nobody.json()["error"]["code"]) == (401, "invalid_api_key")
         lacking, _ = await gateway.key(scopes=tuple(scope for scope in SCOPES if scope != needed))

@@ -64,9 +64,9 @@ async def talk(w: World, *, receive_bytes: int | None = None) -> Talk:
 
 
 @asynccontextmanager
-async def world(monkeypatch: pytest.MonkeyPatch, upstream: ScriptedUpstream, **options: Any) -> AsyncIterator[World]:
+async def world(upstream: ScriptedUpstream, **options: Any) -> AsyncIterator[World]:
     """A gateway whose clients are gone in the end."""
-    async with a_world(monkeypatch, upstream, **options) as w:
+    async with a_world(upstream, **options) as w:
         try:
             yield w
         finally:
@@ -101,8 +101,8 @@ class UncheckedConnections(ClientConnections):
         return super().try_register(connection)
 
 
-async def test_a_head_that_does_not_end_is_answered_with_408(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(), limits=QUICK) as w:
+async def test_a_head_that_does_not_end_is_answered_with_408() -> None:
+    async with world(ScriptedUpstream(), limits=QUICK) as w:
         client = await talk(w)
         client.send("POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n")
         status, error = await client.answer()
@@ -111,8 +111,8 @@ async def test_a_head_that_does_not_end_is_answered_with_408(monkeypatch: pytest
         assert await cut(w, "head") == 1
 
 
-async def test_a_head_that_trickles_is_not_waited_for_either(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(), limits=QUICK) as w:
+async def test_a_head_that_trickles_is_not_waited_for_either() -> None:
+    async with world(ScriptedUpstream(), limits=QUICK) as w:
         client = await talk(w)
         client.send("GET /healthz HTTP/1.1\r\nhost: x\r\nx-long: ")
         answering = asyncio.ensure_future(client.answer())
@@ -122,9 +122,9 @@ async def test_a_head_that_trickles_is_not_waited_for_either(monkeypatch: pytest
         assert (await answering)[0] == 408
 
 
-async def test_a_body_that_stalls_is_answered_with_408_and_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_that_stalls_is_answered_with_408_and_nothing_is_asked() -> None:
     upstream = ScriptedUpstream()
-    async with world(monkeypatch, upstream, limits=QUICK) as w:
+    async with world(upstream, limits=QUICK) as w:
         client = await talk(w)
         client.send(head(length=100) + '{"model"')
         status, error = await client.answer()
@@ -133,9 +133,9 @@ async def test_a_body_that_stalls_is_answered_with_408_and_nothing_is_asked(monk
         assert await cut(w, "body") == 1
 
 
-async def test_a_body_that_trickles_below_the_least_rate_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_that_trickles_below_the_least_rate_is_cut() -> None:
     limits = {"slow_client_seconds": 0.1, "min_bytes_per_second": 2000}
-    async with world(monkeypatch, ScriptedUpstream(), limits=limits) as w:
+    async with world(ScriptedUpstream(), limits=limits) as w:
         client = await talk(w)
         client.send(head(length=10_000))
         answering = asyncio.ensure_future(client.answer())
@@ -145,11 +145,11 @@ async def test_a_body_that_trickles_below_the_least_rate_is_cut(monkeypatch: pyt
         assert (await answering)[0] == 408
 
 
-async def test_a_slow_body_above_the_least_rate_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_body_above_the_least_rate_is_waited_for() -> None:
     body = json.dumps({"model": "m", "messages": [user("x" * 3000)]})
     opened: list[ClientConnection] = []
     unchecked, limits = functools.partial(UncheckedConnections, opened), {**QUICK, "min_bytes_per_second": 500}
-    async with world(monkeypatch, ScriptedUpstream(), limits=limits, create_connections=unchecked) as w:
+    async with world(ScriptedUpstream(), limits=limits, create_connections=unchecked) as w:
         client = await talk(w)
         sent = head(length=len(body)).replace("host: x", "host: x\r\nconnection: close")
         client.send(sent)
@@ -167,8 +167,8 @@ async def test_a_slow_body_above_the_least_rate_is_waited_for(monkeypatch: pytes
             assert (await client.reader.read()).startswith(b"HTTP/1.1 200")
 
 
-async def test_a_body_in_chunks_without_a_length_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(), limits=QUICK, server={"body_limit_bytes": 10_000}) as w:
+async def test_a_body_in_chunks_without_a_length_is_bounded_too() -> None:
+    async with world(ScriptedUpstream(), limits=QUICK, server={"body_limit_bytes": 10_000}) as w:
         client = await talk(w)
         client.send("POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
         for _ in range(3):
@@ -179,9 +179,9 @@ async def test_a_body_in_chunks_without_a_length_is_bounded_too(monkeypatch: pyt
             await client.until_cut()  # the rest of it is not waited for
 
 
-async def test_a_client_that_waits_for_its_answer_is_not_hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_waits_for_its_answer_is_not_hurried() -> None:
     upstream = ScriptedUpstream(Reply(pieces=[chunk({"content": "a"}), 0.5, chunk({"content": "b"}, "stop"), DONE]))
-    async with world(monkeypatch, upstream, limits=QUICK) as w:
+    async with world(upstream, limits=QUICK) as w:
         client = await talk(w)
         client.send(ask_for_stream("x"))
         async with asyncio.timeout(WAIT_SECONDS):
@@ -196,8 +196,8 @@ LARGE_HEADS = {
 
 
 @pytest.mark.parametrize("sent", LARGE_HEADS.values(), ids=LARGE_HEADS)
-async def test_a_head_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch, sent: str) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_a_head_that_is_too_large_is_refused(sent: str) -> None:
+    async with world(ScriptedUpstream()) as w:
         client = await talk(w)
         client.send(sent)
         status, error = await client.answer()
@@ -205,8 +205,8 @@ async def test_a_head_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPat
         assert (await w.client.get(w.base_url.removesuffix("/v1") + "/healthz")).status_code == 200
 
 
-async def test_one_header_that_never_ends_is_refused_before_it_fills_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_one_header_that_never_ends_is_refused_before_it_fills_memory() -> None:
+    async with world(ScriptedUpstream()) as w:
         client = await talk(w)
         client.send("GET /healthz HTTP/1.1\r\nx-long: ")
         cutting = asyncio.ensure_future(client.until_cut())
@@ -216,8 +216,8 @@ async def test_one_header_that_never_ends_is_refused_before_it_fills_memory(monk
         assert await cut(w, "large_head") == 1
 
 
-async def test_too_many_connections_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(), limits={"max_connections": 2}) as w:
+async def test_too_many_connections_are_told_so() -> None:
+    async with world(ScriptedUpstream(), limits={"max_connections": 2}) as w:
         await w.say([user("one")])
         first = await talk(w)
         first.send("GET /heal")
@@ -228,9 +228,9 @@ async def test_too_many_connections_are_told_so(monkeypatch: pytest.MonkeyPatch)
         await w.say([user("two")])
 
 
-async def test_a_client_that_does_not_read_is_cut_and_its_answer_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_does_not_read_is_cut_and_its_answer_is_stored() -> None:
     words = ["far more than any buffer holds " * 400 for _ in range(2000)]
-    async with world(monkeypatch, ScriptedUpstream(stream(*words)), limits=QUICK) as w:
+    async with world(ScriptedUpstream(stream(*words)), limits=QUICK) as w:
         client = await talk(w, receive_bytes=4096)
         client.send(ask_for_stream("x"))
         await until(lambda: w.rows() == 2)
@@ -242,7 +242,7 @@ async def test_a_client_that_does_not_read_is_cut_and_its_answer_is_stored(monke
 
 
 @pytest.mark.timeout(300)
-async def test_many_clients_that_do_not_read_hold_no_more_than_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_clients_that_do_not_read_hold_no_more_than_buffers() -> None:
     """Each is sent 64 MB; what is held for one is some hundred kilobytes beside the beginning of its answer."""
     sent = 0
 
@@ -256,7 +256,7 @@ async def test_many_clients_that_do_not_read_hold_no_more_than_buffers(monkeypat
 
     upstream = ScriptedUpstream(default=lambda _: Reply(pieces=Pieces()))
     limits = {"slow_client_seconds": 60}
-    async with world(monkeypatch, upstream, limits=limits) as w:
+    async with world(upstream, limits=limits) as w:
         tracemalloc.start()
         try:
             clients = [await talk(w, receive_bytes=4096) for _ in range(MANY)]

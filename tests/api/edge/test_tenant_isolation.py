@@ -149,9 +149,9 @@ class Numbering:
 
 
 @asynccontextmanager
-async def kept(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Kept]:
+async def kept() -> AsyncIterator[Kept]:
     """A conversation of the owner's with summaries, pins and a stored completion, and one of a stranger's."""
-    async with world(monkeypatch, ScriptedUpstream(default=Numbering()), window=WINDOW) as gateway:
+    async with world(ScriptedUpstream(default=Numbering()), window=WINDOW) as gateway:
         await talk(gateway, 8)
         await done(gateway, "POST", "c/compact", json={})
         found = Kept(gateway, {}, {})
@@ -170,14 +170,16 @@ async def kept(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Kept]:
 
 
 @pytest.mark.parametrize("operation", WITH_IDS)
-async def test_its_owner_can_do_it(operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with kept(monkeypatch) as found:
+async def test_its_owner_can_do_it(
+    operation: str,
+) -> None:
+    async with kept() as found:
         answer = await found.ask(OWNER, operation, found.ids)
         assert answer.status_code == 200, answer.text
 
 
-async def test_ids_of_another_tenant_are_unknown_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with kept(monkeypatch) as found:
+async def test_ids_of_another_tenant_are_unknown_everywhere() -> None:
+    async with kept() as found:
         before = await found.everything()
         by_name = {**found.ids, "conversation_id": "c"}
         beside = {**found.ids, "conversation_id": found.strangers["conversation_id"]}
@@ -192,8 +194,8 @@ async def test_ids_of_another_tenant_are_unknown_everywhere(monkeypatch: pytest.
         assert await found.everything() == before
 
 
-async def test_what_is_anothers_cannot_be_told_from_what_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with kept(monkeypatch) as found:
+async def test_what_is_anothers_cannot_be_told_from_what_is_not() -> None:
+    async with kept() as found:
         made_up = {name: re.sub("[0-9a-f]{6}$", "f0f0f0", value) for name, value in found.ids.items()}
         assert all(made_up[name] != value for name, value in found.ids.items())
         for operation in WITH_IDS:
@@ -221,9 +223,11 @@ NAMED: Final[list[tuple[dict[str, Any], dict[str, str]]]] = [
 @pytest.mark.parametrize("mode", ["auto", "append", "resend"])
 @pytest.mark.parametrize(("fields", "headers"), NAMED)
 async def test_a_chat_cannot_join_another_tenants_conversation(
-    fields: dict[str, Any], headers: dict[str, str], mode: str, monkeypatch: pytest.MonkeyPatch
+    fields: dict[str, Any],
+    headers: dict[str, str],
+    mode: str,
 ) -> None:
-    async with kept(monkeypatch) as found:
+    async with kept() as found:
         before, calls = await found.everything(), len(found.gateway.upstream.bodies)
         ours = found.ids["conversation_id"]
         told = json.loads(json.dumps(fields).replace("HERE", ours))
@@ -236,8 +240,8 @@ async def test_a_chat_cannot_join_another_tenants_conversation(
         assert await found.everything() == before
 
 
-async def test_the_same_name_is_another_conversation_for_each_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with kept(monkeypatch) as found:
+async def test_the_same_name_is_another_conversation_for_each_tenant() -> None:
+    async with kept() as found:
         before = await found.everything()
         begun = await found.gateway.say([user("Hi")], key=STRANGER, conversation="c")
         assert begun["conversation_id"] not in found.ids.values()
@@ -255,8 +259,11 @@ LISTS: Final[list[tuple[str, dict[str, str]]]] = [
 
 
 @pytest.mark.parametrize(("path", "query"), LISTS)
-async def test_lists_hold_what_is_ones_own(path: str, query: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    async with kept(monkeypatch) as found:
+async def test_lists_hold_what_is_ones_own(
+    path: str,
+    query: dict[str, str],
+) -> None:
+    async with kept() as found:
         await found.ask(OWNER, f"GET {CONVERSATION}/search", found.ids)
         listed = await found.get(STRANGER, path, **query)
         assert listed.status_code == 200, listed.text
@@ -274,15 +281,16 @@ async def test_lists_hold_what_is_ones_own(path: str, query: dict[str, str], mon
     ],
 )
 async def test_no_page_begins_behind_what_is_another_tenants(
-    path: str, name: str, monkeypatch: pytest.MonkeyPatch
+    path: str,
+    name: str,
 ) -> None:
-    async with kept(monkeypatch) as found:
+    async with kept() as found:
         answer = await found.get(STRANGER, path.format(**found.strangers), after=found.ids[name])
         assert answer.status_code == 404, answer.text
 
 
-async def test_what_was_exported_elsewhere_begins_a_conversation_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with kept(monkeypatch) as found:
+async def test_what_was_exported_elsewhere_begins_a_conversation_of_ones_own() -> None:
+    async with kept() as found:
         exported = await found.ask(OWNER, f"GET {CONVERSATION}/export", found.ids)
         before = await found.everything()
         imported = await found.gateway.client.post(

@@ -89,15 +89,15 @@ async def test_clients_with_a_wrong_base_url_show_in_the_overview(alone: httpx.A
     assert (await alone.get("/v1/admin/overview")).json()["totals"]["refusals"] == before + 1
 
 
-async def test_a_provider_still_gets_the_paths_that_it_may_know(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_a_provider_still_gets_the_paths_that_it_may_know() -> None:
+    async with world(ScriptedUpstream()) as w:
         for path in ("/responses", "/messages", "/completions"):
             await w.client.post(f"{w.base_url}{path}", json={"model": "m"})
         assert w.upstream.paths == ["/v1/responses", "/v1/messages", "/v1/completions"]
 
 
-async def test_a_chat_with_v1_twice_does_not_go_round_the_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_a_chat_with_v1_twice_does_not_go_round_the_gateway() -> None:
+    async with world(ScriptedUpstream()) as w:
         asked = {"model": "m", "messages": [user("Hi")]}
         answer = await w.client.post(f"{w.base_url}/v1/chat/completions", json=asked)
         assert w.upstream.paths == []

@@ -44,7 +44,7 @@ async def test_what_was_read_before_an_erasure_is_not_summarized_after_it(
     monkeypatch: pytest.MonkeyPatch, left_out: int
 ) -> None:
     upstream = ScriptedUpstream(default=telling)
-    async with world(monkeypatch, upstream, window=WINDOW, policies=POLICIES) as gateway:
+    async with world(upstream, window=WINDOW, policies=POLICIES) as gateway:
         secret = user(f"My secret is {SECRET}.")
         history = [secret, answered(secret["content"]), *long_history(26)]
         await gateway.say(history[:-3])  # a branch begins behind an answer that was given here
@@ -83,7 +83,7 @@ async def test_what_was_read_before_an_erasure_is_not_summarized_ahead_after_it(
 ) -> None:
     upstream = ScriptedUpstream(default=telling)
     policies = {"additive": {"token_floor": 1, "prepare_ratio": 0.3}}
-    async with world(monkeypatch, upstream, window=WINDOW, policies=policies) as gateway:
+    async with world(upstream, window=WINDOW, policies=policies) as gateway:
         told = await gateway.say([user(f"My secret is {SECRET}.")], conversation="c")
         (conversation,) = gateway.conversations()
         waited_for = f"range:{compute_start_position(conversation.tenant).link.hex()}"
@@ -119,7 +119,7 @@ async def test_an_instruction_that_is_erased_while_a_resend_is_answered_does_not
     kept_back_seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(turn_writer, "QUESTION_DELAY_SECONDS", kept_back_seconds)
-    async with world(monkeypatch, ScriptedUpstream(default=answering)) as gateway:
+    async with world(ScriptedUpstream(default=answering)) as gateway:
         instructed = [system(f"Never say {SECRET}."), user("Hi")]
         ours = (await gateway.say(instructed, conversation="c"))["conversation_id"]
         await gateway.say([user("More")], conversation="c")
@@ -167,7 +167,7 @@ def states(gateway: World) -> str:
 async def test_an_instruction_that_is_erased_while_an_append_is_answered_does_not_come_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering)) as gateway:
+    async with world(ScriptedUpstream(default=answering)) as gateway:
         await gateway.say([system(f"Never say {SECRET}."), user("Hi")], conversation="c")
         slow = completion("At last.")
         slow.gate = asyncio.Event()
@@ -197,7 +197,7 @@ async def test_an_instruction_that_is_erased_before_the_question_is_stored_does_
         begun.set()
         return replace(answering(body), gate=gate)
 
-    async with world(monkeypatch, ScriptedUpstream(default=reply), window=WINDOW, policies=POLICIES) as gateway:
+    async with world(ScriptedUpstream(default=reply), window=WINDOW, policies=POLICIES) as gateway:
         ours = (await gateway.say([system(f"Never say {SECRET}."), user("Hi")], conversation="c"))["conversation_id"]
         history = [user("Hi"), answered("Hi")]
         for number in range(5):
@@ -217,7 +217,7 @@ async def test_an_instruction_that_is_erased_before_the_question_is_stored_does_
 async def test_an_instruction_that_is_erased_while_a_branch_is_appended_to_does_not_come_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering)) as gateway:
+    async with world(ScriptedUpstream(default=answering)) as gateway:
         ours = (await gateway.say([system(f"Never say {SECRET}."), user("Hi")], conversation="c"))["conversation_id"]
         await gateway.say([user("More")], conversation="c")
         edited = [user("Hi"), answered("Hi"), user("Less")]

@@ -28,9 +28,9 @@ def long_ago() -> datetime:
     return datetime.now(UTC) - LONG_AGO
 
 
-async def test_what_rested_for_longer_than_allowed_is_gone_and_its_id_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_rested_for_longer_than_allowed_is_gone_and_its_id_unknown() -> None:
     upstream, store = ScriptedUpstream(default=answering), MemoryStore(clock=long_ago)
-    async with world(monkeypatch, upstream, store=store, retention={"days": 30, **SWEEPING}) as gateway:
+    async with world(upstream, store=store, retention={"days": 30, **SWEEPING}) as gateway:
         said = await gateway.say([user("Hello")])
         await until(lambda: not gateway.conversations())
         answer = await gateway.post([user("Hello again")], conversation_id=said["conversation_id"])
@@ -38,7 +38,7 @@ async def test_what_rested_for_longer_than_allowed_is_gone_and_its_id_unknown(mo
         assert gateway.rows() == 0
 
 
-async def test_what_rested_for_less_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_rested_for_less_stays() -> None:
     sweeps = []
 
     class Counted(MemoryStore):
@@ -47,7 +47,7 @@ async def test_what_rested_for_less_stays(monkeypatch: pytest.MonkeyPatch) -> No
             return await super().purge_idempotency_keys()
 
     upstream, store = ScriptedUpstream(default=answering), Counted(clock=long_ago)
-    async with world(monkeypatch, upstream, store=store, retention={"days": 50, **SWEEPING}) as gateway:
+    async with world(upstream, store=store, retention={"days": 50, **SWEEPING}) as gateway:
         await gateway.say([user("Hello")])
         seen = len(sweeps)
         await until(lambda: len(sweeps) > seen + 2)

@@ -43,10 +43,10 @@ def asking(w: World, text: str, **options: Any) -> asyncio.Task[httpx.Response]:
     return asyncio.ensure_future(w.post([user(text)], **options))
 
 
-async def test_a_request_waits_for_a_place_and_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_waits_for_a_place_and_is_answered() -> None:
     gate = asyncio.Event()
     upstream = ScriptedUpstream(held(gate))
-    async with world(monkeypatch, upstream, limits=ONE) as w:
+    async with world(upstream, limits=ONE) as w:
         first = asking(w, "one")
         await become(w, 1, 0)
         second = asking(w, "two", stream=True)
@@ -58,12 +58,10 @@ async def test_a_request_waits_for_a_place_and_is_answered(monkeypatch: pytest.M
         assert await number(w, "admission_wait_seconds_count") == 1
 
 
-async def test_who_finds_neither_place_nor_room_in_the_line_is_told_when_to_come_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_who_finds_neither_place_nor_room_in_the_line_is_told_when_to_come_again() -> None:
     gate = asyncio.Event()
     upstream = ScriptedUpstream(held(gate))
-    async with world(monkeypatch, upstream, limits={**ONE, "max_waiting": 0}) as w:
+    async with world(upstream, limits={**ONE, "max_waiting": 0}) as w:
         first = asking(w, "one")
         await become(w, 1, 0)
         answer = await w.post([user("two")])
@@ -80,11 +78,11 @@ async def test_who_finds_neither_place_nor_room_in_the_line_is_told_when_to_come
         assert w.rows() == 2, "nothing of what was refused is stored"
 
 
-async def test_a_caller_at_its_own_bound_gets_429_while_others_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_caller_at_its_own_bound_gets_429_while_others_are_served() -> None:
     gate = asyncio.Event()
     upstream = ScriptedUpstream(held(gate))
     limits = {"max_concurrent_per_tenant": 1, "max_waiting": 0}
-    async with world(monkeypatch, upstream, limits=limits) as w:
+    async with world(upstream, limits=limits) as w:
         first = asking(w, "one")
         await become(w, 1, 0)
         refused = await w.post([user("two")])
@@ -97,10 +95,10 @@ async def test_a_caller_at_its_own_bound_gets_429_while_others_are_served(monkey
         assert (await first).status_code == 200
 
 
-async def test_a_noisy_caller_delays_others_by_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_noisy_caller_delays_others_by_one_request() -> None:
     gate = asyncio.Event()
     upstream = ScriptedUpstream(held(gate))
-    async with world(monkeypatch, upstream, limits=ONE) as w:
+    async with world(upstream, limits=ONE) as w:
         noisy = [asking(w, f"noise {number}") for number in range(1)]
         await become(w, 1, 0)
         for count in range(1, 5):
@@ -115,10 +113,10 @@ async def test_a_noisy_caller_delays_others_by_one_request(monkeypatch: pytest.M
     assert asked == ["noise 0", "noise 1", "quiet", "noise 2", "noise 3", "noise 4"]
 
 
-async def test_who_waits_too_long_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_waits_too_long_is_sent_away() -> None:
     gate = asyncio.Event()
     upstream = ScriptedUpstream(held(gate))
-    async with world(monkeypatch, upstream, limits={**ONE, "max_wait_seconds": 0.05}) as w:
+    async with world(upstream, limits={**ONE, "max_wait_seconds": 0.05}) as w:
         first = asking(w, "one")
         await become(w, 1, 0)
         answer = await w.post([user("two")])
@@ -130,10 +128,10 @@ async def test_who_waits_too_long_is_sent_away(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "stream"])
-async def test_who_hangs_up_leaves_the_line(monkeypatch: pytest.MonkeyPatch, streams: bool) -> None:
+async def test_who_hangs_up_leaves_the_line(streams: bool) -> None:
     gate = asyncio.Event()
     upstream = ScriptedUpstream(held(gate))
-    async with world(monkeypatch, upstream, limits=ONE) as w:
+    async with world(upstream, limits=ONE) as w:
         first = asking(w, "one")
         await become(w, 1, 0)
         second = asking(w, "two", stream=streams)
@@ -147,12 +145,10 @@ async def test_who_hangs_up_leaves_the_line(monkeypatch: pytest.MonkeyPatch, str
         assert w.rows() == 2
 
 
-async def test_a_stream_gives_its_place_back_at_its_end_or_when_its_client_leaves(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_stream_gives_its_place_back_at_its_end_or_when_its_client_leaves() -> None:
     begun = [chunk({"role": "assistant", "content": ""}), chunk({"content": "Half"})]
     upstream = ScriptedUpstream(stream("Fine."), Reply(pieces=[*begun, 60]))
-    async with world(monkeypatch, upstream, limits=ONE) as w:
+    async with world(upstream, limits=ONE) as w:
         await w.stream([user("one")])
         await become(w, 0, 0)
         request = {"model": "m", "messages": [user("two")], "stream": True}
@@ -163,18 +159,18 @@ async def test_a_stream_gives_its_place_back_at_its_end_or_when_its_client_leave
         await w.say([user("three")])
 
 
-async def test_errors_give_their_places_back(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_errors_give_their_places_back() -> None:
     upstream = ScriptedUpstream(Reply({"error": {"message": "no"}}, status=400))
-    async with world(monkeypatch, upstream, limits=ONE) as w:
+    async with world(upstream, limits=ONE) as w:
         assert (await w.post([user("one")])).status_code == 400
         assert (await w.post([user("x" * 200_000)])).status_code == 400
         await w.say([user("two")])
 
 
-async def test_a_retry_joins_the_attempt_that_runs_and_needs_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_retry_joins_the_attempt_that_runs_and_needs_no_place() -> None:
     gate = asyncio.Event()
     upstream = ScriptedUpstream(held(gate))
-    async with world(monkeypatch, upstream, limits={**ONE, "max_waiting": 0}) as w:
+    async with world(upstream, limits={**ONE, "max_waiting": 0}) as w:
         keyed = {"idempotency-key": "one"}
         first = asking(w, "one", headers=keyed)
         await become(w, 1, 0)
@@ -185,10 +181,10 @@ async def test_a_retry_joins_the_attempt_that_runs_and_needs_no_place(monkeypatc
         assert len(upstream.bodies) == 1
 
 
-async def test_an_sdk_that_was_sent_away_comes_again_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_sdk_that_was_sent_away_comes_again_by_itself() -> None:
     gate = asyncio.Event()
     upstream = ScriptedUpstream(held(gate))
-    async with world(monkeypatch, upstream, limits={**ONE, "max_waiting": 0}) as w:
+    async with world(upstream, limits={**ONE, "max_waiting": 0}) as w:
         first = asking(w, "one")
         await become(w, 1, 0)
         client = openai.AsyncOpenAI(base_url=w.base_url, api_key="sk-two", max_retries=2)
@@ -203,10 +199,10 @@ async def test_an_sdk_that_was_sent_away_comes_again_by_itself(monkeypatch: pyte
         await client.close()
 
 
-async def test_what_is_passed_through_waits_for_a_place_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_passed_through_waits_for_a_place_too() -> None:
     gate = asyncio.Event()
     upstream = ScriptedUpstream(held(gate))
-    async with world(monkeypatch, upstream, limits={**ONE, "max_waiting": 0}) as w:
+    async with world(upstream, limits={**ONE, "max_waiting": 0}) as w:
         first = asyncio.ensure_future(
             w.client.post(f"{w.base_url}/embeddings", json={"model": "m", "input": "x"}, headers={})
         )
@@ -219,10 +215,10 @@ async def test_what_is_passed_through_waits_for_a_place_too(monkeypatch: pytest.
         await become(w, 0, 0)
 
 
-async def test_a_compaction_on_request_has_a_place_until_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_compaction_on_request_has_a_place_until_it_is_done() -> None:
     gate = asyncio.Event()
     upstream = summarizing(summary=held(gate))
-    async with world(monkeypatch, upstream, window=128_000, limits={**ONE, "max_waiting": 0}) as w:
+    async with world(upstream, window=128_000, limits={**ONE, "max_waiting": 0}) as w:
         body = await w.say(long_talk())
         compacting = asyncio.ensure_future(
             w.client.post(

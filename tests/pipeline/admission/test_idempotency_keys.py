@@ -48,8 +48,10 @@ async def words(w: World, **options: Any) -> str:
 
 
 @pytest.mark.parametrize("key", ["", "two words", "é", "x" * 256, "tab\there"])
-async def test_a_key_that_is_none_is_refused(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_a_key_that_is_none_is_refused(
+    key: str,
+) -> None:
+    async with world(ScriptedUpstream()) as w:
         content = json.dumps({"model": "m", "messages": [user("Hi")]}).encode()
         raw = [(b"idempotency-key", key.encode("latin-1")), (b"content-type", b"application/json")]
         answer = await w.client.post(f"{w.base_url}/chat/completions", content=content, headers=raw)
@@ -60,9 +62,9 @@ async def test_a_key_that_is_none_is_refused(key: str, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("fields", [{}, {"conversation": "c"}])
 async def test_the_answer_of_a_key_is_given_again_in_full(
-    fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    fields: dict[str, Any],
 ) -> None:
-    async with world(monkeypatch, ScriptedUpstream(completion("The answer."))) as w:
+    async with world(ScriptedUpstream(completion("The answer."))) as w:
         first = await w.post([user("Hi")], headers=KEY, **fields)
         assert "idempotent-replayed" not in first.headers
         for _ in range(2):
@@ -79,8 +81,8 @@ async def test_the_answer_of_a_key_is_given_again_in_full(
         assert text_of(other.json()) == "Fine."
 
 
-async def test_a_stream_is_given_again_as_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(stream("The ", "answer."))) as w:
+async def test_a_stream_is_given_again_as_a_stream() -> None:
+    async with world(ScriptedUpstream(stream("The ", "answer."))) as w:
         assert [await words(w, headers=KEY) for _ in range(2)] == ["The answer.", "The answer."]
         assert (len(w.upstream.bodies), w.rows()) == (1, 2)
 
@@ -88,9 +90,10 @@ async def test_a_stream_is_given_again_as_a_stream(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("other", [{"temperature": 0.5}, {"headers": {**KEY, "x-context-mode": "append"}}])
 @pytest.mark.parametrize("fields", [{}, {"store": False}])
 async def test_a_key_belongs_to_one_request(
-    fields: dict[str, Any], other: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    fields: dict[str, Any],
+    other: dict[str, Any],
 ) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+    async with world(ScriptedUpstream()) as w:
         await w.say([user("Hi")], headers=KEY, **fields)
         refused = await w.post([user("Hi")], **{"headers": KEY, **fields, **other})
         assert refused.status_code == 422
@@ -100,10 +103,10 @@ async def test_a_key_belongs_to_one_request(
         assert len(w.upstream.bodies) == 1
 
 
-async def test_a_key_belongs_to_one_request_while_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_key_belongs_to_one_request_while_that_runs() -> None:
     slow = completion()
     slow.gate = asyncio.Event()
-    async with world(monkeypatch, ScriptedUpstream(slow)) as w:
+    async with world(ScriptedUpstream(slow)) as w:
         first = asyncio.ensure_future(w.say([user("Hi")], headers=KEY))
         await until(lambda: w.rows() == 1)
         assert (await w.post([user("Other")], headers=KEY)).status_code == 422
@@ -111,16 +114,16 @@ async def test_a_key_belongs_to_one_request_while_that_runs(monkeypatch: pytest.
         await first
 
 
-async def test_keys_of_other_tenants_are_other_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(completion("One."), completion("Two."))) as w:
+async def test_keys_of_other_tenants_are_other_keys() -> None:
+    async with world(ScriptedUpstream(completion("One."), completion("Two."))) as w:
         assert text_of(await w.say([user("Hi")], headers=KEY)) == "One."
         assert text_of(await w.say([user("Hello")], headers=KEY, key="sk-two")) == "Two."
 
 
-async def test_a_request_with_the_key_of_one_that_runs_joins_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_with_the_key_of_one_that_runs_joins_it() -> None:
     slow = completion("The answer.")
     slow.gate = asyncio.Event()
-    async with world(monkeypatch, ScriptedUpstream(slow)) as w:
+    async with world(ScriptedUpstream(slow)) as w:
         asked = [asyncio.ensure_future(w.say([user("Hi")], headers=KEY)) for _ in range(5)]
         await until(lambda: w.rows() == 1)
         slow.gate.set()
@@ -130,11 +133,11 @@ async def test_a_request_with_the_key_of_one_that_runs_joins_it(monkeypatch: pyt
 
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_request_that_failed_may_be_sent_again_with_its_key(
-    streamed: bool, monkeypatch: pytest.MonkeyPatch
+    streamed: bool,
 ) -> None:
     broken = Reply(pieces=[chunk({"content": "Half"}), 0.02, DROP])
     upstream = ScriptedUpstream(Reply(FAILURE, status=400), *([broken] if streamed else []))
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         assert (await w.post([user("Hi")], headers=KEY, stream=streamed)).status_code == 400
         if streamed:
             assert '"error"' in (await w.post([user("Hi")], headers=KEY, stream=True)).text
@@ -145,9 +148,9 @@ async def test_a_request_that_failed_may_be_sent_again_with_its_key(
         assert [message["content"] for message in await w.log(conversation.id)] == ["Hi", "Fine."]
 
 
-async def test_a_stream_that_was_left_may_be_sent_again_with_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_that_was_left_may_be_sent_again_with_its_key() -> None:
     upstream = ScriptedUpstream(Reply(pieces=[chunk({"content": "Half"}), 30]))
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         body = {"model": "m", "messages": [user("Hi")], "stream": True}
         headers = {**KEY, "authorization": "Bearer sk-one"}
         async with w.client.stream("POST", f"{w.base_url}/chat/completions", json=body, headers=headers) as answer:
@@ -156,42 +159,40 @@ async def test_a_stream_that_was_left_may_be_sent_again_with_its_key(monkeypatch
         assert len(w.upstream.bodies) == 2
 
 
-async def test_nothing_of_a_request_that_is_not_to_be_stored_is_stored_for_its_key(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_nothing_of_a_request_that_is_not_to_be_stored_is_stored_for_its_key() -> None:
     store = Watched()
-    async with world(monkeypatch, ScriptedUpstream(completion("The answer.")), store=store) as w:
+    async with world(ScriptedUpstream(completion("The answer.")), store=store) as w:
         for _ in range(3):
             assert text_of(await w.say([user("Hi")], headers=KEY, store=False)) == "The answer."
         assert (len(w.upstream.bodies), store.asked, w.rows()) == (1, [], 0)
 
 
-async def test_what_is_answered_aside_is_given_again_where_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_answered_aside_is_given_again_where_it_was_given() -> None:
     aside = {"headers": {**KEY, "x-context-mode": "stateless"}}
-    async with world(monkeypatch, ScriptedUpstream(completion("The answer."))) as w:
+    async with world(ScriptedUpstream(completion("The answer."))) as w:
         assert [text_of(await w.say([user("Hi")], **aside)) for _ in range(2)] == ["The answer."] * 2
         assert (len(w.upstream.bodies), w.rows()) == (1, 0)
 
 
-async def test_requests_without_a_key_ask_the_store_nothing_about_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_requests_without_a_key_ask_the_store_nothing_about_keys() -> None:
     store = Watched()
-    async with world(monkeypatch, ScriptedUpstream(), store=store) as w:
+    async with world(ScriptedUpstream(), store=store) as w:
         await w.say([user("Hi")], headers={"x-stainless-retry-count": "1"})
         await w.stream([user("Hello")])
     assert store.asked == []
 
 
-async def test_no_text_of_a_request_is_kept_with_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_text_of_a_request_is_kept_with_its_key() -> None:
     store = Watched()
-    async with world(monkeypatch, ScriptedUpstream(), store=store) as w:
+    async with world(ScriptedUpstream(), store=store) as w:
         await w.say([user("Hi")], headers=KEY)
     (asked,) = store.asked
     assert (asked["key"], len(asked["digest"])) == ("order-17", hashlib.sha256().digest_size)
 
 
-async def test_a_key_that_another_process_answers_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_key_that_another_process_answers_is_waited_for() -> None:
     store = Watched()
-    async with world(monkeypatch, ScriptedUpstream(completion("The answer.")), store=store) as w:
+    async with world(ScriptedUpstream(completion("The answer.")), store=store) as w:
         first = await w.say([user("Hi")], headers=KEY)
         store.elsewhere = [IdempotencyKeyRecord("running")] * 3
         again = await w.post([user("Hi")], headers=KEY)
@@ -200,10 +201,10 @@ async def test_a_key_that_another_process_answers_is_waited_for(monkeypatch: pyt
     assert store.elsewhere == []
 
 
-async def test_waiting_for_another_process_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiting_for_another_process_has_an_end() -> None:
     store = Watched()
     store.elsewhere = [IdempotencyKeyRecord("running")] * 100
-    async with world(monkeypatch, ScriptedUpstream(), store=store, compaction={"wait_seconds": 0.1}) as w:
+    async with world(ScriptedUpstream(), store=store, compaction={"wait_seconds": 0.1}) as w:
         refused = await w.post([user("Hi")], headers=KEY)
         assert (refused.status_code, refused.json()["error"]["code"]) == (409, "idempotency_key_in_use")
         assert int(refused.headers["retry-after"]) >= 1
@@ -212,8 +213,10 @@ async def test_waiting_for_another_process_has_an_end(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("what", ["the conversation", "its words"])
-async def test_a_key_whose_answer_was_erased_is_answered_anew(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(completion("The answer."), completion("Another."))) as w:
+async def test_a_key_whose_answer_was_erased_is_answered_anew(
+    what: str,
+) -> None:
+    async with world(ScriptedUpstream(completion("The answer."), completion("Another."))) as w:
         await w.say([user("Hi")], headers=KEY)
         (conversation,) = w.conversations()
         if what == "the conversation":
@@ -225,8 +228,8 @@ async def test_a_key_whose_answer_was_erased_is_answered_anew(what: str, monkeyp
         assert text_of(await w.say([user("Hi")], headers=KEY)) == "Another."
 
 
-async def test_while_the_store_is_away_a_key_holds_within_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_while_the_store_is_away_a_key_holds_within_the_process() -> None:
     store = Watched()
     store.is_away = True
-    async with world(monkeypatch, ScriptedUpstream(completion("The answer.")), store=store) as w:
+    async with world(ScriptedUpstream(completion("The answer.")), store=store) as w:
         assert [text_of(await w.say([user("Hi")], headers=KEY)) for _ in range(2)] == ["The answer."] * 2

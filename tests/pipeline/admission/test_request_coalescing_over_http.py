@@ -120,10 +120,10 @@ class Tap:
         await send({"type": "http.response.body", "body": b""})
 
 
-async def test_a_retry_joins_the_attempt_that_still_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_retry_joins_the_attempt_that_still_runs() -> None:
     slow = completion("The answer.")
     gate = held(slow)
-    async with world(monkeypatch, ScriptedUpstream(slow)) as w:
+    async with world(ScriptedUpstream(slow)) as w:
         first = asyncio.ensure_future(w.post([user("Hi")]))
         await until(lambda: w.rows() == 1)
         second = asyncio.ensure_future(w.post([user("Hi")], headers=RETRY))
@@ -137,13 +137,11 @@ async def test_a_retry_joins_the_attempt_that_still_runs(monkeypatch: pytest.Mon
         assert (len(w.upstream.bodies), w.rows()) == (1, 2)
 
 
-async def test_a_request_that_nobody_waits_for_any_more_is_joined_by_the_same_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_request_that_nobody_waits_for_any_more_is_joined_by_the_same_one() -> None:
     """Some clients count no retries; that the first one hung up tells as much."""
     slow = completion("The answer.")
     gate = held(slow)
-    async with world(monkeypatch, ScriptedUpstream(slow)) as w:
+    async with world(ScriptedUpstream(slow)) as w:
         first = asyncio.ensure_future(w.post([user("Hi")]))
         await until(lambda: w.rows() == 1)
         await leave(first)
@@ -154,11 +152,11 @@ async def test_a_request_that_nobody_waits_for_any_more_is_joined_by_the_same_on
         assert (len(w.upstream.bodies), w.rows()) == (1, 2)
 
 
-async def test_a_client_that_leaves_behind_a_long_body_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_leaves_behind_a_long_body_is_noticed() -> None:
     slow = completion("The answer.")
     gate = held(slow)
     long = user("word " * 60_000)
-    async with world(monkeypatch, ScriptedUpstream(slow), window=200_000) as w:
+    async with world(ScriptedUpstream(slow), window=200_000) as w:
         first = asyncio.ensure_future(w.post([long]))
         await until(lambda: w.rows() == 1)
         await leave(first)
@@ -170,10 +168,12 @@ async def test_a_client_that_leaves_behind_a_long_body_is_noticed(monkeypatch: p
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_two_equal_requests_at_once_are_two(streamed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_two_equal_requests_at_once_are_two(
+    streamed: bool,
+) -> None:
     replies = [stream("One."), stream("Two.")] if streamed else [completion("One."), completion("Two.")]
     gates = [held(reply) for reply in replies]
-    async with world(monkeypatch, ScriptedUpstream(*replies)) as w:
+    async with world(ScriptedUpstream(*replies)) as w:
         asked = [asyncio.ensure_future(w.post([user("Hi")], stream=streamed)) for _ in range(2)]
         await until(lambda: len(w.upstream.bodies) == 2)
         for gate in gates:
@@ -188,12 +188,12 @@ async def test_two_equal_requests_at_once_are_two(streamed: bool, monkeypatch: p
     "difference", [{"temperature": 0.5}, {"key": "sk-two"}, {"headers": {"x-context-mode": "append"}}]
 )
 async def test_what_differs_in_anything_is_not_joined(
-    difference: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    difference: dict[str, Any],
 ) -> None:
     slow = completion("First.")
     gate = held(slow)
     options = {**difference, "headers": {**RETRY, **difference.get("headers", {})}}
-    async with world(monkeypatch, ScriptedUpstream(slow, completion("Second."))) as w:
+    async with world(ScriptedUpstream(slow, completion("Second."))) as w:
         first = asyncio.ensure_future(w.say([user("Hi")]))
         await until(lambda: w.rows() == 1)
         assert text_of(await w.say([user("Hi")], **options)) == "Second."
@@ -201,11 +201,9 @@ async def test_what_differs_in_anything_is_not_joined(
         assert text_of(await first) == "First."
 
 
-async def test_a_stream_is_joined_from_its_beginning_and_outlives_its_first_client(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_stream_is_joined_from_its_beginning_and_outlives_its_first_client() -> None:
     tap = Tap()
-    async with world(monkeypatch, tap) as w:  # type: ignore[arg-type]
+    async with world(tap) as w:  # type: ignore[arg-type]
         tap.say("Once ")
         async with listening(w) as first:
             await first.until("Once ")
@@ -227,10 +225,10 @@ async def test_a_stream_is_joined_from_its_beginning_and_outlives_its_first_clie
     assert tap.calls == 1
 
 
-async def test_a_stream_that_waits_for_a_summary_is_joined_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_that_waits_for_a_summary_is_joined_too() -> None:
     slow = completion(SUMMARY)
     gate = held(slow)
-    async with world(monkeypatch, summarizing(summary=slow)) as w:
+    async with world(summarizing(summary=slow)) as w:
         talk: dict[str, Any] = {"model": "m", "messages": long_talk(), "stream": True}
         headers = {"authorization": "Bearer sk-one"}
         url = f"{w.base_url}/chat/completions"
@@ -247,9 +245,9 @@ async def test_a_stream_that_waits_for_a_summary_is_joined_too(monkeypatch: pyte
         assert w.rows() == len(talk["messages"]) + 1
 
 
-async def test_who_joins_a_stream_and_leaves_takes_nothing_from_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_joins_a_stream_and_leaves_takes_nothing_from_the_first() -> None:
     tap = Tap()
-    async with world(monkeypatch, tap) as w:  # type: ignore[arg-type]
+    async with world(tap) as w:  # type: ignore[arg-type]
         tap.say("Once ")
         async with listening(w) as first:
             await first.until("Once ")
@@ -262,9 +260,9 @@ async def test_who_joins_a_stream_and_leaves_takes_nothing_from_the_first(monkey
         assert (tap.calls, w.rows()) == (1, 2)
 
 
-async def test_the_last_to_leave_a_stream_takes_the_upstream_call_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_last_to_leave_a_stream_takes_the_upstream_call_with_it() -> None:
     tap = Tap()
-    async with world(monkeypatch, tap) as w:  # type: ignore[arg-type]
+    async with world(tap) as w:  # type: ignore[arg-type]
         tap.say("Half an")
         async with listening(w) as first, listening(w, headers=RETRY) as second:
             await asyncio.gather(first.until("Half an"), second.until("Half an"))
@@ -285,12 +283,10 @@ async def test_the_last_to_leave_a_stream_takes_the_upstream_call_with_it(monkey
         assert tap.calls == 2
 
 
-async def test_a_stream_that_its_first_client_left_before_it_began_is_there_for_the_second(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_stream_that_its_first_client_left_before_it_began_is_there_for_the_second() -> None:
     slow = stream("The ", "answer.")
     gate = held(slow)
-    async with world(monkeypatch, ScriptedUpstream(slow)) as w:
+    async with world(ScriptedUpstream(slow)) as w:
         first = asyncio.ensure_future(w.post([user("Hi")], stream=True))
         await until(lambda: w.rows() == 1)
         second = asyncio.ensure_future(w.post([user("Hi")], stream=True, headers=RETRY))
@@ -301,10 +297,10 @@ async def test_a_stream_that_its_first_client_left_before_it_began_is_there_for_
         assert (len(w.upstream.bodies), w.upstream.hung_up, w.rows()) == (1, 0, 2)
 
 
-async def test_both_leaving_before_a_stream_begins_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_both_leaving_before_a_stream_begins_leaves_nothing() -> None:
     slow = stream("never")
     held(slow)
-    async with world(monkeypatch, ScriptedUpstream(slow)) as w:
+    async with world(ScriptedUpstream(slow)) as w:
         first = asyncio.ensure_future(w.post([user("Hi")], stream=True))
         await until(lambda: w.rows() == 1)
         second = asyncio.ensure_future(w.post([user("Hi")], stream=True, headers=RETRY))
@@ -317,10 +313,10 @@ async def test_both_leaving_before_a_stream_begins_leaves_nothing(monkeypatch: p
         await until(lambda: not w.conversations())
 
 
-async def test_a_first_client_that_does_not_read_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_first_client_that_does_not_read_holds_up_nobody() -> None:
     """A connection that was cut without a word: its buffers are full, and nobody says that it is gone."""
     words = [f"{number} " * 2000 for number in range(3000)]
-    async with world(monkeypatch, ScriptedUpstream(stream(*words))) as w:
+    async with world(ScriptedUpstream(stream(*words))) as w:
         async with listening(w), listening(w, headers=RETRY) as again, asyncio.timeout(30):
             assert await again.to_the_end() == "".join(words)
         assert len(w.upstream.bodies) == 1
@@ -328,11 +324,11 @@ async def test_a_first_client_that_does_not_read_holds_up_nobody(monkeypatch: py
 
 @pytest.mark.parametrize("fields", [{}, {"store": False}])
 async def test_an_answer_that_nobody_received_is_given_to_who_asks_again_once(
-    fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    fields: dict[str, Any],
 ) -> None:
     slow = completion("The answer.")
     gate = held(slow)
-    async with world(monkeypatch, ScriptedUpstream(slow, completion("Another."))) as w:
+    async with world(ScriptedUpstream(slow, completion("Another."))) as w:
         first = asyncio.ensure_future(w.post([user("Hi")], **fields))
         await until(lambda: len(w.upstream.bodies) == 1)
         await leave(first)
@@ -346,10 +342,10 @@ async def test_an_answer_that_nobody_received_is_given_to_who_asks_again_once(
         assert "idempotent-replayed" not in regenerated.headers
 
 
-async def test_who_joined_a_failure_is_told_of_it_and_the_next_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_joined_a_failure_is_told_of_it_and_the_next_asks_again() -> None:
     failing = Reply(FAILURE, status=400)
     gate = held(failing)
-    async with world(monkeypatch, ScriptedUpstream(completion(), failing)) as w:
+    async with world(ScriptedUpstream(completion(), failing)) as w:
         ours = (await w.say([user("One")], conversation="c"))["conversation_id"]
         first = asyncio.ensure_future(w.post([user("Two")], conversation="c"))
         await until(lambda: w.rows() == 3)
@@ -363,9 +359,9 @@ async def test_who_joined_a_failure_is_told_of_it_and_the_next_asks_again(monkey
         assert [message["content"] for message in await w.log(ours)] == ["One", "Fine.", "Two", "Fine."]
 
 
-async def test_a_stream_that_breaks_breaks_for_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_that_breaks_breaks_for_everybody() -> None:
     broken = Reply(pieces=[chunk({"content": "Half an"}), 0.2, b"data: {broken\n\n"])
-    async with world(monkeypatch, ScriptedUpstream(broken)) as w:
+    async with world(ScriptedUpstream(broken)) as w:
         first = asyncio.ensure_future(w.post([user("Hi")], stream=True))
         await until(lambda: w.rows() == 1)
         second = await w.post([user("Hi")], stream=True, headers=RETRY)

@@ -50,12 +50,13 @@ async def expect_one_turn(w: World) -> None:
 @pytest.mark.parametrize("cut", [Wire.cut, Wire.cut_clients], ids=["both sides", "the server is not told"])
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_connection_that_is_cut_while_the_model_thinks(
-    streamed: bool, cut: Callable[[Wire], None], monkeypatch: pytest.MonkeyPatch
+    streamed: bool,
+    cut: Callable[[Wire], None],
 ) -> None:
     slow, gate = slow_reply(streamed=streamed)
     known_to_be_gone = streamed and cut is Wire.cut
     upstream = ScriptedUpstream(slow, *([stream("The ", "answer.")] if known_to_be_gone else []))
-    async with world(monkeypatch, upstream) as w, wire(w.base_url) as proxy, client_of(proxy.address) as client:
+    async with world(upstream) as w, wire(w.base_url) as proxy, client_of(proxy.address) as client:
         asking = asyncio.ensure_future(heard(client, streamed=streamed))
         await until(lambda: w.rows() == 1)
         cut(proxy)
@@ -72,12 +73,13 @@ async def test_a_connection_that_is_cut_while_the_model_thinks(
 @pytest.mark.parametrize("key", [{}, {"idempotency-key": "k"}])
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_model_that_is_slower_than_the_clients_patience(
-    streamed: bool, key: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    streamed: bool,
+    key: dict[str, str],
 ) -> None:
     """A client whose time is over hangs up and asks again; a whole answer goes on meanwhile."""
     slow, gate = slow_reply(streamed=streamed)
     upstream = ScriptedUpstream(slow, *([stream("The ", "answer.")] if streamed else []))
-    async with world(monkeypatch, upstream) as w, wire(w.base_url) as proxy:
+    async with world(upstream) as w, wire(w.base_url) as proxy:
         async with client_of(proxy.address, timeout=0.4) as client:
             asking = asyncio.ensure_future(heard(client, streamed=streamed, extra_headers=key))
             await until(lambda: proxy.connections == 2)
@@ -88,8 +90,8 @@ async def test_a_model_that_is_slower_than_the_clients_patience(
         await expect_one_turn(w)
 
 
-async def test_an_answer_whose_way_back_was_cut_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(completion("The answer."))) as w, wire(w.base_url) as proxy:
+async def test_an_answer_whose_way_back_was_cut_is_not_made_again() -> None:
+    async with world(ScriptedUpstream(completion("The answer."))) as w, wire(w.base_url) as proxy:
         proxy.loses_answers = 1
         async with client_of(proxy.address) as client:
             assert await heard(client, streamed=False) == "The answer."

@@ -204,7 +204,7 @@ class Failing:
 
 
 @asynccontextmanager
-async def failing(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Failing, World]]:
+async def failing() -> AsyncIterator[tuple[Failing, World]]:
     upstream = Failing()
     server = await asyncio.start_server(upstream.serve, "127.0.0.1")
     address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -212,7 +212,7 @@ async def failing(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Failin
         "providers": {"upstream": {"base_url": f"{address}/v1", "timeouts": TIMEOUTS}},
         "retries": {"attempts": 1, "breaker_failures": 1_000_000},
     }
-    async with server, world(monkeypatch, ScriptedUpstream(), **sections) as w:
+    async with server, world(ScriptedUpstream(), **sections) as w:
         yield upstream, w
 
 
@@ -265,11 +265,9 @@ def is_documented(answer: httpx.Response, sent: bytes) -> bool:
 
 
 @pytest.mark.timeout(300)
-async def test_no_failure_of_a_provider_is_a_fault_of_the_gateway(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_no_failure_of_a_provider_is_a_fault_of_the_gateway(caplog: pytest.LogCaptureFixture) -> None:
     faults: dict[str, list[str]] = {}
-    async with failing(monkeypatch) as (upstream, w):
+    async with failing() as (upstream, w):
         await keep_a_conversation(upstream, w)
         for number, (name, answer) in enumerate(ANSWERS.items()):
             upstream.answer(answer)
@@ -290,9 +288,9 @@ async def keep_a_conversation(upstream: Failing, w: World) -> None:
 
 @pytest.mark.parametrize("name", ["events that are cut", "a body that stops", "not compressed as it says"])
 async def test_a_passed_through_answer_that_breaks_off_is_counted_as_the_providers_failure(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
+    caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
-    async with failing(monkeypatch) as (upstream, w):
+    async with failing() as (upstream, w):
         upstream.answer(ANSWERS[name])
         with pytest.raises(httpx.RemoteProtocolError):
             await w.client.post(f"{w.base_url}/embeddings", json={"model": "m", "input": "x"})
@@ -301,8 +299,8 @@ async def test_a_passed_through_answer_that_breaks_off_is_counted_as_the_provide
     assert "Exception in ASGI application" not in caplog.text
 
 
-async def test_a_204_that_announces_a_body_is_passed_on_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with failing(monkeypatch) as (upstream, w):
+async def test_a_204_that_announces_a_body_is_passed_on_without_one() -> None:
+    async with failing() as (upstream, w):
         upstream.answer(ANSWERS["204 No Content with an error"])
         answer = await w.client.delete(f"{w.base_url}/files/f")
         counted = await told(w)
@@ -331,12 +329,10 @@ def damaged_answer(choose: random.Random) -> Answer:
 
 
 @pytest.mark.timeout(300)
-async def test_no_damaged_answer_of_a_provider_is_a_fault_of_the_gateway(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_no_damaged_answer_of_a_provider_is_a_fault_of_the_gateway(caplog: pytest.LogCaptureFixture) -> None:
     choose = random.Random(7)
     faults: dict[Any, list[str]] = {}
-    async with failing(monkeypatch) as (upstream, w):
+    async with failing() as (upstream, w):
         await keep_a_conversation(upstream, w)
         for number in range(RANDOM_ANSWERS):
             upstream.answer(damaged_answer(choose))

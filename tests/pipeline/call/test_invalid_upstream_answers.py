@@ -115,12 +115,10 @@ async def test_a_status_that_no_answer_has_is_named(status: str, streamed: bool)
 
 @pytest.mark.parametrize("status", [201, 203])
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_an_answer_with_another_status_of_success_is_an_answer(
-    monkeypatch: pytest.MonkeyPatch, status: int, streamed: bool
-) -> None:
+async def test_an_answer_with_another_status_of_success_is_an_answer(status: int, streamed: bool) -> None:
     reply = stream("Fine.") if streamed else completion()
     reply.status = status
-    async with world(monkeypatch, ScriptedUpstream(reply)) as w:
+    async with world(ScriptedUpstream(reply)) as w:
         answer = await w.post([user("x")], stream=streamed)
     assert answer.status_code == 200
     assert "Fine." in answer.text

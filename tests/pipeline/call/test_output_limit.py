@@ -28,10 +28,11 @@ def told(context: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize("policy", ["additive", "window", "fade", "checkpoint", "prune"])
 @pytest.mark.parametrize("field", FIELDS)
 async def test_a_prompt_that_is_too_long_only_because_of_the_answer_stays_whole(
-    field: str, policy: str, monkeypatch: pytest.MonkeyPatch
+    field: str,
+    policy: str,
 ) -> None:
     upstream = model()
-    async with world(monkeypatch, upstream, window=WINDOW, policy=policy) as gateway:
+    async with world(upstream, window=WINDOW, policy=policy) as gateway:
         body = await gateway.say(long_talk(), **{field: ASKED})
     (sent,) = upstream.requests
     context = body["context"]
@@ -55,10 +56,11 @@ async def test_a_prompt_that_is_too_long_only_because_of_the_answer_stays_whole(
     ],
 )
 async def test_only_the_fields_that_ask_for_too_much_are_lowered(
-    asked: dict[str, int | None], sent_fields: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    asked: dict[str, int | None],
+    sent_fields: tuple[str, ...],
 ) -> None:
     upstream = model()
-    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+    async with world(upstream, window=WINDOW) as gateway:
         body = await gateway.say(long_talk(), **asked)
     (sent,) = upstream.requests
     limit = body["context"]["max_output_tokens"]
@@ -66,27 +68,25 @@ async def test_only_the_fields_that_ask_for_too_much_are_lowered(
     assert {name: sent[name] for name in asked} == {**asked, **dict.fromkeys(sent_fields, limit)}
 
 
-async def test_an_answer_that_fits_beside_the_prompt_leaves_the_body_untouched(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_that_fits_beside_the_prompt_leaves_the_body_untouched() -> None:
     upstream = model()
-    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+    async with world(upstream, window=WINDOW) as gateway:
         answer = await gateway.post(long_talk(), max_tokens=16_000)
     assert upstream.bodies == [answer.request.content]
     assert answer.json()["context"]["max_output_tokens"] is None
     assert told(answer.json()["context"]) == []
 
 
-async def test_a_guessed_window_lowers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_guessed_window_lowers_nothing() -> None:
     upstream = model()
-    async with world(monkeypatch, upstream, models={"*": {"provider": "upstream"}}) as gateway:
+    async with world(upstream, models={"*": {"provider": "upstream"}}) as gateway:
         body = await gateway.say([user("Hello")], max_tokens=ASKED)
     assert (upstream.requests[0]["max_tokens"], body["context"]["max_output_tokens"]) == (ASKED, None)
 
 
-async def test_an_eighth_of_the_window_is_left_for_the_answer_before_the_prompt_is_shortened(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_an_eighth_of_the_window_is_left_for_the_answer_before_the_prompt_is_shortened() -> None:
     upstream = model()
-    async with world(monkeypatch, upstream, window=WINDOW, policy="window") as gateway:
+    async with world(upstream, window=WINDOW, policy="window") as gateway:
         body = await gateway.say(long_talk(60), max_tokens=ASKED)
         small = await gateway.say(long_talk(56), max_tokens=500)
     context = body["context"]
@@ -98,14 +98,16 @@ async def test_an_eighth_of_the_window_is_left_for_the_answer_before_the_prompt_
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_a_repeated_answer_tells_the_same_of_its_limit(streamed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_repeated_answer_tells_the_same_of_its_limit(
+    streamed: bool,
+) -> None:
     def context(answer: Any) -> dict[str, Any]:
         bodies = chunks(answer) if streamed else [answer.json()]
         found: dict[str, Any] = next(body["context"] for body in reversed(bodies) if "context" in body)
         return found
 
     upstream = model()
-    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+    async with world(upstream, window=WINDOW) as gateway:
         key = {"idempotency-key": "one"}
         first = await gateway.post(long_talk(), headers=key, max_tokens=ASKED, stream=streamed)
         again = await gateway.post(long_talk(), headers=key, max_tokens=ASKED, stream=streamed)
@@ -140,10 +142,11 @@ def refusal(message: str) -> Reply:
 @pytest.mark.parametrize("name", REFUSALS)
 @pytest.mark.parametrize("field", FIELDS)
 async def test_a_provider_that_refuses_prompt_and_answer_together_is_asked_for_a_shorter_answer(
-    field: str, name: str, monkeypatch: pytest.MonkeyPatch
+    field: str,
+    name: str,
 ) -> None:
     upstream = ScriptedUpstream(refusal(REFUSALS[name]))
-    async with world(monkeypatch, upstream, window=65_536) as gateway:
+    async with world(upstream, window=65_536) as gateway:
         body = await gateway.say(long_talk(), **{field: 24_000})
         facts = await gateway.store.read_model_facts()
         again = await gateway.say([*long_talk(), body["choices"][0]["message"], user("More?")], **{field: 24_000})
@@ -158,11 +161,11 @@ async def test_a_provider_that_refuses_prompt_and_answer_together_is_asked_for_a
     assert third[field] <= 32_768 - 15_700
 
 
-async def test_where_hardly_room_is_left_for_an_answer_the_prompt_is_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_where_hardly_room_is_left_for_an_answer_the_prompt_is_shortened() -> None:
     upstream = summarizing()
     message = "input length and `max_tokens` exceed context limit: 15700 + 24000 > 16000"
     upstream.replies.append(refusal(message))
-    async with world(monkeypatch, upstream, window=65_536) as gateway:
+    async with world(upstream, window=65_536) as gateway:
         body = await gateway.say(long_talk(), max_tokens=24_000)
     first, second = upstream.requests
     assert len(json.dumps(second["messages"])) < len(json.dumps(first["messages"]))
@@ -170,10 +173,10 @@ async def test_where_hardly_room_is_left_for_an_answer_the_prompt_is_shortened(m
     assert 2000 <= second["max_tokens"] == body["context"]["max_output_tokens"]
 
 
-async def test_a_limit_that_is_refused_again_ends_in_a_shorter_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_limit_that_is_refused_again_ends_in_a_shorter_prompt() -> None:
     said = REFUSALS["vllm that stops to count"]
     upstream = ScriptedUpstream(refusal(said), refusal(said))
-    async with world(monkeypatch, upstream, window=WINDOW, policy="window") as gateway:
+    async with world(upstream, window=WINDOW, policy="window") as gateway:
         body = await gateway.say(long_talk(), max_tokens=14_000)
     first, second, third = upstream.requests
     assert second["messages"] == first["messages"]

@@ -77,12 +77,10 @@ UNSTATED: dict[str, Reply] = {
 ALL_MESSAGES = 61
 
 
-async def recovered(
-    monkeypatch: pytest.MonkeyPatch, refusal: Reply, window: int, streamed: bool
-) -> tuple[dict[str, Any], Any]:
+async def recovered(refusal: Reply, window: int, streamed: bool) -> tuple[dict[str, Any], Any]:
     """What the answer says of its context after one refusal; the talk is some 15,500 tokens by our count."""
     upstream = ScriptedUpstream(refusal)
-    async with world(monkeypatch, upstream, window=window) as w:
+    async with world(upstream, window=window) as w:
         answer = await w.post(long_talk(), stream=streamed)
         assert answer.status_code == 200, answer.text
         body = chunks(answer)[-1] if streamed else answer.json()
@@ -99,10 +97,8 @@ async def recovered(
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("name", STATED)
-async def test_a_stated_limit_is_learned_and_the_request_answered(
-    monkeypatch: pytest.MonkeyPatch, name: str, streamed: bool
-) -> None:
-    body, (facts, next_window) = await recovered(monkeypatch, STATED[name], WINDOW, streamed)
+async def test_a_stated_limit_is_learned_and_the_request_answered(name: str, streamed: bool) -> None:
+    body, (facts, next_window) = await recovered(STATED[name], WINDOW, streamed)
     assert facts["upstream/m"]["window"] == 6000
     assert next_window == 6000
     assert body["context"]["window"] == 6000
@@ -111,27 +107,23 @@ async def test_a_stated_limit_is_learned_and_the_request_answered(
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("name", UNSTATED)
-async def test_without_a_stated_limit_a_smaller_view_is_tried(
-    monkeypatch: pytest.MonkeyPatch, name: str, streamed: bool
-) -> None:
-    _, (facts, next_window) = await recovered(monkeypatch, UNSTATED[name], 24_000, streamed)
+async def test_without_a_stated_limit_a_smaller_view_is_tried(name: str, streamed: bool) -> None:
+    _, (facts, next_window) = await recovered(UNSTATED[name], 24_000, streamed)
     assert "window" not in facts.get("upstream/m", {})
     assert next_window == 24_000
 
 
 @pytest.mark.parametrize("first", [b"", b": wait\n\n"])
-async def test_a_refusal_as_the_first_event_of_a_stream_is_recovered_from(
-    monkeypatch: pytest.MonkeyPatch, first: bytes
-) -> None:
+async def test_a_refusal_as_the_first_event_of_a_stream_is_recovered_from(first: bytes) -> None:
     event = b"data: " + json.dumps(STATED["openai"].body).encode() + b"\n\n"
     pieces = [first, event, DONE] if first else [event, DONE]
-    body, _ = await recovered(monkeypatch, Reply(pieces=pieces), WINDOW, True)
+    body, _ = await recovered(Reply(pieces=pieces), WINDOW, True)
     assert body["context"]["window"] == 6000
 
 
-async def test_a_learned_limit_is_kept_to_without_a_second_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_learned_limit_is_kept_to_without_a_second_refusal() -> None:
     upstream = summarizing(lambda body: STATED["openai"] if len(json.dumps(body)) > 33_000 else completion())
-    async with world(monkeypatch, upstream, window=WINDOW) as w:
+    async with world(upstream, window=WINDOW) as w:
         first = await w.post(long_talk())
         assert first.json()["context"]["recovered"] is True
         asked = len(upstream.bodies)
@@ -143,10 +135,10 @@ async def test_a_learned_limit_is_kept_to_without_a_second_refusal(monkeypatch: 
         assert all(len(sent) < 33_000 for sent in upstream.bodies[asked:])
 
 
-async def test_two_refusals_in_a_row_end_in_a_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_two_refusals_in_a_row_end_in_a_compaction() -> None:
     refusals = [STATED["openai"], error("Please reduce the length of the messages or completion.")]
     upstream = summarizing(lambda _: refusals.pop(0) if refusals else completion())
-    async with world(monkeypatch, upstream, window=WINDOW) as w:
+    async with world(upstream, window=WINDOW) as w:
         answer = await w.post(long_talk())
         body = answer.json()
         assert answer.status_code == 200, answer.text
@@ -156,20 +148,20 @@ async def test_two_refusals_in_a_row_end_in_a_compaction(monkeypatch: pytest.Mon
     assert len(upstream.bodies) - len(summaries_asked(upstream)) == 3
 
 
-async def test_a_third_refusal_is_the_upstreams_own_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_third_refusal_is_the_upstreams_own_answer() -> None:
     refusal = STATED["mistral"]
     upstream = summarizing(lambda _: refusal)
-    async with world(monkeypatch, upstream, window=WINDOW) as w:
+    async with world(upstream, window=WINDOW) as w:
         answer = await w.post(long_talk())
         assert (answer.status_code, answer.content) == (400, refusal.body)
         assert len(upstream.bodies) - len(summaries_asked(upstream)) == 3
         assert all(conversation.state[UNANSWERED_MESSAGES] for conversation in w.conversations())
 
 
-async def test_an_answer_that_alone_is_too_long_is_asked_for_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_that_alone_is_too_long_is_asked_for_shorter() -> None:
     refusal = error("input length and `max_tokens` exceed context limit: 6500 + 64000 > 16000, decrease one of them")
     upstream = ScriptedUpstream(refusal)
-    async with world(monkeypatch, upstream, window=WINDOW) as w:
+    async with world(upstream, window=WINDOW) as w:
         body = await w.say(long_talk(12), max_tokens=64_000, temperature=0.5)
         assert len(upstream.bodies) == 2
     first, second = upstream.requests
@@ -193,46 +185,46 @@ OTHERS: dict[str, Reply] = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-async def test_other_refusals_pass_as_they_are(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+async def test_other_refusals_pass_as_they_are(name: str) -> None:
     upstream = ScriptedUpstream(OTHERS[name])
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         answer = await w.post([user("x " * 3000)])
         assert len(upstream.bodies) == 1
         assert await w.store.read_model_facts() == {}
     assert answer.status_code == OTHERS[name].status
 
 
-async def test_a_bare_refusal_of_a_small_request_is_no_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bare_refusal_of_a_small_request_is_no_overflow() -> None:
     for status in (400, 413):
         upstream = ScriptedUpstream(Reply(b"", status))
-        async with world(monkeypatch, upstream) as w:
+        async with world(upstream) as w:
             answer = await w.post([user("x")])
         assert (answer.status_code, answer.content, len(upstream.bodies)) == (status, b"", 1)
 
 
-async def test_an_answer_that_speaks_of_context_windows_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_that_speaks_of_context_windows_is_an_answer() -> None:
     text = "They said: prompt is too long: 16100 tokens > 6000 maximum. " * 2000
     upstream = ScriptedUpstream(completion(text), stream(text))
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         assert (await w.say([user("x")]))["choices"][0]["message"]["content"] == text
         assert text_of(chunks(await w.post([user("y")], stream=True))) == text
     assert len(upstream.bodies) == 2
 
 
-async def test_a_limit_learned_before_is_known_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(STATED["openai"]), window=WINDOW) as w:
+async def test_a_limit_learned_before_is_known_after_a_restart() -> None:
+    async with world(ScriptedUpstream(STATED["openai"]), window=WINDOW) as w:
         await w.say(long_talk())
         facts = await w.store.read_model_facts()
-        async with world(monkeypatch, summarizing(), store=w.store, window=WINDOW) as later:
+        async with world(summarizing(), store=w.store, window=WINDOW) as later:
             body = await later.say([user("x")])
     assert facts["upstream/m"]["window"] == 6000
     assert body["context"]["window"] == 6000
 
 
-async def test_after_an_early_start_an_overflow_is_recovered_from_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_after_an_early_start_an_overflow_is_recovered_from_too() -> None:
     refusals = [error("prompt is too long: 4400 tokens > 2500 maximum")]
     upstream = summarizing(lambda _: refusals.pop(0) if refusals else stream("Fine", "."))
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         events = chunks(await w.post(long_talk(), stream=True))
     assert text_of(events) == "Fine."
     assert events[-1]["context"]["recovered"] is True

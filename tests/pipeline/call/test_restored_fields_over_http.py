@@ -21,12 +21,10 @@ def calls_then_answers(body: dict[str, Any]) -> Reply:
 
 
 @pytest.mark.parametrize("quirks", [QUIRKS, {}])
-async def test_a_dropped_thought_and_signature_go_back_upstream_where_they_are_wanted(
-    monkeypatch: pytest.MonkeyPatch, quirks: dict[str, Any]
-) -> None:
+async def test_a_dropped_thought_and_signature_go_back_upstream_where_they_are_wanted(quirks: dict[str, Any]) -> None:
     upstream = ScriptedUpstream(default=calls_then_answers)
     models = {"*": {**MODELS["*"], "quirks": quirks}}
-    async with world(monkeypatch, upstream, models=models) as gateway:
+    async with world(upstream, models=models) as gateway:
         question = [{"role": "system", "content": "s"}, user("Where?")]
         await gateway.say(question)
         bare = {"role": "assistant", "content": "", "tool_calls": [call("look")]}

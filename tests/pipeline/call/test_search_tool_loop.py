@@ -74,11 +74,9 @@ async def logged(w: World) -> dict[str, Any]:
     return (await w.log(conversation.id))[-1]
 
 
-async def test_a_search_finds_what_is_no_longer_shown_and_the_client_sees_only_the_answer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_search_finds_what_is_no_longer_shown_and_the_client_sees_only_the_answer() -> None:
     upstream = ScriptedUpstream(asks(search()), completion("It is quokka-7731.", prompt_tokens=30))
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         answer = await w.say(talk(), **TOOL)
         kept = await logged(w)
     first, second = upstream.requests
@@ -99,7 +97,7 @@ async def test_a_search_finds_what_is_no_longer_shown_and_the_client_sees_only_t
     assert "tool_calls" not in kept
 
 
-async def test_a_stream_goes_on_through_a_search_as_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_goes_on_through_a_search_as_one_answer() -> None:
     second = Reply(
         pieces=[
             chunk({"role": "assistant", "content": ""}, id="chatcmpl-other", created=1, model="other"),
@@ -111,7 +109,7 @@ async def test_a_stream_goes_on_through_a_search_as_one_answer(monkeypatch: pyte
         ]
     )
     upstream = ScriptedUpstream(streamed(search(), text="Let me see. "), second)
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         events = chunks(await w.post(talk(), stream=True, stream_options={"include_usage": True}, **TOOL))
         kept = await logged(w)
     assert text_of(events) == kept["content"] == "Let me see. It is quokka-7731."
@@ -129,9 +127,9 @@ async def test_a_stream_goes_on_through_a_search_as_one_answer(monkeypatch: pyte
     assert SECRET in results(upstream.requests[1])[0]
 
 
-async def test_usage_reaches_no_client_that_did_not_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_usage_reaches_no_client_that_did_not_ask() -> None:
     upstream = ScriptedUpstream(streamed(search()), stream("Fine."))
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         events = chunks(await w.post(talk(), stream=True, **TOOL))
         (conversation,) = w.conversations()
         (last,) = await w.store.read_log(conversation, conversation.head_seq, conversation.head_seq + 1)
@@ -140,19 +138,17 @@ async def test_usage_reaches_no_client_that_did_not_ask(monkeypatch: pytest.Monk
     assert last.meta["context"]["recalls"][0]["query"] == "vault quokka"
 
 
-async def test_while_everything_is_shown_nothing_is_offered_and_no_byte_changes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_while_everything_is_shown_nothing_is_offered_and_no_byte_changes() -> None:
+    async with world(ScriptedUpstream()) as w:
         await w.say([user("x")])
         plain = w.upstream.bodies[-1]
         await w.say([user("x")], key="sk-two", **TOOL)
     assert w.upstream.bodies[-1] == plain
 
 
-async def test_the_tool_is_the_last_one_and_stays_from_turn_to_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_tool_is_the_last_one_and_stays_from_turn_to_turn() -> None:
     said = talk()
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+    async with world(ScriptedUpstream()) as w:
         for turn in range(4):
             answer = await w.say(said, tools=[CLIENT_TOOL], **TOOL)
             said += [answer["choices"][0]["message"], user(f"And then? {turn}")]
@@ -180,10 +176,8 @@ async def test_the_tool_is_the_last_one_and_stays_from_turn_to_turn(monkeypatch:
     ],
     ids=str,
 )
-async def test_what_the_client_asks_for_decides_whether_it_is_offered(
-    monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], offered: bool
-) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_what_the_client_asks_for_decides_whether_it_is_offered(fields: dict[str, Any], offered: bool) -> None:
+    async with world(ScriptedUpstream()) as w:
         answer = await w.post(talk(), **{**TOOL, **fields})
         assert answer.status_code == 200, answer.text
     (sent,) = w.upstream.requests
@@ -193,16 +187,16 @@ async def test_what_the_client_asks_for_decides_whether_it_is_offered(
         assert sent["tool_choice"] == fields["tool_choice"]
 
 
-async def test_a_recall_that_is_no_word_of_ours_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+async def test_a_recall_that_is_no_word_of_ours_is_refused() -> None:
+    async with world(ScriptedUpstream()) as w:
         answer = await w.post([user("x")], context={"recall": "everything"})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "context.recall"
 
 
-async def test_a_policy_can_offer_it_and_a_request_can_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_policy_can_offer_it_and_a_request_can_refuse() -> None:
     policies = {"additive": {"recall": "tool"}}
-    async with world(monkeypatch, ScriptedUpstream(), policies=policies) as w:
+    async with world(ScriptedUpstream(), policies=policies) as w:
         await w.say(talk(), context={"summarize": "never"})
         await w.say(talk(), context={"summarize": "never", "recall": False})
     assert [names(body) for body in w.upstream.requests] == [[TOOL_NAME], []]
@@ -254,10 +248,10 @@ def with_everything_repeated(one: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("cut", AWKWARD)
 @pytest.mark.parametrize("ends", ["tool_calls", "stop"])
-async def test_a_call_is_recognised_however_it_is_cut(monkeypatch: pytest.MonkeyPatch, cut: str, ends: str) -> None:
+async def test_a_call_is_recognised_however_it_is_cut(cut: str, ends: str) -> None:
     pieces = [chunk({"role": "assistant", "content": None, "tool_calls": [one]}) for one in AWKWARD[cut](search())]
     upstream = ScriptedUpstream(Reply(pieces=[*pieces, chunk({}, ends), DONE]), stream("It is ", "quokka."))
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         events = chunks(await w.post(talk(), stream=True, **TOOL))
     assert text_of(events) == "It is quokka."
     assert "tool_calls" not in json.dumps(events)
@@ -268,13 +262,11 @@ async def test_a_call_is_recognised_however_it_is_cut(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("cut", AWKWARD)
-async def test_a_tool_of_the_clients_with_the_beginning_of_our_name_is_the_clients(
-    monkeypatch: pytest.MonkeyPatch, cut: str
-) -> None:
+async def test_a_tool_of_the_clients_with_the_beginning_of_our_name_is_the_clients(cut: str) -> None:
     theirs = call("recall", '{"x": "yes"}', "call_c")
     pieces = [chunk({"role": "assistant", "content": None, "tool_calls": [one]}) for one in AWKWARD[cut](theirs)]
     upstream = ScriptedUpstream(Reply(pieces=[*pieces, chunk({}, "tool_calls"), DONE]))
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         answer = await w.post(talk(), stream=True, tools=[CLIENT_TOOL], **TOOL)
         kept = await logged(w)
     assert len(upstream.requests) == 1
@@ -283,12 +275,10 @@ async def test_a_tool_of_the_clients_with_the_beginning_of_our_name_is_the_clien
     assert chunks(answer)[-1]["choices"][0]["finish_reason"] == "tool_calls"
 
 
-async def test_calls_of_the_clients_tools_beside_ours_reach_it_and_end_the_answer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_calls_of_the_clients_tools_beside_ours_reach_it_and_end_the_answer() -> None:
     first, second = call("recall", '{"a": 1}', "call_1"), call("weather", '{"b": 2}', "call_2")
     upstream = ScriptedUpstream(streamed(first, search(), second, text="One moment."))
-    async with world(monkeypatch, upstream) as w, client_of(w) as client:
+    async with world(upstream) as w, client_of(w) as client:
         async with client.chat.completions.stream(
             model="m", messages=talk(), extra_body={**TOOL, "tools": [CLIENT_TOOL]}
         ) as parts:
@@ -303,20 +293,20 @@ async def test_calls_of_the_clients_tools_beside_ours_reach_it_and_end_the_answe
     assert len(upstream.requests) == 1
 
 
-async def test_the_numbers_of_the_clients_calls_have_no_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_numbers_of_the_clients_calls_have_no_gap() -> None:
     first, second = call("weather", '{"a": 1}', "call_1"), call("recall", '{"b": 2}', "call_2")
-    async with world(monkeypatch, ScriptedUpstream(streamed(search(), first, second))) as w:
+    async with world(ScriptedUpstream(streamed(search(), first, second))) as w:
         events = chunks(await w.post(talk(), stream=True, **TOOL))
     found = [one for event in events for choice in event["choices"] for one in choice["delta"].get("tool_calls", ())]
     assert {(one["index"], one["id"]) for one in found if "id" in one} == {(0, "call_1"), (1, "call_2")}
     assert {one["index"] for one in found} == {0, 1}
 
 
-async def test_the_next_turn_goes_on_after_a_dropped_call(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_next_turn_goes_on_after_a_dropped_call() -> None:
     theirs = call("weather", "{}", "call_w")
     upstream = ScriptedUpstream(asks(search(), theirs), completion("Sunny."))
     said = talk()
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         answer = await w.say(said, **TOOL)
         message = answer["choices"][0]["message"]
         assert message["tool_calls"] == [theirs]
@@ -328,14 +318,12 @@ async def test_the_next_turn_goes_on_after_a_dropped_call(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("own_only", [True, False])
 @pytest.mark.parametrize("streams", [True, False])
-async def test_after_eight_rounds_the_model_has_to_answer(
-    monkeypatch: pytest.MonkeyPatch, own_only: bool, streams: bool
-) -> None:
+async def test_after_eight_rounds_the_model_has_to_answer(own_only: bool, streams: bool) -> None:
     def insisting(body: dict[str, Any]) -> Reply:
         return streamed(search()) if body.get("stream") else asks(search())
 
     tools: dict[str, Any] = {} if own_only else {"tools": [CLIENT_TOOL]}
-    async with world(monkeypatch, ScriptedUpstream(default=insisting), window=16384) as w:
+    async with world(ScriptedUpstream(default=insisting), window=16384) as w:
         answer = await w.post(talk(80), stream=streams, **TOOL, **tools)
         body = chunks(answer)[-1] if streams else answer.json()
     sent = w.upstream.requests
@@ -352,12 +340,12 @@ async def test_after_eight_rounds_the_model_has_to_answer(
     assert all(TOOL_NAME in names(body) for body in sent[:-1])
 
 
-async def test_every_round_fits_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_round_fits_the_window() -> None:
     def insisting(body: dict[str, Any]) -> Reply:
         return asks(search("question answer item"))
 
     sizes = []
-    async with world(monkeypatch, ScriptedUpstream(default=insisting), window=8192) as w:
+    async with world(ScriptedUpstream(default=insisting), window=8192) as w:
         await w.say(talk(), **TOOL, max_tokens=1000)
         for sent in w.upstream.requests:
             body = {name: sent[name] for name in ("model", "messages", "tools") if name in sent}
@@ -375,21 +363,19 @@ async def test_every_round_fits_the_window(monkeypatch: pytest.MonkeyPatch) -> N
     ("arguments", "complaint"),
     [("{", "not valid JSON"), ("[]", "JSON object"), ("{}", "`query`"), ('{"query": "x", "before": "z"}', "`before`")],
 )
-async def test_arguments_that_cannot_be_used_are_explained_to_the_model(
-    monkeypatch: pytest.MonkeyPatch, arguments: str, complaint: str
-) -> None:
+async def test_arguments_that_cannot_be_used_are_explained_to_the_model(arguments: str, complaint: str) -> None:
     upstream = ScriptedUpstream(asks(call(TOOL_NAME, arguments)), completion())
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         await w.say(talk(), **TOOL)
     assert complaint in results(upstream.requests[1])[0]
     json.loads(upstream.requests[1]["messages"][-2]["tool_calls"][0]["function"]["arguments"])
 
 
-async def test_the_range_of_a_search_can_be_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_range_of_a_search_can_be_limited() -> None:
     upstream = ScriptedUpstream(
         asks(search(after=0)), asks(search("question", before=4, after=1)), asks(search("question")), completion()
     )
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         answer = await w.say(talk(), **TOOL)
         (conversation,) = w.conversations()
     without, between, all_of_it = (recall["found"] for recall in answer["context"]["recalls"])
@@ -405,15 +391,15 @@ async def test_a_store_that_fails_in_a_search_is_told_to_the_model(monkeypatch: 
 
     monkeypatch.setattr(MemoryStore, "search_log", away)
     upstream = ScriptedUpstream(asks(search()), completion("Never mind."))
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         answer = await w.say(talk(), **TOOL)
     assert answer["choices"][0]["message"]["content"] == "Never mind."
     assert "cannot be searched" in results(upstream.requests[1])[0]
 
 
-async def test_no_tenant_finds_what_another_said(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_tenant_finds_what_another_said() -> None:
     upstream = ScriptedUpstream(completion(), asks(search("quokka")), completion())
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         await w.say(talk(), **TOOL)
         answer = await w.say(long_talk(40), key="sk-two", **TOOL)
     assert answer["context"]["recalls"] == [{"query": "quokka", "found": []}]
@@ -423,20 +409,18 @@ async def test_no_tenant_finds_what_another_said(monkeypatch: pytest.MonkeyPatch
 REFUSED = Reply({"error": {"message": "no", "type": "invalid_request_error", "param": None, "code": "x"}}, status=400)
 
 
-async def test_a_failure_after_a_search_is_an_ordinary_error_while_nothing_was_sent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_failure_after_a_search_is_an_ordinary_error_while_nothing_was_sent() -> None:
     silent = Reply(pieces=[chunk({"role": "assistant", "tool_calls": [{**search(), "index": 0}]}, "tool_calls"), DONE])
-    async with world(monkeypatch, ScriptedUpstream(silent, REFUSED, asks(search()), REFUSED)) as w:
+    async with world(ScriptedUpstream(silent, REFUSED, asks(search()), REFUSED)) as w:
         for streams in (True, False):
             answer = await w.post(talk(), stream=streams, **TOOL)
             assert (answer.status_code, answer.json()["error"]["code"]) == (400, "x")
         assert w.rows() == 0
 
 
-async def test_a_failure_after_the_first_byte_is_an_error_event(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failure_after_the_first_byte_is_an_error_event() -> None:
     upstream = ScriptedUpstream(streamed(search(), text="Let me see. "), REFUSED)
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         events = chunks(await w.post(talk(), stream=True, **TOOL))
         (conversation,) = w.conversations()
         (last,) = await w.store.read_log(conversation, conversation.head_seq, conversation.head_seq + 1)
@@ -444,20 +428,18 @@ async def test_a_failure_after_the_first_byte_is_an_error_event(monkeypatch: pyt
     assert (last.message.text, last.incomplete) == ("Let me see. ", True)
 
 
-async def test_a_stream_that_breaks_in_a_later_round_is_not_ended_as_if_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_that_breaks_in_a_later_round_is_not_ended_as_if_whole() -> None:
     upstream = ScriptedUpstream(streamed(search(), text="One. "), Reply(pieces=[chunk({"content": "Two"}), DROP]))
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         events = chunks(await w.post(talk(), stream=True, **TOOL))
         kept = await logged(w)
     assert "error" in events[-1]
     assert text_of(events) == kept["content"] == "One. Two"
 
 
-async def test_a_client_that_hangs_up_in_a_later_round_takes_the_upstream_with_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_client_that_hangs_up_in_a_later_round_takes_the_upstream_with_it() -> None:
     upstream = ScriptedUpstream(streamed(search(), text="One. "), Reply(pieces=[chunk({"content": "Two"}), 60]))
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         request = {"model": "m", "messages": talk(), "stream": True, **TOOL}
         async with w.client.stream("POST", f"{w.base_url}/chat/completions", json=request) as answer:
             async for line in answer.aiter_lines():
@@ -471,14 +453,12 @@ async def test_a_client_that_hangs_up_in_a_later_round_takes_the_upstream_with_i
     assert (last.message.text, last.incomplete) == ("One. Two", True)
 
 
-async def test_a_client_that_hangs_up_while_nothing_has_come_leaves_nothing_running(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_client_that_hangs_up_while_nothing_has_come_leaves_nothing_running() -> None:
     held = stream("late")
     held.gate = asyncio.Event()
     silent = Reply(pieces=[chunk({"tool_calls": [{**search(), "index": 0}]}, "tool_calls"), DONE])
     upstream = ScriptedUpstream(silent, held)
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         asking = asyncio.ensure_future(w.post(talk(), stream=True, **TOOL))
         await until(lambda: len(upstream.bodies) == 2)
         asking.cancel()
@@ -487,7 +467,7 @@ async def test_a_client_that_hangs_up_while_nothing_has_come_leaves_nothing_runn
         await until(lambda: not w.conversations())
 
 
-async def test_only_the_first_prompt_calibrates(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_the_first_prompt_calibrates() -> None:
     def of(first: Reply, *more: Reply) -> ScriptedUpstream:
         return ScriptedUpstream(first, *more)
 
@@ -496,20 +476,20 @@ async def test_only_the_first_prompt_calibrates(monkeypatch: pytest.MonkeyPatch)
         of(completion(prompt_tokens=5000)),
         of(completion(None, prompt_tokens=5000, tool_calls=[search()]), completion(prompt_tokens=50_000)),
     ):
-        async with world(monkeypatch, upstream) as w:
+        async with world(upstream) as w:
             await w.say(talk(), **TOOL)
             (conversation,) = w.conversations()
             ratios.append(conversation.state["calibration"])
     assert ratios[0] == ratios[1]
 
 
-async def test_an_early_stream_goes_on_through_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_early_stream_goes_on_through_a_search() -> None:
     def answers(body: dict[str, Any]) -> Reply:
         if not body.get("stream"):
             return completion("They talked about gardens.")
         return stream("It is quokka.") if body["messages"][-1]["role"] == "tool" else streamed(search())
 
-    async with world(monkeypatch, ScriptedUpstream(default=answers)) as w:
+    async with world(ScriptedUpstream(default=answers)) as w:
         events = chunks(await w.post(talk(), stream=True, context={"recall": "tool"}))
         kept = await logged(w)
     told = [event["context_event"]["type"] for event in events if "context_event" in event]
@@ -519,7 +499,7 @@ async def test_an_early_stream_goes_on_through_a_search(monkeypatch: pytest.Monk
     assert events[-1]["context"]["recalls"][0]["found"]
 
 
-async def test_text_and_unknown_fields_of_every_round_come_through(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_text_and_unknown_fields_of_every_round_come_through() -> None:
     first = Reply(
         pieces=[
             chunk({"role": "assistant", "content": "", "vendor": {"a": 1}}),
@@ -532,7 +512,7 @@ async def test_text_and_unknown_fields_of_every_round_come_through(monkeypatch: 
     )
     second = Reply(pieces=[chunk({"content": " more"}, x={"c": 3}), chunk({}, "stop"), DONE])
     upstream = ScriptedUpstream(first, second)
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         events = chunks(await w.post(talk(), stream=True, **TOOL))
     assert text_of(events) == 'He said "tool_calls" \u00e9\U0001f600 then more'
     assert [without_ours(event) for event in events[:3]] == [
@@ -543,15 +523,13 @@ async def test_text_and_unknown_fields_of_every_round_come_through(monkeypatch: 
     assert upstream.requests[1]["messages"][-2]["reasoning_content"] == "I must look. "
 
 
-async def test_a_model_that_takes_no_tools_is_asked_again_without_and_from_then_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_model_that_takes_no_tools_is_asked_again_without_and_from_then_on() -> None:
     error = {"message": "this model does not support tools", "type": "x", "param": None, "code": None}
 
     def answers(body: dict[str, Any]) -> Reply:
         return Reply({"error": error}, status=400) if "tools" in body else completion("Fine.", prompt_tokens=5000)
 
-    async with world(monkeypatch, ScriptedUpstream(default=answers)) as w:
+    async with world(ScriptedUpstream(default=answers)) as w:
         await w.say(talk(), **TOOL)
         await w.say(talk(), **TOOL)
         refused = await w.post(talk(), **TOOL, tools=[CLIENT_TOOL])
@@ -559,19 +537,19 @@ async def test_a_model_that_takes_no_tools_is_asked_again_without_and_from_then_
     assert refused.json()["error"]["message"] == error["message"]
 
 
-async def test_an_answer_cut_short_in_its_call_is_not_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_cut_short_in_its_call_is_not_gone_on_with() -> None:
     cut = Reply(pieces=[chunk({"content": "Hm."}), *fragments(search())[:3], chunk({}, "length"), DONE])
-    async with world(monkeypatch, ScriptedUpstream(cut)) as w:
+    async with world(ScriptedUpstream(cut)) as w:
         events = chunks(await w.post(talk(), stream=True, **TOOL))
         kept = await logged(w)
     assert events[-1]["choices"][0]["finish_reason"] == "length"
     assert kept == {"role": "assistant", "content": "Hm."}
 
 
-async def test_an_appending_client_can_have_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_appending_client_can_have_it_too() -> None:
     upstream = ScriptedUpstream(completion(), asks(search()), completion("It is quokka."))
     headers = {"x-conversation-id": "mine"}
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         await w.say(talk(), headers=headers, **TOOL)
         answer = await w.say(
             [system("Be brief."), user("Which vault?")], headers={**headers, "x-context-mode": "append"}, **TOOL
@@ -585,9 +563,9 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/c.db" if request.param == "sqlite" else str(request.getfixturevalue("postgres_url"))
 
 
-async def test_it_works_on_a_database(monkeypatch: pytest.MonkeyPatch, database: str) -> None:
+async def test_it_works_on_a_database(database: str) -> None:
     upstream = ScriptedUpstream(asks(search()), completion("It is quokka."))
-    async with world(monkeypatch, upstream, store=create_store(database), database=database) as w:
+    async with world(upstream, store=create_store(database), database=database) as w:
         answer = await w.say(talk(), **TOOL)
         again = await w.say([*talk(), answer["choices"][0]["message"], user("Thanks.")], **TOOL)
     assert answer["context"]["recalls"][0]["found"][0] == 0
@@ -599,13 +577,13 @@ def client_of(w: World) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(base_url=w.base_url, api_key="sk-one", max_retries=0)
 
 
-async def test_openais_own_client_sees_an_ordinary_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_openais_own_client_sees_an_ordinary_answer() -> None:
     def answers(body: dict[str, Any]) -> Reply:
         if body["messages"][-1]["role"] == "tool":
             return stream("It is ", "quokka.") if body.get("stream") else completion("It is quokka.")
         return streamed(search()) if body.get("stream") else asks(search())
 
-    async with world(monkeypatch, ScriptedUpstream(default=answers)) as w, client_of(w) as client:
+    async with world(ScriptedUpstream(default=answers)) as w, client_of(w) as client:
         whole = await client.chat.completions.create(model="m", messages=talk(), extra_body=TOOL)
         parts: Any = await client.chat.completions.create(model="m", messages=talk(), extra_body=TOOL, stream=True)
         text = "".join([part.choices[0].delta.content or "" async for part in parts if part.choices])
@@ -613,8 +591,8 @@ async def test_openais_own_client_sees_an_ordinary_answer(monkeypatch: pytest.Mo
     assert whole.choices[0].message.tool_calls is None
 
 
-async def test_the_simulated_model_searches_what_it_does_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(), providers={}, models={}) as w:
+async def test_the_simulated_model_searches_what_it_does_not_see() -> None:
+    async with world(ScriptedUpstream(), providers={}, models={}) as w:
         request = {"messages": [*talk()[:-1], user("When does the vault open?")], "model": "sim-8k", "context": {}}
         without = (await w.client.post(f"{w.base_url}/chat/completions", json={**request, "store": False})).json()
         answer = await w.client.post(f"{w.base_url}/chat/completions", json={**request, **TOOL, "stream": True})
@@ -622,7 +600,7 @@ async def test_the_simulated_model_searches_what_it_does_not_see(monkeypatch: py
     assert "quokka-7731 after sunset" in text_of(chunks(answer))
 
 
-async def test_the_fallback_that_began_an_answer_goes_on_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_fallback_that_began_an_answer_goes_on_with_it() -> None:
     def answers(body: dict[str, Any]) -> Reply:
         if body["model"] == "m":
             return Reply({"error": {"message": "down"}}, status=503)
@@ -632,7 +610,7 @@ async def test_the_fallback_that_began_an_answer_goes_on_with_it(monkeypatch: py
         "m": {"provider": "upstream", "context_window": 8192, "fallbacks": ["small"]},
         "small": {"provider": "upstream", "context_window": 4096},
     }
-    async with world(monkeypatch, ScriptedUpstream(default=answers), models=models) as w:
+    async with world(ScriptedUpstream(default=answers), models=models) as w:
         answer = await w.say(talk(), **TOOL)
     *_, first, second = w.upstream.requests
     assert [first["model"], second["model"]] == ["small", "small"]

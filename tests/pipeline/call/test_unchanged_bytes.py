@@ -26,19 +26,17 @@ def body_of(*parts: bytes) -> bytes:
     return b"{ " + b",\n".join(parts) + b" }\n"
 
 
-async def seen_upstream(monkeypatch: pytest.MonkeyPatch, body: bytes, headers: dict[str, str] | None = None) -> bytes:
+async def seen_upstream(body: bytes, headers: dict[str, str] | None = None) -> bytes:
     upstream = ScriptedUpstream()
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         answer = await raw(w, body, headers)
         assert answer.status_code == 200, answer.text
     return upstream.bodies[0]
 
 
-async def test_a_body_with_nothing_of_ours_reaches_the_provider_as_the_same_bytes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_body_with_nothing_of_ours_reaches_the_provider_as_the_same_bytes() -> None:
     body = body_of(b'"model" : "m"', b'"messages":' + ODD_MESSAGES, ODD_REST)
-    assert await seen_upstream(monkeypatch, body) == body
+    assert await seen_upstream(body) == body
 
 
 @pytest.mark.parametrize(
@@ -53,11 +51,9 @@ async def test_a_body_with_nothing_of_ours_reaches_the_provider_as_the_same_byte
         b'"stream":true,"stream_options":{"x_more":1}',
     ],
 )
-async def test_messages_and_unknown_fields_keep_their_bytes_when_our_fields_are_taken_out(
-    monkeypatch: pytest.MonkeyPatch, ours: bytes
-) -> None:
+async def test_messages_and_unknown_fields_keep_their_bytes_when_our_fields_are_taken_out(ours: bytes) -> None:
     body = body_of(b'"model" : "m"', b'"messages":' + ODD_MESSAGES, ours, ODD_REST)
-    sent = await seen_upstream(monkeypatch, body, {"x-context-mode": "resend"})
+    sent = await seen_upstream(body, {"x-context-mode": "resend"})
     assert ODD_MESSAGES in sent
     for field in (b"18446744073709551617", b'{"b":1,"a":[ ]}', b"0.70"):
         assert field in sent
@@ -69,48 +65,48 @@ async def test_messages_and_unknown_fields_keep_their_bytes_when_our_fields_are_
         assert kept["stream_options"]["x_more"] == 1
 
 
-async def test_metadata_of_the_clients_own_is_passed_on_without_our_id(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_metadata_of_the_clients_own_is_passed_on_without_our_id() -> None:
     body = body_of(
         b'"model":"m"', b'"messages":[{"role":"user","content":"x"}]', b'"metadata":{"a":"b","conversation_id":"c"}'
     )
-    assert json.loads(await seen_upstream(monkeypatch, body))["metadata"] == {"a": "b"}
+    assert json.loads(await seen_upstream(body))["metadata"] == {"a": "b"}
 
 
-async def test_a_stream_already_asked_for_with_usage_is_passed_on_as_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_already_asked_for_with_usage_is_passed_on_as_it_came() -> None:
     fields = {"model": "m", "messages": [user("x")], "stream": True, "stream_options": {"include_usage": True}}
-    sent = await seen_upstream(monkeypatch, json.dumps(fields).encode())
+    sent = await seen_upstream(json.dumps(fields).encode())
     assert json.loads(sent) == fields
 
 
-async def test_headers_for_the_provider_travel_on_and_those_for_us_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_headers_for_the_provider_travel_on_and_those_for_us_do_not() -> None:
     upstream = ScriptedUpstream()
     sent = {"openai-organization": "org", "openai-beta": "b", "traceparent": "00-1", "x-context-mode": "stateless"}
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         await w.say([user("x")], headers={**sent, "x-conversation-id": "mine", "cookie": "a=b"})
     got = upstream.headers[0]
     assert (got["openai-organization"], got["openai-beta"], got["traceparent"]) == ("org", "b", "00-1")
     assert not {name for name in got if name.startswith("x-con")} | (got.keys() & {"cookie"})
 
 
-async def test_a_whole_answer_differs_by_our_three_fields_only(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_whole_answer_differs_by_our_three_fields_only() -> None:
     body = rb"""{"id":"c-1" ,"object":"chat.completion","created":1,"model":"m","system_fingerprint":null,
 "choices":[{"index":0,"message":{"content":"h\u00e9 1.0","role":"assistant","x":{"z":1,"a":12345678901234567890123}},
 "finish_reason":"stop"}],"usage":{"prompt_tokens":1,"total_tokens":2,"completion_tokens":1,"x_time":0.10}}
 """
-    async with world(monkeypatch, ScriptedUpstream(Reply(body))) as w:
+    async with world(ScriptedUpstream(Reply(body))) as w:
         answer = await w.post([user("x")])
     assert answer.content.startswith(body.rstrip()[:-1])
     assert answer.json().keys() - json.loads(body).keys() == {"context_status", "conversation_id", "context"}
 
 
-async def test_chunks_differ_by_our_fields_only(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_chunks_differ_by_our_fields_only() -> None:
     pieces = [
         chunk({"role": "assistant", "content": ""}, system_fingerprint=None),
         b'data: {"id":"c", "choices":[{"delta":{"content":"\\u00e9 "},"index":0,"x":1.0}],"x":1234567890123456789}\n\n',
         chunk({"content": "ok"}),
         chunk({}, "stop"),
     ]
-    async with world(monkeypatch, ScriptedUpstream(Reply(pieces=[*pieces, DONE]))) as w:
+    async with world(ScriptedUpstream(Reply(pieces=[*pieces, DONE]))) as w:
         answer = await w.post([user("x")], stream=True)
     for sent, frame in zip(pieces, frames(answer), strict=False):
         assert frame.startswith(sent.decode().strip()[:-1])
@@ -118,20 +114,20 @@ async def test_chunks_differ_by_our_fields_only(monkeypatch: pytest.MonkeyPatch)
     assert got == [json.loads(piece.removeprefix(b"data: ")) for piece in pieces]
 
 
-async def test_a_same_named_field_of_a_gateway_behind_us_gives_way_to_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_same_named_field_of_a_gateway_behind_us_gives_way_to_ours() -> None:
     reply = completion()
     reply.body["context_status"] = "theirs"
-    async with world(monkeypatch, ScriptedUpstream(reply)) as w:
+    async with world(ScriptedUpstream(reply)) as w:
         answer = await w.post([user("x")])
     assert answer.json()["context_status"] == orjson.loads(answer.content)["context_status"] == "full"
 
 
-async def test_headers_of_the_provider_reach_the_client_where_they_concern_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_headers_of_the_provider_reach_the_client_where_they_concern_it() -> None:
     told = {"openai-processing-ms": "7", "x-ratelimit-remaining-tokens": "5", "set-cookie": "a=b", "x-secret": "1"}
     whole, streamed = completion(), stream("Fine.")
     whole.headers.update(told)
     streamed.headers.update(told)
-    async with world(monkeypatch, ScriptedUpstream(whole, streamed)) as w:
+    async with world(ScriptedUpstream(whole, streamed)) as w:
         answers = [await w.post([user("x")]), await w.post([user("y")], stream=True)]
     for answer in answers:
         assert answer.headers["openai-processing-ms"] == "7"
@@ -144,9 +140,9 @@ async def second_turn(w: World, said: list[dict[str, Any]]) -> list[dict[str, An
     return [*said, body["choices"][0]["message"], user("more")]
 
 
-async def test_each_turn_begins_upstream_with_the_bytes_of_the_turn_before(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_turn_begins_upstream_with_the_bytes_of_the_turn_before() -> None:
     upstream = ScriptedUpstream()
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         said = [user("one")]
         for _ in range(4):
             said = await second_turn(w, said)

@@ -71,10 +71,10 @@ async def views_of(upstream: ScriptedUpstream, conversation: list[dict[str, Any]
     ids=["nonsense", "long nonsense", "blank", "refused"],
 )
 async def test_early_arguments_survive_a_small_window_whatever_the_summarizer_does(
-    summary: Reply, monkeypatch: pytest.MonkeyPatch
+    summary: Reply,
 ) -> None:
     upstream, run = upstream_that_summarizes_as(summary), bookings(12)
-    async with world(monkeypatch, upstream, window=SMALL_WINDOW, policies=POLICIES) as gateway:
+    async with world(upstream, window=SMALL_WINDOW, policies=POLICIES) as gateway:
         await views_of(upstream, run, gateway)
         assert summaries_asked(upstream)
     last = json.dumps(shown(upstream)[-1])
@@ -84,20 +84,20 @@ async def test_early_arguments_survive_a_small_window_whatever_the_summarizer_do
         assert f"mia_kim_{4000 + n}" in last
 
 
-async def test_a_range_costs_one_call_although_its_summary_is_nonsense(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_range_costs_one_call_although_its_summary_is_nonsense() -> None:
     upstream, run = upstream_that_summarizes_as(completion(NONSENSE)), bookings(12)
-    async with world(monkeypatch, upstream, window=SMALL_WINDOW, policies=POLICIES) as gateway:
+    async with world(upstream, window=SMALL_WINDOW, policies=POLICIES) as gateway:
         await views_of(upstream, run, gateway)
         made = gateway.chunks()
     assert len(summaries_asked(upstream)) == len(made)
     assert len({(chunk.from_link, chunk.to_link, bool(chunk.folds)) for chunk in made}) == len(made)
 
 
-async def test_a_summarizer_that_is_down_is_not_asked_at_every_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_summarizer_that_is_down_is_not_asked_at_every_turn() -> None:
     upstream = upstream_that_summarizes_as(Reply({"error": {"message": "Down."}}, 500))
     run = bookings(60)
     async with world(
-        monkeypatch, upstream, window=SMALL_WINDOW, policies=POLICIES, retries={"attempts": 1, "breaker_failures": 100}
+        upstream, window=SMALL_WINDOW, policies=POLICIES, retries={"attempts": 1, "breaker_failures": 100}
     ) as gateway:
         for end, message in enumerate(run, 1):
             if message["role"] == "user":
@@ -108,11 +108,11 @@ async def test_a_summarizer_that_is_down_is_not_asked_at_every_turn(monkeypatch:
 
 
 @needs_recordings
-async def test_what_recorded_agents_need_late_survives_a_nonsense_summarizer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_recorded_agents_need_late_survives_a_nonsense_summarizer() -> None:
     upstream = upstream_that_summarizes_as(completion(NONSENSE))
     runs = [run for run in recorded("agent_trajectories_dev.jsonl") if run["late_use"]]
     seen: list[bool] = []
-    async with world(monkeypatch, upstream, window=SMALL_WINDOW, policies=POLICIES) as gateway:
+    async with world(upstream, window=SMALL_WINDOW, policies=POLICIES) as gateway:
         for run in runs:
             messages = [message for message in run["messages"] if message["role"] != "system"]
             instructions = len(run["messages"]) - len(messages)
@@ -138,10 +138,10 @@ def counting(body: dict[str, Any]) -> Reply:
     return completion(text, prompt_tokens=COUNTER.count_request(body["messages"]))
 
 
-async def test_what_is_only_quoted_in_a_range_does_not_shift_what_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_only_quoted_in_a_range_does_not_shift_what_is_meant() -> None:
     """Quotations stand between the messages of the last view, which a summary call begins with."""
     upstream = ScriptedUpstream(default=counting)
-    async with world(monkeypatch, upstream, window=8192) as gateway:
+    async with world(upstream, window=8192) as gateway:
         history: list[dict[str, Any]] = []
         for turn in range(80):
             fact = f"The locker of {NAMES[turn % 60]} has code {turn * 7919}. " + "It went on and on. " * 40

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from tests.live import Reply, ScriptedUpstream, completion, stream
 from tests.pipeline.compact.test_failing_summarizer import nothing_is_prepared
 from tests.support.conversations_client import WINDOW, question
@@ -28,9 +26,7 @@ async def streamed(gateway: World, number: int, waits: asyncio.Event) -> None:
             assert "error" not in line
 
 
-async def test_who_crosses_the_line_while_a_summary_is_being_made_uses_that_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_who_crosses_the_line_while_a_summary_is_being_made_uses_that_one() -> None:
     gate, waits = asyncio.Event(), asyncio.Event()
 
     def answer(body: dict[str, object]) -> Reply:
@@ -41,7 +37,7 @@ async def test_who_crosses_the_line_while_a_summary_is_being_made_uses_that_one(
         return reply
 
     upstream = ScriptedUpstream(default=answer)
-    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+    async with world(upstream, window=WINDOW) as gateway:
         for number in range(TURNS):
             turn = asyncio.create_task(streamed(gateway, number, waits))
             told = asyncio.create_task(waits.wait())
@@ -58,9 +54,7 @@ async def test_who_crosses_the_line_while_a_summary_is_being_made_uses_that_one(
     assert [start for start, _ in ranges] == [0, *(end for _, end in ranges[:-1])]
 
 
-async def test_who_crosses_the_line_while_a_checkpoint_is_being_made_waits_for_that_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_who_crosses_the_line_while_a_checkpoint_is_being_made_waits_for_that_one() -> None:
     gate = asyncio.Event()
 
     def answer(body: dict[str, object]) -> Reply:
@@ -69,7 +63,7 @@ async def test_who_crosses_the_line_while_a_checkpoint_is_being_made_waits_for_t
         return reply
 
     upstream, messages = ScriptedUpstream(default=answer), []
-    async with world(monkeypatch, upstream, window=WINDOW, policy="checkpoint") as gateway:
+    async with world(upstream, window=WINDOW, policy="checkpoint") as gateway:
         for number in range(TURNS):
             messages.append(user(question(number)))
             turn = asyncio.create_task(gateway.say(messages))

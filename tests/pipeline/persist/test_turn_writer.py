@@ -48,8 +48,8 @@ def store_of(gateway: World) -> Counting:
     return gateway.store
 
 
-async def test_a_quick_turn_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering), store=Counting()) as gateway:
+async def test_a_quick_turn_is_one_write() -> None:
+    async with world(ScriptedUpstream(default=answering), store=Counting()) as gateway:
         ours = (await gateway.say([user("Hi")]))["conversation_id"]
         history = [user("Hi"), answered("Hi"), user("Next")]
         assert (await gateway.say(history))["conversation_id"] == ours
@@ -61,9 +61,9 @@ async def test_a_quick_turn_is_one_write(monkeypatch: pytest.MonkeyPatch) -> Non
         assert "pending" not in conversation.state
 
 
-async def test_a_long_history_that_is_new_is_recognised_after_a_quick_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_history_that_is_new_is_recognised_after_a_quick_turn() -> None:
     history = [message for number in range(6) for message in (user(f"Q {number}"), assistant(f"A {number}"))]
-    async with world(monkeypatch, ScriptedUpstream(default=answering), store=Counting()) as gateway:
+    async with world(ScriptedUpstream(default=answering), store=Counting()) as gateway:
         ours = (await gateway.say([*history, user("On")]))["conversation_id"]
         again = await gateway.say([*history, user("On"), answered("On"), user("And on")])
         assert again["conversation_id"] == ours
@@ -74,7 +74,7 @@ async def test_a_question_is_stored_while_its_model_takes_its_time(monkeypatch: 
     monkeypatch.setattr(turn_writer, "QUESTION_DELAY_SECONDS", 0.001)
     gate = asyncio.Event()
     upstream = ScriptedUpstream(gated("At last.", gate))
-    async with world(monkeypatch, upstream, store=Counting()) as gateway:
+    async with world(upstream, store=Counting()) as gateway:
         asking = asyncio.ensure_future(gateway.say([user("Hi")]))
         await until(lambda: gateway.rows() == 1)
         assert gateway.conversations()[0].state["pending"] == 1
@@ -84,18 +84,16 @@ async def test_a_question_is_stored_while_its_model_takes_its_time(monkeypatch: 
         assert await gateway.log(ours) == [user("Hi"), assistant("At last.")]
 
 
-async def test_a_stream_begins_when_its_question_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering), store=Counting()) as gateway:
+async def test_a_stream_begins_when_its_question_is_stored() -> None:
+    async with world(ScriptedUpstream(default=answering), store=Counting()) as gateway:
         await gateway.stream([user("Hi")])
         assert store_of(gateway).appends == [[0], [1]]
 
 
-async def test_of_two_quick_turns_at_one_place_the_second_branches_with_all_of_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_of_two_quick_turns_at_one_place_the_second_branches_with_all_of_its_own() -> None:
     gate = asyncio.Event()
     upstream = ScriptedUpstream(default=answering)
-    async with world(monkeypatch, upstream, store=Counting()) as gateway:
+    async with world(upstream, store=Counting()) as gateway:
         trunk = (await gateway.say([user("Hi")]))["conversation_id"]
         log = [user("Hi"), answered("Hi")]
         upstream.replies = [gated("One.", gate), gated("Two.", gate)]
@@ -113,10 +111,10 @@ async def test_of_two_quick_turns_at_one_place_the_second_branches_with_all_of_i
 
 @pytest.mark.parametrize("reply", [Reply({"error": {"message": "no"}}, status=400), Reply(b"nonsense")])
 async def test_a_question_that_gets_no_answer_waits_for_its_retry(
-    reply: Reply, monkeypatch: pytest.MonkeyPatch
+    reply: Reply,
 ) -> None:
     upstream = ScriptedUpstream(default=answering)
-    async with world(monkeypatch, upstream, store=Counting()) as gateway:
+    async with world(upstream, store=Counting()) as gateway:
         history = [user("Hi"), answered("Hi"), user("Next")]
         ours = (await gateway.say(history[:1]))["conversation_id"]
         upstream.replies = [reply] * 3
@@ -127,16 +125,16 @@ async def test_a_question_that_gets_no_answer_waits_for_its_retry(
         assert await gateway.log(ours) == [*history, answered("Next")]
 
 
-async def test_a_first_question_that_gets_no_answer_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_first_question_that_gets_no_answer_leaves_nothing() -> None:
     upstream = ScriptedUpstream(Reply({"error": {"message": "no"}}, status=400))
-    async with world(monkeypatch, upstream, store=Counting()) as gateway:
+    async with world(upstream, store=Counting()) as gateway:
         assert (await gateway.post([user("Hi")])).status_code == 400
         assert gateway.rows() == 0
         assert gateway.conversations() == []
 
 
-async def test_a_quick_turn_that_cannot_be_stored_names_no_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering), store=Counting()) as gateway:
+async def test_a_quick_turn_that_cannot_be_stored_names_no_conversation() -> None:
+    async with world(ScriptedUpstream(default=answering), store=Counting()) as gateway:
         ours = (await gateway.say([user("Hi")]))["conversation_id"]
         store_of(gateway).is_away = True
         answer = await gateway.post([user("Hi"), answered("Hi"), user("Next")])

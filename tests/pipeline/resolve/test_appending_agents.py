@@ -27,8 +27,8 @@ async def run(gateway: World, asked: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("first", ["The key hangs here.", "look at the key"])
-async def test_each_run_follows_the_ones_before(monkeypatch: pytest.MonkeyPatch, first: str) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=calls_where_asked)) as gateway:
+async def test_each_run_follows_the_ones_before(first: str) -> None:
+    async with world(ScriptedUpstream(default=calls_where_asked)) as gateway:
         answers = await run(gateway, first) if "look" in first else [await gateway.say([user(first)], headers=NAMED)]
         answers += await run(gateway, "look again")
         answers += await run(gateway, "look again")
@@ -42,18 +42,18 @@ async def test_each_run_follows_the_ones_before(monkeypatch: pytest.MonkeyPatch,
         assert texts(await gateway.log(ours)) == [*texts(asked), "Fine."]
 
 
-async def test_a_run_that_another_conversation_knows_stays_in_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=calls_where_asked)) as gateway:
+async def test_a_run_that_another_conversation_knows_stays_in_its_own() -> None:
+    async with world(ScriptedUpstream(default=calls_where_asked)) as gateway:
         await gateway.say([user("look")])
         await gateway.say([user("look"), CALLED, result("7")])
         ours = (await gateway.say([user("Hi")], headers=NAMED))["conversation_id"]
         assert {body["conversation_id"] for body in await run(gateway, "look")} == {ours}
 
 
-async def test_a_retry_of_a_run_is_not_stored_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_retry_of_a_run_is_not_stored_twice() -> None:
     sent = [user("look"), CALLED, result("7")]
     retried = {**NAMED, "x-stainless-retry-count": "1"}
-    async with world(monkeypatch, ScriptedUpstream(default=calls_where_asked)) as gateway:
+    async with world(ScriptedUpstream(default=calls_where_asked)) as gateway:
         ours = (await gateway.say([user("Hi")], headers=NAMED))["conversation_id"]
         await gateway.say(sent[:1], headers=NAMED)
         gateway.upstream.replies = [Reply({"error": {"message": "no"}}, status=400)]
@@ -65,8 +65,8 @@ async def test_a_retry_of_a_run_is_not_stored_twice(monkeypatch: pytest.MonkeyPa
         assert texts(await gateway.log(ours)) == ["Hi", "Fine.", "look", None, "7", "Fine."]
 
 
-async def test_a_run_with_other_words_than_the_log_begins_a_log_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=calls_where_asked)) as gateway:
+async def test_a_run_with_other_words_than_the_log_begins_a_log_of_its_own() -> None:
+    async with world(ScriptedUpstream(default=calls_where_asked)) as gateway:
         await gateway.say([user("Hi")], headers=NAMED)
         ours = (await gateway.say([user("look")], headers=NAMED))["conversation_id"]
         other = await gateway.say([user("look elsewhere"), CALLED, result("7")], headers=NAMED)
@@ -74,10 +74,10 @@ async def test_a_run_with_other_words_than_the_log_begins_a_log_of_its_own(monke
         assert other["conversation_id"] != ours
 
 
-async def test_a_call_that_its_client_gave_up_does_not_spoil_the_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_that_its_client_gave_up_does_not_spoil_the_conversation() -> None:
     both = [call("look", call_id="c1"), call("see", call_id="c2")]
     upstream = ScriptedUpstream(completion(None, tool_calls=both), default=calls_where_asked)
-    async with world(monkeypatch, upstream) as gateway:
+    async with world(upstream) as gateway:
         ours = (await gateway.say([user("Begin")], headers=NAMED))["conversation_id"]
         upstream.replies = [Reply({"error": {"message": "no"}}, status=400)]
         assert (await gateway.post([result("7", call_id="c1")], headers=NAMED)).status_code == 400

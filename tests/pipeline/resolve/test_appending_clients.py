@@ -42,7 +42,7 @@ def dialogues() -> list[Any]:
 
 @pytest.mark.parametrize("questions", dialogues())
 async def test_appending_and_resending_give_the_same_log_and_the_same_views(
-    questions: list[str], monkeypatch: pytest.MonkeyPatch
+    questions: list[str],
 ) -> None:
     told = sum(len(question) for question in questions) // 4
     window = max(1500, told // 2)
@@ -51,7 +51,7 @@ async def test_appending_and_resending_give_the_same_log_and_the_same_views(
     for appends in (True, False):
         upstream = ScriptedUpstream(default=answering)
         auth = {"pepper": "the same for both of them"}
-        async with world(monkeypatch, upstream, window=window, policies=policies, auth=auth) as gateway:
+        async with world(upstream, window=window, policies=policies, auth=auth) as gateway:
             conversation_id = await _played(gateway, questions, appends=appends)
             logs.append(await _log(gateway, conversation_id))
             views.append([json.dumps(view) for view in shown(upstream)])
@@ -174,7 +174,7 @@ async def test_a_turn_costs_the_same_after_ten_messages_and_after_ten_thousand(
     gauge = Gauge(monkeypatch, store)
     upstream = ScriptedUpstream(default=answering)
     history = long_history(5000, words=4)
-    async with world(monkeypatch, upstream, store=store, window=1_000_000) as gateway:
+    async with world(upstream, store=store, window=1_000_000) as gateway:
         costs = []
         for begun in (10, 10_000):
             one = history[:begun]
@@ -208,7 +208,7 @@ async def test_a_turn_that_quotes_costs_the_same_behind_ten_summaries_and_behind
     gauge = Gauge(monkeypatch, store)
     upstream = ScriptedUpstream(default=answering)
     costs = []
-    async with world(monkeypatch, upstream, store=store, window=flat.WINDOW_TOKENS) as gateway:
+    async with world(upstream, store=store, window=flat.WINDOW_TOKENS) as gateway:
         for size in (1_000, 10_000):
             names = {"conversation": f"of-{size}", "headers": {"x-context-mode": "append"}}
             await gateway.say([user("Begin")], **names)
@@ -230,9 +230,7 @@ async def test_behind_summaries_a_turn_reads_only_what_it_shows(mode: str, monke
     store = Meter()
     gauge = Gauge(monkeypatch, store)
     upstream = ScriptedUpstream(default=answering)
-    async with world(
-        monkeypatch, upstream, store=store, window=4096, policies={"additive": {"token_floor": 1}}
-    ) as gateway:
+    async with world(upstream, store=store, window=4096, policies={"additive": {"token_floor": 1}}) as gateway:
         history: list[dict[str, Any]] = []
         costs = []
         for turn in range(110):
@@ -256,7 +254,7 @@ async def test_behind_summaries_a_turn_reads_only_what_it_shows(mode: str, monke
 
 
 async def test_sqlite_runs_as_many_statements_in_the_first_turns_as_in_the_last_of_many(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     statements: list[str] = []
 
@@ -268,7 +266,7 @@ async def test_sqlite_runs_as_many_statements_in_the_first_turns_as_in_the_last_
     prepare_database(f"sqlite:///{tmp_path}/turns.db", auto_migrate=True)
     store = SqliteStore(tmp_path / "turns.db", clock=lambda: datetime.now(UTC), connect=traced)
     counts = []
-    async with world(monkeypatch, ScriptedUpstream(default=answering), store=store, window=500_000) as gateway:
+    async with world(ScriptedUpstream(default=answering), store=store, window=500_000) as gateway:
         for turn in range(120):
             statements.clear()
             await gateway.say([user(f"Question {turn}")], conversation="c", headers={"x-context-mode": "append"})

@@ -36,8 +36,8 @@ async def play(gateway: World, history: list[dict[str, Any]], **options: Any) ->
     return str(body["conversation_id"])
 
 
-async def test_a_regenerated_answer_is_a_branch_that_stores_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering)) as gateway:
+async def test_a_regenerated_answer_is_a_branch_that_stores_only_itself() -> None:
+    async with world(ScriptedUpstream(default=answering)) as gateway:
         history = long_history(4, words=20)
         first = await play(gateway, history)
         rows = gateway.rows()
@@ -50,8 +50,8 @@ async def test_a_regenerated_answer_is_a_branch_that_stores_only_itself(monkeypa
         assert [m["content"] for m in await gateway.log(again)] == expected
 
 
-async def test_an_edited_question_is_a_branch_and_both_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering)) as gateway:
+async def test_an_edited_question_is_a_branch_and_both_go_on() -> None:
+    async with world(ScriptedUpstream(default=answering)) as gateway:
         history = long_history(4, words=20)
         first = await play(gateway, history)
         edited = [*history[:4], user("Quite another question")]
@@ -66,8 +66,8 @@ async def test_an_edited_question_is_a_branch_and_both_go_on(monkeypatch: pytest
         assert len(await gateway.log(second)) == 8
 
 
-async def test_the_first_question_can_be_asked_again_under_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering)) as gateway:
+async def test_the_first_question_can_be_asked_again_under_its_id() -> None:
+    async with world(ScriptedUpstream(default=answering)) as gateway:
         headers = {"x-openwebui-chat-id": "c"}
         first = (await gateway.say([user("Hi")], headers=headers))["conversation_id"]
         gateway.upstream.replies = [completion("Another answer.")]
@@ -78,8 +78,8 @@ async def test_the_first_question_can_be_asked_again_under_its_id(monkeypatch: p
         assert (await gateway.say(history, headers=headers))["conversation_id"] == again
 
 
-async def test_branches_of_branches_read_back_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering)) as gateway:
+async def test_branches_of_branches_read_back_whole() -> None:
+    async with world(ScriptedUpstream(default=answering)) as gateway:
         history = long_history(3, words=20)
         await play(gateway, history)
         logs = {}
@@ -98,8 +98,10 @@ async def test_branches_of_branches_read_back_whole(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("count", [2, 5])
-async def test_resends_at_once_from_one_head_are_as_many_branches(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering)) as gateway:
+async def test_resends_at_once_from_one_head_are_as_many_branches(
+    count: int,
+) -> None:
+    async with world(ScriptedUpstream(default=answering)) as gateway:
         history = long_history(2, words=20)
         first = await play(gateway, history)
         answers = await asyncio.gather(*(gateway.say([*history, user(f"Way {way}")]) for way in range(count)))
@@ -114,9 +116,9 @@ async def test_resends_at_once_from_one_head_are_as_many_branches(count: int, mo
             assert (await gateway.say(asked))["conversation_id"] == branch
 
 
-async def test_a_branch_behind_a_summary_uses_it_and_costs_no_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_branch_behind_a_summary_uses_it_and_costs_no_new_one() -> None:
     upstream = ScriptedUpstream(default=answering)
-    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+    async with world(upstream, window=WINDOW) as gateway:
         history = long_history(40, words=280)
         first = await play(gateway, history)
         calls = len(summaries_asked(upstream))
@@ -132,9 +134,9 @@ async def test_a_branch_behind_a_summary_uses_it_and_costs_no_new_one(monkeypatc
         assert shown(upstream)[-1][0] == shown(upstream)[-2][0]
 
 
-async def test_a_branch_before_a_summary_does_not_see_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_branch_before_a_summary_does_not_see_it() -> None:
     upstream = ScriptedUpstream(default=answering)
-    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+    async with world(upstream, window=WINDOW) as gateway:
         history = long_history(40, words=280)
         await play(gateway, history)
         assert gateway.chunks()
@@ -147,14 +149,15 @@ async def test_a_branch_before_a_summary_does_not_see_it(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("turns_shared", [2, 6, 9])
 @pytest.mark.parametrize("policy", ["additive", "checkpoint", "fade", "prune", "window"])
 async def test_a_branch_is_shown_as_if_nothing_had_followed_the_log_that_it_shares(
-    policy: str, turns_shared: int, monkeypatch: pytest.MonkeyPatch
+    policy: str,
+    turns_shared: int,
 ) -> None:
     history, views = long_history(26, words=280), []
     shared = history[: 2 * turns_shared]
     for trunk in (history, shared):
         upstream = ScriptedUpstream(default=answering)
         policies = {name: {"token_floor": 1, "recall": "off"} for name in ("additive", "checkpoint")}
-        async with world(monkeypatch, upstream, window=4096, policies=policies) as gateway:
+        async with world(upstream, window=4096, policies=policies) as gateway:
             headers = {"x-context-policy": policy}
             await play(gateway, trunk, headers=headers)
             before = len(shown(upstream))
@@ -166,7 +169,7 @@ async def test_a_branch_is_shown_as_if_nothing_had_followed_the_log_that_it_shar
     assert views[0] == views[1]
 
 
-async def test_a_first_contact_with_a_long_history_pays_for_its_summary_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_first_contact_with_a_long_history_pays_for_its_summary_once() -> None:
     """The upstream fails after the summary was made; the retry finds it."""
     refused = completion()
     refused.status, refused.body = 400, {"error": {"message": "no", "type": "x", "param": None, "code": None}}
@@ -177,7 +180,7 @@ async def test_a_first_contact_with_a_long_history_pays_for_its_summary_once(mon
         return reply if reply.body and "many things" in str(reply.body) else next(failing, reply)
 
     upstream = ScriptedUpstream(default=once)
-    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+    async with world(upstream, window=WINDOW) as gateway:
         history = [*long_history(40, words=280), user("Well?")]
         assert (await gateway.post(history)).status_code == 400
         calls = len(summaries_asked(upstream))
@@ -187,11 +190,11 @@ async def test_a_first_contact_with_a_long_history_pays_for_its_summary_once(mon
         assert len(summaries_asked(upstream)) == calls
 
 
-async def test_other_choices_of_an_answer_are_kept_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_other_choices_of_an_answer_are_kept_beside_it() -> None:
     double = completion("Left")
     double.body["choices"].append({"index": 1, "message": assistant("Right"), "finish_reason": "stop"})
     upstream = ScriptedUpstream(completion("Fine."), double, completion("On."), completion("On."))
-    async with world(monkeypatch, upstream) as gateway:
+    async with world(upstream) as gateway:
         begun = [user("Hi"), assistant("Fine."), user("Choose")]
         first = (await gateway.say(begun[:1]))["conversation_id"]
         assert (await gateway.say(begun, n=2))["conversation_id"] == first
@@ -217,7 +220,7 @@ def listing(body: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("reminded_first", [True, False])
 async def test_logs_that_differ_in_a_system_message_leave_no_gap_behind_a_shared_summary(
-    reminded_first: bool, monkeypatch: pytest.MonkeyPatch
+    reminded_first: bool,
 ) -> None:
     plain: list[dict[str, Any]] = []
     for turn in range(40):
@@ -225,7 +228,7 @@ async def test_logs_that_differ_in_a_system_message_leave_no_gap_behind_a_shared
         plain.append(assistant(f"A{turn:03}"))
     reminded = [*plain[:2], system("Remember the milk."), *plain[2:]]
     upstream = ScriptedUpstream(default=listing)
-    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+    async with world(upstream, window=WINDOW) as gateway:
         for history in (reminded, plain) if reminded_first else (plain, reminded):
             for newest in ("Well?", "And?"):
                 body = await gateway.say([*history, user(newest)])

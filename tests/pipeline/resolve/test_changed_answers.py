@@ -35,9 +35,9 @@ def two_choices(body: dict[str, Any]) -> Reply:
 
 @pytest.mark.parametrize("earlier", [0, 1])
 async def test_an_answer_that_came_back_cut_short_goes_on_in_its_conversation(
-    earlier: int, monkeypatch: pytest.MonkeyPatch
+    earlier: int,
 ) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answer_to)) as gateway:
+    async with world(ScriptedUpstream(default=answer_to)) as gateway:
         history = [user("Hello")]
         for _ in range(earlier):
             history += [(await gateway.say(history))["choices"][0]["message"], user("And now?")]
@@ -52,8 +52,8 @@ async def test_an_answer_that_came_back_cut_short_goes_on_in_its_conversation(
         assert (await gateway.say(history))["conversation_id"] == ours
 
 
-async def test_another_choice_goes_on_in_its_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=two_choices)) as gateway:
+async def test_another_choice_goes_on_in_its_conversation() -> None:
+    async with world(ScriptedUpstream(default=two_choices)) as gateway:
         history = [user("Where is it?")]
         ours = (await gateway.say(history, n=2))["conversation_id"]
         history += [assistant(OTHER), user("Who drove?")]
@@ -62,8 +62,8 @@ async def test_another_choice_goes_on_in_its_conversation(monkeypatch: pytest.Mo
         assert texts(await gateway.log(ours)) == ["Where is it?", LONG, "Who drove?", "Noted."]
 
 
-async def test_a_prefill_that_comes_back_joined_with_its_answer_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=lambda _: completion(LONG))) as gateway:
+async def test_a_prefill_that_comes_back_joined_with_its_answer_is_recognised() -> None:
+    async with world(ScriptedUpstream(default=lambda _: completion(LONG))) as gateway:
         begin = "Dear customer, "
         ours = (await gateway.say([user("Write to me"), assistant(begin)]))["conversation_id"]
         history = [user("Write to me"), assistant(begin + LONG), user("Shorter")]
@@ -72,8 +72,8 @@ async def test_a_prefill_that_comes_back_joined_with_its_answer_is_recognised(mo
         assert texts(await gateway.log(ours)) == ["Write to me", begin, LONG, "Shorter", LONG]
 
 
-async def test_an_answer_that_somebody_else_gave_begins_a_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=lambda _: completion(LONG))) as gateway:
+async def test_an_answer_that_somebody_else_gave_begins_a_conversation() -> None:
+    async with world(ScriptedUpstream(default=lambda _: completion(LONG))) as gateway:
         ours = (await gateway.say([user("Hello")]))["conversation_id"]
         body = await gateway.say([user("Hello"), assistant(OTHER), user("Go on.")])
         assert body["conversation_id"] != ours

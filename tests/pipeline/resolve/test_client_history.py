@@ -266,7 +266,7 @@ async def test_a_turn_of_a_masking_agent_touches_what_is_new_or_changed(monkeypa
     count(history_alignment, align_after_head, lambda _, log, history, *__: len(history))
     count(history_alignment, ClientVersion)
     counts: list[Counter[str]] = []
-    async with world(monkeypatch, ScriptedUpstream(default=reply), store=store, window=1_000_000) as place:
+    async with world(ScriptedUpstream(default=reply), store=store, window=1_000_000) as place:
         messages = [system("You look at things."), user("Look at all of them.")]
         for number in range(72):
             body = await place.say(mask(3)(messages), tools=[LOOK])

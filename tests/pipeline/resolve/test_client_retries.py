@@ -45,9 +45,9 @@ def refusal() -> Reply:
 
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_an_error_before_the_first_byte_leaves_no_conversation_behind(
-    streamed: bool, monkeypatch: pytest.MonkeyPatch
+    streamed: bool,
 ) -> None:
-    async with world(monkeypatch, ScriptedUpstream(refusal())) as gateway:
+    async with world(ScriptedUpstream(refusal())) as gateway:
         answer = await gateway.post([user("Hi")], stream=streamed)
         assert (answer.status_code, answer.json()) == (400, FAILURE)
         assert gateway.conversations() == []
@@ -56,15 +56,15 @@ async def test_an_error_before_the_first_byte_leaves_no_conversation_behind(
         assert len(gateway.conversations()) == 1
 
 
-async def test_a_stream_that_brings_nothing_leaves_no_conversation_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(Reply(pieces=[DROP]))) as gateway:
+async def test_a_stream_that_brings_nothing_leaves_no_conversation_behind() -> None:
+    async with world(ScriptedUpstream(Reply(pieces=[DROP]))) as gateway:
         answer = await gateway.post([user("Hi")], stream=True)
         assert "error" in answer.text
         assert gateway.conversations() == []
 
 
-async def test_a_question_in_a_known_conversation_waits_for_its_retry(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+async def test_a_question_in_a_known_conversation_waits_for_its_retry() -> None:
+    async with world(ScriptedUpstream()) as gateway:
         ours = (await gateway.say([user("Hi")]))["conversation_id"]
         history = [user("Hi"), assistant("Fine."), user("Next")]
         gateway.upstream.replies = [refusal()]
@@ -78,10 +78,8 @@ async def test_a_question_in_a_known_conversation_waits_for_its_retry(monkeypatc
         assert len(gateway.conversations()) == 1
 
 
-async def test_an_appended_question_is_answered_by_its_retry_and_not_added_twice(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with world(monkeypatch, ScriptedUpstream(refusal())) as gateway:
+async def test_an_appended_question_is_answered_by_its_retry_and_not_added_twice() -> None:
+    async with world(ScriptedUpstream(refusal())) as gateway:
         assert (await gateway.post([user("Hi")], conversation="c")).status_code == 400
         ours = (await gateway.say([user("Hi")], conversation="c"))["conversation_id"]
         assert [m["content"] for m in await gateway.log(ours)] == ["Hi", "Fine."]
@@ -92,16 +90,16 @@ async def test_an_appended_question_is_answered_by_its_retry_and_not_added_twice
         assert [m["content"] for m in await gateway.log(ours)] == ["Hi", "Fine.", "Next", "Fine."]
 
 
-async def test_a_retry_behind_another_unanswered_question_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(refusal(), refusal())) as gateway:
+async def test_a_retry_behind_another_unanswered_question_is_recognised() -> None:
+    async with world(ScriptedUpstream(refusal(), refusal())) as gateway:
         await gateway.post([user("First try")], conversation="c")
         await gateway.post([user("Second try")], conversation="c")
         ours = (await gateway.say([user("Second try")], conversation="c"))["conversation_id"]
         assert [m["content"] for m in await gateway.log(ours)] == ["First try", "Second try", "Fine."]
 
 
-async def test_the_same_question_after_an_answer_is_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+async def test_the_same_question_after_an_answer_is_a_new_one() -> None:
+    async with world(ScriptedUpstream()) as gateway:
         await gateway.say([user("Roll the dice")], conversation="c")
         ours = (await gateway.say([user("Roll the dice")], conversation="c"))["conversation_id"]
         assert len(await gateway.log(ours)) == 4
@@ -109,11 +107,11 @@ async def test_the_same_question_after_an_answer_is_a_new_one(monkeypatch: pytes
 
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_an_sdks_retry_of_a_turn_that_was_answered_meanwhile_adds_nothing(
-    streamed: bool, monkeypatch: pytest.MonkeyPatch
+    streamed: bool,
 ) -> None:
     """The client timed out while the answer was on its way; its SDK sends the same body once more."""
     upstream = ScriptedUpstream(stream("The ", "answer.") if streamed else completion("The answer."))
-    async with world(monkeypatch, upstream) as gateway:
+    async with world(upstream) as gateway:
         await (gateway.stream if streamed else gateway.say)([user("Hi")], conversation="c")
         ours = gateway.conversations()[0].id
         retry = {"x-stainless-retry-count": "1"}
@@ -131,9 +129,9 @@ async def test_an_sdks_retry_of_a_turn_that_was_answered_meanwhile_adds_nothing(
         assert len(gateway.upstream.requests) == 1
 
 
-async def test_what_came_before_a_break_is_kept_and_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_came_before_a_break_is_kept_and_marked() -> None:
     broken = Reply(pieces=[chunk({"role": "assistant", "content": "Half an"}), 0.05, DROP])
-    async with world(monkeypatch, ScriptedUpstream(broken)) as gateway:
+    async with world(ScriptedUpstream(broken)) as gateway:
         answer = await gateway.post([user("Hi")], stream=True, conversation="c")
         frames = [line for line in answer.text.splitlines() if line]
         assert "error" in json.loads(frames[-2].removeprefix("data: "))
@@ -142,9 +140,9 @@ async def test_what_came_before_a_break_is_kept_and_marked(monkeypatch: pytest.M
         assert [(entry.message.text, entry.incomplete) for entry in entries] == [("Hi", False), ("Half an", True)]
 
 
-async def test_a_client_that_hangs_up_on_a_stream_keeps_what_had_come(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_hangs_up_on_a_stream_keeps_what_had_come() -> None:
     upstream = ScriptedUpstream(Reply(pieces=[chunk({"role": "assistant", "content": "Half an"}), 30]))
-    async with world(monkeypatch, upstream) as gateway:
+    async with world(upstream) as gateway:
         await _hang_up_after_first_bytes(gateway, {"conversation": "c"})
         await asyncio.wait_for(upstream.left.wait(), 30)
         (conversation,) = gateway.conversations()
@@ -154,9 +152,9 @@ async def test_a_client_that_hangs_up_on_a_stream_keeps_what_had_come(monkeypatc
         assert body["conversation_id"] == conversation.id
 
 
-async def test_a_client_that_hangs_up_before_the_first_byte_can_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_hangs_up_before_the_first_byte_can_ask_again() -> None:
     upstream = ScriptedUpstream(Reply(pieces=[30]))
-    async with world(monkeypatch, upstream) as gateway:
+    async with world(upstream) as gateway:
         asking = asyncio.ensure_future(gateway.say([user("Hi")], conversation="c", stream=True))
         await until(lambda: bool(upstream.bodies))
         asking.cancel()
@@ -166,8 +164,8 @@ async def test_a_client_that_hangs_up_before_the_first_byte_can_ask_again(monkey
         assert [m["content"] for m in await gateway.log(again["conversation_id"])] == ["Hi", "Fine."]
 
 
-async def test_identical_requests_at_once_both_get_answers_and_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+async def test_identical_requests_at_once_both_get_answers_and_lose_nothing() -> None:
+    async with world(ScriptedUpstream()) as gateway:
         await gateway.say([user("Hi")])
         history = [user("Hi"), assistant("Fine."), user("Next")]
         answers = await asyncio.gather(*(gateway.say(history) for _ in range(4)))
@@ -191,8 +189,8 @@ async def _settled(gateway: World, conversation_id: str, messages: int) -> list[
     return [message["content"] for message in await gateway.log(conversation_id)]
 
 
-async def test_a_retry_of_an_appended_turn_says_how_full_its_context_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+async def test_a_retry_of_an_appended_turn_says_how_full_its_context_was() -> None:
+    async with world(ScriptedUpstream()) as gateway:
         first = await gateway.post([user("Hi")], conversation="c")
         again = await gateway.post([user("Hi")], conversation="c", headers={"x-stainless-retry-count": "1"})
         assert again.headers["x-context-tokens"] == first.headers["x-context-tokens"]
@@ -200,14 +198,14 @@ async def test_a_retry_of_an_appended_turn_says_how_full_its_context_was(monkeyp
 
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_message_appended_while_the_first_turn_runs_waits_for_its_answer(
-    streamed: bool, monkeypatch: pytest.MonkeyPatch
+    streamed: bool,
 ) -> None:
     """The id is known from the moment the first question is stored, long before it is answered."""
     gate = asyncio.Event()
     slow = Reply(completion("First.").body, gate=gate)
     if streamed:
         slow = Reply(pieces=[chunk({"content": "First."}), chunk({}, "stop"), b"data: [DONE]\n\n"], gate=gate)
-    async with world(monkeypatch, ScriptedUpstream(slow, completion("Second."))) as gateway:
+    async with world(ScriptedUpstream(slow, completion("Second."))) as gateway:
         first = asyncio.ensure_future(gateway.post([user("One")], conversation="c", stream=streamed))
         await until(lambda: gateway.rows() > 0)
         second = asyncio.ensure_future(gateway.post([user("Two")], conversation="c"))
@@ -219,12 +217,10 @@ async def test_a_message_appended_while_the_first_turn_runs_waits_for_its_answer
         assert said == ["One", "First.", "Two", "Second."]
 
 
-async def test_a_retry_while_the_first_attempt_of_a_first_turn_runs_gets_its_answer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_retry_while_the_first_attempt_of_a_first_turn_runs_gets_its_answer() -> None:
     gate = asyncio.Event()
     slow = Reply(completion("The answer.").body, gate=gate)
-    async with world(monkeypatch, ScriptedUpstream(slow, completion("Another."))) as gateway:
+    async with world(ScriptedUpstream(slow, completion("Another."))) as gateway:
         first = asyncio.ensure_future(gateway.say([user("Hi")], conversation="c"))
         await until(lambda: gateway.rows() > 0)
         retry = {"x-stainless-retry-count": "1"}
@@ -238,9 +234,9 @@ async def test_a_retry_while_the_first_attempt_of_a_first_turn_runs_gets_its_ans
 
 @pytest.mark.parametrize("turns", [1, 6])
 async def test_an_sdks_retry_of_a_resent_history_that_was_answered_meanwhile_gets_that_answer(
-    turns: int, monkeypatch: pytest.MonkeyPatch
+    turns: int,
 ) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+    async with world(ScriptedUpstream()) as gateway:
         history = []
         for turn in range(turns):
             history.append(user(f"Question {turn}"))
@@ -281,10 +277,11 @@ def said(answer: dict[str, Any]) -> Any:
     ids="-".join,
 )
 async def test_a_retry_of_another_request_with_the_same_messages_is_answered_anew(
-    difference: dict[str, Any], turns: int, monkeypatch: pytest.MonkeyPatch
+    difference: dict[str, Any],
+    turns: int,
 ) -> None:
     fields = {} if turns else {"conversation": "c"}
-    async with world(monkeypatch, ScriptedUpstream(), policies={"other": {}}) as gateway:
+    async with world(ScriptedUpstream(), policies={"other": {}}) as gateway:
         history = await _talk(gateway, turns)
         gateway.upstream.replies = [completion("The answer."), completion("Another.")]
         assert said(await gateway.say(history, **fields)) == "The answer."
@@ -304,8 +301,10 @@ async def _talk(gateway: World, turns: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("turns", [1, 6])
-async def test_a_retry_with_other_instructions_is_answered_anew(turns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+async def test_a_retry_with_other_instructions_is_answered_anew(
+    turns: int,
+) -> None:
+    async with world(ScriptedUpstream()) as gateway:
         history = await _talk(gateway, turns)
         gateway.upstream.replies = [completion("The answer."), completion("Another.")]
         await gateway.say([{"role": "system", "content": "Be brief."}, *history])
@@ -316,9 +315,10 @@ async def test_a_retry_with_other_instructions_is_answered_anew(turns: int, monk
 @pytest.mark.parametrize("turns", [0, 1, 6])
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_retry_of_a_failed_regeneration_does_not_get_the_old_answer(
-    streamed: bool, turns: int, monkeypatch: pytest.MonkeyPatch
+    streamed: bool,
+    turns: int,
 ) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+    async with world(ScriptedUpstream()) as gateway:
         history = await _talk(gateway, turns)
         old, new = (stream("Old."), stream("New.")) if streamed else (completion("Old."), completion("New."))
         gateway.upstream.replies = [old, refusal(), new]
@@ -329,11 +329,9 @@ async def test_a_retry_of_a_failed_regeneration_does_not_get_the_old_answer(
         assert "idempotent-replayed" not in retried.headers
 
 
-async def test_a_retry_of_a_second_yes_that_failed_does_not_get_the_answer_of_the_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_retry_of_a_second_yes_that_failed_does_not_get_the_answer_of_the_first() -> None:
     """The second one is refused before it is stored: its conversation is busy for too long."""
-    async with world(monkeypatch, ScriptedUpstream(), compaction={"wait_seconds": 0.1}) as gateway:
+    async with world(ScriptedUpstream(), compaction={"wait_seconds": 0.1}) as gateway:
         ours = (await gateway.say([user("Shall we?")], conversation="c"))["conversation_id"]
         gateway.upstream.replies = [completion("First."), completion("Second.")]
         assert said(await gateway.say([user("yes")], conversation="c")) == "First."
@@ -346,10 +344,10 @@ async def test_a_retry_of_a_second_yes_that_failed_does_not_get_the_answer_of_th
         assert log == ["Shall we?", "Fine.", "yes", "First.", "yes", "Second."]
 
 
-async def test_a_yes_that_nobody_waited_for_is_no_answer_to_a_later_yes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_yes_that_nobody_waited_for_is_no_answer_to_a_later_yes() -> None:
     slow = completion("First.")
     slow.gate = asyncio.Event()
-    async with world(monkeypatch, ScriptedUpstream(completion("Well?"), slow)) as gateway:
+    async with world(ScriptedUpstream(completion("Well?"), slow)) as gateway:
         ours = (await gateway.say([user("Shall we?")], conversation="c"))["conversation_id"]
         left = asyncio.ensure_future(gateway.post([user("yes")], conversation="c"))
         await until(lambda: len(gateway.upstream.bodies) == 2)
@@ -365,8 +363,10 @@ async def test_a_yes_that_nobody_waited_for_is_no_answer_to_a_later_yes(monkeypa
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_a_retry_gets_the_answer_of_the_newest_attempt(streamed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+async def test_a_retry_gets_the_answer_of_the_newest_attempt(
+    streamed: bool,
+) -> None:
+    async with world(ScriptedUpstream()) as gateway:
         await gateway.say([user("Hi")])
         history = [user("Hi"), assistant("Fine."), user("Next")]
         one, two = (stream("One."), stream("Two.")) if streamed else (completion("One."), completion("Two."))
@@ -380,23 +380,24 @@ async def test_a_retry_gets_the_answer_of_the_newest_attempt(streamed: bool, mon
 @pytest.mark.parametrize("fields", [{}, {"conversation": "c"}], ids=["resent", "appended"])
 @pytest.mark.parametrize("minutes", [9, 11])
 async def test_a_retry_on_another_replica_gets_an_answer_of_the_last_ten_minutes(
-    minutes: int, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    minutes: int,
+    fields: dict[str, Any],
 ) -> None:
     aged = timedelta(minutes=minutes)
     store = MemoryStore(clock=lambda: datetime.now(UTC) - aged)
     history = [user("Hi")] if fields else [user("Hi"), assistant("Fine."), user("Next")]
-    async with world(monkeypatch, ScriptedUpstream(), store=store) as gateway:
+    async with world(ScriptedUpstream(), store=store) as gateway:
         if not fields:
             await gateway.say([user("Hi")])
         gateway.upstream.replies = [completion("The answer.")]
         await gateway.say(history, **fields)
-    async with world(monkeypatch, ScriptedUpstream(completion("Another.")), store=store) as other:
+    async with world(ScriptedUpstream(completion("Another.")), store=store) as other:
         again = await other.say(history, headers=RETRY, **fields)
         assert said(again) == ("The answer." if minutes < 10 else "Another.")
 
 
-async def test_a_retry_whose_answer_was_erased_is_answered_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(completion("Secret."), completion("Another."))) as gateway:
+async def test_a_retry_whose_answer_was_erased_is_answered_anew() -> None:
+    async with world(ScriptedUpstream(completion("Secret."), completion("Another."))) as gateway:
         ours = (await gateway.say([user("Hi")], conversation="c"))["conversation_id"]
         items = f"{gateway.base_url}/conversations/{ours}/items"
         headers = {"authorization": "Bearer sk-one"}
@@ -406,8 +407,8 @@ async def test_a_retry_whose_answer_was_erased_is_answered_anew(monkeypatch: pyt
         assert said(await gateway.say([user("Hi")], conversation="c", headers=RETRY)) == "Another."
 
 
-async def test_a_retry_whose_conversation_was_deleted_is_answered_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(completion("Secret."), completion("Another."))) as gateway:
+async def test_a_retry_whose_conversation_was_deleted_is_answered_anew() -> None:
+    async with world(ScriptedUpstream(completion("Secret."), completion("Another."))) as gateway:
         ours = (await gateway.say([user("Hi")]))["conversation_id"]
         headers = {"authorization": "Bearer sk-one"}
         deleted = await gateway.client.delete(f"{gateway.base_url}/conversations/{ours}", headers=headers)
@@ -415,26 +416,24 @@ async def test_a_retry_whose_conversation_was_deleted_is_answered_anew(monkeypat
         assert said(await gateway.say([user("Hi")], headers=RETRY)) == "Another."
 
 
-async def test_half_an_answer_is_none_for_a_retry_on_another_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_half_an_answer_is_none_for_a_retry_on_another_replica() -> None:
     store = MemoryStore(clock=lambda: datetime.now(UTC))
     broken = Reply(pieces=[chunk({"role": "assistant", "content": "Half an"}), 0.05, DROP])
-    async with world(monkeypatch, ScriptedUpstream(broken), store=store) as gateway:
+    async with world(ScriptedUpstream(broken), store=store) as gateway:
         await gateway.post([user("Hi")], stream=True, conversation="c")
-    async with world(monkeypatch, ScriptedUpstream(stream("Whole.")), store=store) as other:
+    async with world(ScriptedUpstream(stream("Whole.")), store=store) as other:
         assert "Whole." in (await other.post([user("Hi")], stream=True, conversation="c", headers=RETRY)).text
 
 
-async def test_a_retry_with_another_key_is_another_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(completion("One."), completion("Two."))) as gateway:
+async def test_a_retry_with_another_key_is_another_request() -> None:
+    async with world(ScriptedUpstream(completion("One."), completion("Two."))) as gateway:
         for key, answer in (("a", "One."), ("b", "Two."), ("a", "One.")):
             headers = {**RETRY, "idempotency-key": key}
             assert said(await gateway.say([user("Hi")], conversation="c", headers=headers)) == answer
 
 
-async def test_an_answer_that_is_not_stored_is_given_to_a_retry_of_the_same_request(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with world(monkeypatch, ScriptedUpstream(completion("One."), completion("Two."))) as gateway:
+async def test_an_answer_that_is_not_stored_is_given_to_a_retry_of_the_same_request() -> None:
+    async with world(ScriptedUpstream(completion("One."), completion("Two."))) as gateway:
         ask = {"store": False, "temperature": 0.5}
         assert said(await gateway.say([user("Hi")], **ask)) == "One."
         assert said(await gateway.say([user("Hi")], headers=RETRY, **ask)) == "One."
@@ -445,31 +444,32 @@ async def test_an_answer_that_is_not_stored_is_given_to_a_retry_of_the_same_requ
 @pytest.mark.parametrize("headers", [RETRY, {"idempotency-key": "k"}], ids=["counted", "keyed"])
 @pytest.mark.parametrize("fields", [{}, {"conversation": "c"}], ids=["resent", "appended"])
 async def test_a_retry_that_comes_back_gets_what_another_replica_has_answered_meanwhile(
-    fields: dict[str, Any], headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    fields: dict[str, Any],
+    headers: dict[str, str],
 ) -> None:
     """It fails here, is answered there with nobody to hear it, and is sent here again."""
     store = MemoryStore(clock=lambda: datetime.now(UTC))
     first, later = {**headers}, {**headers, **RETRY}
     first.pop("x-stainless-retry-count", None)
     history = [user("Hi")] if fields else [user("Hi"), assistant("Fine."), user("Next")]
-    async with world(monkeypatch, ScriptedUpstream(), store=store) as here:
+    async with world(ScriptedUpstream(), store=store) as here:
         if not fields:
             await here.say([user("Hi")])
         here.upstream.replies = [refusal(), refusal(), completion("Twice.")]
         assert (await here.post(history, headers=first, **fields)).status_code == 400
         assert (await here.post(history, headers=later, **fields)).status_code == 400
-        async with world(monkeypatch, ScriptedUpstream(completion("Once.")), store=store) as there:
+        async with world(ScriptedUpstream(completion("Once.")), store=store) as there:
             assert said(await there.say(history, headers=later, **fields)) == "Once."
         assert said(await here.say(history, headers=later, **fields)) == "Once."
 
 
 @pytest.mark.parametrize("headers", [RETRY, {"idempotency-key": "k"}], ids=["counted", "keyed"])
 async def test_an_answer_whose_writing_was_not_confirmed_is_given_to_the_retry(
-    headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    headers: dict[str, str],
 ) -> None:
     """The database has kept the answer, but its word of that was lost: the client was told of an error."""
     store = Unconfirming(clock=lambda: datetime.now(UTC))
-    async with world(monkeypatch, ScriptedUpstream(completion("Once."), completion("Twice.")), store=store) as gateway:
+    async with world(ScriptedUpstream(completion("Once."), completion("Twice.")), store=store) as gateway:
         store.loses_next_answer = True
         first = {name: value for name, value in headers.items() if name not in RETRY}
         assert (await gateway.post([user("Hi")], conversation="c", headers=first)).status_code == 503
@@ -480,17 +480,17 @@ async def test_an_answer_whose_writing_was_not_confirmed_is_given_to_the_retry(
 
 @pytest.mark.parametrize("headers", [RETRY, {"idempotency-key": "k"}], ids=["counted", "keyed"])
 async def test_a_retry_that_fails_in_another_replica_hides_no_earlier_answer(
-    headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    headers: dict[str, str],
 ) -> None:
     """The first attempt was answered there, unconfirmed. Here only its retries are known: one fails, another comes."""
     store = Unconfirming(clock=lambda: datetime.now(UTC))
     first, later = {name: value for name, value in headers.items() if name not in RETRY}, {**headers, **RETRY}
     if "idempotency-key" in headers:
         later = headers
-    async with world(monkeypatch, ScriptedUpstream(completion("Once.")), store=store) as there:
+    async with world(ScriptedUpstream(completion("Once.")), store=store) as there:
         store.loses_next_answer = True
         assert (await there.post([user("Hi")], conversation="c", headers=first)).status_code == 503
-    async with world(monkeypatch, ScriptedUpstream(completion("Twice.")), store=store) as here:
+    async with world(ScriptedUpstream(completion("Twice.")), store=store) as here:
         store.is_unavailable = True
         assert (await here.post([user("Hi")], conversation="c", headers=later)).status_code == 503
         store.is_unavailable = False
@@ -501,7 +501,7 @@ async def test_a_retry_that_fails_in_another_replica_hides_no_earlier_answer(
 
 @pytest.mark.parametrize("headers", [RETRY, {"idempotency-key": "k"}], ids=["counted", "keyed"])
 async def test_the_time_of_day_may_be_set_forward_while_an_answer_is_written(
-    headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    headers: dict[str, str],
 ) -> None:
     """As after a machine was paused: its steady clock stood still meanwhile."""
     ahead = timedelta()
@@ -511,7 +511,7 @@ async def test_the_time_of_day_may_be_set_forward_while_an_answer_is_written(
 
     store, dependencies = Unconfirming(clock=now), dataclasses.replace(TEST_DEPENDENCIES, now=now)
     upstream = ScriptedUpstream(completion("Once."), completion("Twice."))
-    async with world(monkeypatch, upstream, store=store, dependencies=dependencies) as gateway:
+    async with world(upstream, store=store, dependencies=dependencies) as gateway:
         store.loses_next_answer = True
         first = {name: value for name, value in headers.items() if name not in RETRY}
         assert (await gateway.post([user("Hi")], conversation="c", headers=first)).status_code == 503

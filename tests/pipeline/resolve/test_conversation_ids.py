@@ -38,9 +38,9 @@ def points() -> Points:
 
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES.keys())
 async def test_an_id_is_found_in_each_place_and_only_new_messages_need_to_come(
-    place: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    place: dict[str, Any],
 ) -> None:
-    async with world(monkeypatch, ScriptedUpstream(completion("Hello Ada."), completion("Ada."))) as gateway:
+    async with world(ScriptedUpstream(completion("Hello Ada."), completion("Ada."))) as gateway:
         one = await gateway.say([user("I am Ada")], **place)
         two = await gateway.say([user("Who am I?")], **place)
         assert one["conversation_id"] == two["conversation_id"]
@@ -51,14 +51,14 @@ async def test_an_id_is_found_in_each_place_and_only_new_messages_need_to_come(
         assert len(await gateway.log(one["conversation_id"])) == 4
 
 
-async def test_the_first_place_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_first_place_wins() -> None:
     everywhere: dict[str, Any] = {
         "headers": {"x-conversation-id": "a", "x-openwebui-chat-id": "e"},
         "conversation_id": "b",
         "conversation": {"id": "c"},
         "metadata": {"conversation_id": "d"},
     }
-    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+    async with world(ScriptedUpstream()) as gateway:
         await gateway.say([user("Hi")], **everywhere)
         await gateway.say([user("Hi")], **{**everywhere, "headers": {"x-openwebui-chat-id": "e"}})
         await gateway.say([user("Hi")], conversation="c", metadata={"conversation_id": "d"})
@@ -67,8 +67,8 @@ async def test_the_first_place_wins(monkeypatch: pytest.MonkeyPatch) -> None:
         assert [one.external_id for one in gateway.conversations()] == ["a", "b", "c", "d", "e"]
 
 
-async def test_an_id_of_ours_is_appended_to_and_an_unknown_one_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+async def test_an_id_of_ours_is_appended_to_and_an_unknown_one_is_not_found() -> None:
+    async with world(ScriptedUpstream()) as gateway:
         ours = (await gateway.say([user("Hi")]))["conversation_id"]
         assert (await gateway.say([user("More")], conversation=ours))["conversation_id"] == ours
         assert len(await gateway.log(ours)) == 4
@@ -78,8 +78,8 @@ async def test_an_id_of_ours_is_appended_to_and_an_unknown_one_is_not_found(monk
         assert gateway.rows() == 4
 
 
-async def test_tenants_with_the_same_id_never_meet(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+async def test_tenants_with_the_same_id_never_meet() -> None:
+    async with world(ScriptedUpstream()) as gateway:
         one = await gateway.say([user("I am Ada")], conversation="chat-1", key="sk-one")
         two = await gateway.say([user("I am Bob")], conversation="chat-1", key="sk-two")
         assert one["conversation_id"] != two["conversation_id"]
@@ -88,8 +88,8 @@ async def test_tenants_with_the_same_id_never_meet(monkeypatch: pytest.MonkeyPat
         assert len(await gateway.log(one["conversation_id"])) == 2
 
 
-async def test_instructions_sent_once_are_kept_until_others_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+async def test_instructions_sent_once_are_kept_until_others_come() -> None:
+    async with world(ScriptedUpstream()) as gateway:
         await gateway.say([system("Be brief."), user("One")], conversation="c")
         await gateway.say([user("Two")], conversation="c")
         assert gateway.upstream.requests[-1]["messages"][0] == system("Be brief.")
@@ -100,13 +100,13 @@ async def test_instructions_sent_once_are_kept_until_others_come(monkeypatch: py
         assert [m["role"] for m in sent] == ["system", *["user", "assistant"] * 3, "user"]
 
 
-async def test_tool_results_alone_continue_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tool_results_alone_continue_a_turn() -> None:
     calls = [
         {"id": name, "type": "function", "function": {"name": "look", "arguments": "{}"}} for name in ("one", "two")
     ]
     results = [{"role": "tool", "tool_call_id": name, "content": name.upper()} for name in ("one", "two")]
     upstream = ScriptedUpstream(completion(None, tool_calls=calls), completion("Both seen."))
-    async with world(monkeypatch, upstream) as gateway:
+    async with world(upstream) as gateway:
         ours = (await gateway.say([user("Look")], conversation="c"))["conversation_id"]
         await gateway.say(results, conversation="c")
         assert [m["role"] for m in upstream.requests[-1]["messages"]] == ["user", "assistant", "tool", "tool"]
@@ -118,8 +118,8 @@ async def test_tool_results_alone_continue_a_turn(monkeypatch: pytest.MonkeyPatc
         assert len(await gateway.log(ours)) == 5
 
 
-async def test_the_mode_header_settles_what_messages_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+async def test_the_mode_header_settles_what_messages_are() -> None:
+    async with world(ScriptedUpstream()) as gateway:
         history = [user("Hi"), assistant("Fine."), user("Next")]
 
         def mode(name: str) -> dict[str, str]:
@@ -144,10 +144,8 @@ async def test_the_mode_header_settles_what_messages_are(monkeypatch: pytest.Mon
         assert len(await gateway.log(ours)) == 10
 
 
-async def test_a_history_that_is_not_that_of_its_id_begins_a_log_and_the_id_moves_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+async def test_a_history_that_is_not_that_of_its_id_begins_a_log_and_the_id_moves_there() -> None:
+    async with world(ScriptedUpstream()) as gateway:
         before = (await gateway.say([user("Hi")], conversation="c"))["conversation_id"]
         history = [user("Elsewhere"), assistant("Yes."), user("Well?")]
         body = await gateway.say(history, conversation="c")
@@ -158,10 +156,10 @@ async def test_a_history_that_is_not_that_of_its_id_begins_a_log_and_the_id_move
         assert texts(await gateway.log(before)) == ["Hi", "Fine."]
 
 
-async def test_a_chat_uis_side_calls_under_the_same_id_leave_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_chat_uis_side_calls_under_the_same_id_leave_no_trace() -> None:
     headers = {"x-openwebui-chat-id": "3f1c"}
     title = [user("### Task:\nGenerate a title.\n<chat_history>\nUSER: Hi\nASSISTANT: Fine.\n</chat_history>")]
-    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+    async with world(ScriptedUpstream()) as gateway:
         first = await gateway.say([user("Hi")], headers=headers)
         ours = first["conversation_id"]
         for _ in range(2):
@@ -176,13 +174,11 @@ async def test_a_chat_uis_side_calls_under_the_same_id_leave_no_trace(monkeypatc
 
 
 @pytest.mark.parametrize("header", ["x-chat-id", "x-openwebui-chat-id"])
-async def test_a_side_call_that_comes_first_does_not_keep_the_chats_id(
-    monkeypatch: pytest.MonkeyPatch, header: str
-) -> None:
+async def test_a_side_call_that_comes_first_does_not_keep_the_chats_id(header: str) -> None:
     """Chat UIs ask for search queries before the first answer, and for titles while it is being made."""
     headers = {header: "3f1c"}
     side = [user("### Task:\nGenerate search queries.\n<chat_history>\nUSER: Hi\n</chat_history>")]
-    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+    async with world(ScriptedUpstream()) as gateway:
         await gateway.say(side, headers=headers)
         history = [user("Hi")]
         assert (await gateway.say(history, headers=headers))["context_status"] == "bypassed"
@@ -194,9 +190,9 @@ async def test_a_side_call_that_comes_first_does_not_keep_the_chats_id(
         assert len(await gateway.log(ours)) == 6
 
 
-async def test_a_request_that_names_its_task_is_kept_out_of_the_chat(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_that_names_its_task_is_kept_out_of_the_chat() -> None:
     headers = {"x-chat-id": "3f1c"}
-    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+    async with world(ScriptedUpstream()) as gateway:
         side = await gateway.say([user("Find a title.")], headers={**headers, "x-chat-task": "title_generation"})
         assert side["context_status"] == "bypassed"
         assert gateway.rows() == 0
@@ -205,14 +201,14 @@ async def test_a_request_that_names_its_task_is_kept_out_of_the_chat(monkeypatch
         assert not {"x-chat-id", "x-chat-task"} & set(gateway.upstream.headers[-1])
 
 
-async def test_a_chat_uis_id_may_be_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+async def test_a_chat_uis_id_may_be_empty() -> None:
+    async with world(ScriptedUpstream()) as gateway:
         await gateway.say([user("Hi")], headers={"x-chat-id": "", "x-openwebui-chat-id": ""})
         assert [one.external_id for one in gateway.conversations()] == [None]
 
 
-async def test_store_false_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+async def test_store_false_keeps_nothing() -> None:
+    async with world(ScriptedUpstream()) as gateway:
         body = await gateway.say([user("Hi")], store=False)
         assert body["conversation_id"] is None
         assert body["context_status"] == "full"
@@ -229,11 +225,9 @@ async def test_store_false_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
         assert "Secret" not in str(gateway.upstream.requests[-1])
 
 
-async def test_an_id_follows_the_branch_in_the_lead_and_is_not_written_anew_each_turn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_an_id_follows_the_branch_in_the_lead_and_is_not_written_anew_each_turn() -> None:
     store = points()
-    async with world(monkeypatch, ScriptedUpstream(), store=store) as gateway:
+    async with world(ScriptedUpstream(), store=store) as gateway:
         begun = [user("Hi"), assistant("Fine."), user("Left"), assistant("Fine.")]
         first = (await gateway.say(begun[:1], conversation="c"))["conversation_id"]
         assert (await gateway.say(begun[:3], conversation="c"))["conversation_id"] == first
@@ -251,9 +245,9 @@ async def test_an_id_follows_the_branch_in_the_lead_and_is_not_written_anew_each
         assert store.pointed == 2
 
 
-async def test_an_id_of_ours_with_a_history_is_a_resend(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_id_of_ours_with_a_history_is_a_resend() -> None:
     store = points()
-    async with world(monkeypatch, ScriptedUpstream(), store=store) as gateway:
+    async with world(ScriptedUpstream(), store=store) as gateway:
         ours = (await gateway.say([user("Hi")]))["conversation_id"]
         history = [user("Hi"), assistant("Fine."), user("Next")]
         assert (await gateway.say(history, conversation=ours))["conversation_id"] == ours
@@ -263,11 +257,11 @@ async def test_an_id_of_ours_with_a_history_is_a_resend(monkeypatch: pytest.Monk
         assert store.pointed == 0
 
 
-async def test_two_models_answer_one_chat_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_two_models_answer_one_chat_at_once() -> None:
     """Chat UIs ask several models the same first question under one id."""
     headers = {"x-openwebui-chat-id": "3f1c"}
     slow = ScriptedUpstream(default=lambda body: completion(f"I am {body['model']}."))
-    async with world(monkeypatch, slow) as gateway:
+    async with world(slow) as gateway:
         answers = await asyncio.gather(
             *(gateway.say([user("Hi")], headers=headers, model=model) for model in ("red", "blue", "green"))
         )
@@ -280,8 +274,8 @@ async def test_two_models_answer_one_chat_at_once(monkeypatch: pytest.MonkeyPatc
             assert len(await gateway.log(body["conversation_id"])) == 4
 
 
-async def test_a_failed_beginning_under_a_known_id_leaves_the_id_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+async def test_a_failed_beginning_under_a_known_id_leaves_the_id_where_it_was() -> None:
+    async with world(ScriptedUpstream()) as gateway:
         ours = (await gateway.say([user("Hi")], conversation="c"))["conversation_id"]
         await _refused(gateway, [user("Quite other")], conversation="c", headers={"x-context-mode": "resend"})
         again = await gateway.say([user("More")], conversation="c")
@@ -300,10 +294,8 @@ def _bad_request() -> Any:
     return reply
 
 
-async def test_a_message_alone_under_an_id_of_ours_is_appended_even_where_histories_were_resent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+async def test_a_message_alone_under_an_id_of_ours_is_appended_even_where_histories_were_resent() -> None:
+    async with world(ScriptedUpstream()) as gateway:
         ours = (await gateway.say([user("Hi")]))["conversation_id"]
         await gateway.say([user("Hi"), assistant("Fine."), user("Next")])
         body = await gateway.say([user("More")], conversation=ours)
@@ -312,8 +304,8 @@ async def test_a_message_alone_under_an_id_of_ours_is_appended_even_where_histor
         assert len(await gateway.log(ours)) == 6
 
 
-async def test_an_id_that_two_end_users_share_never_joins_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+async def test_an_id_that_two_end_users_share_never_joins_them() -> None:
+    async with world(ScriptedUpstream()) as gateway:
         one = await gateway.say([user("Mine is 7741.")], conversation="main", user="one")
         other = await gateway.say([user("And mine?")], conversation="main", user="other")
         assert other["conversation_id"] != one["conversation_id"]

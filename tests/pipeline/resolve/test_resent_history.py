@@ -93,12 +93,13 @@ def _answers_in(requests: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("requests", _recorded())
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
 async def test_what_real_clients_resend_is_one_conversation(
-    requests: list[list[dict[str, Any]]], streamed: bool, monkeypatch: pytest.MonkeyPatch
+    requests: list[list[dict[str, Any]]],
+    streamed: bool,
 ) -> None:
     answers = _answers_in(requests)
     last = assistant("The end.")
     replies = [_streamed(message) if streamed else _whole(message) for message in [*answers, last]]
-    async with world(monkeypatch, ScriptedUpstream(*replies)) as gateway:
+    async with world(ScriptedUpstream(*replies)) as gateway:
         ids = set()
         for request in requests:
             if streamed:
@@ -163,7 +164,8 @@ def _delta(delta: dict[str, Any]) -> bytes:
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
 @pytest.mark.parametrize("tail", ["plain", "with more than eight messages"])
 async def test_a_history_is_recognised_in_every_shape(
-    shape: list[dict[str, Any]], tail: str, monkeypatch: pytest.MonkeyPatch
+    shape: list[dict[str, Any]],
+    tail: str,
 ) -> None:
     calling, answered, final = shape
     begun = [user("Weather?")]
@@ -171,7 +173,7 @@ async def test_a_history_is_recognised_in_every_shape(
         begun = [message for n in range(5) for message in (user(f"Question {n}"), assistant(f"Answer {n}"))]
         begun += [user("Weather?")]
     upstream = ScriptedUpstream(completion(**CALLING), completion(**FINAL), completion("You are welcome."))
-    async with world(monkeypatch, upstream) as gateway:
+    async with world(upstream) as gateway:
         one = await gateway.say(begun)
         two = await gateway.say([*begun, calling, answered])
         three = await gateway.say([*begun, calling, answered, final, user("Thanks")])
@@ -182,14 +184,12 @@ async def test_a_history_is_recognised_in_every_shape(
         assert [_form(message) for message in log[-5:-2]] == [_form(message) for message in shape]
 
 
-async def test_a_client_that_drops_tool_traffic_is_recognised_and_its_history_goes_upstream_as_it_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_client_that_drops_tool_traffic_is_recognised_and_its_history_goes_upstream_as_it_is() -> None:
     upstream = ScriptedUpstream(
         completion(**CALLING), completion(**FINAL), completion(**CALLING), completion("Sunny."), completion("Bye.")
     )
     calling, answered, final = SHAPES["as it was answered"]
-    async with world(monkeypatch, upstream) as gateway:
+    async with world(upstream) as gateway:
         lossy = [user("Weather?"), final, user("And tomorrow?")]
         ids = [
             (await gateway.say([user("Weather?")]))["conversation_id"],
@@ -206,17 +206,17 @@ async def test_a_client_that_drops_tool_traffic_is_recognised_and_its_history_go
         assert roles == ["user", "assistant", "tool", "assistant"] * 2 + ["user", "assistant"]
 
 
-async def test_equal_first_messages_never_join_conversations(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+async def test_equal_first_messages_never_join_conversations() -> None:
+    async with world(ScriptedUpstream()) as gateway:
         opening = [system("You are a helpful assistant."), user("Hi")]
         ids = [(await gateway.say(opening))["conversation_id"] for _ in range(120)]
         assert len(set(ids)) == 120
         assert {len(await gateway.log(one)) for one in ids} == {2}
 
 
-async def test_one_of_many_equal_beginnings_is_continued_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_of_many_equal_beginnings_is_continued_once() -> None:
     """All began with the same question and got the same answer: sharing is unavoidable, mixing is not."""
-    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+    async with world(ScriptedUpstream()) as gateway:
         for _ in range(5):
             await gateway.say([user("Hi")])
         history = [user("Hi"), assistant("Fine.")]
@@ -231,28 +231,26 @@ async def test_one_of_many_equal_beginnings_is_continued_once(monkeypatch: pytes
         assert [m["content"] for m in await gateway.log(two)][2] == "I am Bob"
 
 
-async def test_a_history_with_foreign_answers_only_is_a_conversation_of_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_history_with_foreign_answers_only_is_a_conversation_of_its_own() -> None:
     imported = [user("Hi"), assistant("Hello from elsewhere."), user("Again")]
-    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+    async with world(ScriptedUpstream()) as gateway:
         first = (await gateway.say([user("Hi")]))["conversation_id"]
         ids = {(await gateway.say(imported))["conversation_id"] for _ in range(3)}
         assert first not in ids
         assert len(ids) == 3
 
 
-async def test_an_empty_answer_makes_nobody_elses_history_match(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_empty_answer_makes_nobody_elses_history_match() -> None:
     """An empty answer leaves the chain where the question left it; the question alone must not be found by it."""
-    async with world(monkeypatch, ScriptedUpstream(completion(""), completion("Fine."))) as gateway:
+    async with world(ScriptedUpstream(completion(""), completion("Fine."))) as gateway:
         mine = (await gateway.say([user("Hi")]))["conversation_id"]
         other = [user("Hi"), assistant("An answer from elsewhere."), user("My name is Eve")]
         assert (await gateway.say(other))["conversation_id"] != mine
         assert len(await gateway.log(mine)) == 2
 
 
-async def test_tenants_with_equal_histories_never_meet(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+async def test_tenants_with_equal_histories_never_meet() -> None:
+    async with world(ScriptedUpstream()) as gateway:
         one = (await gateway.say([user("Hi")], key="sk-one"))["conversation_id"]
         history = [user("Hi"), assistant("Fine."), user("Go on")]
         two = (await gateway.say(history, key="sk-two"))["conversation_id"]
@@ -264,10 +262,11 @@ async def test_tenants_with_equal_histories_never_meet(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("role", ["system", "developer"])
 @pytest.mark.parametrize("turns", [1, 3, 8, 40])
 async def test_a_system_prompt_with_the_time_in_it_does_not_break_recognition(
-    turns: int, role: str, monkeypatch: pytest.MonkeyPatch
+    turns: int,
+    role: str,
 ) -> None:
     history: list[dict[str, Any]] = []
-    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+    async with world(ScriptedUpstream()) as gateway:
         ids = set()
         for turn in range(turns + 1):
             history.append(user(f"Question {turn}"))
@@ -280,8 +279,8 @@ async def test_a_system_prompt_with_the_time_in_it_does_not_break_recognition(
         assert gateway.upstream.requests[-1]["messages"][0]["content"] == f"It is {turns} o'clock."
 
 
-async def test_system_messages_inside_a_history_may_change_or_vanish(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+async def test_system_messages_inside_a_history_may_change_or_vanish() -> None:
+    async with world(ScriptedUpstream()) as gateway:
         begun = [user("Hi"), assistant("Fine.")]
         first = (await gateway.say(begun[:1]))["conversation_id"]
         reminded = [*begun, system("Reminder 1"), user("Next")]
@@ -297,8 +296,8 @@ async def test_system_messages_inside_a_history_may_change_or_vanish(monkeypatch
         assert asked == ["Hi", "Next", "More", "End"]
 
 
-async def test_an_edit_behind_a_system_message_is_an_aligned_branch(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+async def test_an_edit_behind_a_system_message_is_an_aligned_branch() -> None:
+    async with world(ScriptedUpstream()) as gateway:
         begun = [user("Hi"), assistant("Fine.")]
         await gateway.say(begun[:1])
         first = (await gateway.say([*begun, system("Reminder"), user("Next")]))["conversation_id"]
@@ -310,9 +309,9 @@ async def test_an_edit_behind_a_system_message_is_an_aligned_branch(monkeypatch:
         assert roles == ["user", "assistant", "system", "user", "assistant"]
 
 
-async def test_empty_assistant_messages_do_not_break_recognition(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_empty_assistant_messages_do_not_break_recognition() -> None:
     replies = [completion("Fine."), completion(""), completion("Back.")]
-    async with world(monkeypatch, ScriptedUpstream(*replies)) as gateway:
+    async with world(ScriptedUpstream(*replies)) as gateway:
         history: Messages = [user("Hi"), assistant("Fine."), user("Say nothing"), assistant(""), user("And now?")]
         first = (await gateway.say(history[:1]))["conversation_id"]
         assert (await gateway.say(history[:3]))["conversation_id"] == first
@@ -324,19 +323,17 @@ async def test_empty_assistant_messages_do_not_break_recognition(monkeypatch: py
         assert len(gateway.conversations()) == 1
 
 
-async def test_a_history_that_begins_with_a_greeting_of_the_assistant_is_recognised(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+async def test_a_history_that_begins_with_a_greeting_of_the_assistant_is_recognised() -> None:
+    async with world(ScriptedUpstream()) as gateway:
         history = [system("Be kind."), assistant("How can I help?"), user("Hi")]
         first = (await gateway.say(history))["conversation_id"]
         assert (await gateway.say([*history, assistant("Fine."), user("Bye")]))["conversation_id"] == first
         assert (await gateway.say(history))["conversation_id"] != first
 
 
-async def test_a_client_that_reshapes_every_answer_stores_its_history_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_reshapes_every_answer_stores_its_history_once() -> None:
     turns = 12
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+    async with world(ScriptedUpstream()) as w:
         history = [user("Question 0")]
         for turn in range(turns):
             await w.say(history)
@@ -347,14 +344,14 @@ async def test_a_client_that_reshapes_every_answer_stores_its_history_once(monke
         assert await w.log(w.conversations()[-1].id) == [*history[:-2], {"role": "assistant", "content": "Fine."}]
 
 
-async def test_a_question_is_not_stored_twice_where_the_store_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_question_is_not_stored_twice_where_the_store_is_slow() -> None:
     class Slow(MemoryStore):
         async def get(self, *, tenant: str, conversation_id: str) -> Conversation | None:
             await asyncio.sleep(3 * QUESTION_DELAY_SECONDS)
             return await super().find_conversation(tenant=tenant, conversation_id=conversation_id)
 
     store = Slow(clock=lambda: datetime.now(UTC))
-    async with world(monkeypatch, ScriptedUpstream(), store=store) as w:
+    async with world(ScriptedUpstream(), store=store) as w:
         history = [system("Be brief."), user("Question 0")]
         for turn in range(3):
             body = await w.say(history, conversation="c")

@@ -45,10 +45,11 @@ async def turn(gateway: World, number: int, **fields: Any) -> tuple[list[dict[st
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("fields", ASKED, ids=json.dumps)
 async def test_the_next_turn_compacts_when_its_prompt_passes_the_line_that_was_told(
-    fields: dict[str, int], policy: str, monkeypatch: pytest.MonkeyPatch
+    fields: dict[str, int],
+    policy: str,
 ) -> None:
     compactions = 0
-    async with world(monkeypatch, model(), window=WINDOW, policy=policy, policies=POLICIES) as gateway:
+    async with world(model(), window=WINDOW, policy=policy, policies=POLICIES) as gateway:
         _, before, _ = await turn(gateway, 0, **fields)
         for number in range(1, 40):
             told, context, _ = await turn(gateway, number, **fields)
@@ -67,10 +68,10 @@ async def test_the_next_turn_compacts_when_its_prompt_passes_the_line_that_was_t
 
 @pytest.mark.parametrize("fields", ASKED, ids=json.dumps)
 async def test_the_limit_counts_the_answer_that_was_asked_for(
-    fields: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    fields: dict[str, int],
 ) -> None:
     limit = WINDOW - RESERVE - min(KEPT, next(iter(fields.values()), 0))
-    async with world(monkeypatch, model(), window=WINDOW) as gateway:
+    async with world(model(), window=WINDOW) as gateway:
         _, context, header = await turn(gateway, 0, **fields)
         preview = await done(gateway, "GET", "c/context")
         seen = await done(gateway, "GET", f"c/items/{preview['messages']['data'][0]['id']}/context")
@@ -86,7 +87,7 @@ async def test_the_limit_counts_the_answer_that_was_asked_for(
     assert preview["pressure"] == round(preview["prompt_tokens"] / limit, 4)
 
 
-async def test_the_line_of_a_policy_without_summaries_is_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, model(), window=WINDOW, policy="window") as gateway:
+async def test_the_line_of_a_policy_without_summaries_is_its_limit() -> None:
+    async with world(model(), window=WINDOW, policy="window") as gateway:
         _, context, _ = await turn(gateway, 0, max_tokens=500)
     assert context["compacts_above"] == context["limit"] == WINDOW - RESERVE - 500

@@ -66,10 +66,8 @@ def check_failed(events: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", BREAKS)
-async def test_a_stream_that_breaks_ends_with_an_error_frame_and_is_kept_as_incomplete(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    async with world(monkeypatch, ScriptedUpstream(Reply(pieces=[*BEGUN, *BREAKS[name]]))) as w:
+async def test_a_stream_that_breaks_ends_with_an_error_frame_and_is_kept_as_incomplete(name: str) -> None:
+    async with world(ScriptedUpstream(Reply(pieces=[*BEGUN, *BREAKS[name]]))) as w:
         events = chunks(await w.post([user("x")], stream=True))
         (conversation,) = w.conversations()
         question, answer = await w.store.read_log(conversation, 0, conversation.head_seq + 1)
@@ -82,21 +80,17 @@ async def test_a_stream_that_breaks_ends_with_an_error_frame_and_is_kept_as_inco
 
 
 @pytest.mark.parametrize("name", BREAKS)
-async def test_a_stream_that_breaks_after_a_compaction_ends_with_an_error_frame(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+async def test_a_stream_that_breaks_after_a_compaction_ends_with_an_error_frame(name: str) -> None:
     upstream = summarizing(lambda _: Reply(pieces=[*BEGUN, *BREAKS[name]]))
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         events = chunks(await w.post(long_talk(), stream=True))
     check_failed(events)
     assert text_of(events) == "Half an"
 
 
-async def test_a_break_before_the_first_event_is_an_ordinary_error_and_nothing_is_kept(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_break_before_the_first_event_is_an_ordinary_error_and_nothing_is_kept() -> None:
     for pieces in [(), (DROP,), (b": wait\n\n", DROP), (b"data: {",)]:
-        async with world(monkeypatch, ScriptedUpstream(default=lambda _: Reply(pieces=pieces))) as w:  # noqa: B023
+        async with world(ScriptedUpstream(default=lambda _: Reply(pieces=pieces))) as w:  # noqa: B023
             answer = await w.post([user("x")], stream=True)
             events = chunks(answer) if answer.status_code == 200 else [answer.json()]
             check_failed(events)
@@ -123,10 +117,10 @@ async def resetting(*pieces: bytes) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{port}"
 
 
-async def test_a_reset_connection_is_told_and_what_came_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reset_connection_is_told_and_what_came_is_kept() -> None:
     async with resetting(*BEGUN) as address:
         providers = {"upstream": {"base_url": f"{address}/v1"}}
-        async with world(monkeypatch, ScriptedUpstream(), providers=providers) as w:
+        async with world(ScriptedUpstream(), providers=providers) as w:
             events = chunks(await w.post([user("x")], stream=True))
             (conversation,) = w.conversations()
             (_, kept) = await w.store.read_log(conversation, 0, 2)
@@ -135,19 +129,19 @@ async def test_a_reset_connection_is_told_and_what_came_is_kept(monkeypatch: pyt
     assert (kept.message.text, kept.incomplete) == ("Half an", True)
 
 
-async def test_a_connection_reset_before_the_first_event_is_a_bad_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_reset_before_the_first_event_is_a_bad_gateway() -> None:
     async with resetting() as address:
         providers = {"upstream": {"base_url": f"{address}/v1"}}
-        async with world(monkeypatch, ScriptedUpstream(), providers=providers) as w:
+        async with world(ScriptedUpstream(), providers=providers) as w:
             answer = await w.post([user("x")], stream=True)
             assert w.rows() == 0
     assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_unavailable")
 
 
-async def test_what_comes_after_the_end_of_an_answer_does_not_spoil_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_comes_after_the_end_of_an_answer_does_not_spoil_it() -> None:
     for late in [DROP, b"data: <html>\n\n", b"data: {"]:
         pieces = [*BEGUN, chunk({}, "stop"), late]
-        async with world(monkeypatch, ScriptedUpstream(Reply(pieces=pieces))) as w:
+        async with world(ScriptedUpstream(Reply(pieces=pieces))) as w:
             events = chunks(await w.post([user("x")], stream=True))
             assert "error" not in events[-1]
             assert "context" in events[-1]
@@ -162,11 +156,9 @@ REFUSALS: dict[str, tuple[Reply, int]] = {
 
 
 @pytest.mark.parametrize("name", REFUSALS)
-async def test_a_refusal_before_the_start_has_a_status_and_after_it_a_frame(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+async def test_a_refusal_before_the_start_has_a_status_and_after_it_a_frame(name: str) -> None:
     reply, status = REFUSALS[name]
-    async with world(monkeypatch, summarizing(lambda _: reply)) as w:
+    async with world(summarizing(lambda _: reply)) as w:
         answer = await w.post([user("x")], stream=True)
         assert w.rows() == 0
         late = chunks(await w.post(long_talk(), stream=True))
@@ -178,8 +170,8 @@ async def test_a_refusal_before_the_start_has_a_status_and_after_it_a_frame(
         assert error["message"] == "overloaded"
 
 
-async def test_an_error_chunk_at_the_start_is_told_in_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(Reply(pieces=[ERROR, DONE]))) as w:
+async def test_an_error_chunk_at_the_start_is_told_in_the_stream() -> None:
+    async with world(ScriptedUpstream(Reply(pieces=[ERROR, DONE]))) as w:
         events = chunks(await w.post([user("x")], stream=True))
         assert w.rows() == 0
     assert check_failed(events)["code"] == 529
@@ -187,7 +179,7 @@ async def test_an_error_chunk_at_the_start_is_told_in_the_stream(monkeypatch: py
 
 async def test_a_fault_of_our_own_in_a_stream_is_told_without_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     upstream = ScriptedUpstream(Reply(pieces=[BEGUN[0], 0.05, *BEGUN[1:], chunk({}, "stop"), DONE]))
-    async with world(monkeypatch, upstream) as w:
+    async with world(upstream) as w:
         answer = await broken(monkeypatch, w, "feed")
     events = chunks(answer)
     assert check_failed(events)["code"] == "internal_error"
@@ -196,7 +188,7 @@ async def test_a_fault_of_our_own_in_a_stream_is_told_without_its_trace(monkeypa
 
 
 async def test_a_fault_of_our_own_before_a_stream_began_is_an_ordinary_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+    async with world(ScriptedUpstream()) as w:
         answer = await broken(monkeypatch, w, "relay_first_events")
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
     assert "secret" not in answer.text
@@ -210,8 +202,8 @@ async def broken(monkeypatch: pytest.MonkeyPatch, w: World, place: str) -> httpx
     return await w.post([user("x")], stream=True)
 
 
-async def test_an_error_frame_is_raised_by_the_official_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(Reply(pieces=[*BEGUN, ERROR, DONE]))) as w:
+async def test_an_error_frame_is_raised_by_the_official_client() -> None:
+    async with world(ScriptedUpstream(Reply(pieces=[*BEGUN, ERROR, DONE]))) as w:
         answer = await w.post([user("x")], stream=True)
     last = [line for line in answer.text.splitlines() if line.startswith("data: {")][-1]
     assert last.startswith('data: {"error":')

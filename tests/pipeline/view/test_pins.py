@@ -19,9 +19,9 @@ CALL: dict[str, Any] = {
 RESULT = {"role": "tool", "tool_call_id": "c1", "content": "Shelf 31."}
 
 
-async def test_an_appending_client_pins_what_it_sends(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_appending_client_pins_what_it_sends() -> None:
     upstream = ScriptedUpstream(default=answering)
-    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+    async with world(upstream, window=WINDOW) as gateway:
         await gateway.say([user("The code is 7719.")], conversation="c", context={"pin": [0]})
         for question in long_history(40)[::2]:
             body = await gateway.say([question], conversation="c")
@@ -29,9 +29,9 @@ async def test_an_appending_client_pins_what_it_sends(monkeypatch: pytest.Monkey
         assert user("The code is 7719.") in shown(upstream)[-1]
 
 
-async def test_results_that_come_later_belong_to_the_pinned_call(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_results_that_come_later_belong_to_the_pinned_call() -> None:
     upstream = ScriptedUpstream(default=answering)
-    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+    async with world(upstream, window=WINDOW) as gateway:
         begun = [user("Where is it?"), CALL]
         await gateway.say([*begun, RESULT], conversation="c", headers={"x-context-mode": "append"})
         await gateway.say([user("Thanks")], conversation="c")
@@ -44,9 +44,9 @@ async def test_results_that_come_later_belong_to_the_pinned_call(monkeypatch: py
         assert view[view.index(CALL) + 1] == RESULT
 
 
-async def test_pins_above_their_share_are_refused_and_nothing_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pins_above_their_share_are_refused_and_nothing_is_stored() -> None:
     upstream = ScriptedUpstream(default=answering)
-    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+    async with world(upstream, window=WINDOW) as gateway:
         long = "word " * 2_500
         answer = await gateway.post([user(long)], context={"pin": [0]})
         body = answer.json()
@@ -60,17 +60,20 @@ async def test_pins_above_their_share_are_refused_and_nothing_is_stored(monkeypa
 @pytest.mark.parametrize(
     ("pin", "code"), [([5], "invalid_value"), ([-1], "invalid_value"), ("0", "invalid_type"), ([True], "invalid_type")]
 )
-async def test_what_cannot_be_pinned_is_refused(pin: object, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering), window=WINDOW) as gateway:
+async def test_what_cannot_be_pinned_is_refused(
+    pin: object,
+    code: str,
+) -> None:
+    async with world(ScriptedUpstream(default=answering), window=WINDOW) as gateway:
         answer = await gateway.post([user("Hi")], context={"pin": pin})
         body = answer.json()
         assert answer.status_code == 400
         assert (body["error"]["code"], body["error"]["param"]) == (code, "context.pin")
 
 
-async def test_a_branch_keeps_the_pins_that_it_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_branch_keeps_the_pins_that_it_shares() -> None:
     upstream = ScriptedUpstream(default=answering)
-    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+    async with world(upstream, window=WINDOW) as gateway:
         begun = [user("The code is 7719."), answered("The code is 7719.")]
         await gateway.say(begun[:1], context={"pin": [0]})
         await gateway.say([*begun, user("Left")])
@@ -81,8 +84,8 @@ async def test_a_branch_keeps_the_pins_that_it_shares(monkeypatch: pytest.Monkey
         assert begun[0] in shown(upstream)[-1]
 
 
-async def test_what_is_pinned_is_listed_in_the_order_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(default=answering), window=WINDOW) as gateway:
+async def test_what_is_pinned_is_listed_in_the_order_of_the_log() -> None:
+    async with world(ScriptedUpstream(default=answering), window=WINDOW) as gateway:
         history = [user("Where is the key?"), CALL, RESULT]
         body = await gateway.say(history, conversation="c")
         assert (await done(gateway, "GET", "c/pins"))["data"] == []

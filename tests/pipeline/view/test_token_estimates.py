@@ -67,11 +67,9 @@ def off(body: dict[str, Any]) -> float:
     return abs(float(body["context"]["prompt_tokens"]) - reported) / reported
 
 
-async def test_a_first_hi_behind_a_chat_template_refuses_no_long_message_after_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_first_hi_behind_a_chat_template_refuses_no_long_message_after_it() -> None:
     upstream = provider(overhead=23, window=8_192)
-    async with world(monkeypatch, upstream, window=8_192) as w:
+    async with world(upstream, window=8_192) as w:
         first, second = await talk(w, user("Hi"), text(5_000))
         (other,) = await talk(w, text(5_000), key="sk-two")
     assert first["usage"]["prompt_tokens"] == 31
@@ -80,10 +78,10 @@ async def test_a_first_hi_behind_a_chat_template_refuses_no_long_message_after_i
     assert other["context"]["calibration"] | {"slope": 1.0, "offset": 0} == other["context"]["calibration"]
 
 
-async def test_a_file_of_one_tenant_refuses_and_summarizes_nothing_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_of_one_tenant_refuses_and_summarizes_nothing_of_another() -> None:
     upstream = provider(window=128_000)
     asking = user([{"type": "text", "text": "Hi"}, {"type": "file", "file": {"file_id": "file-1"}}])
-    async with world(monkeypatch, upstream, window=128_000) as w:
+    async with world(upstream, window=128_000) as w:
         with_file = await talk(w, asking, text(100), text(100))
         (other,) = await talk(w, text(30_000), key="sk-two")
         (own,) = await talk(w, text(24_000))
@@ -92,9 +90,9 @@ async def test_a_file_of_one_tenant_refuses_and_summarizes_nothing_of_another(mo
     assert summaries_asked(upstream) == []
 
 
-async def test_a_prompt_of_24k_after_a_hi_buys_no_summary(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_prompt_of_24k_after_a_hi_buys_no_summary() -> None:
     upstream = provider(overhead=40, window=128_000)
-    async with world(monkeypatch, upstream, window=128_000) as w:
+    async with world(upstream, window=128_000) as w:
         *_, last = await talk(w, user("Hi"), text(24_000))
         (new,) = await talk(w, text(24_000))
     assert last["context"]["prompt_tokens"] == last["usage"]["prompt_tokens"]
@@ -102,10 +100,10 @@ async def test_a_prompt_of_24k_after_a_hi_buys_no_summary(monkeypatch: pytest.Mo
     assert summaries_asked(upstream) == []
 
 
-async def test_instructions_of_25k_and_a_heavy_tokenizer_refuse_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_instructions_of_25k_and_a_heavy_tokenizer_refuse_nobody() -> None:
     upstream = provider(slope=1.23, window=128_000)
     instructions = [system(WORD * 25_000)]
-    async with world(monkeypatch, upstream, window=128_000) as w:
+    async with world(upstream, window=128_000) as w:
         answers = await talk(w, *(user("hi"), text(300), text(300)), before=instructions)
         (other,) = await talk(w, user("hi"), before=instructions, key="sk-two")
     assert max(off(body) for body in answers[1:]) < 0.05
@@ -114,13 +112,11 @@ async def test_instructions_of_25k_and_a_heavy_tokenizer_refuse_nobody(monkeypat
 
 @pytest.mark.parametrize("slope", [0.8, 1.0, 1.23, 1.4])
 @pytest.mark.parametrize("overhead", [0, 1_000])
-async def test_a_conversation_that_is_compacted_is_estimated_within_five_percent(
-    monkeypatch: pytest.MonkeyPatch, slope: float, overhead: int
-) -> None:
+async def test_a_conversation_that_is_compacted_is_estimated_within_five_percent(slope: float, overhead: int) -> None:
     upstream = provider(slope=slope, overhead=overhead, window=8_192, answer=WORD * 150)
     messages: list[dict[str, Any]] = []
     compactions = 0
-    async with world(monkeypatch, upstream, window=8_192) as w:
+    async with world(upstream, window=8_192) as w:
         for turn in range(1, 17):
             messages.append(text(450))
             body = await w.say(messages, key="sk-one")
@@ -137,12 +133,10 @@ async def test_a_conversation_that_is_compacted_is_estimated_within_five_percent
     assert own["context"]["calibration"]["offset"] == other["context"]["calibration"]["offset"] == 0
 
 
-async def test_a_conversation_keeps_its_image_rule_beside_an_encoding_that_the_former_release_reads(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_conversation_keeps_its_image_rule_beside_an_encoding_that_the_former_release_reads() -> None:
     picture = user([{"type": "image_url", "image_url": {"url": "https://host.example/a.png"}}])
     messages: list[dict[str, Any]] = []
-    async with world(monkeypatch, ScriptedUpstream()) as w:
+    async with world(ScriptedUpstream()) as w:
         for model in ("claude-sonnet-4-5", "gpt-4o"):
             messages.append(picture)
             body = await w.say(messages, model=model)
@@ -159,10 +153,10 @@ async def test_a_conversation_keeps_its_image_rule_beside_an_encoding_that_the_f
     assert {row[at] for row in tokens for at in range(0, len(row), 2)} == {by_claude}
 
 
-async def test_a_provider_that_cuts_silently_teaches_its_window(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_provider_that_cuts_silently_teaches_its_window() -> None:
     upstream = provider(window=4_096, cuts=True, answer=WORD * 100)
     messages: list[dict[str, Any]] = []
-    async with world(monkeypatch, upstream, window=32_768) as w:
+    async with world(upstream, window=32_768) as w:
         for _ in range(9):
             messages.append(text(600))
             body = await w.say(messages)
@@ -176,11 +170,9 @@ async def test_a_provider_that_cuts_silently_teaches_its_window(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("fits", [True, False])
-async def test_where_only_an_estimate_says_too_long_the_provider_decides(
-    monkeypatch: pytest.MonkeyPatch, fits: bool
-) -> None:
+async def test_where_only_an_estimate_says_too_long_the_provider_decides(fits: bool) -> None:
     upstream = provider(slope=0.8 if fits else 1.0, window=8_192)
-    async with world(monkeypatch, upstream, window=8_192) as w:
+    async with world(upstream, window=8_192) as w:
         answer = await w.post([text(9_000)])
     assert len(upstream.bodies) == 1
     assert answer.status_code == (200 if fits else 400)
@@ -191,15 +183,15 @@ async def test_where_only_an_estimate_says_too_long_the_provider_decides(
         assert answer.json()["error"]["code"] == "context_length_exceeded"
 
 
-async def test_what_cannot_fit_at_the_lowest_slope_is_refused_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_cannot_fit_at_the_lowest_slope_is_refused_unasked() -> None:
     upstream = provider(window=8_192)
-    async with world(monkeypatch, upstream, window=8_192) as w:
+    async with world(upstream, window=8_192) as w:
         answer = await w.post([text(12_000)])
     assert answer.json()["error"]["code"] == "context_length_exceeded"
     assert upstream.bodies == []
 
 
-async def test_a_calibration_is_kept_for_the_model_that_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_calibration_is_kept_for_the_model_that_answered() -> None:
     spare = provider(overhead=500)
     down: Callable[[dict[str, Any]], Reply] = lambda body: (  # noqa: E731
         spare.default(body) if body["model"] == "spare-1" else Reply({"error": {"message": "down"}}, 503)
@@ -209,16 +201,14 @@ async def test_a_calibration_is_kept_for_the_model_that_answered(monkeypatch: py
         "spare": {"provider": "upstream", "model": "spare-1", "context_window": 8_192},
     }
     retries = {"attempts": 1, "base_seconds": 0.01, "max_seconds": 0.02}
-    async with world(monkeypatch, ScriptedUpstream(default=down), models=models, retries=retries) as w:
+    async with world(ScriptedUpstream(default=down), models=models, retries=retries) as w:
         await w.say([text(200)])
         (kept,) = w.conversations()
     assert list(kept.state["calibration"]) == ["upstream/spare-1"]
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_an_answer_of_a_smaller_fallback_describes_the_view_that_was_sent(
-    monkeypatch: pytest.MonkeyPatch, streamed: bool
-) -> None:
+async def test_an_answer_of_a_smaller_fallback_describes_the_view_that_was_sent(streamed: bool) -> None:
     def down(body: dict[str, Any]) -> Reply:
         if body["model"] != "spare-1":
             return Reply({"error": {"message": "down"}}, 503)
@@ -232,7 +222,7 @@ async def test_an_answer_of_a_smaller_fallback_describes_the_view_that_was_sent(
     }
     retries = {"attempts": 1, "base_seconds": 0.01, "max_seconds": 0.02}
     upstream = ScriptedUpstream(default=down)
-    async with world(monkeypatch, upstream, models=models, retries=retries) as w:
+    async with world(upstream, models=models, retries=retries) as w:
         history = [said for _ in range(8) for said in (text(500), assistant(WORD * 500))]
         answer = await w.post([*history, text(100)], stream=streamed)
         body = chunks(answer)[-1] if streamed else answer.json()
@@ -250,10 +240,10 @@ async def test_an_answer_of_a_smaller_fallback_describes_the_view_that_was_sent(
     assert (seen["exact"], seen["window"], seen["status"]) == (True, 4_096, "trimmed")
 
 
-async def test_an_answer_after_an_overflow_reports_no_slope_that_could_not_be(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_after_an_overflow_reports_no_slope_that_could_not_be() -> None:
     upstream = provider(slope=2.4, window=8_192)
     history = [said for _ in range(6) for said in (text(400), assistant(WORD * 400))]
-    async with world(monkeypatch, upstream, window=8_192) as w:
+    async with world(upstream, window=8_192) as w:
         body = await w.say([*history, text(100)])
     calibration = body["context"]["calibration"]
     assert body["context"]["recovered"]
@@ -262,10 +252,10 @@ async def test_an_answer_after_an_overflow_reports_no_slope_that_could_not_be(mo
     assert off(body) < 0.05
 
 
-async def test_a_calibration_of_an_earlier_version_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_calibration_of_an_earlier_version_is_none() -> None:
     former = {"reported": 31.0, "estimated": 8.0, "overhead": [31.0, 3, 2.0], "last": [5, 3, 31, None]}
     upstream = provider(overhead=23, window=8_192)
-    async with world(monkeypatch, upstream, window=8_192) as w:
+    async with world(upstream, window=8_192) as w:
         first = await w.say([user("Hi")])
         (kept,) = w.conversations()
         kept.state["calibration"]["upstream/m"] = former
