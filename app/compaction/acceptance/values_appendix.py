@@ -190,8 +190,9 @@ def _render_label_groups(values: Sequence[ValueMention]) -> str:
 
 
 def _flatten_label(label: str) -> str:
-    # A label may be any JSON key. It must not contain the signs that separate groups, values and labels.
-    return " ".join(re.sub(r"[;:,]", " ", label).split())[:40]
+    # A label may be any JSON key. It must not contain the signs that separate groups, values and labels, nor the one
+    # that quotes them.
+    return " ".join(re.sub(r'[;:,"]', " ", label).split())[:40]
 
 
 def _quote_value(text: str) -> str:

@@ -145,11 +145,14 @@ def test_a_fold_keeps_what_was_said_before_what_tools_told() -> None:
 
 
 def test_labels_and_values_that_look_like_punctuation_come_back_whole() -> None:
-    arguments = '{"note; to: self": "a, b; c: \\"d\\"", "plain": "San Diego"}'
+    arguments = (
+        '{"note; to: self": "a, b; c: \\"d\\"", "plain": "San Diego", '
+        '"5\\" disk": "Cape Town", "z": "Rome, Italy"}'
+    )
     call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}}
     values = find_values(log_of([{"role": "assistant", "tool_calls": [call]}]))
     kept = parse_appendix(render_appendix(values, 200, COUNT.count))
-    assert {"San Diego", 'a, b; c: "d"'} == {one.text for one in kept}
+    assert {"San Diego", 'a, b; c: "d"', "Cape Town", "Rome, Italy"} == {one.text for one in kept}
 
 
 def test_values_of_one_thing_stand_at_the_same_place_under_their_labels() -> None:
