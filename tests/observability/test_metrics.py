@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from app.api.edge.connections import ClientConnections, ConnectionLimits
 from app.observability import metric_families as f
 from app.observability.counter_cells import CELL_BYTES, CELL_COUNT, CounterCells
 from app.observability.metric_families import OTHER_LABEL
@@ -184,6 +185,17 @@ def test_no_place_is_left_to_be_found_on_the_disk_later(start: Start, tmp_path: 
     start()
     kept = (tmp_path / "0.cells").stat()
     assert kept.st_blocks * 512 >= kept.st_size == CELL_COUNT * CELL_BYTES
+
+
+def test_a_restarted_worker_goes_on_counting_the_connections_that_it_cuts(start: Start) -> None:
+    for _ in range(2):
+        metrics = start()
+        connections = ClientConnections(ConnectionLimits())
+        connections.register_metrics(metrics)
+        connections.count_cut("idle")
+        metrics.refresh_gauges()
+        metrics.close()
+    assert start().read_snapshot().sum_series(f.CLOSED_CONNECTIONS, reason="idle") == 2
 
 
 @pytest.mark.parametrize(

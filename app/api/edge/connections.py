@@ -8,11 +8,10 @@ one timer checks all connections of a process, about once a second, so that a si
 from __future__ import annotations
 
 import asyncio
-import functools
 import http
 import logging
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, TypeVar
@@ -22,7 +21,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from app.api.edge.error_responses import build_error_body, build_error_headers
 from app.errors import GatewayError, HeadTooLarge, InvalidRequest, Overloaded, RequestTimedOut
 from app.observability.metric_families import CLOSED_CONNECTIONS, CONNECTIONS
-from app.observability.metrics import Metrics
+from app.observability.metrics import CounterSeries, Metrics
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +68,6 @@ class ClientConnections:
     Attributes:
         stopping: set when the server is about to stop. New connections are still served, but the readiness probe asks
             load balancers to send them elsewhere.
-        cut_counts: how many connections were refused or cut, by reason.
     """
 
     def __init__(
@@ -82,7 +80,8 @@ class ClientConnections:
         self.limits = limits
         self._check_interval_range_seconds = check_interval_range_seconds
         self.stopping = stopping or threading.Event()
-        self.cut_counts: Counter[str] = Counter()
+        self._cut_series: dict[str, CounterSeries] = {}
+        """How many connections were refused or cut, by reason; empty without metrics."""
         self._open: set[ClientConnection] = set()
         self._check_timer: asyncio.TimerHandle | None = None
 
@@ -105,8 +104,12 @@ class ClientConnections:
     def register_metrics(self, metrics: Metrics) -> None:
         """Reports the number of connections and of cuts as metrics."""
         metrics.watch_gauge(CONNECTIONS, lambda: len(self._open))
-        for reason in CUT_REASONS:
-            metrics.watch_gauge(CLOSED_CONNECTIONS, functools.partial(self.cut_counts.__getitem__, reason), reason)
+        self._cut_series = {reason: metrics.counter_series(CLOSED_CONNECTIONS, reason) for reason in CUT_REASONS}
+
+    def count_cut(self, reason: str) -> None:
+        """Counts a connection that was refused or cut."""
+        if (series := self._cut_series.get(reason)) is not None:
+            series.add()
 
     def _schedule_check(self, loop: asyncio.AbstractEventLoop) -> None:
         min_pause_seconds, max_pause_seconds = self._check_interval_range_seconds
@@ -293,7 +296,7 @@ class ClientConnection(HttpToolsProtocol):
         """Sends an error in the application's place and closes the connection.
 
         Args:
-            reason: counted in `cut_counts`; None: not counted.
+            reason: counted in the metrics; None: not counted.
         """
         self._refusal = error
         if reason is not None:
@@ -302,7 +305,7 @@ class ClientConnection(HttpToolsProtocol):
         self.transport.close()
 
     def _count_cut(self, reason: str) -> None:
-        self._connections.cut_counts[reason] += 1
+        self._connections.count_cut(reason)
         log.debug("cut a connection: %s", reason)
 
     @property
