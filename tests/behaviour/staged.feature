@@ -1,5 +1,5 @@
 Feature: The staged pipeline: cheap cuts first, then one checkpoint of everything, or fading
-  Policy `aligned_prefix` summarizes; policy `fade` never asks a model. 5 % of the window is a reserve: of 8,192 tokens 7,782
+  Policy `checkpoint` summarizes; policy `fade` never asks a model. 5 % of the window is a reserve: of 8,192 tokens 7,782
   may be used. Pressure is the share of these that messages take.
 
   Background:

@@ -3,7 +3,7 @@
 `python -m tests.benchmarks.agent_runs` replays recorded runs (`--data FOLDER`; they are not part of the repository)
 request by request at windows of 2,000 to 8,192 tokens beside their instructions, with and without a long answer that is
 asked for, and counts requests that were refused, and views without the first task although everything else could have
-been masked to fit. Then it holds one conversation of 148 turns at a window of 8,192 under `aligned_prefix`, and counts
+been masked to fit. Then it holds one conversation of 148 turns at a window of 8,192 under `checkpoint`, and counts
 its
 summary calls and what they read.
 """
@@ -103,7 +103,7 @@ async def replay(kind: str, played: Sequence[Run], *, room_tokens: int, output: 
 
 
 async def checkpoints(turns: int = TURNS, *, prepared: bool) -> dict[str, int]:
-    """The summary calls of one conversation under `aligned_prefix`."""
+    """The summary calls of one conversation under `checkpoint`."""
     prose = Prose(3)
     script = Script(turns)
     model = ScriptedModel(

@@ -1,4 +1,4 @@
-"""Policy `aligned_prefix`: when a summary of everything is written, over what, and what the view is then."""
+"""Policy `checkpoint`: when a summary of everything is written, over what, and what the view is then."""
 
 from __future__ import annotations
 
