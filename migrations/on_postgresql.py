@@ -12,7 +12,7 @@ import asyncpg
 
 from app.store.database_url import DatabaseLocation
 from app.store.postgres.pool import translate_driver_error
-from app.store.sql.schema_version import SCHEMA_VERSION
+from app.store.sql.required_schema_version import SCHEMA_VERSION
 
 TIMEOUT_SECONDS: Final = 10.0
 LOCK_KEY: Final = 5_270_117_224_918_263

@@ -10,7 +10,7 @@ from typing import Final
 
 from app.errors import StoreUnavailable
 from app.store.database_url import DatabaseLocation
-from app.store.sql.schema_version import SCHEMA_VERSION
+from app.store.sql.required_schema_version import SCHEMA_VERSION
 from app.store.sqlite.threads import translate_driver_error
 
 TIMEOUT_SECONDS: Final = 10.0

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import ModuleType
 
 from app.store.database_url import DatabaseLocation, parse_database_url
-from app.store.sql.schema_version import SCHEMA_VERSION
+from app.store.sql.required_schema_version import SCHEMA_VERSION
 
 
 class SchemaIsNewer(Exception):

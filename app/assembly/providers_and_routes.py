@@ -33,7 +33,7 @@ from app.simulator.context_window import parse_window_from_name
 from app.simulator.options_and_faults import SimulatorOptions
 from app.simulator.simulated_provider import SimulatedProvider
 from app.simulator.simulator import Simulator
-from app.upstream.http.dialer import load_tls_context
+from app.upstream.http.dialer import load_trusted_ca_context
 from app.upstream.protocols.openai_provider import HttpTimeouts, OpenAIProvider
 from app.upstream.provider_contract import NO_QUIRKS, ProviderQuirks, TokenPrice, UpstreamProvider
 from app.upstream.routing import known_model_windows
@@ -120,7 +120,7 @@ def _build_provider(name: str, section: ProviderSettings) -> UpstreamProvider:
         auth_header=section.auth_header,
         proxy=section.proxy.get_secret_value() if section.proxy else None,
         # Without a file of its own, a provider uses the context that all providers share.
-        ssl_context=load_tls_context(section.ca_file) if section.ca_file else None,
+        ssl_context=load_trusted_ca_context(section.ca_file) if section.ca_file else None,
         client_key_rule=section.client_key_rule,
     )
 

@@ -15,7 +15,7 @@ from app.context.count.token_counter import load_token_counter
 from app.conversations.verification import DatabaseVerifier, VerificationFinding, VerificationReport
 from app.errors import GatewayError
 from app.settings import Settings, load_settings
-from app.store.database_scan import open_database_scan
+from app.store.database_snapshot import open_database_snapshot
 from app.store.encryption.cipher import Cipher
 from app.store.encryption.sealed_fields import FieldSealer
 
@@ -44,12 +44,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _verify_database(settings: Settings, progress: CommandProgress) -> VerificationReport:
     cipher = Cipher(settings.encryption.key_bytes, settings.encryption.active)
-    async with open_database_scan(settings.database.url.get_secret_value()) as database_scan:
+    async with open_database_snapshot(settings.database.url.get_secret_value()) as snapshot:
         if not progress.is_quiet:
-            counts = await database_scan.count_rows()
+            counts = await snapshot.count_rows()
             progress.set_total(counts["messages"] + counts["chunks"])
         verifier = DatabaseVerifier(
-            database_scan,
+            snapshot,
             FieldSealer(cipher),
             counter_for=load_token_counter,
             now=datetime.now(UTC),

@@ -79,7 +79,7 @@ class _SharedWork:
         for listener in self.listeners:
             listener.notify()
 
-    def add_listener(self, listener: _StartListener) -> None:
+    def add_start_listener(self, listener: _StartListener) -> None:
         self.listeners.append(listener)
         if self.has_called_model:
             listener.notify()
@@ -184,7 +184,7 @@ class Compactor:
             return None
         started_at, listener = self._monotonic(), _StartListener(on_start)
         for work in precompactions:
-            work.add_listener(listener)
+            work.add_start_listener(listener)
         try:
             outcomes = await asyncio.gather(
                 *(asyncio.shield(flight.task) for flight in precompactions), return_exceptions=True
@@ -262,7 +262,7 @@ class Compactor:
             coroutine = self._run_work(key, make, shared_work, slots)
             shared_work.task = asyncio.create_task(coroutine)  # noqa: TID251  aclose awaits and cancels it
             shared_work.task.add_done_callback(lambda task: self._finish_work(key, shared_work, task))
-        shared_work.add_listener(listener)
+        shared_work.add_start_listener(listener)
         return shared_work
 
     async def _run_work(

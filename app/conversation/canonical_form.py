@@ -61,7 +61,7 @@ def canonicalize_message(body: dict[str, Any]) -> bytes | None:
     return _encode_with_lengths(_encode_name(role), _build_content_items(content, _build_text_item))
 
 
-def is_skeleton_message(body: dict[str, Any]) -> bool:
+def belongs_to_skeleton(body: dict[str, Any]) -> bool:
     """Returns whether a message that the chain does not skip is part of the skeleton: a user's text or an assistant's
     final text."""
     role = body.get("role")
@@ -70,7 +70,7 @@ def is_skeleton_message(body: dict[str, Any]) -> bool:
 
 def canonicalize_skeleton_message(body: dict[str, Any]) -> bytes | None:
     """Returns the part that a message adds to the skeleton's chain, or None."""
-    return canonicalize_message(body) if is_skeleton_message(body) else None
+    return canonicalize_message(body) if belongs_to_skeleton(body) else None
 
 
 def canonicalize_answer_text(body: dict[str, Any]) -> str:

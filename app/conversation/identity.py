@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from app.conversation.canonical_form import canonicalize_message, canonicalize_skeleton_message, is_skeleton_message
+from app.conversation.canonical_form import belongs_to_skeleton, canonicalize_message, canonicalize_skeleton_message
 from app.conversation.conversation_types import Message
 
 __all__ = [
@@ -106,7 +106,7 @@ def iterate_link_positions(messages: Iterable[Message], start: LinkPosition) -> 
             yield LinkPosition(link, skeleton, False)
             continue
         link = compute_next_link(link, part)
-        if joins_skeleton := is_skeleton_message(body):
+        if joins_skeleton := belongs_to_skeleton(body):
             skeleton = compute_next_link(skeleton, part)
         yield LinkPosition(link, skeleton, joins_skeleton)
 

@@ -22,7 +22,7 @@ from app.conversation.identity import (
 )
 from app.conversations.items.item_building import DELETED
 from app.errors import InvalidRequest, StoreUnreadable
-from app.store.database_scan import DatabaseScan, SummaryRow
+from app.store.database_snapshot import DatabaseSnapshot, SummaryRow
 from app.store.encryption.sealed_fields import FieldSealer
 from app.store.lineage import find_segments, first_own_seq
 
@@ -86,7 +86,7 @@ class DatabaseVerifier:
 
     def __init__(
         self,
-        audit: DatabaseScan,
+        audit: DatabaseSnapshot,
         sealing: FieldSealer,
         *,
         counter_for: Callable[[str], TokenCounter],
@@ -150,7 +150,7 @@ class DatabaseVerifier:
             if ancestor is None or ancestor.tenant != conversation.tenant:
                 self._record_fault("lineage", conversation.id, f"branches off {ancestor_id}, which does not exist")
                 return None
-            shared = await self._audit.find_message(conversation.root, ancestor_id, upto_seq)
+            shared = await self._audit.read_message(conversation.root, ancestor_id, upto_seq)
             if upto_seq <= before or shared is None:
                 description = f"shares {ancestor_id} through message {upto_seq}, which its ancestor does not have"
                 self._record_fault("lineage", conversation.id, description)
@@ -324,7 +324,7 @@ def _read_prompt_counts(answer: LogMessage | None) -> tuple[int, int] | None:
     return estimated, reported
 
 
-async def find_summary_faults(audit: DatabaseScan, stored_summary: SummaryRow) -> list[str]:
+async def find_summary_faults(audit: DatabaseSnapshot, stored_summary: SummaryRow) -> list[str]:
     """Returns the faults of a stored summary. It stands for every log with its `to_link`: a link names all messages
     before it, so those logs begin with the same messages. Without such a log, see `is_summary_ahead`."""
     summary = stored_summary.summary
@@ -356,20 +356,20 @@ async def find_summary_faults(audit: DatabaseScan, stored_summary: SummaryRow) -
     return faults
 
 
-async def is_summary_ahead(audit: DatabaseScan, stored_summary: SummaryRow) -> bool:
+async def is_summary_ahead(audit: DatabaseSnapshot, stored_summary: SummaryRow) -> bool:
     """Returns whether no log contains the end of a summary's range. This happens if the request with these messages
     failed after they were summarized. The summary is used when the client sends the messages again."""
     return not await audit.find_link_locations(stored_summary.root, stored_summary.summary.to_link)
 
 
-async def _has_summary_start(audit: DatabaseScan, stored_summary: SummaryRow, logs: list[Conversation]) -> bool:
+async def _has_summary_start(audit: DatabaseSnapshot, stored_summary: SummaryRow, logs: list[Conversation]) -> bool:
     summary = stored_summary.summary
     if summary.from_seq == 0:
         return summary.from_link == compute_first_link(stored_summary.tenant)
     for log in logs:
         segments = find_segments(log.lineage_with_self, summary.from_seq - 1, summary.from_seq)
         before = (
-            await audit.find_message(stored_summary.root, segments[0].conversation_id, summary.from_seq - 1)
+            await audit.read_message(stored_summary.root, segments[0].conversation_id, summary.from_seq - 1)
             if segments
             else None
         )
@@ -378,6 +378,6 @@ async def _has_summary_start(audit: DatabaseScan, stored_summary: SummaryRow, lo
     return False
 
 
-async def _read_tokens_total(audit: DatabaseScan, log: Conversation, seq: int) -> int:
-    entry = await audit.find_message(log.root, log.id, seq)
+async def _read_tokens_total(audit: DatabaseSnapshot, log: Conversation, seq: int) -> int:
+    entry = await audit.read_message(log.root, log.id, seq)
     return -1 if entry is None else entry.tokens_total

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from app.observability.counter_cells import CounterCells, PeerCells, SeriesKey, find_peer_cells
 from app.observability.metric_families import MetricFamily
+from app.observability.shared_metric_cells import CounterCells, PeerCells, SeriesKey, find_peer_cells
 
 Series = Sequence[float]
 """The numbers of a series: one number; for a histogram its sum, then a count for each bucket. The last bucket has no

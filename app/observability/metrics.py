@@ -16,9 +16,9 @@ from typing import Final
 import msgspec
 
 from app.observability import metric_families as f
-from app.observability.counter_cells import CounterCells, create_private_cells, open_shared_cells
 from app.observability.metric_families import OTHER_LABEL, MetricFamily
 from app.observability.metric_readings import MetricsReader, MetricsSnapshot
+from app.observability.shared_metric_cells import CounterCells, create_private_cells, open_shared_cells
 
 log = logging.getLogger(__name__)
 

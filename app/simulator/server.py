@@ -16,7 +16,7 @@ import orjson
 import uvicorn
 
 from app.simulator.options_and_faults import SimulatorOptions
-from app.simulator.simulated_model import PromptCounter
+from app.simulator.simulated_model import SimulatorTokenCounter
 from app.simulator.simulator import JSON_HEADERS, Simulator, SimulatorRequest, SimulatorResponse
 
 ASGIMessage = MutableMapping[str, Any]
@@ -68,7 +68,7 @@ class SimulatorApp:
 
 
 def run_simulator_server(
-    host: str, port: int, options: SimulatorOptions, counter_for: Callable[[str], PromptCounter]
+    host: str, port: int, options: SimulatorOptions, counter_for: Callable[[str], SimulatorTokenCounter]
 ) -> int:
     """Runs the server until it is stopped; prints one line with its address when it is ready.
 

@@ -42,7 +42,7 @@ MAX_RESULT_CHARS = 400
 GREETING = "Hello. I am a simulated model: I answer from what my context shows."
 
 
-class PromptCounter(Protocol):
+class SimulatorTokenCounter(Protocol):
     """Counts tokens the way the gateway does (`context.count.token_counter`)."""
 
     def count(self, text: str) -> int: ...
@@ -81,7 +81,7 @@ class SimulatedAnswer:
         }
 
 
-def answer_request(request: Mapping[str, Any], *, window: int, counter: PromptCounter) -> SimulatedAnswer:
+def answer_request(request: Mapping[str, Any], *, window: int, counter: SimulatorTokenCounter) -> SimulatedAnswer:
     """Answers a chat completion request.
 
     Args:
@@ -103,7 +103,7 @@ def answer_request(request: Mapping[str, Any], *, window: int, counter: PromptCo
 
 
 def _answer_valid_request(
-    request: Mapping[str, Any], messages: list[dict[str, Any]], window: int, counter: PromptCounter
+    request: Mapping[str, Any], messages: list[dict[str, Any]], window: int, counter: SimulatorTokenCounter
 ) -> SimulatedAnswer:
     """Answers a request whose fields have the right types.
 
@@ -122,7 +122,11 @@ def _answer_valid_request(
 
 
 def _choose_answer(
-    request: Mapping[str, Any], messages: list[dict[str, Any]], prompt_tokens: int, limit: int, counter: PromptCounter
+    request: Mapping[str, Any],
+    messages: list[dict[str, Any]],
+    prompt_tokens: int,
+    limit: int,
+    counter: SimulatorTokenCounter,
 ) -> SimulatedAnswer:
     choices = request.get("n") or 1
     prompt_texts = [

@@ -20,7 +20,7 @@ from app.simulator.context_window import LISTED_MODELS, build_error_body, parse_
 from app.simulator.openai_encoding import AnswerEnvelope, encode_completion, encode_stream_events
 from app.simulator.options_and_faults import SimulatedFaults, SimulatorOptions, parse_faults_from_name
 from app.simulator.request_schemas import check_embeddings_request
-from app.simulator.simulated_model import PromptCounter, SimulatedAnswer, answer_request
+from app.simulator.simulated_model import SimulatedAnswer, SimulatorTokenCounter, answer_request
 
 THREAD_BODY_BYTES = 65_536
 """Larger requests are counted and answered in a thread."""
@@ -69,7 +69,7 @@ class Simulator:
     """
 
     options: SimulatorOptions
-    counter_for: Callable[[str], PromptCounter]
+    counter_for: Callable[[str], SimulatorTokenCounter]
     clock: Callable[[], float]
     new_id: Callable[[], str]
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep

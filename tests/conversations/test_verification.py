@@ -23,7 +23,7 @@ from app.conversations.verification import DatabaseVerifier, VerificationReport
 from app.simulator.options_and_faults import SimulatorOptions
 from app.simulator.server import SimulatorApp
 from app.simulator.simulator import Simulator
-from app.store.database_scan import open_database_scan
+from app.store.database_snapshot import open_database_snapshot
 from app.store.encryption.cipher import Cipher
 from app.store.encryption.sealed_fields import FieldSealer
 from app.store.store_factory import create_store
@@ -84,7 +84,7 @@ async def fill(url: str, **sections: Any) -> None:
 
 async def verified(url: str, keys: dict[str, bytes] | None = None) -> VerificationReport:
     sealing = FieldSealer(Cipher(keys or {}, None))
-    async with open_database_scan(url) as audit:
+    async with open_database_snapshot(url) as audit:
         return await DatabaseVerifier(audit, sealing, counter_for=load_token_counter, now=NOON).run()
 
 
@@ -246,7 +246,7 @@ def test_verifying_sees_one_moment_whoever_erases_meanwhile(healthy: str) -> Non
     url = healthy
 
     async def meanwhile() -> VerificationReport:
-        async with open_database_scan(url) as audit:
+        async with open_database_snapshot(url) as audit:
             before = await audit.count_rows()
             store = create_store(url)
             await store.open()

@@ -22,7 +22,7 @@ import pytest
 
 from app.context.count.token_counter import load_token_counter
 from app.conversations.verification import DatabaseVerifier
-from app.store.database_scan import open_database_scan
+from app.store.database_snapshot import open_database_snapshot
 from app.store.database_url import parse_database_url
 from app.store.encryption.cipher import Cipher
 from app.store.encryption.sealed_fields import FieldSealer
@@ -129,7 +129,7 @@ def test_a_former_database_migrates_and_nothing_is_wrong_with_it(url: str) -> No
     assert run.read_schema_version(url) == run.required_schema_version()
 
     async def verify() -> Any:
-        async with open_database_scan(url) as audit:
+        async with open_database_snapshot(url) as audit:
             sealing = FieldSealer(Cipher({}, None))
             return await DatabaseVerifier(audit, sealing, counter_for=load_token_counter, now=datetime.now(UTC)).run()
 

@@ -27,7 +27,7 @@ from app.conversation.api_keys import ApiKey
 from app.conversation.conversation_types import StoredCompletion
 from app.errors import StoreUnavailable
 from app.store.database_url import parse_database_url
-from app.store.sql.schema_version import SCHEMA_VERSION
+from app.store.sql.required_schema_version import SCHEMA_VERSION
 from app.store.sql.tables import is_table_in_dialect, metadata
 from app.store.store_factory import create_store
 from migrations import run, upgrading

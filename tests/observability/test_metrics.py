@@ -14,10 +14,10 @@ import pytest
 
 from app.api.edge.connections import ClientConnections, ConnectionLimits
 from app.observability import metric_families as f
-from app.observability.counter_cells import CELL_BYTES, CELL_COUNT, CounterCells
 from app.observability.metric_families import OTHER_LABEL
 from app.observability.metric_readings import estimate_quantile
 from app.observability.metrics import MAX_MODEL_LABELS, NO_METRICS, Metrics, TurnFacts
+from app.observability.shared_metric_cells import CELL_BYTES, CELL_COUNT, CounterCells
 
 TURN = TurnFacts("p", "m", "additive", "full", prompt_tokens=60, log_tokens=100, pressure=0.5)
 

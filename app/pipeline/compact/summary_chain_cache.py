@@ -93,7 +93,7 @@ class SummaryChainCache:
         # The log is not stored yet, but another conversation with the same messages may have summaries of it.
         if resolved_request.is_log_unstored:
             return build_chain(
-                await self._read_new_log_summaries(resolved_request),
+                await self._read_summaries_of_unstored_log(resolved_request),
                 is_replacing=is_replacing,
                 new_summaries=new_summaries,
             )
@@ -122,7 +122,7 @@ class SummaryChainCache:
         )
         return replace(build_chain(stored, new_summaries=new_summaries), verified_ids=verified_ids)
 
-    async def _read_new_log_summaries(self, resolved_request: ResolvedRequest) -> list[Summary]:
+    async def _read_summaries_of_unstored_log(self, resolved_request: ResolvedRequest) -> list[Summary]:
         """Reads summaries that end at a message of a log that is not stored yet."""
         conversation = resolved_request.conversation
         first_seq = conversation.head_seq + 1

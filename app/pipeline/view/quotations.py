@@ -77,7 +77,7 @@ class QuotationBuilder:
         newest_user_message = find_newest_user_message(turn.resolved_request, view)
         if newest_user_message is not None and all(one.before_seq != newest_user_message.seq for one in quotations):
             try:
-                quotations = await self._add_newest_quotation(turn, view, quotations, newest_user_message)
+                quotations = await self._add_quotation_for_newest_message(turn, view, quotations, newest_user_message)
             except StoreUnavailable as error:
                 # An answer without quotations is better than none.
                 log.warning("old messages could not be searched: %s", error.message)
@@ -87,7 +87,7 @@ class QuotationBuilder:
             return replace(view, plan=plan)
         return await self._view_builder.render_view(turn.resolved_request, view, plan)
 
-    async def _add_newest_quotation(
+    async def _add_quotation_for_newest_message(
         self, turn: Turn, view: View, kept_quotations: tuple[Quotation, ...], newest_user_message: LogMessage
     ) -> tuple[Quotation, ...]:
         """Returns the quotations with one for the newest message added. If the earlier quotations leave little room,

@@ -56,6 +56,7 @@ from app.store.search.term_ranking import (
 )
 from app.store.sql import conversation_transactions, summary_transactions
 from app.store.sql.dialects import POSTGRES, Rows, TransactionSteps
+from app.store.sql.required_schema_version import SCHEMA_VERSION
 from app.store.sql.rows import (
     MESSAGE_COLUMNS,
     anchor_values,
@@ -65,7 +66,6 @@ from app.store.sql.rows import (
     decode_summary,
     encode_json,
 )
-from app.store.sql.schema_version import SCHEMA_VERSION
 from app.store.sql.side_tables import SqlSideTables
 
 Result = TypeVar("Result")

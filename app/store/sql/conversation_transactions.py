@@ -273,7 +273,7 @@ def _update_summaries_after_redaction(
         chunk for chunk in found.values() if covers_redacted_message(chunk, readers[chunk.id], changes_by_conversation)
     ]
     for chunk in gone:
-        yield from summary_transactions.delete_single_summary(dialect, tenant, root, chunk.id)
+        yield from summary_transactions.delete_summary_without_folds(dialect, tenant, root, chunk.id)
         del found[chunk.id]
     for chunk in found.values():
         yield dialect.build_statement(

@@ -124,7 +124,7 @@ def delete_summary(dialect: SqlDialect, tenant: str, root: str, summary_id: str)
     doomed = [row[0] for row in rows]
     while doomed:
         one = doomed.pop()
-        yield from delete_single_summary(dialect, tenant, root, one)
+        yield from delete_summary_without_folds(dialect, tenant, root, one)
         folds = yield dialect.build_statement(
             "SELECT id FROM chunks WHERE root = :root AND tenant = :tenant AND is_fold AND folds LIKE :naming",
             **place,
@@ -187,7 +187,9 @@ def delete_family_strays(dialect: SqlDialect, tenant: str, root: str) -> Transac
         yield from delete_summary(dialect, tenant, root, chunk_id)
 
 
-def delete_single_summary(dialect: SqlDialect, tenant: str, root: str, summary_id: str) -> TransactionSteps[None]:
+def delete_summary_without_folds(
+    dialect: SqlDialect, tenant: str, root: str, summary_id: str
+) -> TransactionSteps[None]:
     """Deletes one summary and its revisions, but not the summaries that fold it."""
     yield dialect.build_statement(f"DELETE FROM chunks WHERE {_IS_SUMMARY}", root=root, tenant=tenant, id=summary_id)
     yield dialect.build_statement(_DELETE_REVISIONS, root=root, tenant=tenant, id=summary_id)

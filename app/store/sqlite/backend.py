@@ -28,7 +28,7 @@ from app.store.lineage import (
 from app.store.search.term_ranking import hash_message_terms, hash_terms, split_index_batches
 from app.store.sql import conversation_transactions, summary_transactions
 from app.store.sql.dialects import SQLITE, Rows, TransactionSteps
-from app.store.sql.schema_version import SCHEMA_VERSION
+from app.store.sql.required_schema_version import SCHEMA_VERSION
 from app.store.sql.side_tables import SqlSideTables
 from app.store.sqlite import reads, term_index, writes
 from app.store.sqlite.append_batching import AppendJob, run_jobs_combining_appends

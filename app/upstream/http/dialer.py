@@ -28,7 +28,7 @@ DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 @functools.cache
-def load_tls_context(ca_file: str | None = None) -> ssl.SSLContext:
+def load_trusted_ca_context(ca_file: str | None = None) -> ssl.SSLContext:
     """Returns a TLS context that trusts the certificates in a file, or the system's roots.
 
     Loading the roots takes some 20 ms, so all providers share the context. OpenSSL reads `SSL_CERT_FILE` and
@@ -109,7 +109,7 @@ class Dialer:
             _, connection = await loop.create_connection(
                 self._make_connection,
                 sock=connected_socket,
-                ssl=(self._tls or load_tls_context()) if self._uses_tls else None,
+                ssl=(self._tls or load_trusted_ca_context()) if self._uses_tls else None,
                 server_hostname=self._host if self._uses_tls else None,
             )
         # Also on cancellation: until the transport exists, nobody else closes the socket.

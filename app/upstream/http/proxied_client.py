@@ -15,7 +15,7 @@ from yarl import URL
 
 from app.errors import UpstreamUnavailable
 from app.upstream.http.decompression import decompress_pieces, pop_content_encoding, read_decompressed_body
-from app.upstream.http.dialer import load_tls_context
+from app.upstream.http.dialer import load_trusted_ca_context
 from app.upstream.http.http_client_contract import (
     IDLE_CONNECTION_SECONDS,
     READ_BUFFER_BYTES,
@@ -59,7 +59,7 @@ class ProxiedClient:
         self._provider_name = provider_name
         self._origin = f"{url.scheme}://{url.netloc.rpartition('@')[2]}"
         self._timeouts = timeouts
-        self._tls = tls or load_tls_context()
+        self._tls = tls or load_trusted_ca_context()
         self._proxy = None if proxy is None else URL(proxy)
         self._timeout_timer = TimeoutTimer()
         self._session: aiohttp.ClientSession | None = None

@@ -39,12 +39,12 @@ def remove_refused_properties(quirks: ProviderQuirks, message: OutgoingMessage) 
     refused, known_properties = frozenset(quirks.strip_message_fields), quirks.message_fields
     if not message.role or not (refused or known_properties is not None or quirks.drop_nulls):
         return
-    if not _is_accepted_property("refusal", message.role, refused, known_properties):
+    if not _is_accepted_message_property("refusal", message.role, refused, known_properties):
         _move_refusal_to_content(message)
     members = {
         name: raw
         for name, raw in message.members.items()
-        if _is_accepted_property(name, message.role, refused, known_properties)
+        if _is_accepted_message_property(name, message.role, refused, known_properties)
         and not (quirks.drop_nulls and name not in _NEVER_DROPPED_PROPERTIES and is_empty_value(raw))
     }
     message.replace_members(members)
@@ -52,7 +52,7 @@ def remove_refused_properties(quirks: ProviderQuirks, message: OutgoingMessage) 
         _remove_refused_call_properties(message, refused, known_properties)
 
 
-def _is_accepted_property(
+def _is_accepted_message_property(
     name: str, role: str, refused: Collection[str], known_properties: Collection[str] | None
 ) -> bool:
     if name in ("role", "content"):

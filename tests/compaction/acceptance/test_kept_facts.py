@@ -146,8 +146,7 @@ def test_a_fold_keeps_what_was_said_before_what_tools_told() -> None:
 
 def test_labels_and_values_that_look_like_punctuation_come_back_whole() -> None:
     arguments = (
-        '{"note; to: self": "a, b; c: \\"d\\"", "plain": "San Diego", '
-        '"5\\" disk": "Cape Town", "z": "Rome, Italy"}'
+        '{"note; to: self": "a, b; c: \\"d\\"", "plain": "San Diego", "5\\" disk": "Cape Town", "z": "Rome, Italy"}'
     )
     call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}}
     values = find_values(log_of([{"role": "assistant", "tool_calls": [call]}]))

@@ -205,9 +205,9 @@ async def test_a_log_that_is_new_has_the_summaries_that_end_at_their_own_places_
     fresh = replace(
         scene.place, conversation=start, creates_conversation=True, new_messages=tuple(scene.log[: 2 * MESSAGES_EACH])
     )
-    found = await scene.chains._read_new_log_summaries(fresh)
+    found = await scene.chains._read_summaries_of_unstored_log(fresh)
     assert found == [first, second]
     longer = replace(fresh, new_messages=tuple(scene.log))
-    assert await scene.chains._read_new_log_summaries(longer) == [first, second]
+    assert await scene.chains._read_summaries_of_unstored_log(longer) == [first, second]
     ends_there = replace(fresh, new_messages=tuple(scene.log[: 3 * MESSAGES_EACH]))
-    assert await scene.chains._read_new_log_summaries(ends_there) == [first, second]
+    assert await scene.chains._read_summaries_of_unstored_log(ends_there) == [first, second]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from app.conversation.canonical_form import canonicalize_message, is_skeleton_message
+from app.conversation.canonical_form import belongs_to_skeleton, canonicalize_message
 from app.conversation.conversation_types import Conversation
 from app.pipeline.persist.turn_writer import QUESTION_DELAY_SECONDS
 from app.store.memory.backend import MemoryStore
@@ -125,7 +125,7 @@ def _truth(requests: list[list[dict[str, Any]]], answers: list[dict[str, Any]]) 
 
 
 def _form(message: dict[str, Any]) -> tuple[bytes | None, bool]:
-    return canonicalize_message(message), is_skeleton_message(message)
+    return canonicalize_message(message), belongs_to_skeleton(message)
 
 
 def _whole(message: dict[str, Any]) -> Reply:

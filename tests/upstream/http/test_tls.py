@@ -16,7 +16,7 @@ import uvloop
 from app.assembly.providers_and_routes import build_providers
 from app.errors import UpstreamUnavailable
 from app.settings import load_settings
-from app.upstream.http.dialer import load_tls_context
+from app.upstream.http.dialer import load_trusted_ca_context
 from app.upstream.http.proxied_client import ProxiedClient
 from app.upstream.protocols.openai_provider import HttpTimeouts, OpenAIProvider
 from app.upstream.provider_contract import UpstreamRequest
@@ -174,7 +174,7 @@ class Wrong:
 
     def contexts(self, folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext | None]:
         authority = Authority(folder)
-        trusted = load_tls_context(str(authority.file)) if self._trusts else None
+        trusted = load_trusted_ca_context(str(authority.file)) if self._trusts else None
         return authority.server(*self._names, **self._times), trusted
 
 
@@ -265,14 +265,14 @@ async def test_what_ssl_cert_file_names_is_trusted(
     """OpenSSL reads the variable when the roots are loaded: once in a process."""
     authority = Authority(tmp_path)
     monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
-    load_tls_context.cache_clear()
+    load_trusted_ca_context.cache_clear()
     try:
         async with loopback(answer, tls=authority.server("127.0.0.1")) as server, proxy() as (url, _):
             provider = OpenAIProvider("test", server.url, proxy=url if has_proxy else None)
             assert await read(provider) == CHAT.body
             await provider.aclose()
     finally:
-        load_tls_context.cache_clear()
+        load_trusted_ca_context.cache_clear()
 
 
 @pytest.mark.parametrize("has_proxy", [False, True], ids=["direct", "proxied"])

@@ -23,6 +23,7 @@ from app.errors import StoreUnavailable
 from app.store.database_url import DatabaseLocation, parse_database_url
 from app.store.sql.dangling_rows import COUNT_STATEMENTS, DanglingRow, build_dangling_queries
 from app.store.sql.dialects import POSTGRES, SQLITE, SqlDialect
+from app.store.sql.required_schema_version import SCHEMA_VERSION
 from app.store.sql.rows import (
     CONVERSATION_COLUMNS,
     MESSAGE_COLUMNS,
@@ -31,7 +32,6 @@ from app.store.sql.rows import (
     decode_log_message,
     decode_summary,
 )
-from app.store.sql.schema_version import SCHEMA_VERSION
 
 BATCH_ROWS: Final = 200
 """Rows that are in memory at a time."""
@@ -70,7 +70,7 @@ class SnapshotConnection(Protocol):
         """Returns all rows of a statement that finds few."""
 
 
-class DatabaseScan:
+class DatabaseSnapshot:
     """Reads the contents of a database through one snapshot."""
 
     def __init__(self, snapshot: SnapshotConnection) -> None:
@@ -98,7 +98,7 @@ class DatabaseScan:
         ):
             yield decode_log_message(row)
 
-    async def find_message(self, root: str, conversation_id: str, seq: int) -> LogMessage | None:
+    async def read_message(self, root: str, conversation_id: str, seq: int) -> LogMessage | None:
         found = await self._snapshot.fetch_rows(
             *self._dialect.build_statement(_MESSAGE, root=root, id=conversation_id, seq=seq)
         )
@@ -134,7 +134,7 @@ class DatabaseScan:
 
 
 @asynccontextmanager
-async def open_database_scan(url: str) -> AsyncIterator[DatabaseScan]:
+async def open_database_snapshot(url: str) -> AsyncIterator[DatabaseSnapshot]:
     """Opens a scan of the database that a URL names.
 
     Raises:
@@ -148,7 +148,7 @@ async def open_database_scan(url: str) -> AsyncIterator[DatabaseScan]:
     try:
         async with opened as rows:
             await _require_current_schema(rows)
-            yield DatabaseScan(rows)
+            yield DatabaseSnapshot(rows)
     # Covers the caller's block, too: its reads run after the yield, and a driver error there means the same.
     except (sqlite3.Error, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
         raise StoreUnavailable(f"The database cannot be read: {str(error) or type(error).__name__}.") from error
