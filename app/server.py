@@ -136,7 +136,7 @@ class _DrainingWorkers(Multiprocess):
 
 def _print_when_ready(listening: socket.socket, line: str) -> None:
     """Print the start line once a worker answers."""
-    host, port = _local_address(listening)
+    host, port = _find_self_reachable_address(listening)
     deadline = time.monotonic() + READY_WAIT_SECONDS
     while time.monotonic() < deadline:
         connection = http.client.HTTPConnection(host, port, timeout=1)
@@ -152,7 +152,7 @@ def _print_when_ready(listening: socket.socket, line: str) -> None:
         time.sleep(READY_POLL_SECONDS)
 
 
-def _local_address(listening: socket.socket) -> tuple[str, int]:
+def _find_self_reachable_address(listening: socket.socket) -> tuple[str, int]:
     """Where this machine reaches the server; one that listens everywhere is reached on loopback."""
     host, port = listening.getsockname()[:2]
     return ("127.0.0.1" if ipaddress.ip_address(host).is_unspecified else host), port

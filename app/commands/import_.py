@@ -21,7 +21,7 @@ from app.conversations.transfer.conversation_import import (
     CheckedConversation,
     ConversationImporter,
     ImportResult,
-    parse_checked_conversations,
+    parse_and_check_import_file,
 )
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.token_counting import MessageCounter
@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     if settings.database.url_without_credentials.startswith("memory:"):
         raise CommandError("nothing can be kept in memory://; name a database in `database.url`.")
     # Before the database is touched: a faulty file changes nothing.
-    checked_conversations = parse_checked_conversations(_read_import_file(arguments.file), arguments.format)
+    checked_conversations = parse_and_check_import_file(_read_import_file(arguments.file), arguments.format)
     try:
         migrations.prepare_database(
             settings.database.url.get_secret_value(), auto_migrate=settings.database.auto_migrate

@@ -49,7 +49,7 @@ __all__ = [
     "cut_alignment_head",
     "is_random_call_id",
     "proves_same_conversation",
-    "record_first_seqs",
+    "record_first_seqs_of_answers_and_calls",
 ]
 
 AlignmentMark = Literal["same", "rewritten", "note", "inserted", "summary", "new"]
@@ -215,7 +215,7 @@ def align_after_head(
         head: an alignment of both beginnings, as `cut_alignment_head` returns it.
         log: the whole log.
         history: the history from the last message of `head` on.
-        first_seqs: of `log`, as `record_first_seqs` records them.
+        first_seqs: of `log`, as `record_first_seqs_of_answers_and_calls` records them.
 
     Returns:
         The alignment, or None if only `align_history` can decide.
@@ -307,7 +307,9 @@ def can_end_alignment_head(log: Sequence[AlignmentElement], seq: int, first_seqs
     )
 
 
-def record_first_seqs(first_seqs: dict[Hashable, int], elements: Iterable[AlignmentElement], first_seq: int) -> None:
+def record_first_seqs_of_answers_and_calls(
+    first_seqs: dict[Hashable, int], elements: Iterable[AlignmentElement], first_seq: int
+) -> None:
     """Records for each assistant message and each of its call ids the first log message that has it."""
     for seq, element in enumerate(elements, first_seq):
         for name in _list_element_keys(element):

@@ -29,12 +29,12 @@ __all__ = [
     "compute_family_root",
     "compute_first_link",
     "compute_interval_prefix_digests",
+    "compute_links_after_messages",
     "compute_next_link",
     "compute_prefix_digests",
     "compute_start_position",
     "extract_family_root",
     "is_valid_conversation_id",
-    "iterate_link_positions",
     "make_conversation_id",
 ]
 
@@ -92,7 +92,7 @@ def compute_start_position(tenant: str) -> LinkPosition:
     return LinkPosition(link=compute_first_link(tenant), skeleton_link=skeleton, is_in_skeleton=False)
 
 
-def iterate_link_positions(messages: Iterable[Message], start: LinkPosition) -> Iterator[LinkPosition]:
+def compute_links_after_messages(messages: Iterable[Message], start: LinkPosition) -> Iterator[LinkPosition]:
     """Yields the position of both chains after each message.
 
     Raises:

@@ -16,9 +16,9 @@ from app.conversation.conversation_types import Conversation, LogMessage, Messag
 from app.conversation.identity import (
     LinkPosition,
     compute_first_link,
+    compute_links_after_messages,
     compute_start_position,
     extract_family_root,
-    iterate_link_positions,
 )
 from app.conversations.items.item_building import DELETED
 from app.errors import InvalidRequest, StoreUnreadable
@@ -242,12 +242,12 @@ class _LogVerifier:
             faults.append(("totals", description))
         if self._is_answered and not stored.answered:
             faults.append(("answered", f"message {seq} counts as unanswered after an answer"))
-        faults += self._find_body_faults(stored, decrypted)
+        faults += self._find_link_and_token_faults(stored, decrypted)
         self._next_seq, self._tokens_total, self._is_answered = seq + 1, stored.tokens_total, stored.answered
         self._position = LinkPosition(stored.link, stored.skeleton, stored.in_skeleton)
         return faults
 
-    def _find_body_faults(self, stored: LogMessage, decrypted: LogMessage | None) -> list[tuple[str, str]]:
+    def _find_link_and_token_faults(self, stored: LogMessage, decrypted: LogMessage | None) -> list[tuple[str, str]]:
         self.was_unreadable, self.was_redacted = decrypted is None, stored.seq in self._redacted
         self.was_miscounted, self.recounted_tokens = False, 0
         if decrypted is None:
@@ -271,7 +271,7 @@ class _LogVerifier:
         message = self._find_linked_message(decrypted)
         if message is None:
             return None
-        (expected,) = iterate_link_positions((message,), self._position)
+        (expected,) = compute_links_after_messages((message,), self._position)
         if (stored.link, stored.skeleton, stored.in_skeleton) == (
             expected.link,
             expected.skeleton_link,

@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from app.conversation.conversation_types import Conversation, LogMessage, Message, Summary
-from app.conversation.identity import LinkPosition, compute_start_position, iterate_link_positions
+from app.conversation.identity import LinkPosition, compute_links_after_messages, compute_start_position
 from app.store.contract import ConversationQuery, LogAppend, Store
 from app.store.store_factory import create_store
 from tests.benchmarks.messages import words
@@ -159,7 +159,7 @@ async def grow(store: Store, name: str, size: int) -> None:
 def _entries(before: Conversation, count: int) -> list[LogMessage]:
     seqs = range(before.head_seq + 1, before.head_seq + 1 + count)
     messages = [Message.from_body({"role": "assistant" if seq % 2 else "user", "content": prose(seq)}) for seq in seqs]
-    positions = iterate_link_positions(messages, LinkPosition(before.head_link, before.head_skeleton, False))
+    positions = compute_links_after_messages(messages, LinkPosition(before.head_link, before.head_skeleton, False))
     return [
         LogMessage(
             seq,

@@ -19,7 +19,7 @@ from app.context.plan.log_rounds import LogTail
 from app.context.plan.outline import SummaryRange
 from app.context.plan.policy import ContextPolicy
 from app.conversation.conversation_types import LogMessage, Message, Summary
-from app.conversation.identity import compute_start_position, iterate_link_positions
+from app.conversation.identity import compute_links_after_messages, compute_start_position
 from app.errors import ConversationBusy, StoreUnavailable
 from app.simulator.options_and_faults import SimulatorOptions
 from app.simulator.simulated_provider import SimulatedProvider
@@ -61,7 +61,7 @@ def log_of(bodies: Sequence[Body]) -> list[LogMessage]:
     total = 0
     log = []
     for seq, (message, place) in enumerate(
-        zip(messages, iterate_link_positions(messages, compute_start_position(TENANT)), strict=True)
+        zip(messages, compute_links_after_messages(messages, compute_start_position(TENANT)), strict=True)
     ):
         tokens = COUNT.count_message(message.body)
         total += tokens

@@ -18,7 +18,7 @@ from app.conversation.alignment import (
     cut_alignment_head,
     is_random_call_id,
     proves_same_conversation,
-    record_first_seqs,
+    record_first_seqs_of_answers_and_calls,
 )
 from app.conversation.conversation_types import Message
 from tests.support.cpu_time import grows_linearly
@@ -386,7 +386,7 @@ def cut_off(log: list[Body], history: list[Body], at: int, *, ours: bool = True,
     elements, firsts = read_log(log), dict[Hashable, int]()
     if not ours:
         elements = read_history(log)
-    record_first_seqs(firsts, elements, 0)
+    record_first_seqs_of_answers_and_calls(firsts, elements, 0)
     theirs = read_history(history)
     alignment = align_history(elements, theirs, is_log_named=named)
     return cut_alignment_head(alignment, at, None, elements, theirs, firsts, is_log_named=named) is not None
@@ -444,7 +444,7 @@ def align_in_parts(
     ours, theirs = read_log([*log, *log_behind]), read_history([*history, *history_behind])
     earlier, told = ours[: len(log)], theirs[: len(history)]
     firsts: dict[Hashable, int] = {}
-    record_first_seqs(firsts, ours, 0)
+    record_first_seqs_of_answers_and_calls(firsts, ours, 0)
     head = cut_alignment_head(
         align_history(earlier, told, is_log_named=named), len(told) - 1, None, earlier, told, firsts, is_log_named=named
     )

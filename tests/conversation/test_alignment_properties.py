@@ -19,7 +19,7 @@ from app.conversation.alignment import (
     confirms_conversation_hint,
     cut_alignment_head,
     proves_same_conversation,
-    record_first_seqs,
+    record_first_seqs_of_answers_and_calls,
 )
 from app.conversation.conversation_types import Message
 
@@ -291,7 +291,7 @@ def close_somewhere(
 ) -> list[Alignment]:
     """Each part of an alignment that can be closed, each made of the one before."""
     firsts: dict[Hashable, int] = {}
-    record_first_seqs(firsts, log, 0)
+    record_first_seqs_of_answers_and_calls(firsts, log, 0)
     heads: list[Alignment] = []
     for at in range(len(history)):
         head = heads[-1] if heads else None
@@ -336,7 +336,7 @@ def test_what_is_aligned_behind_a_beginning_is_aligned_as_in_the_whole(data: st.
     lines = [*old[:kept], *behind, *data.draw(new_lines())]
     log, history = elements_of(turns), [build_alignment_element(Message.from_body(line.body)) for line in lines]
     firsts: dict[Hashable, int] = {}
-    record_first_seqs(firsts, log, 0)
+    record_first_seqs_of_answers_and_calls(firsts, log, 0)
     found = align_after_head(head, log, history[len(head.message_alignments) - 1 :], firsts, is_log_named=named)
     event("behind" if found is not None else "only the whole can tell")
     assert found is None or found == align_history(log, history, is_log_named=named)

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from app.conversation.conversation_types import Message
-from app.conversation.identity import compute_start_position, iterate_link_positions
+from app.conversation.identity import compute_links_after_messages, compute_start_position
 from app.conversation.json_depth import MAX_JSON_DEPTH, is_too_deep, may_be_too_deep
 from app.conversation.message_checks import check_messages
 from app.conversation.search_terms import extract_message_terms
@@ -46,7 +46,7 @@ def test_a_message_that_is_nested_too_deeply_is_refused_by_name(place: str, dept
 @pytest.mark.parametrize("place", PLACES)
 def test_whatever_can_be_read_has_a_link_and_terms(place: str, depth: int, lists: bool) -> None:
     message = Message((place % nested(depth, lists=lists)).encode())
-    assert len(list(iterate_link_positions([message], compute_start_position("t")))) == 1
+    assert len(list(compute_links_after_messages([message], compute_start_position("t")))) == 1
     assert isinstance(extract_message_terms(message), list)
 
 

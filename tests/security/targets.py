@@ -15,13 +15,13 @@ import msgspec
 import orjson
 
 from app.api.chat_request_parser import READ_HEADERS, parse_chat_request
-from app.compaction.acceptance.value_mentions import MentionCollector
+from app.compaction.acceptance.value_finding import MentionCollector
 from app.compaction.summarizer.transcript import build_transcript
 from app.context.count.image_tokens import count_image_tokens
 from app.context.count.token_counter import TokenCounter
 from app.conversation.canonical_form import canonicalize_message
 from app.conversation.conversation_types import LogMessage, Message
-from app.conversation.identity import compute_start_position, is_valid_conversation_id, iterate_link_positions
+from app.conversation.identity import compute_links_after_messages, compute_start_position, is_valid_conversation_id
 from app.conversation.message_checks import check_messages
 from app.conversation.search_terms import extract_message_terms, extract_searchable_text
 from app.conversations.history.readable_log import build_message_row
@@ -253,7 +253,7 @@ def _look_at(raw: bytes) -> None:
     said = Message(raw)
     body = said.body
     check_messages([said], first_index=0, may_begin_with_result=True)
-    (position,) = iterate_link_positions([said], compute_start_position("t"))
+    (position,) = compute_links_after_messages([said], compute_start_position("t"))
     tokens = COUNTER.count_message(body)
     assert tokens >= 0
     entry = LogMessage(

@@ -14,8 +14,8 @@ from app.conversation.conversation_types import Conversation, LogMessage, Messag
 from app.conversation.identity import (
     LinkPosition,
     compute_family_root,
+    compute_links_after_messages,
     compute_start_position,
-    iterate_link_positions,
     make_conversation_id,
 )
 from app.store.contract import Lease, LogAppend, Store
@@ -69,7 +69,7 @@ def log_of(
     tokens_total = 0 if after is None else after.tokens_total
     log = []
     for offset, (entry, position) in enumerate(
-        zip(messages, iterate_link_positions(messages, start), strict=True), start=1
+        zip(messages, compute_links_after_messages(messages, start), strict=True), start=1
     ):
         answered = answered or (entry.role == "assistant" and not imported)
         tokens_total += 7

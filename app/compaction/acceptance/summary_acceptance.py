@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from app.compaction.acceptance.value_mentions import ValueMention
+from app.compaction.acceptance.value_finding import ValueMention
 from app.compaction.acceptance.values_appendix import (
     compute_remaining_worth_share,
     find_missing_values,

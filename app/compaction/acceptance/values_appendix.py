@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from app.compaction.acceptance.value_mentions import MentionCollector, MentionSource, ValueMention, find_values
+from app.compaction.acceptance.value_finding import MentionCollector, MentionSource, ValueMention, find_values
 from app.compaction.summarizer.transcript import CountTokens
 from app.conversation.conversation_types import LogMessage, Summary
 

@@ -15,7 +15,7 @@ from app.compaction.acceptance.summary_acceptance import (
     read_answer_text,
     read_finish_reason,
 )
-from app.compaction.acceptance.value_mentions import ValueMention
+from app.compaction.acceptance.value_finding import ValueMention
 from app.compaction.acceptance.values_appendix import collect_values, compute_kept_share
 from app.compaction.summarizer.prompts import (
     LOG_PARTS_NOTE,

@@ -2,7 +2,7 @@
 installed.
 
 Loading a table takes a third of a second and 60 MB. It is loaded when enough text is to be counted; until then
-`startup_token_counter` gives the same counts.
+`interim_token_counter` gives the same counts.
 
 Text that looks like a special token is text. Long texts are counted in pieces. This limits the cost of a text without a
 single space, and avoids a panic of tiktoken (openai/tiktoken, pull request 587).
@@ -16,7 +16,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Final, Protocol
 
-from app.context.count.startup_token_counter import StartupTokenCounter
+from app.context.count.interim_token_counter import StartupTokenCounter
 from app.context.count.vocabulary import VOCABULARIES
 
 MAX_PIECE_CHARS: Final = 50_000

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.identity import (
     compute_family_root,
+    compute_links_after_messages,
     compute_start_position,
-    iterate_link_positions,
     make_conversation_id,
 )
 from app.conversation.message_checks import INSTRUCTION_ROLES, check_messages, may_precede_tool_result
@@ -97,7 +97,7 @@ class ConversationImporter:
             StoreUnavailable: what had been stored was removed again, as far as the store answers.
         """
         return await self.import_conversations(
-            tenant, await asyncio.to_thread(parse_checked_conversations, data, file_format), on_stored=on_stored
+            tenant, await asyncio.to_thread(parse_and_check_import_file, data, file_format), on_stored=on_stored
         )
 
     async def import_conversations(
@@ -148,7 +148,7 @@ class ConversationImporter:
         """Builds a conversation without messages; its root follows from the first message of its future log."""
         instructions = [told.message.raw.decode() for told in checked.instructions]
         start = compute_start_position(tenant)
-        links = (position.link for position in iterate_link_positions((said.message for said in messages), start))
+        links = (position.link for position in compute_links_after_messages((said.message for said in messages), start))
         first_link = next((link for link in links if link != start.link), None)
         root = compute_family_root(tenant, first_link or self._random_bytes(len(start.link)))
         return replace(
@@ -196,7 +196,7 @@ class ConversationImporter:
                 )
 
 
-def parse_checked_conversations(data: bytes, file_format: Format) -> list[CheckedConversation]:
+def parse_and_check_import_file(data: bytes, file_format: Format) -> list[CheckedConversation]:
     """Parses a file and checks that its conversations can be stored.
 
     Raises:

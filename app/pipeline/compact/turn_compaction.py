@@ -158,7 +158,9 @@ class TurnCompactor:
                 if earlier_summaries
                 else compute_start_position(resolved_request.conversation.tenant).link
             )
-            summary_range = SummaryRange(summary.from_seq, summary.to_seq, style=_choose_rewrite_style(turn.policy))
+            summary_range = SummaryRange(
+                summary.from_seq, summary.to_seq, style=_choose_style_of_rewritten_summary(turn.policy)
+            )
             tail = LogTail(await self._view_builder.read_log_tail(resolved_request, start.to_seq), after=start)
         return dataclasses.replace(
             self._build_empty_job(turn, view), log_tail=tail, start_link=start_link, ranges=(summary_range,)
@@ -194,7 +196,7 @@ class TurnCompactor:
             replaced_tokens=log_tokens + sum(folded_summary.tokens for folded_summary in folded_summaries),
             messages=tuple(entries),
             folded_summaries=tuple(folded_summaries),
-            style=_choose_rewrite_style(turn.policy) if summary.from_seq == 0 else "additive",
+            style=_choose_style_of_rewritten_summary(turn.policy) if summary.from_seq == 0 else "additive",
         )
         return await self._compactor.rewrite_summary(self._build_empty_job(turn, view), source, summary)
 
@@ -310,7 +312,7 @@ def _blank_text(entry: LogMessage) -> LogMessage:
     return replace(entry, message=Message.from_body({"role": entry.message.role, "content": ""}))
 
 
-def _choose_rewrite_style(policy: ContextPolicy) -> SummaryStyle:
+def _choose_style_of_rewritten_summary(policy: ContextPolicy) -> SummaryStyle:
     """Chooses the style for writing an existing summary again."""
     return "checkpoint" if policy.kind == "checkpoint" else "additive"
 

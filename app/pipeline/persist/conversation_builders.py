@@ -19,7 +19,7 @@ from app.conversation.conversation_types import (
     Message,
     count_message_bytes,
 )
-from app.conversation.identity import LinkPosition, compute_start_position, iterate_link_positions
+from app.conversation.identity import LinkPosition, compute_links_after_messages, compute_start_position
 from app.pipeline.resolve.resolved_request import (
     FIRST_REQUEST_MESSAGES,
     build_branch_lineage,
@@ -127,7 +127,9 @@ def _build_entries(
 ) -> list[LogMessage]:
     if positions is None:
         positions = list(
-            iterate_link_positions(messages, LinkPosition(conversation.head_link, conversation.head_skeleton, False))
+            compute_links_after_messages(
+                messages, LinkPosition(conversation.head_link, conversation.head_skeleton, False)
+            )
         )
     entries: list[LogMessage] = []
     link, total, answered = conversation.head_link, conversation.head_tokens_total, conversation.answered

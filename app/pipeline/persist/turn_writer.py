@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from app.context.count.token_counter import must_count_off_event_loop
 from app.conversation.alignment import build_alignment_element
 from app.conversation.conversation_types import Conversation, Message
-from app.conversation.identity import LinkPosition, PrefixCache, iterate_link_positions, make_conversation_id
+from app.conversation.identity import LinkPosition, PrefixCache, compute_links_after_messages, make_conversation_id
 from app.conversation.message_checks import may_precede_tool_result
 from app.errors import ConversationBusy, StoreUnavailable
 from app.observability.tracing import CANCELLED_ERROR_TYPE, Span, current_span, error_type_name
@@ -195,7 +195,9 @@ class TurnWriter:
         )
         alternatives = list(map(Message.from_body, answer.meta.get("alternatives", ())))
         position = LinkPosition(conversation.head_link, conversation.head_skeleton, False)
-        other_positions = tuple(next(iterate_link_positions([alternative], position)) for alternative in alternatives)
+        other_positions = tuple(
+            next(compute_links_after_messages([alternative], position)) for alternative in alternatives
+        )
         choices = [message, *alternatives]
         if (joined_prefill := join_prefill(resolved_request.last_new_message, message)) is not None:
             choices.append(joined_prefill)

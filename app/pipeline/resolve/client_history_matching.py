@@ -18,9 +18,9 @@ from app.conversation.identity import (
     LinkPosition,
     compute_family_root,
     compute_interval_prefix_digests,
+    compute_links_after_messages,
     compute_prefix_digests,
     compute_start_position,
-    iterate_link_positions,
 )
 from app.conversation.message_checks import INSTRUCTION_ROLES, check_messages
 from app.pipeline.chat_request import ChatRequest
@@ -237,8 +237,8 @@ class ClientHistory:
 
     async def _compute_positions_from(self, messages: Sequence[Message], start: LinkPosition) -> list[LinkPosition]:
         if count_message_bytes(messages) >= LONG_HISTORY_BYTES:
-            return await asyncio.to_thread(lambda: list(iterate_link_positions(messages, start)))
-        return list(iterate_link_positions(messages, start))
+            return await asyncio.to_thread(lambda: list(compute_links_after_messages(messages, start)))
+        return list(compute_links_after_messages(messages, start))
 
     async def find_log_root(self) -> str:
         """Returns the root of the history's log."""
@@ -247,7 +247,7 @@ class ClientHistory:
         return compute_log_root(self._tenant, self.start_position, await self.compute_link_positions())
 
     @property
-    def is_long(self) -> bool:
+    def must_process_in_thread(self) -> bool:
         """Whether work on every message must be done in a thread."""
         return count_message_bytes(self.messages) >= LONG_HISTORY_BYTES
 
@@ -300,7 +300,7 @@ class PrefixSearch:
     ) -> PrefixMatch | None:
         """Returns the last stored message that the history reaches after `prefix_count` remembered messages. Returns
         None if only a search over the whole history can decide."""
-        positions = [remembered_prefix.position, *iterate_link_positions(rest, remembered_prefix.position)]
+        positions = [remembered_prefix.position, *compute_links_after_messages(rest, remembered_prefix.position)]
         matches = await self._find_link_matches(
             request,
             root=remembered_prefix.root,
@@ -344,7 +344,7 @@ class PrefixSearch:
                 break
         if not matches:
             return None
-        if client_history.is_long:
+        if client_history.must_process_in_thread:
             by_link, by_skeleton = await asyncio.to_thread(_find_deepest_matches, matches, positions, first)
         else:
             by_link, by_skeleton = _find_deepest_matches(matches, positions, first)
@@ -362,7 +362,7 @@ class PrefixSearch:
         if rest:
             matched_message = by_skeleton.stored_match.message
             onward = list(
-                iterate_link_positions(rest, LinkPosition(matched_message.link, matched_message.skeleton, True))
+                compute_links_after_messages(rest, LinkPosition(matched_message.link, matched_message.skeleton, True))
             )
             links = [position.link for position in onward]
             further = await self._find_link_matches(
@@ -522,7 +522,7 @@ async def detect_missing_results(
     # A search for the bytes is cheaper than decoding the messages, and most requests have no tool calls.
     if b'"tool_calls"' not in request.body:
         return False
-    if client_history.is_long:
+    if client_history.must_process_in_thread:
         return await asyncio.to_thread(has_missing_tool_results, client_history.raw_messages)
     return has_missing_tool_results(client_history.raw_messages)
 

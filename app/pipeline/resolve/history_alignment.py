@@ -27,7 +27,7 @@ from app.conversation.alignment import (
     build_alignment_element,
     can_end_alignment_head,
     cut_alignment_head,
-    record_first_seqs,
+    record_first_seqs_of_answers_and_calls,
 )
 from app.conversation.conversation_types import ClientVersion, Conversation, LogMessage, Message
 from app.conversation.identity import PrefixCache
@@ -83,7 +83,7 @@ class _RememberedLog(msgspec.Struct):
     sent_elements: dict[bytes, AlignmentElement]
     """The elements of the messages that the client sent last, by the sha256 of their bytes."""
     first_seqs: dict[Hashable, int]
-    """As `alignment.record_first_seqs` fills it."""
+    """As `alignment.record_first_seqs_of_answers_and_calls` fills it."""
     last_alignment: _LastAlignment
     """The history that was aligned last."""
     versions: ClientVersions | None = None
@@ -337,7 +337,7 @@ class HistoryAligner:
                 )
             else:
                 elements, joined_prefills = _build_log_elements(entries, remembered_log.newest_message)
-            record_first_seqs(remembered_log.first_seqs, elements, remembered_log.head_seq + 1)
+            record_first_seqs_of_answers_and_calls(remembered_log.first_seqs, elements, remembered_log.head_seq + 1)
             remembered_log = replace(
                 remembered_log,
                 head_seq=head_seq,

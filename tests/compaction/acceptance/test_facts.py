@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.compaction.acceptance.value_mentions import (
+from app.compaction.acceptance.value_finding import (
     MentionCollector,
     find_labelled_words,
     find_proper_names,

@@ -14,7 +14,7 @@ from app.compaction.acceptance.summary_acceptance import (
     append_missing_values,
     choose_values_to_request,
 )
-from app.compaction.acceptance.value_mentions import find_values
+from app.compaction.acceptance.value_finding import find_values
 from app.compaction.acceptance.values_appendix import (
     HEADINGS,
     collect_values,

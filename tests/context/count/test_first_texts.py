@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.context.count import startup_token_counter
-from app.context.count.startup_token_counter import StartupTokenCounter
+from app.context.count import interim_token_counter
+from app.context.count.interim_token_counter import StartupTokenCounter
 from app.context.count.tokenizers import TiktokenTokenizer, Tokenizer, load_tokenizer
 from app.context.count.vocabulary import VOCABULARIES
 from app.context.count.vocabulary.rank_lookup import pack_ranks
@@ -52,8 +52,8 @@ def test_real_files_count_the_same(name: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "a " * startup_token_counter.MAX_TEXT_CHARS,
-        "a" * (startup_token_counter.MAX_WORD_BYTES + 1),
+        "a " * interim_token_counter.MAX_TEXT_CHARS,
+        "a" * (interim_token_counter.MAX_WORD_BYTES + 1),
         "\ud800",
         "\U00020000",
     ],
@@ -66,7 +66,7 @@ def test_what_would_take_long_or_may_be_read_in_two_ways_is_left_to_the_table(te
 def test_whoever_has_counted_enough_gives_up_for_good() -> None:
     first = StartupTokenCounter("o200k_base")
     text = "a word " * 100
-    counted = [first.count(text) for _ in range(startup_token_counter.MAX_PROCESS_CHARS // len(text) + 1)]
+    counted = [first.count(text) for _ in range(interim_token_counter.MAX_PROCESS_CHARS // len(text) + 1)]
     assert counted[-2] is not None
     assert counted[-1] is None
 
@@ -94,7 +94,7 @@ def test_a_tokenizer_that_has_its_table_counts_with_nothing_else() -> None:
 def _fresh(name: str, made: dict[str, StartupTokenCounter] = {}) -> StartupTokenCounter:  # noqa: B006 - a cache
     """One that has counted nothing; its table is read once."""
     first = made.setdefault(name, StartupTokenCounter(name))
-    first._remaining_chars = startup_token_counter.MAX_PROCESS_CHARS
+    first._remaining_chars = interim_token_counter.MAX_PROCESS_CHARS
     return first
 
 

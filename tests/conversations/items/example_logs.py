@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from app.conversation.conversation_types import LogMessage, Message
-from app.conversation.identity import compute_start_position, iterate_link_positions
+from app.conversation.identity import compute_links_after_messages, compute_start_position
 from tests.context.conversation_strategies import conversations
 
 Body = dict[str, Any]
@@ -78,6 +78,6 @@ def placed(bodies: Sequence[Body], *, tenant: str = "tenant", incomplete: bool =
             incomplete=incomplete and seq == len(messages) - 1,
         )
         for seq, (message, position) in enumerate(
-            zip(messages, iterate_link_positions(messages, compute_start_position(tenant)), strict=True)
+            zip(messages, compute_links_after_messages(messages, compute_start_position(tenant)), strict=True)
         )
     ]
