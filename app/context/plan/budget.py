@@ -139,7 +139,7 @@ def compute_compaction_threshold(policy: ContextPolicy, budget: Budget, *, has_s
 
 
 def compute_checkpoint_trigger_tokens(policy: ContextPolicy, window: int) -> int | None:
-    """Returns the number of tokens from which on a view triggers a checkpoint (policy `aligned_prefix`); None if the
+    """Returns the number of tokens from which on a view triggers a checkpoint (policy `checkpoint`); None if the
     trigger is not in tokens.
     """
     trigger = policy.trigger

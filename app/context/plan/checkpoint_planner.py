@@ -1,4 +1,4 @@
-"""Plans under policy `aligned_prefix`: tool results are shortened first; when messages still overflow, one summary of
+"""Plans under policy `checkpoint`: tool results are shortened first; when messages still overflow, one summary of
 the whole log replaces them.
 
 Each checkpoint is written from the whole log, not from the checkpoint before it. A view shows one checkpoint, in front
