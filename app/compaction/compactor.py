@@ -285,7 +285,7 @@ class Compactor:
             return
         range_result = task.result()
         if range_result.warning:
-            log.info("a range of the log has no summary of a model's: %s", range_result.warning)
+            log.info("a range of the log was not summarized by a model: %s", range_result.warning)
         if range_result.is_stored:
             return
         while len(self._cached_results) >= MAX_CACHED_RESULTS:

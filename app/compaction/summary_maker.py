@@ -115,7 +115,9 @@ class SummaryMaker:
                 return RangeResult(stored_summary, "found")
             if await is_job_outdated(self._store, job, source):
                 return OUTDATED_RESULT
-            result = await self._make_mechanical_summary(job, source, "another process has been at it for too long")
+            result = await self._make_mechanical_summary(
+                job, source, "another process holds the range's lease for too long"
+            )
             return replace(result, is_stored=False)
         finally:
             notice_timer.cancel()
@@ -140,7 +142,9 @@ class SummaryMaker:
                         self._build_summary_request(job, source, lease)
                     )
                 except (NoUsableSummary, GatewayError) as error:
-                    return RangeResult(None, "none", warning=f"Nothing was prepared: {_describe_failure(error)}.")
+                    return RangeResult(
+                        None, "none", warning=f"No summary was made ahead of need: {_describe_failure(error)}."
+                    )
                 result = RangeResult(
                     self._build_summary(job, source, generated.text, generated), "made", generated=generated
                 )
@@ -177,7 +181,7 @@ class SummaryMaker:
                     return RangeResult(
                         stored_summary,
                         "found",
-                        warning=f"Still summarized without a model: {_describe_failure(error)}.",
+                        warning=f"The summary is still one without a model: {_describe_failure(error)}.",
                     )
                 new_summary = replace(self._build_summary(job, source, generated.text, generated), id=stored_summary.id)
                 return await self._store_result(
@@ -197,7 +201,7 @@ class SummaryMaker:
             backoff_seconds = self._summary_generator.compute_backoff_seconds(request)
             if backoff_seconds > 0:
                 raise UpstreamUnavailable(
-                    "The summarizer has failed too often and is left alone for a while.",
+                    "The summarizer has failed too often and gets no calls for a while.",
                     status=503,
                     retry_after_seconds=backoff_seconds,
                 )

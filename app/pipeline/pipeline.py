@@ -339,7 +339,7 @@ class Pipeline:
             # A failure here is logged, not raised: the client must see the upstream's error, not this one. The question
             # that stays in the log is recognised when the client retries.
             drop_tracebacks(error)
-            log.warning("an unanswered question could not be taken back: %s", error.message)
+            log.warning("could not erase a conversation whose first request failed: %s", error.message)
 
 
 def _choose_summarize_mode(turn: Turn) -> SummarizeMode:

@@ -18,7 +18,7 @@ FATE_REASONS: Final[Mapping[FateKind, str]] = {
     "anchor": "it is the question of the turn in whose middle the shown part begins",
     "pinned": "it is pinned",
     "masked": "it is a tool result that a later answer has made use of",
-    "truncated": "it was too long for its share of the window",
+    "truncated": "it was longer than one message's share of the window",
     "cleared": "it is old, and its place was needed",
     "told": "it is part of an old tool round, told in a line per call",
     "summarized": "a summary stands for it",

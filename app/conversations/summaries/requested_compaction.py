@@ -38,7 +38,7 @@ HEARTBEAT_SECONDS: Final = 5.0
 MAX_ATTEMPTS: Final = 4
 """How often the new view is stored when clients append to the conversation at the same time."""
 NOTHING_TO_COMPACT: Final = (
-    "Everything before the newest turns is summarized already, or a summary of it would gain nothing."
+    "Everything before the newest turns is already summarized, or its summary would not be shorter."
 )
 
 
@@ -206,13 +206,13 @@ class RequestedCompactions:
             (await read_boundary_item_ids(self._store, conversation, [(cut - 1, cut)])).get(cut - 1) if cut else None
         )
         raise InvalidRequest(
-            f"The log cannot be cut after item {item_id!r}: a call stays with its results, and a question with no "
-            "answer yet is not summarized.",
+            f"A range cannot end after item {item_id!r}: a tool call stays with its results, and an unanswered "
+            "user message is not summarized.",
             code="invalid_value",
             param="through_item",
-            hint=f"The nearest item after which it can be cut is {nearest_item_id!r}."
+            hint=f"The nearest item after which it can end is {nearest_item_id!r}."
             if nearest_item_id
-            else "There is nothing before it.",
+            else "There is no item before it.",
         )
 
     async def _ends_unanswered(self, conversation: Conversation) -> bool:

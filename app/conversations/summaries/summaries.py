@@ -113,7 +113,7 @@ class SummaryRecords:
         Raises:
             ConversationNotFound, SummaryNotFound: there is none.
             InvalidRequest: the text is blank, or too long.
-            RevisionConflict: the summary has another revision by now.
+            RevisionConflict: the summary has a newer revision.
         """
         conversation, _, summary = await self._find_summary(caller, conversation_id, summary_id)
         edited = await self._build_edited_summary(conversation, summary, text)
@@ -285,7 +285,7 @@ def _select_summary(summaries: Sequence[Summary], summary_id: str, conversation:
 
 def _revision_conflict_error(summary_id: str) -> RevisionConflict:
     return RevisionConflict(
-        f"Summary {summary_id!r} has another revision by now.",
+        f"Summary {summary_id!r} has a newer revision.",
         param="revision",
         hint="Read the summary again, then decide.",
     )

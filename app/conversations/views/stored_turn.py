@@ -62,7 +62,7 @@ class StoredTurnBuilder:
             raise ModelRequired(
                 f"Conversation {conversation.id!r} has no answer yet from which to take the model.",
                 param="model",
-                hint="Name one with `model`.",
+                hint="Name a model with `model`.",
             )
         policy = turn_request.policy or self._keep_known_policy(last_request.get("policy"))
         request = build_bare_request(

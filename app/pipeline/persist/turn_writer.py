@@ -460,5 +460,6 @@ def _build_conversation_after_question(resolved_request: ResolvedRequest) -> Con
 
 def _build_lease_lost_error() -> ConversationBusy:
     return ConversationBusy(
-        "Another request took over this conversation while this one was being answered.", retry_after_seconds=1
+        "Another request took the lease of this conversation while this request was being answered.",
+        retry_after_seconds=1,
     )
