@@ -1,4 +1,5 @@
-"""Builds a turn without new messages from a stored conversation, so that the pipeline can plan its next view."""
+"""Builds turns, requests and resolved requests without new messages from a stored conversation: to plan its next view,
+to compact it on request, and to pin its messages."""
 
 from __future__ import annotations
 
