@@ -77,8 +77,8 @@ class DatabaseVerifier:
     """Verifies a whole database once.
 
     Args:
-        audit: reads the database's rows.
-        sealing: decrypts messages.
+        scan: reads the database's rows.
+        sealer: decrypts messages.
         counter_for: returns the token counter of an encoding.
         now: the time by which expired rows are recognized.
         on_progress: called after each message and each summary.
@@ -86,15 +86,15 @@ class DatabaseVerifier:
 
     def __init__(
         self,
-        audit: DatabaseScan,
-        sealing: FieldSealer,
+        scan: DatabaseScan,
+        sealer: FieldSealer,
         *,
         counter_for: Callable[[str], TokenCounter],
         now: datetime,
         on_progress: Callable[[], None] = lambda: None,
     ) -> None:
-        self._audit = audit
-        self._sealing = sealing
+        self._scan = scan
+        self._sealer = sealer
         self._counter_for = counter_for
         self._now = now
         self._on_progress = on_progress
@@ -106,19 +106,19 @@ class DatabaseVerifier:
         Raises:
             StoreUnavailable: the database became unavailable.
         """
-        async for conversation in self._audit.stream_conversations():
+        async for conversation in self._scan.stream_conversations():
             await self._verify_conversation(conversation)
             self.report.conversations += 1
-        async for stored_summary in self._audit.stream_summaries():
-            for fault in await find_summary_faults(self._audit, stored_summary):
+        async for stored_summary in self._scan.stream_summaries():
+            for fault in await find_summary_faults(self._scan, stored_summary):
                 self._record_fault("chunk", stored_summary.summary.id, fault)
-            if await is_summary_ahead(self._audit, stored_summary):
+            if await is_summary_ahead(self._scan, stored_summary):
                 self._record_notice(
                     "chunk", stored_summary.summary.id, "it stands for messages that are not stored yet"
                 )
             self.report.chunks += 1
             self._on_progress()
-        async for dangling_row in self._audit.stream_dangling_rows(self._now):
+        async for dangling_row in self._scan.stream_dangling_rows(self._now):
             (self._record_fault if dangling_row.is_fault else self._record_notice)(
                 dangling_row.kind, dangling_row.where, dangling_row.description
             )
@@ -134,7 +134,7 @@ class DatabaseVerifier:
             if shared is None:
                 return
             log.start_after(shared)
-        async for stored in self._audit.stream_own_messages(conversation):
+        async for stored in self._scan.stream_own_messages(conversation):
             for kind, fault in log.find_message_faults(stored, self._decrypt_message(conversation, stored)):
                 (self._record_notice if kind == "tokens" else self._record_fault)(kind, conversation.id, fault)
             self._add_message_counts(stored, log)
@@ -146,11 +146,11 @@ class DatabaseVerifier:
         """Returns the last message that a branch shares with its ancestors; None if its lineage is faulty."""
         before, shared = -1, None
         for ancestor_id, upto_seq in conversation.lineage:
-            ancestor = await self._audit.find_conversation(conversation.root, ancestor_id)
+            ancestor = await self._scan.find_conversation(conversation.root, ancestor_id)
             if ancestor is None or ancestor.tenant != conversation.tenant:
                 self._record_fault("lineage", conversation.id, f"branches off {ancestor_id}, which does not exist")
                 return None
-            shared = await self._audit.find_message(conversation.root, ancestor_id, upto_seq)
+            shared = await self._scan.find_message(conversation.root, ancestor_id, upto_seq)
             if upto_seq <= before or shared is None:
                 description = f"shares {ancestor_id} through message {upto_seq}, which its ancestor does not have"
                 self._record_fault("lineage", conversation.id, description)
@@ -161,7 +161,7 @@ class DatabaseVerifier:
     def _decrypt_message(self, conversation: Conversation, stored: LogMessage) -> LogMessage | None:
         """Returns a message decrypted; None if its key is missing."""
         try:
-            return self._sealing.unseal_message(conversation.tenant, stored)
+            return self._sealer.unseal_message(conversation.tenant, stored)
         except StoreUnreadable:
             return None
 
@@ -324,7 +324,7 @@ def _read_prompt_counts(answer: LogMessage | None) -> tuple[int, int] | None:
     return estimated, reported
 
 
-async def find_summary_faults(audit: DatabaseScan, stored_summary: SummaryRow) -> list[str]:
+async def find_summary_faults(scan: DatabaseScan, stored_summary: SummaryRow) -> list[str]:
     """Returns the faults of a stored summary. It stands for every log with its `to_link`: a link names all messages
     before it, so those logs begin with the same messages. Without such a log, see `is_summary_ahead`."""
     summary = stored_summary.summary
@@ -336,40 +336,38 @@ async def find_summary_faults(audit: DatabaseScan, stored_summary: SummaryRow) -
     faults += [
         f"it folds {one}, which does not exist"
         for one in summary.folds
-        if not await audit.has_summary(stored_summary, one)
+        if not await scan.has_summary(stored_summary, one)
     ]
-    locations = await audit.find_link_locations(stored_summary.root, summary.to_link)
+    locations = await scan.find_link_locations(stored_summary.root, summary.to_link)
     if not locations:
         return faults
     keepers = [keeper for keeper, seq in locations if seq == summary.to_seq - 1]
-    logs = [
-        log for keeper in keepers if (log := await audit.find_conversation(stored_summary.root, keeper)) is not None
-    ]
+    logs = [log for keeper in keepers if (log := await scan.find_conversation(stored_summary.root, keeper)) is not None]
     logs = [log for log in logs if log.tenant == stored_summary.tenant]
     if not logs:
         return [*faults, f"no log has its end, message {summary.to_seq - 1}"]
-    if not await _has_summary_start(audit, stored_summary, logs):
+    if not await _has_summary_start(scan, stored_summary, logs):
         faults.append(f"no log with its end has its beginning, message {summary.from_seq}")
-    totals = {await _read_tokens_total(audit, log, summary.to_seq - 1) for log in logs}
+    totals = {await _read_tokens_total(scan, log, summary.to_seq - 1) for log in logs}
     if summary.tokens_total not in totals:
         faults.append(f"tokens through its end are {summary.tokens_total}, its log says {sorted(totals)}")
     return faults
 
 
-async def is_summary_ahead(audit: DatabaseScan, stored_summary: SummaryRow) -> bool:
+async def is_summary_ahead(scan: DatabaseScan, stored_summary: SummaryRow) -> bool:
     """Returns whether no log contains the end of a summary's range. This happens if the request with these messages
     failed after they were summarized. The summary is used when the client sends the messages again."""
-    return not await audit.find_link_locations(stored_summary.root, stored_summary.summary.to_link)
+    return not await scan.find_link_locations(stored_summary.root, stored_summary.summary.to_link)
 
 
-async def _has_summary_start(audit: DatabaseScan, stored_summary: SummaryRow, logs: list[Conversation]) -> bool:
+async def _has_summary_start(scan: DatabaseScan, stored_summary: SummaryRow, logs: list[Conversation]) -> bool:
     summary = stored_summary.summary
     if summary.from_seq == 0:
         return summary.from_link == compute_first_link(stored_summary.tenant)
     for log in logs:
         segments = find_segments(log.lineage_with_self, summary.from_seq - 1, summary.from_seq)
         before = (
-            await audit.find_message(stored_summary.root, segments[0].conversation_id, summary.from_seq - 1)
+            await scan.find_message(stored_summary.root, segments[0].conversation_id, summary.from_seq - 1)
             if segments
             else None
         )
@@ -378,6 +376,6 @@ async def _has_summary_start(audit: DatabaseScan, stored_summary: SummaryRow, lo
     return False
 
 
-async def _read_tokens_total(audit: DatabaseScan, log: Conversation, seq: int) -> int:
-    entry = await audit.find_message(log.root, log.id, seq)
+async def _read_tokens_total(scan: DatabaseScan, log: Conversation, seq: int) -> int:
+    entry = await scan.find_message(log.root, log.id, seq)
     return -1 if entry is None else entry.tokens_total

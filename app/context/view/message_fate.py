@@ -80,5 +80,5 @@ def _choose_fate_kind(seq: int, plan: Plan) -> tuple[FateKind, Summary | None]:
         return "pinned", None
     if seq == plan.repeated_message_seq:
         return "anchor", None
-    summary = next((chunk for chunk in plan.summaries if chunk.from_seq <= seq < chunk.to_seq), None)
+    summary = next((summary for summary in plan.summaries if summary.from_seq <= seq < summary.to_seq), None)
     return ("dropped" if summary is None else "summarized"), summary

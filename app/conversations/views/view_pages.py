@@ -170,9 +170,9 @@ class ViewPages:
         return entry.seq
 
     async def _build_summary_objects(self, conversation: Conversation, plan: Plan) -> list[dict[str, Any]]:
-        spans = [(chunk.from_seq, chunk.to_seq) for chunk in plan.summaries]
+        spans = [(summary.from_seq, summary.to_seq) for summary in plan.summaries]
         item_ids = await read_boundary_item_ids(self._store, conversation, spans)
-        return [build_view_summary_object(chunk, item_ids) for chunk in plan.summaries]
+        return [build_view_summary_object(summary, item_ids) for summary in plan.summaries]
 
     async def _build_range_objects(self, conversation: Conversation, plan: Plan) -> list[dict[str, Any]]:
         """Returns the ranges that would be summarized first."""

@@ -384,10 +384,10 @@ class TurnWriter:
             or conversation.external_id is not None
         ):
             return
-        chunks = await self._store.find_summaries(
+        summaries = await self._store.find_summaries(
             tenant=conversation.tenant, root=conversation.root, path=conversation.lineage_with_self
         )
-        if all(chunk.conversation_id != conversation.id for chunk in chunks):
+        if all(summary.conversation_id != conversation.id for summary in summaries):
             await self._store.erase_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
 
     def _build_branch_conversation(self, base: Conversation, conversation: Conversation) -> Conversation:

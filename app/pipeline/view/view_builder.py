@@ -353,10 +353,10 @@ class ViewBuilder:
     ) -> list[bytes]:
         """Returns the beginning of the view through the message with the summaries to fold."""
         shown_summaries = view.plan.summaries[: len(summary_range.folds)]
-        summary = build_summary_message(shown_summaries)
-        if summary is None or tuple(chunk.id for chunk in shown_summaries) != summary_range.folds:
+        summary_message = build_summary_message(shown_summaries)
+        if summary_message is None or tuple(summary.id for summary in shown_summaries) != summary_range.folds:
             return []
-        return [*(message.raw for message in resolved_request.instructions), summary.raw]
+        return [*(message.raw for message in resolved_request.instructions), summary_message.raw]
 
     async def read_log_range(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
         """Returns the stored messages `[from_seq, to_seq)`."""
