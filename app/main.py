@@ -72,7 +72,7 @@ def _open_metrics_folder(settings: Settings) -> Iterator[Path | None]:
         folder = tempfile.TemporaryDirectory(prefix="concertina-metrics-", ignore_cleanup_errors=True)
     except OSError as error:
         # Answers matter more than metrics: without the folder, each worker shows its own numbers only.
-        log.warning("each worker counts for itself alone: there is no folder to count in together (%s)", error)
+        log.warning("cannot make the folder for shared metrics, so each worker reports only its own: %s", error)
         yield None
         return
     with folder as path:

@@ -380,14 +380,14 @@ def test_a_bad_value_of_a_variable_names_the_variable() -> None:
             OPENAI + "models: {gpt-4o: {provider: openai, fallbacks: [gpt4o]}, gpt-4: {provider: openai}}",
             "there is no model 'gpt4o'; did you mean 'gpt-4'?",
         ),
-        (OPENAI + "models: {a: {provider: openai, fallbacks: [a]}}", "goes round in a circle: 'a' → 'a'"),
+        (OPENAI + "models: {a: {provider: openai, fallbacks: [a]}}", "forms a cycle: 'a' → 'a'"),
         (
             OPENAI + "models: {a: {provider: openai, fallbacks: [b]}, b: {provider: openai, fallbacks: [a]}}",
-            "models.a.fallbacks (concertina.yaml:2): goes round in a circle: 'a' → 'b' → 'a'",
+            "models.a.fallbacks (concertina.yaml:2): forms a cycle: 'a' → 'b' → 'a'",
         ),
         (
             OPENAI + "models: {'*': {provider: openai, fallbacks: [b]}, b: {provider: openai, fallbacks: [other]}}",
-            """models."*".fallbacks (concertina.yaml:2): goes round in a circle: '*' → 'b' → 'other'""",
+            """models."*".fallbacks (concertina.yaml:2): forms a cycle: '*' → 'b' → 'other'""",
         ),
         (OPENAI + "models: {a: {provider: openai, fallbacks: [b, b]}, b: {provider: openai}}", "'b' is named twice"),
         (OPENAI + "models: {'*': {provider: openai, model: gpt-4o}}", "passes the requested name on"),

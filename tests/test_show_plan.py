@@ -129,7 +129,7 @@ def test_what_the_model_saw_for_an_answer_is_put_together_again(
 def test_a_question_is_no_answer(config: Path, conversation_id: str, capsys: pytest.CaptureFixture[str]) -> None:
     for seq in ("0", "999"):
         assert main(["show-plan", conversation_id, "--config", str(config), "--answer", seq]) != 0
-        assert "is no answer of this gateway" in capsys.readouterr().err
+        assert "is not an answer of this gateway" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("policy", ["additive", "checkpoint", "fade", "prune", "window"])

@@ -171,7 +171,7 @@ class ChatCompletionsEndpoint:
             except asyncio.CancelledError:
                 # A client's own cancellation ends in `_DisconnectWatcher`; this one comes from the server's shutdown.
                 # It is not raised again, so that the client still gets an error in place of a broken connection.
-                log.warning("a request was still running when the server had to stop")
+                log.warning("the shutdown ended a request that was still running")
                 await self._send_shutdown_error(request_id, client)
 
     async def _send_answer(self, waiter: AttemptWaiter, request_id: str, client: _ResponseSender) -> None:

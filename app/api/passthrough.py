@@ -145,7 +145,7 @@ def _refuse_cross_site_request(headers: Mapping[str, str]) -> None:
     if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") in FOREIGN_FETCH_MODES:
         raise InsufficientPermissions(
             "This request was sent by a page of another site.",
-            hint="Open the address directly, or use a program that is no browser.",
+            hint="Open the address directly, or use a client that is not a browser.",
         )
 
 
@@ -247,8 +247,8 @@ class _PassthroughResponse(Response):
             raise UpstreamUnavailable(f"{problem} (not modified), although the request had no condition.")
         if 300 <= status < 400:
             raise UpstreamUnavailable(
-                f"{problem}, a redirect, and the gateway follows none.",
-                hint=f"Look at `providers.{self._provider.name}.base_url`.",
+                f"{problem}. Redirects are not followed.",
+                hint=f"Check `providers.{self._provider.name}.base_url`.",
             )
         if status == NO_CONTENT and self._asks_model:
             raise UpstreamUnavailable(f"{problem} (no content) where a model was asked for an answer.")

@@ -110,7 +110,7 @@ def read_model_name(request: PassthroughRequest, fields: Mapping[str, Any]) -> s
         raise InvalidRequest(
             f"The request names several models: {', '.join(map(repr, names))}.",
             param=MODEL_FIELD,
-            hint="Name one, or the same in the body, the query and the path.",
+            hint="Name one model, or the same model in the body, the query and the path.",
         )
     return names[0] if names else None
 

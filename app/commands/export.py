@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         with CommandProgress("exporting", "messages", quiet=arguments.quiet or prints_to_terminal) as progress:
             asyncio.run(_export_from_store(settings, arguments, progress, exported_size))
     except BrokenPipeError as error:
-        raise CommandError("the program that reads the output stopped before its end.") from error
+        raise CommandError("the program that reads the output stopped before the end.") from error
     except KeyboardInterrupt:
         print_interruption(_describe_interruption(arguments.out, exported_size))
         raise

@@ -35,7 +35,7 @@ SHUTDOWN_SECONDS = 60.0
 def run(arguments: argparse.Namespace) -> int:
     settings = load_settings(arguments.config)
     if settings.database.url_without_credentials.startswith("memory:"):
-        raise CommandError("nothing can be kept in memory://; name a database in `database.url`.")
+        raise CommandError("an import into memory:// would be lost; name a database in `database.url`.")
     # Before the database is touched: a faulty file changes nothing.
     checked_conversations = parse_and_check_import_file(_read_import_file(arguments.file), arguments.format)
     try:
@@ -50,7 +50,9 @@ def run(arguments: argparse.Namespace) -> int:
             progress.set_total(message_count)
             result = asyncio.run(_import_conversations(settings, arguments.tenant, checked_conversations, progress))
     except KeyboardInterrupt:
-        print_interruption("What had been written was taken back; run the command again to import all of the file.")
+        print_interruption(
+            "All that this import had written was removed; run the command again to import the whole file."
+        )
         raise
     for warning in result.warnings:
         # The file comes from elsewhere: its ids must not send control sequences to the terminal.

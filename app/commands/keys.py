@@ -32,7 +32,7 @@ TIME_UNITS: Final = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 def run(arguments: argparse.Namespace) -> int:
     settings = load_settings(arguments.config)
     if settings.database.url_without_credentials.startswith("memory:"):
-        raise CommandError("keys cannot be kept in memory://; name a database in `database.url`.")
+        raise CommandError("keys in memory:// would be lost; name a database in `database.url`.")
     try:
         # Keys may be made before the first start of a gateway, when the database has no tables yet.
         migrations.prepare_database(

@@ -19,7 +19,7 @@ def run(arguments: argparse.Namespace) -> int:
     except SchemaIsNewer as error:
         raise CommandError(str(error)) from error
     except KeyboardInterrupt:
-        print_interruption("The database is as it was, since steps take effect together; run the command again.")
+        print_interruption("The database is unchanged, since all steps take effect together; run the command again.")
         raise
     if not arguments.quiet:
         print(f"{settings.database.url_without_credentials} is up to date.")

@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
             asyncio.run(_purge_conversations(settings, age, arguments, progress, counts))
     except KeyboardInterrupt:
         if not arguments.dry_run:
-            print_interruption(f"{counts}; the others are as they were. Run the command again for the rest.")
+            print_interruption(f"{counts}; the others are unchanged. Run the command again for the rest.")
         raise
     if arguments.dry_run:
         print(f"{pluralize(counts.erased, 'conversation')} would be erased.")
@@ -111,7 +111,7 @@ def _select_retention_rules(rules: list[RetentionRule], tenant: str | None) -> l
             if rule.tenant == tenant or (rule.tenant is None and tenant not in rule.excluded_tenants)
         ]
     if not rules:
-        raise CommandError("nothing says how long conversations are kept; set `retention.days`, or give --older-than.")
+        raise CommandError("no retention time is configured; set `retention.days`, or give --older-than.")
     return rules
 
 

@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     _print_remaining_ids("in use; run the command again for", rewritten_counts.busy_conversations)
     _print_remaining_ids("not readable with the configured keys:", rewritten_counts.unreadable_ids)
     # An error, so that a script does not remove the old keys.
-    raise CommandError("not everything could be rewritten; keep all keys.")
+    raise CommandError("some stored data could not be rewritten; keep all keys.")
 
 
 async def _reencrypt_store(settings: Settings, progress: CommandProgress) -> ReencryptionProgress:

@@ -144,7 +144,7 @@ async def _load_view_of_answer(
         entries = await store.read_log(conversation, max(0, arguments.answer), arguments.answer + 1)
         view_record = await restore_view(store, conversation, entries[0]) if entries else None
         if view_record is None:
-            raise CommandError(f"message {arguments.answer} of {conversation.id!r} is no answer of this gateway.")
+            raise CommandError(f"message {arguments.answer} of {conversation.id!r} is not an answer of this gateway.")
         sent_messages = await restore_view_messages(
             store, conversation, view_record.plan, view_record.next_seq, view_record.client_versions
         )
@@ -222,7 +222,9 @@ async def _choose_model(
     meta: Mapping[str, Any] = next((entry.meta for entry in reversed(newest_messages) if entry.meta), {})
     name = arguments.model or meta.get("model")
     if not isinstance(name, str):
-        raise CommandError(f"{conversation.id!r} has no answer yet that would name a model; give one with --model.")
+        raise CommandError(
+            f"{conversation.id!r} has no answer yet from which to take the model; give one with --model."
+        )
     calibrated_keys = [key for key in conversation.state.get(CALIBRATIONS, {}) if key.partition("/")[2] == name]
     key, configured_window = _find_deployment(settings, name)
     # A deployment that has answered in this conversation has a calibration, which makes the plan more exact than the

@@ -176,7 +176,7 @@ def _build_fold_source(job: CompactionJob, log_range: SummaryRange) -> SummarySo
     """Builds the source of a fold: from the beginning of its first summary to the end of its last."""
     folded_ids = set(log_range.folds)
     folded_summaries = sorted(
-        (summary for summary in job.available_summaries if summary.id in folded_ids), key=lambda chunk: chunk.to_seq
+        (summary for summary in job.available_summaries if summary.id in folded_ids), key=lambda summary: summary.to_seq
     )
     first, last = folded_summaries[0], folded_summaries[-1]
     return SummarySource(
@@ -185,7 +185,7 @@ def _build_fold_source(job: CompactionJob, log_range: SummaryRange) -> SummarySo
         to_link=last.to_link,
         to_skeleton=last.to_skeleton,
         boundary=Boundary(last.to_seq, last.tokens_total, last.anchor_seq, last.anchor_tokens, last.through_turn),
-        replaced_tokens=sum(chunk.tokens for chunk in folded_summaries),
+        replaced_tokens=sum(summary.tokens for summary in folded_summaries),
         folded_summaries=tuple(folded_summaries),
         view_prefix=job.view_prefixes.get(log_range.to_seq, ()),
         reusable_after_seq=last.to_seq,

@@ -176,9 +176,9 @@ class Compactor:
             The summaries; None if no precompaction is running.
         """
         precompactions = [
-            flight
-            for (_, name), flight in self._running_work.items()
-            if name.startswith(PRECOMPACTION_PREFIX) and flight.conversation_id == conversation_id
+            work
+            for (_, name), work in self._running_work.items()
+            if name.startswith(PRECOMPACTION_PREFIX) and work.conversation_id == conversation_id
         ]
         if not precompactions:
             return None
@@ -187,7 +187,7 @@ class Compactor:
             work.add_start_listener(listener)
         try:
             outcomes = await asyncio.gather(
-                *(asyncio.shield(flight.task) for flight in precompactions), return_exceptions=True
+                *(asyncio.shield(work.task) for work in precompactions), return_exceptions=True
             )
         finally:
             listener.callback = None
@@ -232,7 +232,7 @@ class Compactor:
                 work.task.add_done_callback(partial(_notify_summary, on_summary))
         try:
             # Shielded: other callers may wait for the same tasks, and a summary that is half written is paid for.
-            results = await asyncio.gather(*(asyncio.shield(flight.task) for flight in works))
+            results = await asyncio.gather(*(asyncio.shield(work.task) for work in works))
         finally:
             listener.callback = None
         return _build_result(results, round((self._monotonic() - started_at) * 1000))
@@ -242,7 +242,7 @@ class Compactor:
         for (_, name), work in self._running_work.items():
             if name.startswith((PRECOMPACTION_PREFIX, REMAKE_PREFIX)):
                 work.task.cancel()
-        running = [flight.task for flight in self._running_work.values()]
+        running = [work.task for work in self._running_work.values()]
         if not running:
             return
         _, late_tasks = await asyncio.wait(running, timeout=timeout_seconds)
@@ -285,7 +285,7 @@ class Compactor:
             return
         range_result = task.result()
         if range_result.warning:
-            log.info("a range of the log has no summary of a model's: %s", range_result.warning)
+            log.info("a range of the log was not summarized by a model: %s", range_result.warning)
         if range_result.is_stored:
             return
         while len(self._cached_results) >= MAX_CACHED_RESULTS:

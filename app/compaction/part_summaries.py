@@ -87,7 +87,7 @@ class LogPartSummaries:
             if isinstance(new_part, BaseException):
                 raise new_part
         summaries = [piece for piece in (*pieces, *new_parts) if isinstance(piece, Summary)]
-        summaries.sort(key=lambda chunk: chunk.from_seq)
+        summaries.sort(key=lambda summary: summary.from_seq)
         while mergeable := _find_mergeable_parts(summaries, room_tokens):
             part = await self._write_part(
                 tail, mergeable[0].from_seq, mergeable[-1].to_seq, mergeable, limit_tokens, write_part
@@ -115,9 +115,11 @@ class LogPartSummaries:
             and links[summary.to_seq - 1] == summary.to_link
             and summary.from_link == (links[summary.from_seq - 1] if summary.from_seq else self.source.from_link)
         ]
-        parts = [chunk for chunk in log_summaries if chunk.kind == "part"]
+        parts = [summary for summary in log_summaries if summary.kind == "part"]
         return parts, {
-            (chunk.from_seq, chunk.to_seq) for chunk in log_summaries if chunk.kind != "part" and not chunk.folds
+            (summary.from_seq, summary.to_seq)
+            for summary in log_summaries
+            if summary.kind != "part" and not summary.folds
         }
 
     async def _write_part(
@@ -225,7 +227,7 @@ def _find_mergeable_parts(summaries: Sequence[Summary], room_tokens: int) -> lis
     """
     if sum(summary.tokens for summary in summaries) <= room_tokens * MAX_SUMMARIES_SHARE:
         return []
-    longest = max(([*run] for _, run in groupby(summaries, key=lambda chunk: bool(chunk.folds))), key=len)
+    longest = max(([*run] for _, run in groupby(summaries, key=lambda summary: bool(summary.folds))), key=len)
     return longest if len(longest) > 1 else []
 
 

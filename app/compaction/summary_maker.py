@@ -115,7 +115,9 @@ class SummaryMaker:
                 return RangeResult(stored_summary, "found")
             if await is_job_outdated(self._store, job, source):
                 return OUTDATED_RESULT
-            result = await self._make_mechanical_summary(job, source, "another process has been at it for too long")
+            result = await self._make_mechanical_summary(
+                job, source, "another process holds the range's lease for too long"
+            )
             return replace(result, is_stored=False)
         finally:
             notice_timer.cancel()
@@ -140,7 +142,9 @@ class SummaryMaker:
                         self._build_summary_request(job, source, lease)
                     )
                 except (NoUsableSummary, GatewayError) as error:
-                    return RangeResult(None, "none", warning=f"Nothing was prepared: {_describe_failure(error)}.")
+                    return RangeResult(
+                        None, "none", warning=f"No summary was made ahead of need: {_describe_failure(error)}."
+                    )
                 result = RangeResult(
                     self._build_summary(job, source, generated.text, generated), "made", generated=generated
                 )
@@ -177,7 +181,7 @@ class SummaryMaker:
                     return RangeResult(
                         stored_summary,
                         "found",
-                        warning=f"Still summarized without a model: {_describe_failure(error)}.",
+                        warning=f"The summary is still one without a model: {_describe_failure(error)}.",
                     )
                 new_summary = replace(self._build_summary(job, source, generated.text, generated), id=stored_summary.id)
                 return await self._store_result(
@@ -197,7 +201,7 @@ class SummaryMaker:
             backoff_seconds = self._summary_generator.compute_backoff_seconds(request)
             if backoff_seconds > 0:
                 raise UpstreamUnavailable(
-                    "The summarizer has failed too often and is left alone for a while.",
+                    "The summarizer has failed too often and gets no calls for a while.",
                     status=503,
                     retry_after_seconds=backoff_seconds,
                 )
@@ -248,11 +252,13 @@ class SummaryMaker:
         summaries = [summary for summary in summaries if summary.kind != "part"]
         usable = [
             fitted
-            for fitted in (_adapt_stored_summary(chunk, source, job) for chunk in summaries)
+            for fitted in (_adapt_stored_summary(summary, source, job) for summary in summaries)
             if fitted is not None
         ]
         # A model's summary before a mechanical one, then the oldest, so that all processes choose the same.
-        return min(usable, key=lambda chunk: (chunk.kind == "mechanical", chunk.created_at, chunk.id), default=None)
+        return min(
+            usable, key=lambda summary: (summary.kind == "mechanical", summary.created_at, summary.id), default=None
+        )
 
     async def _summarize_or_fall_back(
         self, job: CompactionJob, source: SummarySource, lease: Lease | None
@@ -311,7 +317,7 @@ class SummaryMaker:
         if source.style != "checkpoint" or source.from_seq:
             return None
 
-        def make_chunk(part: SummarySource, text: str, model: str) -> Summary:
+        def make_part(part: SummarySource, text: str, model: str) -> Summary:
             generated = GeneratedSummary(
                 text,
                 model,
@@ -321,7 +327,7 @@ class SummaryMaker:
             return self._build_summary(job, part, text, generated)
 
         return LogPartSummaries(
-            self._store, job, source, lease, compute_summary_token_limit(job.policy, job.window), make_chunk
+            self._store, job, source, lease, compute_summary_token_limit(job.policy, job.window), make_part
         )
 
     def _build_summary_request(
@@ -487,9 +493,11 @@ async def _has_changed_summaries(store: Store, job: CompactionJob, source: Summa
     if not read_summaries:
         return False
     stored = await store.find_summaries(
-        tenant=job.tenant, root=job.root, links=[chunk.to_link for chunk in read_summaries]
+        tenant=job.tenant, root=job.root, links=[summary.to_link for summary in read_summaries]
     )
-    return not {_build_text_key(summary) for summary in read_summaries} <= {_build_text_key(chunk) for chunk in stored}
+    return not {_build_text_key(summary) for summary in read_summaries} <= {
+        _build_text_key(summary) for summary in stored
+    }
 
 
 def _build_text_key(summary: Summary) -> tuple[str, int, str]:

@@ -188,10 +188,12 @@ def align_history(
     """
     log_order, history_order = order_indexes_by_calls(log), order_indexes_by_calls(history)
     pairing = MessagePairing(
-        [log[place] for place in log_order], [history[at] for at in history_order], is_log_named=is_log_named
+        [log[log_index] for log_index in log_order],
+        [history[index] for index in history_order],
+        is_log_named=is_log_named,
     )
     pairing.find_pairs()
-    pairs = [(history_order[at], log_order[place]) for at, place in pairing.pairs]
+    pairs = [(history_order[index], log_order[log_index]) for index, log_index in pairing.pairs]
     new_from = min(history_order[pairing.end_indexes[0] :], default=len(history))
     pairs = [pair for pair in pairs if pair[0] < new_from]
     return _AlignmentBuilder(log, history, pairs, new_from).build_alignment(first_seq)
@@ -224,7 +226,11 @@ def align_after_head(
     rest, names = log[seq:], [name for element in history[1:] for name in _list_element_keys(element)]
     if len(set(names)) < len(names) or any(first_seqs.get(name, len(log)) <= seq for name in names):
         return None
-    if any(first_seqs[name] < place for place, element in enumerate(rest, seq) for name in _list_element_keys(element)):
+    if any(
+        first_seqs[name] < log_index
+        for log_index, element in enumerate(rest, seq)
+        for name in _list_element_keys(element)
+    ):
         return None
     tail = align_history(rest, history, first_seq=seq, is_log_named=is_log_named)
     if not tail.continues_log or tail.message_alignments[0] != head.message_alignments[-1]:
@@ -274,7 +280,7 @@ def cut_alignment_head(
             part is aligned in another way without what follows.
     """
     mark, before = alignment.message_alignments[history_index], 0 if head is None else len(head.message_alignments) - 1
-    kept = [
+    kept_kinds = [
         one.kind
         for one, element in zip(alignment.message_alignments[before:history_index], history, strict=False)
         if _list_element_keys(element)
@@ -282,14 +288,14 @@ def cut_alignment_head(
     if (
         mark.kind != "same"
         or not can_end_alignment_head(log, mark.seq, first_seqs)
-        or any(one != "same" for one in kept)
+        or any(one != "same" for one in kept_kinds)
     ):
         return None
-    ours, theirs = log[: mark.seq + 1], history[: history_index + 1 - before]
+    log_part, history_part = log[: mark.seq + 1], history[: history_index + 1 - before]
     part = (
-        align_history(ours, theirs, is_log_named=is_log_named)
+        align_history(log_part, history_part, is_log_named=is_log_named)
         if head is None
-        else align_after_head(head, ours, theirs, first_seqs, is_log_named=is_log_named)
+        else align_after_head(head, log_part, history_part, first_seqs, is_log_named=is_log_named)
     )
     return (
         part
@@ -322,7 +328,7 @@ def _list_element_keys(element: AlignmentElement) -> Sequence[Hashable]:
 
 class _AlignmentBuilder:
     """Derives marks and counts from pairs of (index in the history, index in the log). The pairs ascend, except for the
-    results of parallel calls."""
+    results of parallel calls. In the methods, `index` is an index in the history."""
 
     def __init__(
         self,
@@ -341,44 +347,54 @@ class _AlignmentBuilder:
         self._pair_notes()
 
     def build_alignment(self, first_seq: int) -> Alignment:
-        kept = set(self.log_index_by_history_index.values())
-        newest_user = max((place for place, element in enumerate(self.log) if element.kind == "user"), default=-1)
+        kept_log_indexes = set(self.log_index_by_history_index.values())
+        newest_user = max(
+            (log_index for log_index, element in enumerate(self.log) if element.kind == "user"), default=-1
+        )
         users = {
-            place
-            for at, place in self.log_index_by_history_index.items()
-            if self.history[at].kind == "user" and self._is_same_as_log(at)
+            log_index
+            for index, log_index in self.log_index_by_history_index.items()
+            if self.history[index].kind == "user" and self._is_same_as_log(index)
         }
         prefill = self._find_prefill()
-        assistants = [at for at, element in enumerate(self.history) if element.kind == "assistant" and at != prefill]
-        unknown = {at for at in assistants if not self._is_known_answer(at)}
-        end = max([self.first_new_index, *(at + 1 for at in assistants[-1:])])
-        others = [at for at in range(end) if self._counts_for_share(at, unknown)]
+        assistants = [
+            index for index, element in enumerate(self.history) if element.kind == "assistant" and index != prefill
+        ]
+        unknown = {index for index in assistants if not self._is_known_answer(index)}
+        end = max([self.first_new_index, *(index + 1 for index in assistants[-1:])])
+        client_indexes = [index for index in range(end) if self._counts_for_share(index, unknown)]
         return Alignment(
             message_alignments=tuple(self._build_message_alignments(first_seq)),
             omitted_ranges=_merge_into_ranges(
-                [first_seq + place for place in range(self.last_log_index + 1) if place not in kept]
+                [
+                    first_seq + log_index
+                    for log_index in range(self.last_log_index + 1)
+                    if log_index not in kept_log_indexes
+                ]
             ),
             last_seq=first_seq + self.last_log_index,
             first_new_index=self.first_new_index,
             continues_log=bool(self.log_index_by_history_index) and self.last_log_index == len(self.log) - 1,
-            returned_answer_count=len({self.history[at].digest for at in assistants if self._is_returned_answer(at)}),
+            returned_answer_count=len(
+                {self.history[index].digest for index in assistants if self._is_returned_answer(index)}
+            ),
             returned_call_id_count=self._count_returned_call_ids(assistants),
             unknown_answer_count=len(unknown),
             reworded_count=sum(
-                not self._is_same_as_log(at) and not self._is_answer_version(at)
-                for at in self.log_index_by_history_index
+                not self._is_same_as_log(index) and not self._is_answer_version(index)
+                for index in self.log_index_by_history_index
             ),
             is_newest_answer_unknown=bool(assistants) and assistants[-1] in unknown,
-            client_message_count=len(others),
+            client_message_count=len(client_indexes),
             aligned_client_message_count=sum(
-                at in self.log_index_by_history_index and self._is_same_as_log(at) for at in others
+                index in self.log_index_by_history_index and self._is_same_as_log(index) for index in client_indexes
             ),
             same_user_message_count=len(users),
             has_newest_user_message=newest_user in users,
         )
 
-    def _is_same_as_log(self, at: int) -> bool:
-        return self.log[self.log_index_by_history_index[at]].comparison_key == self.history[at].comparison_key
+    def _is_same_as_log(self, index: int) -> bool:
+        return self.log[self.log_index_by_history_index[index]].comparison_key == self.history[index].comparison_key
 
     def _extend_to_log_head(self) -> None:
         """Decides whether the client has merely left out the log messages after the last pair. Then the history
@@ -386,7 +402,9 @@ class _AlignmentBuilder:
         tail = [element.kind for element in self.log[self.last_log_index + 1 :] if element.kind != "note"]
         if not self.log_index_by_history_index or (tail and not self._may_omit_tail(tail)):
             return
-        following = [at for at in range(self.first_new_index + 1, len(self.history)) if self.history[at].kind != "note"]
+        following = [
+            index for index in range(self.first_new_index + 1, len(self.history)) if self.history[index].kind != "note"
+        ]
         # The first message after the pairs is the client's summary, if further messages follow it. Alone, it is the
         # new message that the model must answer.
         if tail and following:
@@ -401,12 +419,12 @@ class _AlignmentBuilder:
             return False
         if self.history[self.first_new_index].kind != "user":
             return False
-        kept = set(self.log_index_by_history_index.values())
+        kept_log_indexes = set(self.log_index_by_history_index.values())
         is_question_kept = False
-        for place in range(self.last_log_index):
-            if self.log[place].kind == "user":
-                is_question_kept = place in kept
-            elif self.log[place].is_final_answer and is_question_kept and place not in kept:
+        for log_index in range(self.last_log_index):
+            if self.log[log_index].kind == "user":
+                is_question_kept = log_index in kept_log_indexes
+            elif self.log[log_index].is_final_answer and is_question_kept and log_index not in kept_log_indexes:
                 return True
         return False
 
@@ -416,49 +434,54 @@ class _AlignmentBuilder:
         empty."""
         paired = sorted(self.log_index_by_history_index)
         following = [self.last_log_index + 1]
-        for at in reversed(paired):
-            following.append(min(following[-1], self.log_index_by_history_index[at]))
+        for index in reversed(paired):
+            following.append(min(following[-1], self.log_index_by_history_index[index]))
         gaps = []
         start = before = 0
-        for at, to in zip([*paired, self.first_new_index], reversed(following), strict=True):
-            if start < at:
-                gaps.append((range(start, at), before, max(before, to)))
-            start, before = at + 1, max(before, self.log_index_by_history_index.get(at, -1) + 1)
+        for index, to in zip([*paired, self.first_new_index], reversed(following), strict=True):
+            if start < index:
+                gaps.append((range(start, index), before, max(before, to)))
+            start, before = index + 1, max(before, self.log_index_by_history_index.get(index, -1) + 1)
         return gaps
 
     def _pair_notes(self) -> None:
         """Pairs notes of the log with equal notes in the same place."""
         for indices, start, end in self._find_gaps():
             waiting: dict[bytes, deque[int]] = {}
-            for place in range(start, end):
-                if self.log[place].kind == "note":
-                    waiting.setdefault(self.log[place].digest, deque()).append(place)
+            for log_index in range(start, end):
+                if self.log[log_index].kind == "note":
+                    waiting.setdefault(self.log[log_index].digest, deque()).append(log_index)
             before = -1
-            for at in indices if waiting else ():
-                places = waiting.get(self.history[at].digest, deque()) if self.history[at].kind == "note" else deque()
-                while places and places[0] < before:
-                    places.popleft()
-                if places:
-                    before = self.log_index_by_history_index[at] = places.popleft()
+            for index in indices if waiting else ():
+                log_indexes = (
+                    waiting.get(self.history[index].digest, deque()) if self.history[index].kind == "note" else deque()
+                )
+                while log_indexes and log_indexes[0] < before:
+                    log_indexes.popleft()
+                if log_indexes:
+                    before = self.log_index_by_history_index[index] = log_indexes.popleft()
 
     def _build_message_alignments(self, first_seq: int) -> list[MessageAlignment]:
         marks = [MessageAlignment("new", -1)] * len(self.history)
-        for at in self.log_index_by_history_index:
-            marks[at] = MessageAlignment(
-                "same" if self._is_same_as_log(at) else "rewritten", first_seq + self.log_index_by_history_index[at]
+        for index in self.log_index_by_history_index:
+            marks[index] = MessageAlignment(
+                "same" if self._is_same_as_log(index) else "rewritten",
+                first_seq + self.log_index_by_history_index[index],
             )
         for indices, start, end in self._find_gaps():
             rounds = sum(element.kind in ("user", "assistant") for element in self.log[start:end])
             mark: AlignmentMark = "summary" if rounds >= MIN_SUMMARY_ROUNDS else "inserted"
-            last_message = max((at for at in indices if self.history[at].kind != "note"), default=-1)
-            for at in indices:
-                place = start if at <= last_message else end
-                place = min(place, self.last_log_index) if indices.stop < self.first_new_index else place
-                marks[at] = MessageAlignment("note" if self.history[at].kind == "note" else mark, first_seq + place)
+            last_message = max((index for index in indices if self.history[index].kind != "note"), default=-1)
+            for index in indices:
+                log_index = start if index <= last_message else end
+                log_index = min(log_index, self.last_log_index) if indices.stop < self.first_new_index else log_index
+                marks[index] = MessageAlignment(
+                    "note" if self.history[index].kind == "note" else mark, first_seq + log_index
+                )
         seq = first_seq + self.last_log_index + 1
-        for at in range(self.first_new_index, len(self.history)):
-            if self.history[at].kind == "note":
-                marks[at] = MessageAlignment("note", seq)
+        for index in range(self.first_new_index, len(self.history)):
+            if self.history[index].kind == "note":
+                marks[index] = MessageAlignment("note", seq)
             else:
                 seq += 1
         return marks
@@ -466,51 +489,60 @@ class _AlignmentBuilder:
     def _find_prefill(self) -> int:
         """Returns the index of an unpaired assistant message at the end of the history, which the model is to continue;
         -1 if there is none."""
-        at = max((at for at, element in enumerate(self.history) if element.kind != "note"), default=-1)
+        index = max((index for index, element in enumerate(self.history) if element.kind != "note"), default=-1)
         return (
-            at if at >= 0 and self.history[at].kind == "assistant" and at not in self.log_index_by_history_index else -1
+            index
+            if index >= 0 and self.history[index].kind == "assistant" and index not in self.log_index_by_history_index
+            else -1
         )
 
-    def _is_known_answer(self, at: int) -> bool:
+    def _is_known_answer(self, index: int) -> bool:
         """Returns whether the log has an assistant message in some version: equal, with the same call ids, another
         choice, or cut short."""
-        if at not in self.log_index_by_history_index:
+        if index not in self.log_index_by_history_index:
             return False
-        known, element = self.log[self.log_index_by_history_index[at]], self.history[at]
+        known, element = self.log[self.log_index_by_history_index[index]], self.history[index]
         return (
             known.comparison_key == element.comparison_key or bool(known.call_ids) or is_answer_version(known, element)
         )
 
-    def _is_answer_version(self, at: int) -> bool:
-        return self.history[at].kind == "assistant" and is_answer_version(
-            self.log[self.log_index_by_history_index[at]], self.history[at]
+    def _is_answer_version(self, index: int) -> bool:
+        return self.history[index].kind == "assistant" and is_answer_version(
+            self.log[self.log_index_by_history_index[index]], self.history[index]
         )
 
-    def _is_returned_answer(self, at: int) -> bool:
-        if at not in self.log_index_by_history_index:
+    def _is_returned_answer(self, index: int) -> bool:
+        if index not in self.log_index_by_history_index:
             return False
-        if not is_long_answer(self.log[self.log_index_by_history_index[at]]):
-            return self._is_returned_with_question(at)
-        return self._is_same_as_log(at) or is_answer_version(
-            self.log[self.log_index_by_history_index[at]], self.history[at]
+        if not is_long_answer(self.log[self.log_index_by_history_index[index]]):
+            return self._is_returned_with_question(index)
+        return self._is_same_as_log(index) or is_answer_version(
+            self.log[self.log_index_by_history_index[index]], self.history[index]
         )
 
-    def _is_returned_with_question(self, at: int) -> bool:
+    def _is_returned_with_question(self, index: int) -> bool:
         """Returns whether a short answer came back together with its question, and the two together are as long as a
         long answer."""
-        place, asked = self.log_index_by_history_index[at], self.log_index_by_history_index.get(at - 1)
-        if asked is None or asked != place - 1 or self.log[asked].kind != "user":
+        log_index, question_log_index = (
+            self.log_index_by_history_index[index],
+            self.log_index_by_history_index.get(index - 1),
+        )
+        if (
+            question_log_index is None
+            or question_log_index != log_index - 1
+            or self.log[question_log_index].kind != "user"
+        ):
             return False
-        known, question = self.log[place], self.log[asked]
+        known, question = self.log[log_index], self.log[question_log_index]
         is_long = known.is_answer and known.is_final_answer and question.tokens + known.tokens >= MIN_EXCHANGE_TOKENS
-        return is_long and self._is_same_as_log(at) and self._is_same_as_log(at - 1)
+        return is_long and self._is_same_as_log(index) and self._is_same_as_log(index - 1)
 
     def _count_returned_call_ids(self, assistants: Sequence[int]) -> int:
         uses = Counter(call_id for element in self.log if element.kind == "assistant" for call_id in element.call_ids)
         paired = [
-            (self.history[at], self.log[self.log_index_by_history_index[at]])
-            for at in assistants
-            if at in self.log_index_by_history_index
+            (self.history[index], self.log[self.log_index_by_history_index[index]])
+            for index in assistants
+            if index in self.log_index_by_history_index
         ]
         return sum(
             has_random_call_ids(known)
@@ -519,14 +551,13 @@ class _AlignmentBuilder:
             for element, known in paired
         )
 
-    def _counts_for_share(self, at: int, unknown: set[int]) -> bool:
+    def _counts_for_share(self, index: int, unknown: set[int]) -> bool:
         """Returns whether a message counts for `aligned_client_share`: it is no note, no answer of ours, and no
-        reworded
-        result (a reworded result is known only by its call)."""
-        kind, paired = self.history[at].kind, at in self.log_index_by_history_index
+        reworded result (a reworded result is known only by its call)."""
+        kind, paired = self.history[index].kind, index in self.log_index_by_history_index
         if kind == "assistant":
-            return at in unknown or (paired and not self.log[self.log_index_by_history_index[at]].is_answer)
-        return kind == "user" or (kind == "tool" and (not paired or self._is_same_as_log(at)))
+            return index in unknown or (paired and not self.log[self.log_index_by_history_index[index]].is_answer)
+        return kind == "user" or (kind == "tool" and (not paired or self._is_same_as_log(index)))
 
 
 def _merge_into_ranges(seqs: Sequence[int]) -> tuple[tuple[int, int], ...]:

@@ -71,20 +71,20 @@ def is_random_call_id(call_id: str) -> bool:
 def order_indexes_by_calls(elements: Sequence[AlignmentElement]) -> list[int]:
     """Returns the indexes of the messages that are no notes. Tool results are in the order of their calls."""
     order = [index for index, element in enumerate(elements) if element.kind != "note"]
-    place = 0
-    while place < len(order):
-        end = place + 1
-        calls = elements[order[place]].call_ids
-        if elements[order[place]].kind == "assistant" and calls:
+    position = 0
+    while position < len(order):
+        end = position + 1
+        calls = elements[order[position]].call_ids
+        if elements[order[position]].kind == "assistant" and calls:
             while end < len(order) and elements[order[end]].kind == "tool":
                 end += 1
             # Reversed, so that of a repeated id the first call counts.
             rank = {call_id: number for number, call_id in reversed(list(enumerate(calls)))}
-            order[place + 1 : end] = sorted(
-                order[place + 1 : end],
+            order[position + 1 : end] = sorted(
+                order[position + 1 : end],
                 key=lambda index: min([rank.get(i, len(rank)) for i in elements[index].call_ids], default=0),
             )
-        place = end
+        position = end
     return order
 
 
@@ -139,21 +139,21 @@ class MessagePairing:
         """Whether an id names the log, or an answer of ours came back that hardly any other conversation has."""
         return self.is_log_named or any(
             (
-                self.log[place].comparison_key == self.history[at].comparison_key
-                or is_answer_version(self.log[place], self.history[at])
+                self.log[log_index].comparison_key == self.history[history_index].comparison_key
+                or is_answer_version(self.log[log_index], self.history[history_index])
             )
-            and (is_long_answer(self.log[place]) or has_random_call_ids(self.log[place]))
-            for at, place in self.pairs
+            and (is_long_answer(self.log[log_index]) or has_random_call_ids(self.log[log_index]))
+            for history_index, log_index in self.pairs
         )
 
     def _iterate_gaps(self, *, with_end: bool) -> Iterator[IndexGap]:
-        at = place = 0
-        for next_at, next_place in self.pairs:
-            if next_at > at and next_place > place:
-                yield at, next_at, place, next_place
-            at, place = next_at + 1, next_place + 1
-        if with_end and at < len(self.history) and place < len(self.log):
-            yield at, len(self.history), place, len(self.log)
+        history_index = log_index = 0
+        for next_history_index, next_log_index in self.pairs:
+            if next_history_index > history_index and next_log_index > log_index:
+                yield history_index, next_history_index, log_index, next_log_index
+            history_index, log_index = next_history_index + 1, next_log_index + 1
+        if with_end and history_index < len(self.history) and log_index < len(self.log):
+            yield history_index, len(self.history), log_index, len(self.log)
 
     def _add_pairs(self, pairs: list[IndexPair]) -> None:
         if pairs:
@@ -172,7 +172,7 @@ class MessagePairing:
         chance."""
         length = self._count_common_prefix()
         if any(element.kind == "assistant" for element in self.log[:length]):
-            self.pairs = [(place, place) for place in range(length)]
+            self.pairs = [(index, index) for index in range(length)]
 
     def _make_context_key(self, elements: Sequence[AlignmentElement], index: int) -> Hashable:
         """Returns a key of an assistant message together with the message before it."""
@@ -197,9 +197,10 @@ class MessagePairing:
         before = set(self.pairs)
         self._pair_unique(self._make_beginning_key, self._make_beginning_key)
         self.pairs = [
-            (at, place)
-            for at, place in self.pairs
-            if (at, place) in before or is_answer_version(self.log[place], self.history[at])
+            (history_index, log_index)
+            for history_index, log_index in self.pairs
+            if (history_index, log_index) in before
+            or is_answer_version(self.log[log_index], self.history[history_index])
         ]
 
     def _make_beginning_key(self, elements: Sequence[AlignmentElement], index: int) -> Hashable:
@@ -222,42 +223,54 @@ class MessagePairing:
     ) -> None:
         """In each gap, pairs the messages whose key occurs once on either side. Of these pairs the longest sequence
         that ascends on both sides is taken."""
-        found: list[IndexPair] = []
-        for at, at_end, place, place_end in self._iterate_gaps(with_end=with_end):
-            places = find_unique_keys(range(place, place_end), lambda index: log_key(self.log, index))
-            unique = find_unique_keys(range(at, at_end), lambda index: history_key(self.history, index))
-            found += find_longest_increasing_pairs(
-                [(index, places[key]) for key, index in unique.items() if key in places]
+        new_pairs: list[IndexPair] = []
+        for history_start, history_end, log_start, log_end in self._iterate_gaps(with_end=with_end):
+            log_indexes = find_unique_keys(range(log_start, log_end), lambda index: log_key(self.log, index))
+            unique = find_unique_keys(range(history_start, history_end), lambda index: history_key(self.history, index))
+            new_pairs += find_longest_increasing_pairs(
+                [(index, log_indexes[key]) for key, index in unique.items() if key in log_indexes]
             )
-        self._add_pairs(found)
+        self._add_pairs(new_pairs)
 
     def _pair_users(self) -> None:
         """Pairs user messages if no assistant message is paired: first the common beginning of both, then unique
         ones."""
-        ours = [index for index, element in enumerate(self.log) if element.kind == "user"]
-        theirs = [index for index, element in enumerate(self.history) if element.kind == "user"]
-        for place, at in zip(ours, theirs, strict=False):
-            if self.log[place].comparison_key != self.history[at].comparison_key:
+        log_users = [index for index, element in enumerate(self.log) if element.kind == "user"]
+        history_users = [index for index, element in enumerate(self.history) if element.kind == "user"]
+        for log_index, history_index in zip(log_users, history_users, strict=False):
+            if self.log[log_index].comparison_key != self.history[history_index].comparison_key:
                 break
-            self.pairs.append((at, place))
+            self.pairs.append((history_index, log_index))
         self._pair_unique(make_user_key, make_user_key)
 
     def _pair_equal_neighbours(self) -> None:
         """Pairs equal neighbours of each pair, first those after it, then those before it."""
-        found: list[IndexPair] = []
+        new_pairs: list[IndexPair] = []
         ends = [(len(self.history), len(self.log))]
-        for (at, place), (at_end, place_end) in zip(self.pairs, [*self.pairs[1:], *ends], strict=True):
-            while (at := at + 1) < at_end and (place := place + 1) < place_end and self._is_equal(at, place):
-                found.append((at, place))
-        self._add_pairs(found)
-        found = []
-        for (at_start, place_start), (at, place) in zip([(-1, -1), *self.pairs], self.pairs, strict=False):
-            while (at := at - 1) > at_start and (place := place - 1) > place_start and self._is_equal(at, place):
-                found.append((at, place))
-        self._add_pairs(found)
+        for (history_index, log_index), (history_end, log_end) in zip(
+            self.pairs, [*self.pairs[1:], *ends], strict=True
+        ):
+            while (
+                (history_index := history_index + 1) < history_end
+                and (log_index := log_index + 1) < log_end
+                and self._is_equal(history_index, log_index)
+            ):
+                new_pairs.append((history_index, log_index))
+        self._add_pairs(new_pairs)
+        new_pairs = []
+        for (history_start, log_start), (history_index, log_index) in zip(
+            [(-1, -1), *self.pairs], self.pairs, strict=False
+        ):
+            while (
+                (history_index := history_index - 1) > history_start
+                and (log_index := log_index - 1) > log_start
+                and self._is_equal(history_index, log_index)
+            ):
+                new_pairs.append((history_index, log_index))
+        self._add_pairs(new_pairs)
 
-    def _is_equal(self, at: int, place: int) -> bool:
-        return self.history[at].comparison_key == self.log[place].comparison_key
+    def _is_equal(self, history_index: int, log_index: int) -> bool:
+        return self.history[history_index].comparison_key == self.log[log_index].comparison_key
 
     def _pair_gaps(self) -> None:
         """Pairs equal messages between two pairs, or before the first pair; then calls with the same ids."""
@@ -270,28 +283,28 @@ class MessagePairing:
 
     def _pair_repeated_messages(self, gap: IndexGap) -> Iterator[IndexPair]:
         """Yields pairs of equal messages that occur several times in a gap, from the end backwards."""
-        at, at_end, place, place_end = gap
-        places: dict[Hashable, list[int]] = {}
-        for index in range(place, place_end):
-            places.setdefault(self.log[index].comparison_key, []).append(index)
-        limit = place_end
-        for index in range(at_end - 1, at - 1, -1):
-            candidates = places.get(self.history[index].comparison_key, ())
+        history_start, history_end, log_start, log_end = gap
+        log_indexes: dict[Hashable, list[int]] = {}
+        for index in range(log_start, log_end):
+            log_indexes.setdefault(self.log[index].comparison_key, []).append(index)
+        limit = log_end
+        for index in range(history_end - 1, history_start - 1, -1):
+            candidates = log_indexes.get(self.history[index].comparison_key, ())
             if before := bisect_left(candidates, limit):
                 limit = candidates[before - 1]
                 yield index, limit
 
     def _pair_equal_call_ids(self, gap: IndexGap) -> Iterator[IndexPair]:
         """Yields pairs of assistant messages whose calls have the same ids, in order, with any arguments."""
-        at, at_end, place, place_end = gap
-        places: dict[Hashable, list[int]] = {}
-        for index in range(place, place_end):
+        history_start, history_end, log_start, log_end = gap
+        log_indexes: dict[Hashable, list[int]] = {}
+        for index in range(log_start, log_end):
             if self.log[index].kind == "assistant" and self.log[index].call_ids:
-                places.setdefault(self.log[index].call_ids, []).append(index)
-        limit = place_end
-        for index in range(at_end - 1, at - 1, -1):
+                log_indexes.setdefault(self.log[index].call_ids, []).append(index)
+        limit = log_end
+        for index in range(history_end - 1, history_start - 1, -1):
             element = self.history[index]
-            candidates = places.get(element.call_ids, ()) if element.kind == "assistant" else ()
+            candidates = log_indexes.get(element.call_ids, ()) if element.kind == "assistant" else ()
             if before := bisect_left(candidates, limit):
                 limit = candidates[before - 1]
                 yield index, limit
@@ -302,85 +315,90 @@ class MessagePairing:
         callers, known_callers = find_call_indices(self.history), find_call_indices(self.log)
         paired = dict(self.pairs)
         self.pairs = [
-            (at, place)
-            for at, place in self.pairs
-            if self.log[place].kind != "tool" or paired.get(callers[at], -1) == known_callers[place]
+            (history_index, log_index)
+            for history_index, log_index in self.pairs
+            if self.log[log_index].kind != "tool" or paired.get(callers[history_index], -1) == known_callers[log_index]
         ]
 
     def _pair_call_results(self) -> None:
         """Pairs the results of paired calls, by the id of the call. After the last pair only equal results are paired:
         a different result there begins something new and is not a version of the old one."""
-        found: list[IndexPair] = []
+        new_pairs: list[IndexPair] = []
         paired = dict(self.pairs)
         last = self.pairs[-1][0]
-        for at, place in self.pairs:
-            if self.log[place].kind != "assistant" or not self.log[place].call_ids:
+        for history_index, log_index in self.pairs:
+            if self.log[log_index].kind != "assistant" or not self.log[log_index].call_ids:
                 continue
-            run_end = find_results_end(self.history, at + 1)
-            places: dict[Hashable, int] = {
-                self.log[to].call_ids: to for to in range(find_results_end(self.log, place + 1) - 1, place, -1)
+            run_end = find_results_end(self.history, history_index + 1)
+            result_indexes: dict[Hashable, int] = {
+                self.log[to].call_ids: to for to in range(find_results_end(self.log, log_index + 1) - 1, log_index, -1)
             }
-            for index in range(at + 1, run_end):
-                places.pop(self.history[index].call_ids if index in paired else None, None)
-            limit = place
-            for index in range(at + 1, min(run_end, last)):
-                to = paired.get(index) or places.pop(self.history[index].call_ids, -1)
+            for index in range(history_index + 1, run_end):
+                result_indexes.pop(self.history[index].call_ids if index in paired else None, None)
+            limit = log_index
+            for index in range(history_index + 1, min(run_end, last)):
+                to = paired.get(index) or result_indexes.pop(self.history[index].call_ids, -1)
                 if to > limit:
                     limit = to
                     if index not in paired:
-                        found.append((index, to))
-        self._add_pairs(found)
+                        new_pairs.append((index, to))
+        self._add_pairs(new_pairs)
 
     def _pair_equal_role_sequences(self, gap: IndexGap) -> list[IndexPair]:
         """Returns pairs of user messages and final answers, one to one, if the gap has the same sequence of roles on
         both sides. Otherwise it is not known which message is a version of which."""
-        at, at_end, place, place_end = gap
-        theirs = [index for index in range(at, at_end) if is_skeleton_element(self.history[index])]
-        ours = [index for index in range(place, place_end) if is_skeleton_element(self.log[index])]
-        if [self.history[index].kind for index in theirs] != [self.log[index].kind for index in ours]:
+        history_start, history_end, log_start, log_end = gap
+        history_indexes = [
+            index for index in range(history_start, history_end) if is_skeleton_element(self.history[index])
+        ]
+        log_indexes = [index for index in range(log_start, log_end) if is_skeleton_element(self.log[index])]
+        if [self.history[index].kind for index in history_indexes] != [self.log[index].kind for index in log_indexes]:
             return []
-        return list(zip(theirs, ours, strict=True))
+        return list(zip(history_indexes, log_indexes, strict=True))
 
     def _pair_reworded_end(self) -> None:
         """Pairs reworded user messages and results after the last pair, if an answer after them came back. They are
         paired one by one through the last such answer, and only if the log is confirmed."""
-        at, place = self.end_indexes
+        history_index, log_index = self.end_indexes
         step: list[IndexPair] = []
         length = 0
         backed = self.is_log_confirmed
-        while backed and at < len(self.history) and place < len(self.log):
-            element, known = self.history[at], self.log[place]
+        while backed and history_index < len(self.history) and log_index < len(self.log):
+            element, known = self.history[history_index], self.log[log_index]
             if known.call_ids and element.call_ids != known.call_ids:
                 # The client has dropped a call or its result.
-                place += 1
+                log_index += 1
                 continue
             if element.kind != known.kind or element.call_ids != known.call_ids:
                 break
-            step.append((at, place))
+            step.append((history_index, log_index))
             if element.kind == "assistant":
                 if element.digest != known.digest and not is_answer_version(known, element):
                     break
                 length = len(step)
-            at, place = at + 1, place + 1
+            history_index, log_index = history_index + 1, log_index + 1
         self._add_pairs(step[:length])
 
     def _pair_head_answer(self) -> None:
         """Pairs the log's last answer, if it is the only unpaired message of the log and the history has a version of
         it in its place."""
-        start = [] if self.pairs else [(place, place) for place in range(self._count_common_prefix())]
-        at, place = (len(start), len(start)) if start else self.end_indexes
-        if place != len(self.log) - 1 or at >= len(self.history) or not place:
+        start = [] if self.pairs else [(log_index, log_index) for log_index in range(self._count_common_prefix())]
+        history_index, log_index = (len(start), len(start)) if start else self.end_indexes
+        if log_index != len(self.log) - 1 or history_index >= len(self.history) or not log_index:
             return
-        known, element = self.log[place], self.history[at]
+        known, element = self.log[log_index], self.history[history_index]
         if not known.is_answer or element.kind != "assistant":
             return
         # In a confirmed log, an answer in the head's place counts as the head in other words, if the history goes on
         # after it. At the end of the history it is a prefill.
         is_other = (
-            known.is_final_answer and element.is_final_answer and self.is_log_confirmed and at < len(self.history) - 1
+            known.is_final_answer
+            and element.is_final_answer
+            and self.is_log_confirmed
+            and history_index < len(self.history) - 1
         )
         if is_answer_version(known, element) or is_other:
-            self._add_pairs([*start, (at, place)])
+            self._add_pairs([*start, (history_index, log_index)])
 
 
 def is_long_answer(element: AlignmentElement) -> bool:
@@ -426,15 +444,15 @@ def find_call_indices(elements: Sequence[AlignmentElement]) -> list[int]:
 
 def find_unique_keys(indices: range, key: Callable[[int], Hashable]) -> dict[Hashable, int]:
     """Returns the keys that exactly one index has, with that index. None is not a key."""
-    places: dict[Hashable, int] = {}
+    index_by_key: dict[Hashable, int] = {}
     repeated: set[Hashable] = {None}
     for index in indices:
         value = key(index)
-        if value in places:
+        if value in index_by_key:
             repeated.add(value)
         else:
-            places[value] = index
-    return {value: index for value, index in places.items() if value not in repeated}
+            index_by_key[value] = index
+    return {value: index for value, index in index_by_key.items() if value not in repeated}
 
 
 def find_longest_increasing_pairs(pairs: list[IndexPair]) -> list[IndexPair]:

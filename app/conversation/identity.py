@@ -125,8 +125,8 @@ def make_conversation_id(root: str, random: Callable[[int], bytes]) -> str:
 
 def extract_family_root(conversation_id: str) -> str | None:
     """Returns the root in an id of ours, or None for any other id."""
-    ours = _CONVERSATION_ID.fullmatch(conversation_id)
-    return ours[1] if ours else None
+    match = _CONVERSATION_ID.fullmatch(conversation_id)
+    return match[1] if match else None
 
 
 def is_valid_conversation_id(text: str) -> bool:
@@ -149,15 +149,15 @@ def compute_prefix_digests(
         (message count, 32-byte digest) of each prefix. The digest covers all bytes and the length of every message, so
         that no two splits of the same bytes have the same digest.
     """
-    settled = max(0, len(raws) - last)
-    said, lengths = _make_prefix_hash(tenant).copy(), hashlib.sha256()
-    said.update(b"".join(raws[:settled]))
-    lengths.update(array("Q", map(len, raws[:settled])).tobytes())
+    first_count = max(0, len(raws) - last)
+    bytes_hash, lengths = _make_prefix_hash(tenant).copy(), hashlib.sha256()
+    bytes_hash.update(b"".join(raws[:first_count]))
+    lengths.update(array("Q", map(len, raws[:first_count])).tobytes())
     digests = []
-    for count, raw in enumerate(raws[settled:], settled + 1):
-        said.update(raw)
+    for count, raw in enumerate(raws[first_count:], first_count + 1):
+        bytes_hash.update(raw)
         lengths.update(array("Q", (len(raw),)).tobytes())
-        digests.append((count, hashlib.sha256(said.digest() + lengths.digest()).digest()))
+        digests.append((count, hashlib.sha256(bytes_hash.digest() + lengths.digest()).digest()))
     return digests
 
 
@@ -166,13 +166,13 @@ def compute_interval_prefix_digests(
 ) -> list[tuple[int, bytes]]:
     """Returns digests as `compute_prefix_digests` does, of the prefixes whose message count is a multiple of
     `every`."""
-    said, lengths = _make_prefix_hash(tenant).copy(), hashlib.sha256()
+    bytes_hash, lengths = _make_prefix_hash(tenant).copy(), hashlib.sha256()
     digests = []
     for count in range(every, len(raws) + 1, every):
         stretch = raws[count - every : count]
-        said.update(b"".join(stretch))
+        bytes_hash.update(b"".join(stretch))
         lengths.update(array("Q", map(len, stretch)).tobytes())
-        digests.append((count, hashlib.sha256(said.digest() + lengths.digest()).digest()))
+        digests.append((count, hashlib.sha256(bytes_hash.digest() + lengths.digest()).digest()))
     return digests
 
 

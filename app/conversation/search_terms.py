@@ -132,8 +132,8 @@ def _iterate_json_leaves(document: Any) -> Iterator[str]:
     while waiting:
         value = waiting.pop()
         if isinstance(value, dict):
-            for key, held in reversed(value.items()):
-                waiting += (held, key)
+            for key, child in reversed(value.items()):
+                waiting += (child, key)
         elif isinstance(value, list):
             waiting += reversed(value)
         elif value is not None:

@@ -95,7 +95,7 @@ class ApiKeys:
         """
         key = await self._store.revoke_api_key(key_id)
         if key is None:
-            raise NotFound(f"There is no API key {key_id!r}.", hint="Keys are listed by `concertina keys list`.")
+            raise NotFound(f"There is no API key {key_id!r}.", hint="`concertina keys list` lists the keys.")
         return key
 
     def _check_new_key(self, new_key: NewApiKey, now: datetime) -> None:

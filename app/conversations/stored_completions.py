@@ -209,5 +209,5 @@ def _completion_not_found_error(completion_id: str, param: str | None = None) ->
     return CompletionNotFound(
         f"Chat completion with id {completion_id!r} not found.",
         param=param,
-        hint=None if param else "Only completions that were asked for with `store: true` are kept.",
+        hint=None if param else "Only completions of requests with `store: true` are stored.",
     )

@@ -309,7 +309,7 @@ def _open_shared_cells(folder: Path) -> CounterCells | None:
     try:
         return open_shared_cells(folder)
     except OSError as error:
-        log.warning("this process counts for itself alone, and others do not tell its numbers: %s", error)
+        log.warning("cannot share metrics, so only this process reports its numbers: %s", error)
         return None
 
 

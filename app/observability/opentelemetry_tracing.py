@@ -121,7 +121,9 @@ class OtelTracing:
         try:
             await asyncio.wait_for(finished.wait(), self._drain_seconds)
         except TimeoutError:
-            log.warning("the trace collector did not take the last spans within %g s", self._drain_seconds)
+            log.warning(
+                "the trace collector did not accept the last spans within %g s; they are lost", self._drain_seconds
+            )
 
 
 class _UnsampledSpan(Span):
@@ -261,9 +263,9 @@ class QuietSpanExporter(SpanExporter):
         result = self._exporter.export(spans)
         is_away = result is not SpanExportResult.SUCCESS
         if is_away and not self._is_away:
-            log.warning("the trace collector takes no spans; they are dropped until it does")
+            log.warning("the trace collector accepts no spans; they are dropped until it does")
         elif self._is_away and not is_away:
-            log.info("the trace collector takes spans again")
+            log.info("the trace collector accepts spans again")
         self._is_away = is_away
         return result
 

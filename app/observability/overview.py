@@ -152,7 +152,7 @@ class MetricsOverview:
                 self.take_sample()
             # The files of other workers cannot be read now. The next sample may succeed, so the task goes on.
             except OSError as error:
-                log.warning("the metrics of other workers could not be read: %s", error)
+                log.warning("could not read the metrics of other workers: %s", error)
             await self._sleep(INTERVAL_SECONDS)
 
 

@@ -98,7 +98,7 @@ class CounterCells:
             self._journal.flush()
         except OSError as error:
             self._has_journal_failed = True
-            log.error("series that this worker has not counted before are not counted: %s", error)
+            log.error("cannot add metric series; new series of this worker are not counted: %s", error)
         return not self._has_journal_failed
 
     def _allocate_cells(self, key: SeriesKey) -> int:

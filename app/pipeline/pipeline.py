@@ -289,8 +289,8 @@ class Pipeline:
                 turn, view, self._turn_compactor
             )
         except BaseException:
-            # Shielded: if the client has disconnected, this task is cancelled, and a question without an answer would
-            # stay in the log.
+            # Shielded: if the client has disconnected, this task is cancelled, and a conversation of one unanswered
+            # question would stay in the store.
             await self._tasks.run_shielded(self._erase_unanswered_conversation(question_write))
             raise
         try:
@@ -330,16 +330,18 @@ class Pipeline:
             raise
 
     async def _erase_unanswered_conversation(self, question_write: PendingWrite) -> None:
-        """Removes the request's new messages from the log, because the upstream gave no answer."""
+        """Erases a conversation that began with this request, because the upstream gave no answer.
+
+        Any other conversation keeps the new messages (`TurnWriter.erase_unanswered_conversation`)."""
         try:
             await self._turn_writer.erase_unanswered_conversation(
                 await self._turn_writer.finish_question_write(question_write)
             )
         except GatewayError as error:
-            # A failure here is logged, not raised: the client must see the upstream's error, not this one. The question
-            # that stays in the log is recognised when the client retries.
+            # A failure here is logged, not raised: the client must see the upstream's error, not this one. The
+            # conversation that stays is recognised when the client retries.
             drop_tracebacks(error)
-            log.warning("an unanswered question could not be taken back: %s", error.message)
+            log.warning("could not erase a conversation whose first request failed: %s", error.message)
 
 
 def _choose_summarize_mode(turn: Turn) -> SummarizeMode:

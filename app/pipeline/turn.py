@@ -113,7 +113,7 @@ class View(msgspec.Struct, frozen=True):
         """Calibrated tokens of a prompt that uses all stored summaries and shortens nothing else."""
         outline = self.outline
         covered_tokens = outline.summaries[-1].tokens_total if outline.summaries else 0
-        summary_tokens = sum(chunk.tokens for chunk in outline.summaries)
+        summary_tokens = sum(summary.tokens for summary in outline.summaries)
         return self.budget.calibrate_tokens(
             outline.instructions_tokens + summary_tokens + outline.log_tokens - covered_tokens
         )

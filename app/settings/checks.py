@@ -201,7 +201,7 @@ def _check_fallbacks(path: SettingPath, name: str, model: Model, settings: Setti
     cycle = _find_fallback_cycle(name, settings)
     # Each model of a cycle finds the same cycle. Only the first by name reports it.
     if cycle and name == min(_choose_model_entry_name(member, settings) for member in cycle):
-        yield (*path, "fallbacks"), f"goes round in a circle: {' → '.join(map(repr, cycle))}"
+        yield (*path, "fallbacks"), f"forms a cycle: {' → '.join(map(repr, cycle))}"
 
 
 def _find_fallback_cycle(start: str, settings: Settings) -> list[str]:

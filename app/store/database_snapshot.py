@@ -143,7 +143,7 @@ async def open_database_snapshot(url: str) -> AsyncIterator[DatabaseSnapshot]:
     """
     location = parse_database_url(url)
     if location.backend == "memory":
-        raise ValueError("A store in memory is gone with its process: there is nothing to verify.")
+        raise ValueError("A store in memory ends with its process, so there is nothing to verify.")
     opened = _open_sqlite_snapshot(location) if location.backend == "sqlite" else _open_postgres_snapshot(location)
     try:
         async with opened as rows:

@@ -124,7 +124,7 @@ def test_an_interrupted_import_keeps_nothing_and_says_so(
     file.write_text("".join(json.dumps({"messages": TURNS}) + "\n" for _ in range(3)))
     assert main(["import", str(file), "--tenant", "acme"]) == INTERRUPTED
     out, err = told(capsys)
-    assert (out, "taken back" in err) == ("", True)
+    assert (out, "was removed" in err) == ("", True)
     assert rows(database, "conversations") == 0
 
 
@@ -191,7 +191,7 @@ def test_an_interrupted_migration_changes_nothing(
     upgrade_schema(parse_database_url(f"sqlite:///{database}"), "2026_11_21_initial")
     monkeypatch.setattr(CommandProgress, "advance", interrupt)
     assert main(["migrate"]) == INTERRUPTED
-    assert "The database is as it was" in capsys.readouterr().err
+    assert "The database is unchanged" in capsys.readouterr().err
     assert migrations.read_schema_version(f"sqlite:///{database}") == "2026_11_21_initial"
 
 

@@ -116,14 +116,14 @@ def test_a_key_in_the_environment_is_no_unknown_setting(tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     ("status", "body", "told"),
     [
-        (401, {"error": {"message": "No."}}, "wants a valid key: give --key, or set CONCERTINA_KEY"),
-        (403, {"error": {"message": "No."}}, "wants a key with scope admin"),
+        (401, {"error": {"message": "No."}}, "needs a valid key: give --key, or set CONCERTINA_KEY"),
+        (403, {"error": {"message": "No."}}, "needs a key with scope admin"),
         (404, {"error": {"message": "No."}}, "it is switched off (`telemetry.metrics`, `telemetry.overview`)"),
         (503, {"error": {"message": "The database is away."}}, "answers 503: The database is away."),
         (502, b"<html>", "answers 502: no reason is given"),
-        (200, b"<html>", "is no Concertina"),
-        (200, {"object": "list"}, "is no Concertina"),
-        (200, [], "is no Concertina"),
+        (200, b"<html>", "is not Concertina"),
+        (200, {"object": "list"}, "is not Concertina"),
+        (200, [], "is not Concertina"),
     ],
 )
 def test_a_refusal_is_told_with_what_to_do(
@@ -140,7 +140,7 @@ def test_a_refusal_is_told_with_what_to_do(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--url", "http://127.0.0.1:9"], "is not reached: Connection refused. Is a gateway running there"),
+        (["--url", "http://127.0.0.1:9"], "cannot be reached: Connection refused. Is a gateway running there"),
         (["--url", "ftp://example.test"], "--url: expected such as http://127.0.0.1:8000"),
         (["--url", "http://a:port"], "--url: expected"),
         (["--interval", "0"], "--interval: expected at least"),
@@ -268,7 +268,7 @@ def test_a_gateway_that_goes_away_is_waited_for() -> None:
         screen.read_until("ready")
         gateway.status = 403
         assert screen.end() == 1
-        assert screen.shown.index(ORDINARY) < screen.shown.index("wants a key with scope admin")
+        assert screen.shown.index(ORDINARY) < screen.shown.index("needs a key with scope admin")
 
 
 def test_no_color_and_dumb_terminals_are_minded() -> None:

@@ -158,7 +158,7 @@ async def test_the_log_says_why_no_model_wrote_a_summary(caplog: pytest.LogCaptu
         scene = Scene(options=SimulatorOptions(faults=SimulatedFaults(status=500)))
         result = await scene.compactor.compact(job_for(log_of(talk(20))))
     [warning] = result.warnings
-    assert caplog.messages == [f"a range of the log has no summary of a model's: {warning}"]
+    assert caplog.messages == [f"a range of the log was not summarized by a model: {warning}"]
 
 
 async def test_a_summarizer_that_never_answers_is_given_up() -> None:

@@ -128,7 +128,7 @@ async def test_a_mechanical_chunk_stands_while_a_model_rests_and_is_not_asked_fo
     result = await scene.compactor.compact(other)
     assert len(scene.router.calls) == 3
     assert result.outcome == "mechanical"
-    assert "rests for" in result.warnings[0]
+    assert "gets no calls for" in result.warnings[0]
 
 
 @pytest.mark.parametrize("style", ["additive", "checkpoint", "recursive"])

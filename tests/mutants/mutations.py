@@ -458,7 +458,7 @@ CONTEXT: Final = (
     Mutation(
         "status-of-mechanical",
         "app/context/stages/shortening_planner.py",
-        'if changed or (summaries and all(chunk.kind == "mechanical" for chunk in summaries)):',
+        'if changed or (summaries and all(summary.kind == "mechanical" for summary in summaries)):',
         "if changed:",
         (f"{PLAN}::test_mechanical_summaries_alone_make_a_view_trimmed",),
         "An answer says `summarized` where no model has summarized anything.",

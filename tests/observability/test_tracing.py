@@ -153,7 +153,7 @@ async def test_a_collector_that_hangs_holds_up_the_end_for_a_bounded_time(caplog
         async with asyncio.timeout(EXPORT_SECONDS / 2):
             await tracing.aclose()
         collector.gate.set()
-    assert "did not take the last spans" in caplog.text
+    assert "did not accept the last spans" in caplog.text
 
 
 async def test_a_collector_that_is_away_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -166,7 +166,7 @@ async def test_a_collector_that_is_away_is_told_of_once(caplog: pytest.LogCaptur
     await asyncio.to_thread(exporter.shutdown)
     assert [exporter.export([]) for _ in range(3)]
     await tracing.aclose()
-    assert caplog.text.count("takes no spans") == 1
+    assert caplog.text.count("accepts no spans") == 1
 
 
 async def test_the_applications_own_tracing_is_left_alone() -> None:

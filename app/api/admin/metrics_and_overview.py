@@ -150,7 +150,9 @@ def build_overview_routes(overview: Callable[[], dict[str, Any]] | None, auth: A
     @routes.get("/overview", summary="The gateway at a glance", response_model=OverviewObject)
     async def overview_of_gateway(caller: Caller = overseer) -> Response:
         if overview is None:
-            raise NotFound("The overview is switched off.", hint="See section `telemetry`.")
+            raise NotFound(
+                "The overview is switched off.", hint="Set `telemetry.metrics: true` and `telemetry.overview: true`."
+            )
         return build_json_response(overview())
 
     return routes
@@ -159,4 +161,6 @@ def build_overview_routes(overview: Callable[[], dict[str, Any]] | None, auth: A
 def _check_metrics_token(token: str, authorization: str) -> None:
     scheme, _, sent_token = authorization.strip().partition(" ")
     if scheme.lower() != "bearer" or not hmac.compare_digest(sent_token.strip().encode(), token.encode()):
-        raise InvalidApiKey("The token for /metrics is missing or wrong.", hint="It is `telemetry.metrics_token`.")
+        raise InvalidApiKey(
+            "The token for /metrics is missing or wrong.", hint="Send the value of `telemetry.metrics_token`."
+        )

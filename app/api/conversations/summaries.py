@@ -38,7 +38,7 @@ Revision = Annotated[int, Field(ge=1, le=MAX_REVISION)]
 Instructions = Annotated[str, Field(max_length=MAX_INSTRUCTIONS_CHARS)]
 ModelName = Annotated[str, Field(min_length=1, max_length=256)]
 CONFLICT_RESPONSE: Final[dict[int | str, dict[str, Any]]] = {
-    409: {"model": ErrorBody, "description": "The summary has another revision by now, or is being written."}
+    409: {"model": ErrorBody, "description": "The summary has a newer revision, or is being written."}
 }
 SUMMARY_FAILED_RESPONSE: Final[dict[int | str, dict[str, Any]]] = {
     502: {"model": ErrorBody, "description": "No model returned an acceptable summary; nothing has changed."}

@@ -106,7 +106,7 @@ class Authenticator:
         if not self._rules.pepper:
             self._pepper = await self._store.ensure_server_secret(PEPPER, proposed=await self._propose_pepper())
         if self._rules.mode == "keys" and not await self._store.list_api_keys():
-            log.warning("there is no API key yet: nobody is let in until `concertina keys create` has made one")
+            log.warning("there is no API key yet, so every request is refused: run `concertina keys create`")
 
     async def _propose_pepper(self) -> str:
         """Returns a new pepper; an empty one if the store already has conversations from before there were peppers. A
@@ -330,9 +330,9 @@ def _check_single_credential(credentials: Sequence[str | None]) -> None:
     authorization, *keys = credentials
     if len({_parse_authorization_token(authorization), *((key or "").strip() for key in keys)} - {""}) > 1:
         raise InvalidRequest(
-            "The headers `Authorization`, `api-key` and `x-api-key` show different credentials.",
+            "The headers `Authorization`, `api-key` and `x-api-key` contain different credentials.",
             code="conflicting_credentials",
-            hint="Send one of them.",
+            hint="Send only one of them.",
         )
 
 

@@ -182,12 +182,12 @@ class ClientConnection(HttpToolsProtocol):
             self._refuse_large_head()
             # httptools turns an exception in a callback into a parser error, which ends the parsing. uvicorn then calls
             # `send_400_response`, which does nothing more, since a refusal is sent.
-            raise ValueError("the head is too large")
+            raise ValueError("the request head is too large")
         # Any other coding is read differently by different proxies, which allows request smuggling.
         codings = b", ".join([value for name, value in self.headers if name == b"transfer-encoding"])
         if codings and (codings.lower() != b"chunked" or self.parser.get_http_version() == "1.0"):
             self._refuse_transfer_encoding(codings)
-            raise ValueError("the coding is refused")  # as above
+            raise ValueError("the transfer coding is not supported")  # as above
         self._scope_with_head = self.scope
         super().on_headers_complete()
         self.headers = DISCARDED_TRAILERS  # type: ignore[assignment]  # all that uvicorn still does is to append to it
@@ -287,7 +287,7 @@ class ClientConnection(HttpToolsProtocol):
             InvalidRequest(
                 f"The header Transfer-Encoding is {quoted_codings!r}; "
                 "it must be `chunked` alone, and HTTP/1.0 has none.",
-                hint="Send the body as it is, with Content-Length or in chunks.",
+                hint="Send the body without a coding, with Content-Length or in chunks.",
             ),
             None,
         )
@@ -306,7 +306,7 @@ class ClientConnection(HttpToolsProtocol):
 
     def _count_cut(self, reason: str) -> None:
         self._connections.count_cut(reason)
-        log.debug("cut a connection: %s", reason)
+        log.debug("closed a connection early: %s", reason)
 
     @property
     def _is_in_head(self) -> bool:
@@ -379,11 +379,11 @@ class RequestCycle(RequestResponseCycle):
             headers = [(name.lower(), value) for name, value in headers]
             headers_by_name = dict(headers)
             if not _is_header_name(b"".join(headers_by_name)):
-                raise RuntimeError("An answer has a header whose name cannot be sent.")
+                raise RuntimeError("A response header has an invalid name.")
         lines = b"\r\n".join([*map(b": ".join, headers), b""])
         # Any control character beyond the line ends could begin another header (response splitting).
         if _count_control_characters(lines) != _LINE_END_BYTES * len(headers):
-            raise RuntimeError("An answer has a header that would be read as another one.")
+            raise RuntimeError("A response header has a line break or another control character in its value.")
         if headers_by_name.get(b"transfer-encoding", b"").lower() == b"chunked":
             self.chunked_encoding = True
         elif b"content-length" in headers_by_name:

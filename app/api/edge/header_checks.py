@@ -112,7 +112,7 @@ class HeaderChecks:
         if not self._hosts.is_allowed(text):
             return HostNotAllowed(
                 f"The header Host names {text[:MAX_SHOWN_CHARS]!r}, and this gateway is not served under that name.",
-                hint="If it should be, add the name to `auth.allowed_hosts`, without a port.",
+                hint="To allow the name, add it to `auth.allowed_hosts`, without a port.",
             )
         if len(self._allowed_host_cache) < MAX_CACHED_HOSTS and len(text) <= MAX_CACHED_HOST_BYTES:
             self._allowed_host_cache.add(host)

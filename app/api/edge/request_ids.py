@@ -17,7 +17,8 @@ _NOSNIFF_HEADER: Final = (b"x-content-type-options", b"nosniff")
 
 
 class RequestIdMiddleware:
-    """Makes an id for each request and adds it to the answer, unless the answer has one already, from a provider.
+    """Makes an id for each request, and adds to its answer those headers of this module that the answer lacks: the id,
+    `nosniff`, and below `/v1` `no-store`. An answer from a provider may have an id already.
 
     Args:
         new_request_id: makes the id of a request, in visible ASCII.

@@ -14,8 +14,8 @@ from app.commands import CommandError
 TIMEOUT_SECONDS: Final = 5.0
 CREATE_KEY_HINT: Final = "`concertina keys create --name operator --scopes admin` makes one"
 REFUSAL_TEXTS: Final = {
-    HTTPStatus.UNAUTHORIZED: f"wants a valid key: give --key, or set CONCERTINA_KEY; {CREATE_KEY_HINT}",
-    HTTPStatus.FORBIDDEN: f"wants a key with scope admin, which this one has not; {CREATE_KEY_HINT}",
+    HTTPStatus.UNAUTHORIZED: f"needs a valid key: give --key, or set CONCERTINA_KEY; {CREATE_KEY_HINT}",
+    HTTPStatus.FORBIDDEN: f"needs a key with scope admin, and this key does not have it; {CREATE_KEY_HINT}",
     HTTPStatus.NOT_FOUND: "has no overview: it is switched off (`telemetry.metrics`, `telemetry.overview`), "
     "or something else answers there",
 }
@@ -46,7 +46,7 @@ class OverviewClient:
         if parts.scheme not in ("http", "https") or not self._host:
             raise CommandError(f"--url: expected such as http://127.0.0.1:8000, not {url!r}.")
         if key is not None and not (key.isascii() and key.isprintable()):
-            raise CommandError("the key has other characters than printable ASCII.")
+            raise CommandError("the key contains characters that are not printable ASCII.")
         self._uses_tls = parts.scheme == "https"
         # Operators copy the base URL of their clients, which ends with /v1.
         self._path = parts.path.rstrip("/").removesuffix("/v1")
@@ -69,7 +69,7 @@ class OverviewClient:
         answer = _parse_json_object(body)
         if status != HTTPStatus.OK or answer.get("object") != "overview":
             raise CommandError(
-                f"the server at {self.address} (status {status}) is no Concertina; name another one with --url."
+                f"the server at {self.address} (status {status}) is not Concertina; name another address with --url."
             )
         return answer
 
@@ -92,7 +92,7 @@ class OverviewClient:
             # A timeout or a TLS error is an OSError, too, and may have neither `strerror` nor text.
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise GatewayUnreachable(
-                f"{self.address} is not reached: {reason}. Is a gateway running there (`concertina serve`)? "
+                f"{self.address} cannot be reached: {reason}. Is a gateway running there (`concertina serve`)? "
                 "If it runs elsewhere, name its address with --url."
             ) from error
         finally:

@@ -50,7 +50,7 @@ def accept_summary(answer: Mapping[str, Any], request: SummaryRequest, counter: 
     text = read_answer_text(answer)
     # `allowed_tokens`, not `limit_tokens`: a summary that is longer than asked for is paid for and still saves tokens.
     if counter.count(text) > request.max_tokens_with_gain:
-        raise NoUsableSummary("the summary is hardly shorter than what it replaces")
+        raise NoUsableSummary("the summary is hardly shorter than the messages that it replaces")
     return text
 
 

@@ -93,7 +93,7 @@ class SummaryGenerator:
         backoff = self._backoffs.find_backoff(model, request.tenant, request.root)
         if not backoff.try_enter():
             raise NoUsableSummary(
-                f"the summarizer has failed too often and rests for {backoff.seconds_until_trial:.0f} s"
+                f"the summarizer has failed too often and gets no calls for {backoff.seconds_until_trial:.0f} s"
             )
         is_settled = False
         try:

@@ -2,8 +2,8 @@
 
 Each rule names the page that its numbers come from. The pages were read on 2026-11-23 in excerpts; the numbers of
 Gemma, Qwen3-VL, LLaVA, Vertex and the largest images of Claude are from descriptions by others. A model without a rule
-counts as gpt-4o; calibration corrects the error. Names of rules are stored with conversations (`Conversation.counter`):
-a rule keeps its name.
+counts as gpt-4o; calibration corrects the error. Names of rules are stored with conversations
+(`Conversation.token_counter_name`): a rule keeps its name.
 """
 
 from __future__ import annotations

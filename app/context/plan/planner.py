@@ -346,19 +346,19 @@ class FoldDecision:
         section = self.budget.compute_raw_tokens(
             compute_summary_token_limit(self.policy, self.budget.window)
         ) + count_empty_summary_tokens(self.counter)
-        gain = sum(chunk.tokens for chunk in folded) - section
+        gain = sum(summary.tokens for summary in folded) - section
         facts = {"chunks": len(folded), "chunk_tokens": self._summary_tokens, "gain_tokens": gain}
         # At most a share of the window: a view far above it would otherwise demand more than summaries can give.
         if gain < self.policy.min_gain_ratio * min(
             self.view_tokens, self.budget.compute_raw_tokens(self.budget.window)
         ):
             return None, PlanNote("fold_gains_nothing", facts)
-        wanted = SummaryRange(folded[0].from_seq, folded[-1].to_seq, tuple(chunk.id for chunk in folded))
+        wanted = SummaryRange(folded[0].from_seq, folded[-1].to_seq, tuple(summary.id for summary in folded))
         return wanted, PlanNote("fold_needed", facts)
 
     @property
     def _summary_tokens(self) -> int:
-        return sum(chunk.tokens for chunk in self.shown_summaries)
+        return sum(summary.tokens for summary in self.shown_summaries)
 
     def _select_readable_prefix(self) -> Sequence[Summary]:
         """Returns the summaries that one call can read, oldest first, but at least `MIN_FOLDED_SUMMARIES` of them.

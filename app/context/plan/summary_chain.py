@@ -27,7 +27,7 @@ def find_chain_and_folds(
             all before it.
         omitted_seqs: messages that the client leaves out (`find_omitted_seqs`).
     """
-    summaries = [chunk for chunk in summaries if chunk.kind != "part"]
+    summaries = [summary for summary in summaries if summary.kind != "part"]
     if are_replacing:
         return _select_summaries_from_start(summaries), ()
     starting: dict[int, list[Summary]] = defaultdict(list)
@@ -78,7 +78,9 @@ def _select_summaries_from_start(summaries: Iterable[Summary]) -> tuple[Summary,
 
 def accumulate_chain_tokens(chain: Sequence[Summary]) -> dict[int, int]:
     """Returns the tokens of the chain up to the end of each of its summaries."""
-    return dict(zip((chunk.to_seq for chunk in chain), accumulate(chunk.tokens for chunk in chain), strict=True))
+    return dict(
+        zip((summary.to_seq for summary in chain), accumulate(summary.tokens for summary in chain), strict=True)
+    )
 
 
 def choose_fold(
@@ -101,7 +103,7 @@ def list_shown_summaries(chain: tuple[Summary, ...], fold: Summary | None, count
     """Returns the first `count` summaries of the chain, with `fold` in place of those that it merges."""
     if fold is None:
         return chain[:count]
-    return (fold, *chain[bisect_left(chain, fold.to_seq, key=lambda chunk: chunk.from_seq) : count])
+    return (fold, *chain[bisect_left(chain, fold.to_seq, key=lambda summary: summary.from_seq) : count])
 
 
 def _rank_summary(summary: Summary) -> tuple[bool, bool, datetime, str]:

@@ -91,8 +91,8 @@ class ViewCandidates:
             return [
                 *views,
                 *(
-                    self._build_candidate((chunk,), build_boundary_after(chunk), frame + chunk.tokens)
-                    for chunk in summaries
+                    self._build_candidate((summary,), build_boundary_after(summary), frame + summary.tokens)
+                    for summary in summaries
                 ),
             ]
         totals = accumulate_chain_tokens(summaries)

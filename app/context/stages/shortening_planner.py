@@ -240,6 +240,6 @@ def compute_view_status(summaries: tuple[Summary, ...], *, changed: bool) -> Vie
     """Returns `trimmed` if messages are shortened or left out, or all summaries are mechanical; `summarized` if a
     model's summary is shown; else `full`.
     """
-    if changed or (summaries and all(chunk.kind == "mechanical" for chunk in summaries)):
+    if changed or (summaries and all(summary.kind == "mechanical" for summary in summaries)):
         return "trimmed"
     return "summarized" if summaries else "full"

@@ -2,7 +2,8 @@
 changed. Pure.
 
 A plan is made for what is sent, so its tokens are those of the versions. The log, its summaries and stored views count
-the originals. `project_…` functions turn stored numbers into those of a plan, `restore_…` functions do the reverse.
+the originals. `recount_…_for_versions` methods turn stored numbers into those of a plan; `recount_…_for_originals`
+methods do the reverse.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class ClientVersions:
         """Returns the current versions of a conversation.
 
         Args:
-            stored: as `Store.versions` gives them, oldest first.
+            stored: as `Store.read_client_versions` returns them, oldest first.
             redacted: messages that were deleted or erased: no client version of them is shown.
         """
         return NO_VERSIONS.with_later_versions(stored, redacted)

@@ -18,7 +18,7 @@ FATE_REASONS: Final[Mapping[FateKind, str]] = {
     "anchor": "it is the question of the turn in whose middle the shown part begins",
     "pinned": "it is pinned",
     "masked": "it is a tool result that a later answer has made use of",
-    "truncated": "it was too long for its share of the window",
+    "truncated": "it was longer than one message's share of the window",
     "cleared": "it is old, and its place was needed",
     "told": "it is part of an old tool round, told in a line per call",
     "summarized": "a summary stands for it",
@@ -80,5 +80,5 @@ def _choose_fate_kind(seq: int, plan: Plan) -> tuple[FateKind, Summary | None]:
         return "pinned", None
     if seq == plan.repeated_message_seq:
         return "anchor", None
-    summary = next((chunk for chunk in plan.summaries if chunk.from_seq <= seq < chunk.to_seq), None)
+    summary = next((summary for summary in plan.summaries if summary.from_seq <= seq < summary.to_seq), None)
     return ("dropped" if summary is None else "summarized"), summary

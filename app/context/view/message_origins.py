@@ -76,7 +76,7 @@ def compute_message_origins(
 
 def _build_summary_origin(plan: Plan) -> MessageOrigin:
     parts = [OriginPart("introduction", text=SUMMARY_PREAMBLE)] if plan.summaries else []
-    parts += [_build_summary_part(chunk) for chunk in plan.summaries]
+    parts += [_build_summary_part(summary) for summary in plan.summaries]
     if plan.dropped_message_count:
         covered = plan.summaries[-1].to_seq if plan.summaries else 0
         parts.append(

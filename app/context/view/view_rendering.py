@@ -59,7 +59,7 @@ def build_summary_message(summaries: Sequence[Summary], dropped: int = 0) -> Mes
     """
     if not summaries and not dropped:
         return None
-    sections = [render_summary_section(chunk.text, through_turn=chunk.through_turn) for chunk in summaries]
+    sections = [render_summary_section(summary.text, through_turn=summary.through_turn) for summary in summaries]
     content = "".join(
         [SUMMARY_PREAMBLE if summaries else "", *sections, render_dropped_notice(dropped) if dropped else ""]
     )
@@ -73,7 +73,7 @@ def count_summary_message_tokens(summaries: Sequence[Summary], dropped: int, cou
     frame = count_summary_frame_tokens(counter) if summaries else counter.count_message({"role": "user", "content": ""})
     return (
         frame
-        + sum(chunk.tokens for chunk in summaries)
+        + sum(summary.tokens for summary in summaries)
         + (counter.count(render_dropped_notice(dropped)) if dropped else 0)
     )
 

@@ -127,9 +127,9 @@ class RetentionSweeper:
                 erased, in_use, await self._store.purge_idempotency_keys(), await self.purge_stray_summaries()
             )
         if erased or in_use:
-            log.info("%d old conversations erased, %d in use and left", erased, in_use)
+            log.info("erased %d old conversations; skipped %d that are in use", erased, in_use)
         if swept.purged_summaries:
-            log.info("%d summaries erased whose requests had failed", swept.purged_summaries)
+            log.info("erased %d summaries whose requests had failed", swept.purged_summaries)
         return swept
 
     async def purge_stray_summaries(self) -> int:

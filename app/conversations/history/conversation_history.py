@@ -110,7 +110,7 @@ class ConversationHistory:
         rows: list[dict[str, Any]] = []
         if from_seq < past:
             summaries = await self._read_active_summaries(conversation)
-            known = {chunk.to_seq: chunk.through_turn for chunk in summaries}
+            known = {summary.to_seq: summary.through_turn for summary in summaries}
             turns = await self._turn_counter.count_turns_before(conversation, from_seq, known)
             entries = await self._store.read_log(conversation, from_seq, past)
             pinned = {seq for pin in decode_pins(conversation.marks) for seq in range(pin.from_seq, pin.to_seq)}
@@ -127,7 +127,7 @@ class ConversationHistory:
         )
         omitted = await read_omitted_seqs(self._store, conversation)
         chain, _ = find_chain_and_folds(stored, omitted_seqs=omitted)
-        replacing, _ = find_chain_and_folds([chunk for chunk in stored if not chunk.folds], are_replacing=True)
+        replacing, _ = find_chain_and_folds([summary for summary in stored if not summary.folds], are_replacing=True)
         return chain if len(chain) > 1 or not replacing else replacing[-1:]
 
     async def list_family(self, caller: Caller, conversation_id: str) -> tuple[list[dict[str, Any]], bool]:
@@ -178,7 +178,7 @@ def _select_answers(entries: Sequence[LogMessage], numbers: Sequence[int]) -> li
 
 
 def _find_covering_summary_id(summaries: Sequence[Summary], seq: int) -> str | None:
-    return next((chunk.id for chunk in summaries if chunk.from_seq <= seq < chunk.to_seq), None)
+    return next((summary.id for summary in summaries if summary.from_seq <= seq < summary.to_seq), None)
 
 
 AnswerMeta = Mapping[str, Any]

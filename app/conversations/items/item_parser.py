@@ -126,7 +126,7 @@ class _ItemParser:
             return
         if answer.has_only_reasoning:
             raise InvalidRequest(
-                f"items[{answer.index}] is reasoning that leads to nothing: the model's message or call must follow it "
+                f"items[{answer.index}] is reasoning without an answer: the model's message or call must follow it "
                 "in the same request.",
                 code="invalid_value",
                 param=f"items[{answer.index}]",

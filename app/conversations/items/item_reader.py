@@ -75,10 +75,10 @@ class ItemReader:
             return build_instruction_items(conversation)[index]
         if parse_item_id(item_id) is None:
             summaries = await self._read_active_summaries(conversation)
-            matching_summaries = [chunk for chunk in summaries if chunk.id == item_id]
+            matching_summaries = [summary for summary in summaries if summary.id == item_id]
             matching_items = [
-                build_compaction_item(chunk)
-                for chunk in await self._read_summary_texts(conversation, matching_summaries)
+                build_compaction_item(summary)
+                for summary in await self._read_summary_texts(conversation, matching_summaries)
             ]
         else:
             entry, _ = await self._records.find_message(conversation, item_id)
@@ -116,7 +116,7 @@ class ItemReader:
         self, conversation: Conversation, summaries: Sequence[Summary], from_seq: int, to_seq: int
     ) -> list[tuple[ItemPosition, Item]]:
         entries = await self._store.read_log(conversation, from_seq, min(to_seq, conversation.head_seq + 1))
-        ending = [chunk for chunk in summaries if from_seq < chunk.to_seq <= to_seq]
+        ending = [summary for summary in summaries if from_seq < summary.to_seq <= to_seq]
         shown_summaries = await self._read_summary_texts(conversation, ending)
         positioned_items: list[tuple[ItemPosition, Item]] = []
         for entry, call in zip(entries, await self._find_call_messages(conversation, entries), strict=True):
@@ -125,9 +125,9 @@ class ItemReader:
                 assert place is not None
                 positioned_items.append(((entry.seq, place.part), item))
             positioned_items += [
-                (_summary_item_position(chunk), build_compaction_item(chunk))
-                for chunk in shown_summaries
-                if chunk.to_seq == entry.seq + 1
+                (_summary_item_position(summary), build_compaction_item(summary))
+                for summary in shown_summaries
+                if summary.to_seq == entry.seq + 1
             ]
         return sorted(positioned_items, key=lambda one: one[0])
 
@@ -161,18 +161,18 @@ class ItemReader:
         )
         omitted = await read_omitted_seqs(self._store, conversation)
         chain, _ = find_chain_and_folds(stored, omitted_seqs=omitted)
-        replacing, _ = find_chain_and_folds([chunk for chunk in stored if not chunk.folds], are_replacing=True)
-        summaries_by_id = {chunk.id: chunk for chunk in (*chain, *replacing)}
+        replacing, _ = find_chain_and_folds([summary for summary in stored if not summary.folds], are_replacing=True)
+        summaries_by_id = {summary.id: summary for summary in (*chain, *replacing)}
         return sorted(summaries_by_id.values(), key=_summary_item_position)
 
     async def _read_summary_texts(self, conversation: Conversation, summaries: Sequence[Summary]) -> list[Summary]:
         """Returns the summaries with their texts, without those that were deleted meanwhile."""
         if not summaries:
             return []
-        end_links = list({chunk.to_link for chunk in summaries})
+        end_links = list({summary.to_link for summary in summaries})
         stored = await self._store.find_summaries(tenant=conversation.tenant, root=conversation.root, links=end_links)
-        known = {chunk.id: chunk for chunk in stored}
-        return [known[chunk.id] for chunk in summaries if chunk.id in known]
+        known = {summary.id: summary for summary in stored}
+        return [known[summary.id] for summary in summaries if summary.id in known]
 
     async def _find_item_position(
         self, conversation: Conversation, summaries: Sequence[Summary], item_id: str
@@ -180,7 +180,7 @@ class ItemReader:
         if (index := find_instruction_index(conversation, item_id)) is not None:
             return INSTRUCTIONS_SEQ, index
         if parse_item_id(item_id) is None:
-            place = next((_summary_item_position(chunk) for chunk in summaries if chunk.id == item_id), None)
+            place = next((_summary_item_position(summary) for summary in summaries if summary.id == item_id), None)
             if place is None:
                 raise _item_not_found_error(conversation, item_id)
             return place

@@ -203,4 +203,4 @@ def _count_leading_instructions(messages: Sequence[Message]) -> int:
 
 
 def _conversation_busy_error() -> ConversationBusy:
-    return ConversationBusy("Others are adding to this conversation.", retry_after_seconds=1)
+    return ConversationBusy("Other requests keep adding items to this conversation.", retry_after_seconds=1)

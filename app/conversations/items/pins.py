@@ -144,4 +144,4 @@ def _pin_covers_seq(pin: Pin, seq: int) -> bool:
 
 
 def _conversation_busy_error(conversation_id: str) -> ConversationBusy:
-    return ConversationBusy(f"Others keep changing conversation {conversation_id!r}.", retry_after_seconds=1)
+    return ConversationBusy(f"Other requests keep changing conversation {conversation_id!r}.", retry_after_seconds=1)

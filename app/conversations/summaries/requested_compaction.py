@@ -38,7 +38,7 @@ HEARTBEAT_SECONDS: Final = 5.0
 MAX_ATTEMPTS: Final = 4
 """How often the new view is stored when clients append to the conversation at the same time."""
 NOTHING_TO_COMPACT: Final = (
-    "Everything before the newest turns is summarized already, or a summary of it would gain nothing."
+    "Everything before the newest turns is already summarized, or its summary would not be shorter."
 )
 
 
@@ -206,13 +206,13 @@ class RequestedCompactions:
             (await read_boundary_item_ids(self._store, conversation, [(cut - 1, cut)])).get(cut - 1) if cut else None
         )
         raise InvalidRequest(
-            f"The log cannot be cut after item {item_id!r}: a call stays with its results, and a question with no "
-            "answer yet is not summarized.",
+            f"A range cannot end after item {item_id!r}: a tool call stays with its results, and an unanswered "
+            "user message is not summarized.",
             code="invalid_value",
             param="through_item",
-            hint=f"The nearest item after which it can be cut is {nearest_item_id!r}."
+            hint=f"The nearest item after which it can end is {nearest_item_id!r}."
             if nearest_item_id
-            else "There is nothing before it.",
+            else "There is no item before it.",
         )
 
     async def _ends_unanswered(self, conversation: Conversation) -> bool:
@@ -232,7 +232,7 @@ class RequestedCompactions:
         """Runs the compaction, stores the new view, and returns the answer's object. Closes `stack`, which holds the
         lease."""
         async with stack:
-            known = {chunk.id for chunk in (*view.outline.summaries, *view.outline.folds)}
+            known = {summary.id for summary in (*view.outline.summaries, *view.outline.folds)}
             view_after = view
             if view.plan.to_summarize:
                 view_after = await self._turn_compactor.compact(
@@ -242,7 +242,7 @@ class RequestedCompactions:
             if view_after.plan.summaries:
                 warnings += await self._store_last_view(caller, turn, view_after)
         new_summaries = [
-            chunk for chunk in (*view_after.outline.summaries, *view_after.outline.folds) if chunk.id not in known
+            summary for summary in (*view_after.outline.summaries, *view_after.outline.folds) if summary.id not in known
         ]
         compaction: Mapping[str, Any] = view_after.compaction
         body = {
@@ -295,9 +295,11 @@ class RequestedCompactions:
         self, conversation: Conversation, summaries: Sequence[Summary]
     ) -> list[dict[str, Any]]:
         item_ids = await read_boundary_item_ids(
-            self._store, conversation, [(chunk.from_seq, chunk.to_seq) for chunk in summaries]
+            self._store, conversation, [(summary.from_seq, summary.to_seq) for summary in summaries]
         )
-        return [build_summary_object(chunk, conversation, item_ids, is_active=not chunk.folds) for chunk in summaries]
+        return [
+            build_summary_object(summary, conversation, item_ids, is_active=not summary.folds) for summary in summaries
+        ]
 
 
 def _common_compaction_fields(conversation: Conversation, turn: Turn) -> dict[str, Any]:

@@ -80,7 +80,7 @@ class SummaryRecords:
         conversation = await self._records.find_conversation(caller, conversation_id)
         summaries = await self._read_summaries(conversation)
         active = await self._find_active_ids(conversation, summaries)
-        listed = [chunk for chunk in summaries if with_inactive or chunk.id in active]
+        listed = [summary for summary in summaries if with_inactive or summary.id in active]
         if newest_first:
             listed.reverse()
         if after is not None:
@@ -113,7 +113,7 @@ class SummaryRecords:
         Raises:
             ConversationNotFound, SummaryNotFound: there is none.
             InvalidRequest: the text is blank, or too long.
-            RevisionConflict: the summary has another revision by now.
+            RevisionConflict: the summary has a newer revision.
         """
         conversation, _, summary = await self._find_summary(caller, conversation_id, summary_id)
         edited = await self._build_edited_summary(conversation, summary, text)
@@ -255,10 +255,12 @@ class SummaryRecords:
         that the client leaves out. If one summary of the whole log reaches further (policy `checkpoint`, a rolling
         summary), it alone is active. Folds are never active, because they repeat other summaries."""
         chain, _ = find_chain_and_folds(summaries, omitted_seqs=await read_omitted_seqs(self._store, conversation))
-        replacing_chain = find_chain_and_folds([chunk for chunk in summaries if not chunk.folds], are_replacing=True)[0]
+        replacing_chain = find_chain_and_folds(
+            [summary for summary in summaries if not summary.folds], are_replacing=True
+        )[0]
         if replacing_chain and (not chain or replacing_chain[-1].to_seq > chain[-1].to_seq):
             return {replacing_chain[-1].id}
-        return {chunk.id for chunk in chain}
+        return {summary.id for summary in chain}
 
     async def _read_revisions(self, conversation: Conversation, summary: Summary) -> list[Summary]:
         return await self._store.read_summary_revisions(
@@ -269,15 +271,16 @@ class SummaryRecords:
         self, conversation: Conversation, summaries: Sequence[Summary], active: set[str]
     ) -> list[dict[str, Any]]:
         item_ids = await read_boundary_item_ids(
-            self._store, conversation, [(chunk.from_seq, chunk.to_seq) for chunk in summaries]
+            self._store, conversation, [(summary.from_seq, summary.to_seq) for summary in summaries]
         )
         return [
-            build_summary_object(chunk, conversation, item_ids, is_active=chunk.id in active) for chunk in summaries
+            build_summary_object(summary, conversation, item_ids, is_active=summary.id in active)
+            for summary in summaries
         ]
 
 
 def _select_summary(summaries: Sequence[Summary], summary_id: str, conversation: Conversation) -> Summary:
-    selected = next((chunk for chunk in summaries if chunk.id == summary_id), None)
+    selected = next((summary for summary in summaries if summary.id == summary_id), None)
     if selected is None:
         raise SummaryNotFound(f"Summary with id {summary_id!r} not found in conversation {conversation.id!r}.")
     return selected
@@ -285,7 +288,7 @@ def _select_summary(summaries: Sequence[Summary], summary_id: str, conversation:
 
 def _revision_conflict_error(summary_id: str) -> RevisionConflict:
     return RevisionConflict(
-        f"Summary {summary_id!r} has another revision by now.",
+        f"Summary {summary_id!r} has a newer revision.",
         param="revision",
         hint="Read the summary again, then decide.",
     )

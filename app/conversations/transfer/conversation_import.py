@@ -191,9 +191,7 @@ class ConversationImporter:
             try:
                 await self._store.erase_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
             except StoreUnavailable as error:
-                log.warning(
-                    "conversation %s of a failed import could not be removed: %s", conversation.id, error.message
-                )
+                log.warning("could not remove conversation %s of a failed import: %s", conversation.id, error.message)
 
 
 def parse_and_check_import_file(data: bytes, file_format: Format) -> list[CheckedConversation]:

@@ -1,4 +1,5 @@
-"""Builds a turn without new messages from a stored conversation, so that the pipeline can plan its next view."""
+"""Builds turns, requests and resolved requests without new messages from a stored conversation: to plan its next view,
+to compact it on request, and to pin its messages."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ class StoredTurnBuilder:
             raise ModelRequired(
                 f"Conversation {conversation.id!r} has no answer yet from which to take the model.",
                 param="model",
-                hint="Name one with `model`.",
+                hint="Name a model with `model`.",
             )
         policy = turn_request.policy or self._keep_known_policy(last_request.get("policy"))
         request = build_bare_request(

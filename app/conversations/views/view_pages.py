@@ -103,9 +103,9 @@ class ViewPages:
         view = await restore_view(self._store, conversation, answer)
         if view is None:
             raise ViewNotFound(
-                f"Item {item_id!r} is not an answer of this gateway, so its view is not known.",
+                f"Item {item_id!r} is not an answer of this gateway, so no view is stored for it.",
                 param="item_id",
-                hint="Ask for the context of an assistant's message that came through the gateway.",
+                hint="Name an assistant message that this gateway answered.",
             )
         view_preview = ViewPreview(conversation, (), view.budget, view.plan, view.budget.compaction_threshold)
         body = build_seen_view_object(
@@ -166,13 +166,13 @@ class ViewPages:
             return None
         entry, _ = await self._records.find_message(conversation, item_id)
         if entry.seq >= end:
-            raise ItemNotFound(f"Item with id {item_id!r} came after this view.", param="after")
+            raise ItemNotFound(f"Item with id {item_id!r} is newer than this view.", param="after")
         return entry.seq
 
     async def _build_summary_objects(self, conversation: Conversation, plan: Plan) -> list[dict[str, Any]]:
-        spans = [(chunk.from_seq, chunk.to_seq) for chunk in plan.summaries]
+        spans = [(summary.from_seq, summary.to_seq) for summary in plan.summaries]
         item_ids = await read_boundary_item_ids(self._store, conversation, spans)
-        return [build_view_summary_object(chunk, item_ids) for chunk in plan.summaries]
+        return [build_view_summary_object(summary, item_ids) for summary in plan.summaries]
 
     async def _build_range_objects(self, conversation: Conversation, plan: Plan) -> list[dict[str, Any]]:
         """Returns the ranges that would be summarized first."""

@@ -146,7 +146,7 @@ class Admission:
             # Nothing wakes this task when the client of a whole answer leaves (docs/decisions/0020), so the connection
             # is polled.
             if is_disconnected():
-                raise RequestAbandoned("The client left before there was a place for its request.")
+                raise RequestAbandoned("The client disconnected before the gateway had a free slot for its request.")
         queued_request.admission_future.result()
 
     def _make_refusal(self, tenant: str, reason: str) -> GatewayError:
@@ -156,19 +156,18 @@ class Admission:
         self._metrics.counter_series(REFUSALS, f"tenant_{reason}" if is_tenant_full else reason).add()
         max_wait_seconds = self._bounds.max_wait_seconds
         explanation = (
-            f"none became free within {max_wait_seconds:g} seconds" if reason == "wait" else "the line for them is full"
+            f"no slot became free within {max_wait_seconds:g} seconds" if reason == "wait" else "the queue is full"
         )
         retry_after_seconds = self._compute_retry_after_seconds(tenant)
         if is_tenant_full:
             max_running = self._bounds.max_running_per_tenant
             return RateLimitExceeded(
-                f"This caller has {max_running} requests running, which is as many as it may have, and {explanation}.",
+                f"This caller has {max_running} requests running, which is its limit, and {explanation}.",
                 hint="Send fewer at once, or raise `limits.max_concurrent_per_tenant`.",
                 retry_after_seconds=retry_after_seconds,
             )
         return Overloaded(
-            f"The gateway has {self._bounds.max_running} requests running, which is as many as it may "
-            f"have, and {explanation}.",
+            f"The gateway has {self._bounds.max_running} requests running, which is its limit, and {explanation}.",
             hint="Try again, or raise `limits.max_concurrent_requests`.",
             retry_after_seconds=retry_after_seconds,
         )

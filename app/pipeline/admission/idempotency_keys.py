@@ -35,9 +35,9 @@ POLL_SECONDS: Final = (0.05, 0.25)
 
 def make_key_reused_error() -> IdempotencyKeyReused:
     return IdempotencyKeyReused(
-        "This `Idempotency-Key` was sent with another request before.",
+        "This `Idempotency-Key` was used with another request before.",
         param="Idempotency-Key",
-        hint="Send a new key with each new request, and the same only with its repetitions.",
+        hint="Use a new key for each new request; send the same key only when you retry a request.",
     )
 
 
@@ -124,7 +124,7 @@ class IdempotencyKeys:
             try:
                 request_key = await self._claim_in_store(claim)
             except StoreUnavailable as error:
-                log.warning("an idempotency key could not be claimed: %s", error.message)
+                log.warning("could not claim an idempotency key: %s", error.message)
                 # The store may have made the claim although its reply was lost.
                 self._schedule_release(claim)
                 return None
@@ -158,7 +158,7 @@ class IdempotencyKeys:
                 seq=conversation.head_seq,
             )
         except StoreUnavailable as error:
-            log.warning("the answer of an idempotency key could not be noted: %s", error.message)
+            log.warning("could not store which answer belongs to an idempotency key: %s", error.message)
             return False
         return True
 
@@ -168,7 +168,7 @@ class IdempotencyKeys:
         try:
             await self._release_in_store(claim)
         except StoreUnavailable as error:
-            log.warning("an idempotency key could not be given up, yet: %s", error.message)
+            log.warning("could not release an idempotency key; trying again later: %s", error.message)
             self._schedule_release(claim)
 
     async def _release_in_store(self, claim: IdempotencyClaim) -> None:
@@ -227,7 +227,7 @@ class IdempotencyKeys:
             await self._claim_in_store(claim)
         except StoreUnavailable as error:
             # The claim may still be valid: the next renewal tries again.
-            log.warning("an idempotency key could not be renewed: %s", error.message)
+            log.warning("could not renew the claim of an idempotency key: %s", error.message)
         if claim.is_open:
             self._schedule_renewal(claim)
 

@@ -368,7 +368,7 @@ class SharedAttempt:
 
 
 def _make_attempt_ended_error() -> GatewayError:
-    return UpstreamUnavailable("The attempt that this request had joined was ended.", status=503)
+    return UpstreamUnavailable("The attempt that this request waited for was ended.", status=503)
 
 
 def _to_gateway_error(error: Exception) -> GatewayError:

@@ -144,7 +144,7 @@ class SearchToolLoop:
             turn_without_tool, view, compactor
         )
         # Only now: the call without the tool was answered, so the tool was indeed the reason.
-        log.info("%s takes no tools", turn.model_key)
+        log.info("%s accepts no tools; the search tool is not offered to it", turn.model_key)
         if len(self._models_without_tools) < MAX_MODELS_WITHOUT_TOOLS:
             self._models_without_tools.add(turn.model_key)
         return upstream_answer, turn_without_tool, sent_view

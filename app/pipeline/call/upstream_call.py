@@ -260,7 +260,11 @@ class UpstreamCaller:
             raise make_context_length_error(smaller)
         if smaller.plan.to_summarize and attempt > 0 and turn.resolved_request.is_stored:
             smaller = await compactor.compact(turn, smaller)
-        log.info("recovering from an overflow: window %d, view of %d tokens", window, smaller.plan.prompt_tokens)
+        log.info(
+            "the prompt was too long; sending a smaller view: window %d, view of %d tokens",
+            window,
+            smaller.plan.prompt_tokens,
+        )
         return replace(
             smaller, is_overflow_recovered=True, compaction=smaller.compaction if attempt else view.compaction
         )
@@ -296,7 +300,7 @@ class UpstreamCaller:
             await self._store.merge_model_facts(model=model_key, facts=facts)
         except GatewayError as error:
             # Only other replicas and the next start lack the fact. This process has it.
-            log.warning("what was learned of %s could not be stored: %s", model_key, error.message)
+            log.warning("could not store the learned facts of model %s: %s", model_key, error.message)
 
 
 def _recognise_overflow(status: int, body: bytes, view: View) -> ContextOverflow | None:
@@ -337,5 +341,7 @@ def _build_refusal_error(reply: StreamReply | BufferedReply, body: bytes, deploy
     if status in REDIRECT_STATUSES:
         return build_bad_answer_error(deployment, f"answered with status {status}. Redirects are not followed")
     if status != STATUS_OK:
-        return build_bad_answer_error(deployment, f"answered with status {status}, which no chat completion has")
-    return build_bad_answer_error(deployment, "did not answer in the form that was asked for")
+        return build_bad_answer_error(
+            deployment, f"answered with status {status}, which is not a status of a chat completion"
+        )
+    return build_bad_answer_error(deployment, "did not answer in the form that the request asks for")

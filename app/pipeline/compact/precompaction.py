@@ -106,7 +106,7 @@ class Precompactor:
             await self._replace_mechanical_summary(turn, view)
         # Nobody waits for this work. The next turn compacts for itself.
         except GatewayError as error:
-            log.info("nothing could be prepared for the next turn: %s", error.message)
+            log.info("could not make a summary ahead of the next turn: %s", error.message)
 
     async def _precompact_ranges(self, turn: Turn, view: View) -> None:
         """Makes the summaries and folds that a view above the threshold will need."""

@@ -132,11 +132,11 @@ class SummaryChainCache:
             links=[entry.link for entry in resolved_request.new_messages],
         )
 
-        def is_in_place(chunk: Summary) -> bool:
-            index = chunk.to_seq - 1 - first_seq
+        def is_in_place(summary: Summary) -> bool:
+            index = summary.to_seq - 1 - first_seq
             return (
                 0 <= index < len(resolved_request.new_messages)
-                and resolved_request.new_messages[index].link == chunk.to_link
+                and resolved_request.new_messages[index].link == summary.to_link
             )
 
         # Logs that differ in system messages share links, but seqs differ; only summaries at the right seq count.
@@ -171,7 +171,7 @@ class SummaryChainCache:
             if current_summaries == cached.recheck_summaries:
                 return cached
             by_id = {watched_summary.id: watched_summary for watched_summary in current_summaries}
-            if any(by_id.pop(chunk.id, None) != chunk for chunk in cached.recheck_summaries):
+            if any(by_id.pop(summary.id, None) != summary for summary in cached.recheck_summaries):
                 return None
             cached = _build_cached_chain(
                 [*cached.stored_summaries, *by_id.values()], rechecks_folded=cached.rechecks_folded
@@ -214,7 +214,7 @@ def build_chain(
 ) -> SummaryChain:
     """Builds the chain of stored and new summaries without the cache."""
     stored_ids = {summary.id for summary in stored}
-    new_summaries = [chunk for chunk in new_summaries if chunk.id not in stored_ids]
+    new_summaries = [summary for summary in new_summaries if summary.id not in stored_ids]
     return SummaryChain(
         *find_chain_and_folds([*stored, *new_summaries], are_replacing=is_replacing, omitted_seqs=omitted)
     )
@@ -225,14 +225,14 @@ def _build_cached_chain(stored: Sequence[Summary], *, rechecks_folded: bool) -> 
     rechecks_folded = rechecks_folded and len(summaries) <= MAX_RECHECKED
     fold = folds[-1] if folds and not rechecks_folded else None
     rechecked = [summary for summary in summaries if fold is None or summary.from_seq >= fold.to_seq]
-    recheck_ends = {chunk.to_link: chunk.to_seq for chunk in ([fold] if fold else []) + rechecked}
-    recheck_summaries = [chunk for chunk in stored if recheck_ends.get(chunk.to_link) == chunk.to_seq]
-    recheck_summaries.sort(key=lambda chunk: (chunk.to_seq, chunk.created_at, chunk.id))
+    recheck_ends = {summary.to_link: summary.to_seq for summary in ([fold] if fold else []) + rechecked}
+    recheck_summaries = [summary for summary in stored if recheck_ends.get(summary.to_link) == summary.to_seq]
+    recheck_summaries.sort(key=lambda summary: (summary.to_seq, summary.created_at, summary.id))
     return _CachedChain(
         stored_summaries=stored,
-        chain=SummaryChain(summaries, folds, frozenset(chunk.id for chunk in recheck_summaries)),
+        chain=SummaryChain(summaries, folds, frozenset(summary.id for summary in recheck_summaries)),
         recheck_ends=recheck_ends,
         recheck_summaries=recheck_summaries,
         rechecks_folded=rechecks_folded,
-        chars=sum(SUMMARY_OVERHEAD_CHARS + len(chunk.text) for chunk in stored),
+        chars=sum(SUMMARY_OVERHEAD_CHARS + len(summary.text) for summary in stored),
     )

@@ -386,10 +386,10 @@ class TurnWriter:
             or conversation.external_id is not None
         ):
             return
-        chunks = await self._store.find_summaries(
+        summaries = await self._store.find_summaries(
             tenant=conversation.tenant, root=conversation.root, path=conversation.lineage_with_self
         )
-        if all(chunk.conversation_id != conversation.id for chunk in chunks):
+        if all(summary.conversation_id != conversation.id for summary in summaries):
             await self._store.erase_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
 
     def _build_branch_conversation(self, base: Conversation, conversation: Conversation) -> Conversation:
@@ -462,5 +462,6 @@ def _build_conversation_after_question(resolved_request: ResolvedRequest) -> Con
 
 def _build_lease_lost_error() -> ConversationBusy:
     return ConversationBusy(
-        "Another request took over this conversation while this one was being answered.", retry_after_seconds=1
+        "Another request took the lease of this conversation while this request was being answered.",
+        retry_after_seconds=1,
     )

@@ -134,7 +134,7 @@ class AnswerAnchors:
         except GatewayError as error:
             # A failed batch is dropped, not retried: the turn is stored already, and only the recognition of a
             # rewritten history is lost.
-            log.warning("names of answers could not be kept: %s", error.message)
+            log.warning("could not store anchors of answers: %s", error.message)
         del self._being_written[: len(written)]
 
     async def aclose(self) -> None:

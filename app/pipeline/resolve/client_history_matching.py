@@ -199,9 +199,8 @@ class ClientHistory:
 
     @property
     def interval_prefix_digests(self) -> list[tuple[int, bytes]]:
-        """Digests of the history's prefixes at each multiple of `PREFIX_INTERVAL_MESSAGES`, without prefixes that
-        nearly the
-        whole history is in."""
+        """Digests of the history's prefixes at each multiple of `PREFIX_INTERVAL_MESSAGES`, each with its message
+        count. Prefixes that contain nearly the whole history are left out."""
         if self._interval_prefix_digests is None:
             raw_messages = self.raw_messages[: max(0, len(self.raw_messages) - PREFIX_INTERVAL_MESSAGES)]
             self._interval_prefix_digests = compute_interval_prefix_digests(

@@ -60,7 +60,7 @@ class AlignedHistory(msgspec.Struct, frozen=True):
 
 
 _AlignedPrefixes = Mapping[bytes, AlignedPrefix]
-"""The aligned prefixes of a history, in order, each by the landmark after it."""
+"""The aligned prefixes of a history, in order, each by its digest in `ClientHistory.interval_prefix_digests`."""
 
 
 class _LastAlignment(msgspec.Struct, frozen=True):
@@ -117,7 +117,7 @@ class HistoryAligner:
         self._remembered_logs: OrderedDict[str, _RememberedLog] = OrderedDict()
         self._remembered_messages = 0
         self._conversation_ids_by_prefix: PrefixCache[str] = PrefixCache()
-        """The conversations of aligned histories, by the histories' landmarks."""
+        """The conversations of aligned histories, by the histories' `interval_prefix_digests`."""
 
     def find_aligned_prefix(self, client_history: ClientHistory) -> AlignedPrefix | None:
         """Returns the longest beginning of a history that is known to be aligned, with its conversation."""
@@ -218,7 +218,7 @@ class HistoryAligner:
         *,
         is_named: bool,
     ) -> _AlignedPrefixes:
-        """Returns the aligned prefixes for the landmarks after the history's known aligned prefix.
+        """Returns the aligned prefixes that end at `interval_prefix_digests`, after the history's known aligned prefix.
 
         Args:
             elements: the history's elements from the last message of that prefix on.
@@ -429,7 +429,7 @@ def _cut_alignment_at_prefixes(
     *,
     is_named: bool,
 ) -> list[tuple[bytes, Alignment]]:
-    """Returns the part of an alignment that ends before each landmark, where such a part exists.
+    """Returns for each prefix digest the part of an alignment that ends before it, where such a part exists.
 
     Args:
         aligned_prefix: the first of these parts begins after this prefix.

@@ -212,7 +212,7 @@ class ResponseDelivery:
             if turn.resolved_request.needs_store:
                 error = unavailable
             else:
-                log.warning("an answer could not be stored: %s", unavailable.message)
+                log.warning("could not store an answer: %s", unavailable.message)
                 amendment = relay.render_correction_chunk(
                     _build_unstored_report(turn, upstream_answer.sent_view, report)
                 )
@@ -241,7 +241,7 @@ class ResponseDelivery:
             await self._store_streamed_answer(turn, view, relay, report, upstream_answer)
         except GatewayError as error:
             drop_tracebacks(error)
-            log.warning("what a client had received could not be stored: %s", error.message)
+            log.warning("could not store the partial answer of a disconnected client: %s", error.message)
         finally:
             await leases.release()
 

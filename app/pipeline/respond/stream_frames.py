@@ -127,7 +127,7 @@ def _decode_leniently(data: bytes) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise UpstreamUnavailable("The upstream's stream holds data that is not JSON.") from error
+        raise UpstreamUnavailable("The upstream's stream contains data that is not JSON.") from error
 
 
 def encode_chunk(body: Mapping[str, Any]) -> bytes:
@@ -143,7 +143,7 @@ def encode_chunk(body: Mapping[str, Any]) -> bytes:
     try:
         return json.dumps(body, separators=(",", ":")).encode()
     except RecursionError as error:
-        raise UpstreamUnavailable("The upstream's stream holds data that is nested too deeply.") from error
+        raise UpstreamUnavailable("The upstream's stream contains data that is nested too deeply.") from error
 
 
 def _build_error_body(error: GatewayError) -> Mapping[str, Any]:

@@ -137,7 +137,7 @@ class StreamRelay:
         # A complete answer stands even if the connection broke afterwards: only `[DONE]` or the usage is missing.
         if self.stream_failure is None and not self.collector.is_complete:
             self.stream_failure = stream_error or UpstreamUnavailable(
-                f"The stream of {self._source!r} ended before its answer did."
+                f"The stream of {self._source!r} ended before the answer was complete."
             )
 
     def _render_frames(self, events: list[SseEvent]) -> bytes:

@@ -159,7 +159,7 @@ def check_pin_share(pins: tuple[Pin, ...], policy: ContextPolicy, budget: Budget
         f"{budget.window} may be pinned.",
         code="pins_too_large",
         param=param,
-        hint="Pin less, or raise `pin_ratio` of the policy.",
+        hint="Pin fewer messages, or raise `pin_ratio` of the policy.",
     )
 
 
@@ -176,7 +176,7 @@ def _find_pinned_seq(index: int, request: ChatRequest, resolved_request: Resolve
         else resolved_request.log_seqs[len(resolved_request.log_seqs) - distance_to_end]
     )
     if seq < 0:
-        raise _make_pin_error(index, "it has no place in the conversation's log")
+        raise _make_pin_error(index, "it is not in the conversation's log")
     return seq
 
 

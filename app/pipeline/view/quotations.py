@@ -80,7 +80,7 @@ class QuotationBuilder:
                 quotations = await self._add_quotation_for_newest_message(turn, view, quotations, newest_user_message)
             except StoreUnavailable as error:
                 # An answer without quotations is better than none.
-                log.warning("old messages could not be searched: %s", error.message)
+                log.warning("could not search old messages for quotations: %s", error.message)
         prompt_tokens = plan.prompt_tokens + sum(one.tokens for one in quotations)
         plan = replace(plan, quotations=quotations, prompt_tokens=prompt_tokens)
         if not any(one.passages for one in quotations):
@@ -149,7 +149,7 @@ class QuotationBuilder:
         try:
             await self._message_search.index_messages(conversation, before_seq)
         except StoreUnavailable as error:
-            log.warning("old messages could not be indexed: %s", error.message)
+            log.warning("could not index old messages for search: %s", error.message)
 
 
 def _may_be_quoted(entry: LogMessage, turn: Turn, view: View) -> bool:

@@ -353,10 +353,10 @@ class ViewBuilder:
     ) -> list[bytes]:
         """Returns the beginning of the view through the message with the summaries to fold."""
         shown_summaries = view.plan.summaries[: len(summary_range.folds)]
-        summary = build_summary_message(shown_summaries)
-        if summary is None or tuple(chunk.id for chunk in shown_summaries) != summary_range.folds:
+        summary_message = build_summary_message(shown_summaries)
+        if summary_message is None or tuple(summary.id for summary in shown_summaries) != summary_range.folds:
             return []
-        return [*(message.raw for message in resolved_request.instructions), summary.raw]
+        return [*(message.raw for message in resolved_request.instructions), summary_message.raw]
 
     async def read_log_range(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
         """Returns the stored messages `[from_seq, to_seq)`."""
@@ -434,7 +434,11 @@ def _find_anchor_pin_quote_seqs(plan: Plan) -> set[int]:
 
 def _build_pin_warnings(resolved_request: ResolvedRequest, outline: Outline) -> tuple[str, ...]:
     omitted_pin_count = len(resolved_request.conversation.marks.get(PINS, ())) - len(outline.pins)
-    return (f"{omitted_pin_count} pinned messages have no room in this window.",) if omitted_pin_count else ()
+    return (
+        (f"{omitted_pin_count} pinned messages do not fit into this window and are left out.",)
+        if omitted_pin_count
+        else ()
+    )
 
 
 def _merge_into_ranges(seqs: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -503,7 +507,7 @@ def _render_overflow_warning(view: View) -> str:
     return (
         f"By the gateway's estimate the instructions and the newest message take {prompt_tokens} "
         f"tokens of the {budget.limit} "
-        "there are for them. The provider decides."
+        "that are available. The provider decides."
     )
 
 
@@ -520,7 +524,7 @@ def make_context_length_error(view: View) -> ContextLengthExceeded:
         hint=(
             f"The instructions and tools take {instructions_tokens} tokens and the newest message "
             f"{prompt_tokens - instructions_tokens}; "
-            f"{budget.limit} are available beside the {budget.reserve_tokens + budget.output} kept for the answer."
+            f"{budget.limit} are available; {budget.reserve_tokens + budget.output} are reserved for the answer."
         ),
     )
     error.context_headers["x-context-tokens"] = render_tokens_header(prompt_tokens, budget)

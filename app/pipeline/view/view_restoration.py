@@ -68,8 +68,8 @@ def build_view_facts(view: View, resolved_request: ResolvedRequest, *, log_token
     return {
         **facts,
         "shown": msgspec.to_builtins(last_view),
-        "chunks": [chunk.id for chunk in plan.summaries],
-        "revisions": [chunk.revision for chunk in plan.summaries],
+        "chunks": [summary.id for summary in plan.summaries],
+        "revisions": [summary.revision for summary in plan.summaries],
         "pins": [msgspec.to_builtins(pin) for pin in plan.pins],
         "dropped": plan.dropped_message_count,
         "digest": _digest_messages(view.messages[len(resolved_request.instructions) :]),
@@ -143,8 +143,8 @@ async def _read_view_summaries(store: Store, conversation: Conversation, facts: 
         return []
     tenant, root = conversation.tenant, conversation.root
     summaries_by_id = {
-        chunk.id: chunk
-        for chunk in await store.find_summaries(tenant=tenant, root=root, path=conversation.lineage_with_self)
+        summary.id: summary
+        for summary in await store.find_summaries(tenant=tenant, root=root, path=conversation.lineage_with_self)
     }
     revisions: Sequence[int | None] = facts.get("revisions") or [None] * len(summary_ids)
     summaries = []

@@ -84,14 +84,14 @@ class Cipher:
         key = self._keys.get(name)
         if key is None:
             raise StoreUnreadable(
-                f"What is stored is encrypted with the key {name.decode()!r}, which is not configured.",
+                f"Stored data is encrypted with the key {name.decode()!r}, which is not configured.",
                 hint=f"Add it as `encryption.keys.{name.decode()}`; after `concertina reencrypt` it is not needed.",
             )
         try:
             plain: bytes = key.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], associated_data)
         except self._tamper_error as error:
             raise StoreUnreadable(
-                f"What is stored cannot be decrypted with the key {name.decode()!r}: it was altered or moved, "
+                f"Stored data cannot be decrypted with the key {name.decode()!r}: it was altered or moved, "
                 "or another key has this name now."
             ) from error
         return plain

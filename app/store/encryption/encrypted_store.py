@@ -182,7 +182,7 @@ class EncryptedStore:
         found = await self.inner.find_summaries(
             tenant=tenant, root=root, path=path, links=links, from_link=from_link, with_texts=with_texts
         )
-        return [self.sealer.unseal_summary(tenant, chunk) for chunk in found] if with_texts else found
+        return [self.sealer.unseal_summary(tenant, summary) for summary in found] if with_texts else found
 
     async def add_summary(self, *, tenant: str, root: str, summary: Summary, fence: Lease) -> None:
         await self.inner.add_summary(
@@ -215,8 +215,8 @@ class EncryptedStore:
         tenant = conversation.tenant
         sealed = await self._seal_messages(tenant, entries)
         return [
-            self.sealer.unseal_summary(tenant, chunk)
-            for chunk in await self.inner.redact_messages(conversation, sealed)
+            self.sealer.unseal_summary(tenant, summary)
+            for summary in await self.inner.redact_messages(conversation, sealed)
         ]
 
     async def rewrite_sealed_fields(
@@ -232,7 +232,7 @@ class EncryptedStore:
         await self.inner.rewrite_sealed_fields(
             self.sealer.seal_conversation_state(conversation),
             entries=sealed,
-            summaries=[self.sealer.seal_summary(tenant, chunk) for chunk in summaries],
+            summaries=[self.sealer.seal_summary(tenant, summary) for summary in summaries],
             client_versions=[self.sealer.seal_client_version(tenant, one) for one in client_versions],
         )
 
@@ -241,7 +241,7 @@ class EncryptedStore:
 
     async def read_summary_revisions(self, *, tenant: str, root: str, summary_id: str) -> list[Summary]:
         found = await self.inner.read_summary_revisions(tenant=tenant, root=root, summary_id=summary_id)
-        return [self.sealer.unseal_summary(tenant, chunk) for chunk in found]
+        return [self.sealer.unseal_summary(tenant, summary) for summary in found]
 
     async def delete_summary(self, *, tenant: str, root: str, summary_id: str) -> bool:
         return await self.inner.delete_summary(tenant=tenant, root=root, summary_id=summary_id)

@@ -115,10 +115,10 @@ class Reencryption:
             for start in range(first_own_seq(fresh), fresh.head_seq + 1, BATCH_MESSAGES):
                 await self._reencrypt_messages(fresh, start, min(start + BATCH_MESSAGES, fresh.head_seq + 1))
             await self._reencrypt_client_versions(fresh)
-            for chunk in await self._inner.find_summaries(
+            for summary in await self._inner.find_summaries(
                 tenant=fresh.tenant, root=fresh.root, path=fresh.lineage_with_self
             ):
-                await self._reencrypt_summary(fresh, chunk)
+                await self._reencrypt_summary(fresh, summary)
 
     async def _reencrypt_state(self, stored: Conversation) -> Conversation:
         if self._sealer.is_in_current_form(stored):

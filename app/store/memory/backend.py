@@ -325,18 +325,18 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
                 ]
                 self._move_or_delete_anchors(here, change.seq.__eq__)
         gone = []
-        for chunk in self._list_summaries(tenant, root):
+        for summary in self._list_summaries(tenant, root):
             readers = [
-                chunk.conversation_id,
-                *self._find_conversations_with_link(root, chunk.to_link, chunk.to_seq - 1),
+                summary.conversation_id,
+                *self._find_conversations_with_link(root, summary.to_link, summary.to_seq - 1),
             ]
-            if covers_redacted_message(chunk, readers, shared):
-                self._drop_summary(tenant, root, chunk)
-                gone.append(chunk)
-            elif compute_summary_total_shift(chunk, readers, shared):
-                shift = compute_summary_total_shift(chunk, readers, shared)
-                self._put_summary(tenant, root, replace(chunk, tokens_total=chunk.tokens_total + shift))
-        return sorted(gone, key=lambda chunk: (chunk.to_seq, chunk.created_at, chunk.id))
+            if covers_redacted_message(summary, readers, shared):
+                self._drop_summary(tenant, root, summary)
+                gone.append(summary)
+            elif compute_summary_total_shift(summary, readers, shared):
+                shift = compute_summary_total_shift(summary, readers, shared)
+                self._put_summary(tenant, root, replace(summary, tokens_total=summary.tokens_total + shift))
+        return sorted(gone, key=lambda summary: (summary.to_seq, summary.created_at, summary.id))
 
     def _read_lineages(self, root: str) -> dict[str, tuple[tuple[str, int], ...]]:
         return {place[1]: member.lineage for place, member in self._conversations.items() if place[0] == root}
@@ -472,20 +472,22 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
         """Moves summaries that were made in an erased conversation to a conversation that holds their last message.
         Deletes the stray summaries of the family.
         """
-        for tenant, chunk in self._list_root_summaries(root):
-            keepers = [conversation_id for conversation_id, _ in self._positions_by_link.get((root, chunk.to_link), ())]
-            if chunk.conversation_id == erased_id and keepers:
-                self._put_summary(tenant, root, replace(chunk, conversation_id=min(keepers)))
-        for tenant, chunk in self._list_root_summaries(root):
-            if self._is_stray_summary(root, chunk):
-                await self.delete_summary(tenant=tenant, root=root, summary_id=chunk.id)
+        for tenant, summary in self._list_root_summaries(root):
+            keepers = [
+                conversation_id for conversation_id, _ in self._positions_by_link.get((root, summary.to_link), ())
+            ]
+            if summary.conversation_id == erased_id and keepers:
+                self._put_summary(tenant, root, replace(summary, conversation_id=min(keepers)))
+        for tenant, summary in self._list_root_summaries(root):
+            if self._is_stray_summary(root, summary):
+                await self.delete_summary(tenant=tenant, root=root, summary_id=summary.id)
 
     async def purge_stray_summaries(self, *, created_before: datetime) -> int:
         strays = [
-            (tenant, root, chunk.id)
-            for (tenant, root), chunks in self._summaries.items()
-            for chunk in chunks.values()
-            if chunk.created_at < created_before and self._is_stray_summary(root, chunk)
+            (tenant, root, summary.id)
+            for (tenant, root), summaries in self._summaries.items()
+            for summary in summaries.values()
+            if summary.created_at < created_before and self._is_stray_summary(root, summary)
         ]
         for tenant, root, chunk_id in strays:
             await self.delete_summary(tenant=tenant, root=root, summary_id=chunk_id)
@@ -508,19 +510,19 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
     ) -> list[Summary]:
         upto, wanted = dict(path), set(links)
         found = [
-            chunk
-            for chunk in self._list_summaries(tenant, root)
-            if chunk.to_link in wanted
+            summary
+            for summary in self._list_summaries(tenant, root)
+            if summary.to_link in wanted
             or (
-                from_link in (None, chunk.from_link)
+                from_link in (None, summary.from_link)
                 and any(
-                    seq == chunk.to_seq - 1 <= upto.get(keeper, -1)
-                    for keeper, seq in self._positions_by_link.get((root, chunk.to_link), ())
+                    seq == summary.to_seq - 1 <= upto.get(keeper, -1)
+                    for keeper, seq in self._positions_by_link.get((root, summary.to_link), ())
                 )
             )
         ]
-        found.sort(key=lambda chunk: (chunk.to_seq, chunk.created_at, chunk.id))
-        return found if with_texts else [replace(chunk, text="") for chunk in found]
+        found.sort(key=lambda summary: (summary.to_seq, summary.created_at, summary.id))
+        return found if with_texts else [replace(summary, text="") for summary in found]
 
     async def add_summary(self, *, tenant: str, root: str, summary: Summary, fence: Lease) -> None:
         self._require_lease(fence, self._clock())

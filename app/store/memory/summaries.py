@@ -32,11 +32,14 @@ class MemorySummaries:
     def _list_root_summaries(self, root: str) -> list[tuple[str, Summary]]:
         """Returns the summaries of a root, each with its tenant."""
         return [
-            (place[0], chunk) for place, held in self._summaries.items() if place[1] == root for chunk in held.values()
+            (place[0], summary)
+            for place, held in self._summaries.items()
+            if place[1] == root
+            for summary in held.values()
         ]
 
     def _find_summary(self, tenant: str, root: str, summary_id: str) -> Summary | None:
-        return next((chunk for chunk in self._list_summaries(tenant, root) if chunk.id == summary_id), None)
+        return next((summary for summary in self._list_summaries(tenant, root) if summary.id == summary_id), None)
 
     def _put_summary(self, tenant: str, root: str, summary: Summary) -> None:
         self._summaries[tenant, root][_summary_range_key(summary)] = summary
@@ -86,12 +89,12 @@ class MemorySummaries:
         return True
 
     def _rewrite_summary_texts(self, tenant: str, root: str, summaries: Sequence[Summary]) -> None:
-        for chunk in summaries:
-            known = self._find_summary(tenant, root, chunk.id)
-            if known is not None and known.revision == chunk.revision:
-                self._put_summary(tenant, root, replace(known, text=chunk.text))
-            older = self._revisions.get((tenant, root, chunk.id), [])
-            older[:] = [replace(old, text=chunk.text) if old.revision == chunk.revision else old for old in older]
+        for summary in summaries:
+            known = self._find_summary(tenant, root, summary.id)
+            if known is not None and known.revision == summary.revision:
+                self._put_summary(tenant, root, replace(known, text=summary.text))
+            older = self._revisions.get((tenant, root, summary.id), [])
+            older[:] = [replace(old, text=summary.text) if old.revision == summary.revision else old for old in older]
 
 
 def _summary_range_key(summary: Summary) -> _RangeKey:

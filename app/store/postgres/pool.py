@@ -50,7 +50,7 @@ def translate_driver_error(error: Exception) -> Exception:
         return error
     if isinstance(error, _LOST_STATEMENT_ERRORS):
         pooled = StoreUnavailable(
-            "The database cannot be used: a pooler shares its connections out, and prepared statements get lost.",
+            "The database cannot be used: a pooler switches connections, so prepared statements are lost.",
             hint="Set `database.statement_cache_size: 0`.",
             retry_after_seconds=1.0,
         )
@@ -144,7 +144,7 @@ class PostgresPool:
         announced_pid, backend_pid = await self._run_on_connection(_read_server_pids)
         if announced_pid != backend_pid:
             log.warning(
-                "a pooler stands before PostgreSQL: unless it keeps sessions or prepared statements, "
+                "PostgreSQL is behind a pooler: unless the pooler keeps sessions or prepared statements, "
                 "set `database.statement_cache_size: 0`"
             )
 

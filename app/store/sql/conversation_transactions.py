@@ -159,7 +159,7 @@ def redact_messages(
         yield from _update_totals_and_marks(dialect, root, member, family[member][1], theirs)
         replaced += yield from _delete_versions_and_anchors(dialect, root, member, theirs)
     gone = yield from _update_summaries_after_redaction(dialect, tenant, root, shared)
-    return RedactionResult(gone, [*replaced, *(chunk.text for chunk in gone)])
+    return RedactionResult(gone, [*replaced, *(summary.text for summary in gone)])
 
 
 def _locate_stored_messages(
@@ -266,26 +266,28 @@ def _update_summaries_after_redaction(
         rows = yield dialect.build_statement(
             _SUMMARIES_READ_BY, root=root, tenant=tenant, member=member, from_seq=from_seq
         )
-        for chunk in map(decode_summary, rows):
-            found[chunk.id] = chunk
-            readers.setdefault(chunk.id, []).append(member)
+        for summary in map(decode_summary, rows):
+            found[summary.id] = summary
+            readers.setdefault(summary.id, []).append(member)
     gone = [
-        chunk for chunk in found.values() if covers_redacted_message(chunk, readers[chunk.id], changes_by_conversation)
+        summary
+        for summary in found.values()
+        if covers_redacted_message(summary, readers[summary.id], changes_by_conversation)
     ]
-    for chunk in gone:
-        yield from summary_transactions.delete_summary_without_folds(dialect, tenant, root, chunk.id)
-        del found[chunk.id]
-    for chunk in found.values():
+    for summary in gone:
+        yield from summary_transactions.delete_summary_without_folds(dialect, tenant, root, summary.id)
+        del found[summary.id]
+    for summary in found.values():
         yield dialect.build_statement(
             """
             UPDATE chunks SET tokens_total = tokens_total + :delta
             WHERE root = :root AND id = :id AND tenant = :tenant""",
             root=root,
-            id=chunk.id,
+            id=summary.id,
             tenant=tenant,
-            delta=compute_summary_total_shift(chunk, readers[chunk.id], changes_by_conversation),
+            delta=compute_summary_total_shift(summary, readers[summary.id], changes_by_conversation),
         )
-    return sorted(gone, key=lambda chunk: (chunk.to_seq, chunk.created_at, chunk.id))
+    return sorted(gone, key=lambda summary: (summary.to_seq, summary.created_at, summary.id))
 
 
 def rewrite_sealed_fields(

@@ -1,7 +1,8 @@
-"""Runs writes of several steps, written once for SQLite and PostgreSQL.
+"""Defines what transactions of several steps need on SQLite and PostgreSQL: the differences of the dialects, and the
+types of the steps.
 
-A generator yields statements and receives their rows. Each backend runs the generator in one transaction with its own
-driver. The writes of a turn do not use this: each of them is a single statement.
+A transaction is written once, as a generator that yields statements and receives their rows. Each backend runs the
+generator with its own driver. A turn is written by a single statement, without such a generator.
 """
 
 from __future__ import annotations

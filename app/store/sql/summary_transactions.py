@@ -199,8 +199,8 @@ def rewrite_summary_texts(
     dialect: SqlDialect, tenant: str, root: str, summaries: Sequence[Summary]
 ) -> TransactionSteps[None]:
     """Replaces the texts of the given revisions, in whichever table each revision is now."""
-    for chunk in summaries:
-        place = {"root": root, "tenant": tenant, "id": chunk.id, "revision": chunk.revision, "text": chunk.text}
+    for summary in summaries:
+        place = {"root": root, "tenant": tenant, "id": summary.id, "revision": summary.revision, "text": summary.text}
         yield dialect.build_statement(
             f"UPDATE chunks SET text = :text WHERE {_IS_SUMMARY} AND revision = :revision", **place
         )

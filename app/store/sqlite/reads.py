@@ -247,7 +247,7 @@ def find_summaries(
         ).fetchall()
     # Both queries can return the same summary.
     found = {row[0]: decode_summary(row) for row in rows}
-    return sorted(found.values(), key=lambda chunk: (chunk.to_seq, chunk.created_at, chunk.id))
+    return sorted(found.values(), key=lambda summary: (summary.to_seq, summary.created_at, summary.id))
 
 
 def read_model_facts(connection: sqlite3.Connection) -> dict[str, dict[str, Any]]:

@@ -97,7 +97,9 @@ def pop_content_encoding(headers: dict[str, str], provider_name: str) -> str:
     encoding = headers.pop("content-encoding").strip().lower()
     headers.pop("content-length", None)
     if encoding in UNSUPPORTED_ENCODINGS:
-        raise call_failed_error(provider_name, f"its answer is encoded as {encoding!r} unasked")
+        raise call_failed_error(
+            provider_name, f"its answer has the encoding {encoding!r}, which the request did not allow"
+        )
     return encoding if encoding in ENCODINGS else ""
 
 
@@ -154,5 +156,5 @@ async def read_decompressed_body(pieces: AsyncIterator[bytes], provider_name: st
 def decompressed_too_long_error(provider_name: str, limit_bytes: int) -> UpstreamUnavailable:
     return UpstreamUnavailable(
         f"Provider {provider_name!r} sent a compressed answer of more than {limit_bytes} bytes.",
-        hint="The gateway asks for answers that are not compressed: have the provider, or a proxy before it, do so.",
+        hint="The gateway asks for uncompressed answers: configure the provider, or a proxy before it, to send them.",
     )

@@ -305,7 +305,7 @@ class Http1Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         # Data after the answer, or before a request: the framing is in doubt, or somebody injects an answer.
         if self.is_complete:
-            raise HttpParserError("more than was asked for")
+            raise HttpParserError("data after the end of the answer")
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
@@ -318,7 +318,7 @@ class Http1Connection(asyncio.Protocol):
         raw.clear()
         coding = headers.get("transfer-encoding")
         if coding is not None and coding.lower() != "chunked":
-            raise HttpParserError("a transfer coding that was not asked for")
+            raise HttpParserError("a transfer coding that the request did not allow")
         self._has_framed_body = coding is not None or "content-length" in headers
         self.status = status
         # The parser would wait for a body that never comes: end the answer here, and do not use the connection again.

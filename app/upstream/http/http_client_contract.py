@@ -185,7 +185,7 @@ def call_failed_error(provider_name: str, reason: str) -> UpstreamUnavailable:
 def proxy_refusal_error(provider_name: str, status: int) -> UpstreamUnavailable:
     return UpstreamUnavailable(
         f"Provider {provider_name!r} could not be reached: its proxy answered with status {status}.",
-        hint=f"Check providers.{provider_name}.proxy, and whom the proxy lets pass.",
+        hint=f"Check providers.{provider_name}.proxy, and the proxy's access rules.",
     )
 
 
@@ -194,4 +194,4 @@ def incomplete_answer_error(provider_name: str) -> UpstreamUnavailable:
 
 
 def silence_timeout_error(provider_name: str) -> UpstreamUnavailable:
-    return UpstreamUnavailable(f"Provider {provider_name!r} fell silent in its answer.", status=504)
+    return UpstreamUnavailable(f"Provider {provider_name!r} stopped sending in the middle of its answer.", status=504)

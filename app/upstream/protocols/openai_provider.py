@@ -162,7 +162,7 @@ class OpenAIProvider:
         # Header values may come from clients: a line end in one would smuggle in another header or request.
         if _HEADER_LINES_PATTERN.fullmatch(lines) is None or lines.count("\n") != len(headers):
             raise InvalidRequest(
-                f"The header {_find_invalid_header(headers)!r} cannot be sent on: it holds control characters.",
+                f"The header {_find_invalid_header(headers)!r} cannot be passed on: it contains control characters.",
                 code="invalid_header",
             )
         return RequestHead(
@@ -250,5 +250,5 @@ def _parse_model_list(provider_name: str, body: bytes) -> list[dict[str, Any]]:
     if isinstance(entries, dict):
         entries = entries.get("data", entries.get("models"))
     if not isinstance(entries, list):
-        raise UpstreamUnavailable(f"The model list of provider {provider_name!r} holds no list.")
+        raise UpstreamUnavailable(f"The model list of provider {provider_name!r} contains no list.")
     return [entry for entry in entries if isinstance(entry, dict)]

@@ -120,7 +120,7 @@ class ContextWindows:
         if not _is_plausible_window(tokens) or self._learned_limits.get(key) == tokens:
             return False
         self._learned_limits[key] = tokens
-        log.info("%s is known to take %d tokens", key, tokens)
+        log.info("learned the context window of %s: %d tokens", key, tokens)
         return True
 
     def prefetch_model_lists(self, providers: Iterable[UpstreamProvider]) -> None:
@@ -216,7 +216,7 @@ class _ProviderModelList:
         try:
             entries = await self._provider.list_models(authorization)
         except UpstreamUnavailable as error:
-            log.info("no model list from provider %r: %s", self._provider.name, error.message)
+            log.info("could not read the model list of provider %r: %s", self._provider.name, error.message)
             self._next_fetch_at = self._clock() + self._policy.retry_after_failure_seconds
             self._failed_without_key = authorization is None
             return

@@ -91,7 +91,7 @@ class ModelCatalogue:
             return await provider.list_models(None if client_key is None else client_key.disclose_to_provider(provider))
         except UpstreamUnavailable as error:
             # One provider that is down must not hide the models of the others.
-            log.warning("no model list from provider %r: %s", provider.name, error.message)
+            log.warning("could not read the model list of provider %r: %s", provider.name, error.message)
             return []
 
     def _is_routable(self, name: str) -> bool:

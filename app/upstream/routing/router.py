@@ -264,7 +264,7 @@ class Router:
         )
 
     def _log_failed_deployment(self, call: _RoutedCall, deployment: ModelDeployment, breaker: CircuitBreaker) -> None:
-        breaker_text = f" It is left alone for {breaker.seconds_until_trial:.0f} s." if breaker.is_open else ""
+        breaker_text = f" It gets no calls for {breaker.seconds_until_trial:.0f} s." if breaker.is_open else ""
         log.warning(
             "%s gave no usable answer, tries so far: %d. %s%s",
             deployment.key,
@@ -371,7 +371,7 @@ class _RoutedCall(msgspec.Struct):
         if self.last_error is not None:
             raise self.last_error
         raise UpstreamUnavailable(
-            f"Every deployment of {self.target.model!r} has failed repeatedly and is left alone for a while.",
+            f"Every deployment of {self.target.model!r} has failed repeatedly and gets no calls for a while.",
             status=503,
             retry_after_seconds=max(1.0, min(self._breaker_pauses, default=1.0)),
         )
@@ -403,7 +403,7 @@ def raise_if_key_withheld(status: int, provider: UpstreamProvider, client_key: C
     """
     if status == STATUS_UNAUTHORIZED and client_key is not None and client_key.is_withheld_from(provider):
         raise ClientKeyWithheld(
-            f"Provider {provider.name!r} wants a key and was called without one: it has none of its own, and a "
+            f"Provider {provider.name!r} needs a key and was called without one: no key is configured for it, and a "
             "client's key goes only to the first provider of the model that the client asked for.",
             hint=f"Set `providers.{provider.name}.api_key`, or `providers.{provider.name}.pass_client_key: true`.",
         )

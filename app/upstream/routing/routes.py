@@ -60,7 +60,7 @@ class Routes:
             for index, configured in enumerate(route.deployments):
                 if configured.provider not in providers:
                     raise ValueError(
-                        f"models.{name}: place {index} names the unknown provider {configured.provider!r}."
+                        f"models.{name}: entry {index} names the unknown provider {configured.provider!r}."
                     )
             self._check_fallbacks(name, ())
         self._cached_wildcard_target = functools.lru_cache(WILDCARD_CACHE_SIZE)(self._build_target)
@@ -131,7 +131,7 @@ class Routes:
     def _check_fallbacks(self, name: str, path: tuple[str, ...]) -> None:
         name = self._aliases.get(name, name)
         if name in path:
-            raise ValueError(f"models.{path[0]}.fallbacks: they go in a circle: {' → '.join((*path, name))}.")
+            raise ValueError(f"models.{path[0]}.fallbacks: the fallbacks form a cycle: {' → '.join((*path, name))}.")
         if name not in self._models and WILDCARD not in self._models:
             raise ValueError(f"models.{path[-1]}.fallbacks: the model {name!r} is not configured.")
         for fallback in self._find_route(name).fallbacks:
@@ -143,6 +143,6 @@ def _map_aliases(models: Mapping[str, ModelRoute]) -> dict[str, str]:
     for name, route in models.items():
         for alias in route.aliases:
             if alias in models or alias in aliases or alias == WILDCARD:
-                raise ValueError(f"models.{name}.aliases: {alias!r} is taken already.")
+                raise ValueError(f"models.{name}.aliases: {alias!r} is already the name or alias of a model.")
             aliases[alias] = name
     return aliases

@@ -340,7 +340,7 @@ async def test_a_start_without_any_key_says_how_to_make_one(caplog: pytest.LogCa
     with caplog.at_level(logging.WARNING):
         await door.auth.initialize()
         assert [record.message for record in caplog.records] == [
-            "there is no API key yet: nobody is let in until `concertina keys create` has made one"
+            "there is no API key yet, so every request is refused: run `concertina keys create`"
         ]
         caplog.clear()
         await door.key()

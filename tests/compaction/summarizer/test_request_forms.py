@@ -210,7 +210,7 @@ async def test_useless_answers_rest_a_model_for_their_own_conversation_only() ->
     for _ in range(3):
         with pytest.raises(NoUsableSummary, match="blank"):
             await scene.summarizer.generate_summary(request_for(tenant="t", root="r", view_prefix=()))
-    with pytest.raises(NoUsableSummary, match="rests for 30 s"):
+    with pytest.raises(NoUsableSummary, match="gets no calls for 30 s"):
         await scene.summarizer.generate_summary(request_for(tenant="t", root="r"))
     assert not scene.summarizer.is_backing_off(request_for(tenant="t", root="other"))
 

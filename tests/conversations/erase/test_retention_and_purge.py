@@ -105,7 +105,7 @@ async def test_purging_without_an_age_follows_the_configured_rule(old: Path) -> 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "nothing says how long conversations are kept"),
+        ([], "no retention time is configured"),
         (["--older-than", "soon"], r"expected a number and one of m, h, d, w"),
     ],
 )

@@ -132,7 +132,7 @@ async def test_who_was_displaced_is_refused_at_once() -> None:
     first, *noise = (Asked(admission, "a") for _ in range(3))
     await settle()
     quiet = Asked(admission, "b")
-    with pytest.raises(Overloaded, match="the line for them is full"):
+    with pytest.raises(Overloaded, match="the queue is full"):
         await noise[-1].task
     for one in (first, noise[0], quiet):
         one.end.set()

@@ -150,7 +150,7 @@ async def test_the_log_says_how_long_a_deployment_is_left_alone(caplog: pytest.L
     policy = RetryPolicy(breaker_failures=2, breaker_seconds=30)
     await Bench(ScriptedProvider("a", answer(500)), ScriptedProvider("b"), policy=policy).open()
     assert caplog.messages == [
-        "a/m gave no usable answer, tries so far: 2. It answered 500. It is left alone for 30 s."
+        "a/m gave no usable answer, tries so far: 2. It answered 500. It gets no calls for 30 s."
     ]
 
 
@@ -259,7 +259,7 @@ class TestBreaker:
         bench = Bench(provider, policy=self.POLICY)
         await self.fail(bench, 3)
 
-        with pytest.raises(UpstreamUnavailable, match="left alone") as caught:
+        with pytest.raises(UpstreamUnavailable, match="gets no calls") as caught:
             await bench.open()
 
         assert (caught.value.status, caught.value.retry_after_seconds) == (503, 10)
