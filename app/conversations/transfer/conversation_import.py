@@ -146,9 +146,9 @@ class ConversationImporter:
         self, tenant: str, checked: CheckedConversation, messages: ImportedLog
     ) -> Conversation:
         """Builds a conversation without messages; its root follows from the first message of its future log."""
-        instructions = [told.message.raw.decode() for told in checked.instructions]
+        instructions = [instruction.message.raw.decode() for instruction in checked.instructions]
         start = compute_start_position(tenant)
-        links = (position.link for position in iterate_link_positions((said.message for said in messages), start))
+        links = (position.link for position in iterate_link_positions((message.message for message in messages), start))
         first_link = next((link for link in links if link != start.link), None)
         root = compute_family_root(tenant, first_link or self._random_bytes(len(start.link)))
         return replace(

@@ -477,8 +477,8 @@ def _require_lease_first(fence: Lease, steps: TransactionSteps[Result]) -> Trans
     Raises:
         LeaseLost: from the steps, if the lease is lost.
     """
-    (held,) = yield statements.IS_LEASE_HELD, lease_arguments(fence)
-    if not held[0]:
+    (row,) = yield statements.IS_LEASE_HELD, lease_arguments(fence)
+    if not row[0]:
         raise LeaseLost
     return (yield from steps)
 
