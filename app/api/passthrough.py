@@ -247,7 +247,7 @@ class _PassthroughResponse(Response):
             raise UpstreamUnavailable(f"{problem} (not modified), although the request had no condition.")
         if 300 <= status < 400:
             raise UpstreamUnavailable(
-                f"{problem}. Redirects are not followed.",
+                f"{problem}, a redirect. Redirects are not followed.",
                 hint=f"Check `providers.{self._provider.name}.base_url`.",
             )
         if status == NO_CONTENT and self._asks_model:
