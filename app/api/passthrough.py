@@ -109,10 +109,10 @@ def build_passthrough_routes(
             headers=passed,
             query=passthrough_request.query,
         )
-        place = admission.hold_slot(
+        slot = admission.hold_slot(
             caller.tenant, lambda: False
         )  # a client that leaves is noticed by `_PassthroughResponse`
-        return _PassthroughResponse(place, provider, call, own, client_key, asks_model=model is not None)
+        return _PassthroughResponse(slot, provider, call, own, client_key, asks_model=model is not None)
 
     return routes
 

@@ -237,8 +237,8 @@ def _build_quotation(
         _build_passage(sources[seq], sorted((unit.start, unit.end) for unit in chosen if unit.seq == seq))
         for seq in sorted({unit.seq for unit in chosen})
     )
-    said = [(passage, sources[passage.seq].log_message.message) for passage in passages]
-    return Quotation(before_seq, passages, counter.count_message(render_quotation_message(said).body))
+    passages_with_messages = [(passage, sources[passage.seq].log_message.message) for passage in passages]
+    return Quotation(before_seq, passages, counter.count_message(render_quotation_message(passages_with_messages).body))
 
 
 def _build_passage(source: SentenceSource, spans: Sequence[tuple[int, int]]) -> QuotedPassage:

@@ -513,7 +513,7 @@ def _align_joined_prefills(
         message_alignments=tuple(marks),
         omitted_ranges=tuple(sorted(omitted)),
         first_new_index=next(
-            (index for index, place in enumerate(split_indexes) if place >= alignment.first_new_index), len(elements)
+            (count for count, index in enumerate(split_indexes) if index >= alignment.first_new_index), len(elements)
         ),
     )
 
