@@ -109,10 +109,10 @@ def build_passthrough_routes(
             headers=passed,
             query=passthrough_request.query,
         )
-        place = admission.hold_slot(
+        slot = admission.hold_slot(
             caller.tenant, lambda: False
         )  # a client that leaves is noticed by `_PassthroughResponse`
-        return _PassthroughResponse(place, provider, call, own, client_key, asks_model=model is not None)
+        return _PassthroughResponse(slot, provider, call, own, client_key, asks_model=model is not None)
 
     return routes
 
@@ -247,7 +247,7 @@ class _PassthroughResponse(Response):
             raise UpstreamUnavailable(f"{problem} (not modified), although the request had no condition.")
         if 300 <= status < 400:
             raise UpstreamUnavailable(
-                f"{problem}. Redirects are not followed.",
+                f"{problem}, a redirect. Redirects are not followed.",
                 hint=f"Check `providers.{self._provider.name}.base_url`.",
             )
         if status == NO_CONTENT and self._asks_model:

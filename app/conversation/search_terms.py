@@ -89,11 +89,11 @@ def extract_query_terms(text: str) -> list[str]:
     Of a long text, terms from the beginning and from the end are taken: the question is usually there, and pasted text
     is between them.
     """
-    asked = list(dict.fromkeys(term for term in extract_terms(text) if term not in _COMMON_TERMS))
-    if len(asked) <= MAX_QUERY_TERMS:
-        return asked
+    query_terms = list(dict.fromkeys(term for term in extract_terms(text) if term not in _COMMON_TERMS))
+    if len(query_terms) <= MAX_QUERY_TERMS:
+        return query_terms
     half = MAX_QUERY_TERMS // 2
-    return asked[:half] + asked[-half:]
+    return query_terms[:half] + query_terms[-half:]
 
 
 def extract_message_terms(message: Message) -> list[str]:

@@ -278,8 +278,8 @@ class _LogVerifier:
             expected.is_in_skeleton,
         ):
             return None
-        which = "link" if stored.link != expected.link else "skeleton"
-        return f"the {which} of message {stored.seq} does not match its body and the messages before it"
+        chain_name = "link" if stored.link != expected.link else "skeleton"
+        return f"the {chain_name} of message {stored.seq} does not match its body and the messages before it"
 
     def _find_linked_message(self, decrypted: LogMessage) -> Message | None:
         """Returns the message from which the link was computed; None if it was erased."""
@@ -299,9 +299,9 @@ class _LogVerifier:
             ("counts as answered", one.answered, self._is_answered),
         )
         differences = [
-            f"{what}: {_format_value(said)}, its log says {_format_value(there)}"
-            for what, said, there in pairs
-            if said != there
+            f"{description}: {_format_value(stored_value)}, its log says {_format_value(log_value)}"
+            for description, stored_value, log_value in pairs
+            if stored_value != log_value
         ]
         if one.indexed_before > one.head_seq + 1:
             differences.append(f"is indexed before {one.indexed_before}, which is beyond its end")

@@ -23,8 +23,8 @@ def find_tool_pairing_fault(messages: Sequence[Mapping[str, Any]]) -> ToolPairin
         if message.get("role") == "tool":
             call_id = message.get("tool_call_id")
             if not isinstance(call_id, str) or call_id not in open_ids:
-                told = "messages with role 'tool' must be a response to a preceeding message with 'tool_calls'."
-                return ToolPairingFault(f"Invalid parameter: {told}", f"messages.[{index}].role")
+                description = "messages with role 'tool' must be a response to a preceeding message with 'tool_calls'."
+                return ToolPairingFault(f"Invalid parameter: {description}", f"messages.[{index}].role")
             open_ids[call_id] -= 1
             if not open_ids[call_id]:
                 del open_ids[call_id]
@@ -38,8 +38,8 @@ def find_tool_pairing_fault(messages: Sequence[Mapping[str, Any]]) -> ToolPairin
 
 
 def _make_unanswered_fault(open_ids: Counter[str], index: int) -> ToolPairingFault:
-    told = (
+    description = (
         "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'. "
         f"The following tool_call_ids did not have response messages: {', '.join(open_ids.elements())}"
     )
-    return ToolPairingFault(told, f"messages.[{index}].role")
+    return ToolPairingFault(description, f"messages.[{index}].role")

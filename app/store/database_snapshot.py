@@ -110,10 +110,10 @@ class DatabaseSnapshot:
 
     async def has_summary(self, summary_row: SummaryRow, summary_id: str) -> bool:
         """Whether the same tenant and family have a summary with this id."""
-        asked = self._dialect.build_statement(
+        statement = self._dialect.build_statement(
             _HAS_SUMMARY, root=summary_row.root, id=summary_id, tenant=summary_row.tenant
         )
-        return bool(await self._snapshot.fetch_rows(*asked))
+        return bool(await self._snapshot.fetch_rows(*statement))
 
     async def find_link_locations(self, root: str, link: bytes) -> list[tuple[str, int]]:
         """Returns where a link is stored: conversation id and seq of each row."""
@@ -127,9 +127,9 @@ class DatabaseSnapshot:
     async def stream_dangling_rows(self, now: datetime) -> AsyncIterator[DanglingRow]:
         """Yields every row that refers to a missing row."""
         for query in build_dangling_queries(self._dialect, now):
-            async for where, told in self._snapshot.stream_rows(*query.build_statement(self._dialect)):
+            async for location, detail in self._snapshot.stream_rows(*query.build_statement(self._dialect)):
                 yield DanglingRow(
-                    query.kind, str(where), query.description_template.format(told), is_fault=query.is_fault
+                    query.kind, str(location), query.description_template.format(detail), is_fault=query.is_fault
                 )
 
 

@@ -47,9 +47,9 @@ def locate_messages(path: Sequence[tuple[str, int]], entries: Sequence[LogMessag
     """
     located = []
     for entry in entries:
-        place = next((conversation_id for conversation_id, upto_seq in path if entry.seq <= upto_seq), None)
-        if place is not None:
-            located.append((place, entry))
+        owner_id = next((conversation_id for conversation_id, upto_seq in path if entry.seq <= upto_seq), None)
+        if owner_id is not None:
+            located.append((owner_id, entry))
     return located
 
 

@@ -149,10 +149,10 @@ def build_key_object(key: ApiKey) -> dict[str, Any]:
 
 
 def _select_keys_after(keys: list[ApiKey], after: str) -> list[ApiKey]:
-    place = next((place for place, key in enumerate(keys) if key.id == after), None)
-    if place is None:
+    index = next((index for index, key in enumerate(keys) if key.id == after), None)
+    if index is None:
         raise NotFound(f"There is no API key {after!r}.", param="after")
-    return keys[place + 1 :]
+    return keys[index + 1 :]
 
 
 def _parse_expiry(unix_seconds: int | None) -> datetime | None:

@@ -48,10 +48,10 @@ class BrowserOriginCheck:
         if headers.get("sec-fetch-site", "cross-site") != "cross-site":
             return
         # Other schemes belong to browser extensions and desktop programs. `null` is a sandboxed page of any site.
-        scheme, _, place = origin.partition("://")
-        if scheme not in ("http", "https", "null") or place == headers.get("host", "").lower():
+        scheme, _, host = origin.partition("://")
+        if scheme not in ("http", "https", "null") or host == headers.get("host", "").lower():
             return
-        name = parse_host_name(place)
+        name = parse_host_name(host)
         if not (is_loopback(name) or name in self._allowed_hosts):
             raise InsufficientPermissions(
                 "This request was sent by a page of another site, without a key.", hint=ALLOWED_HOSTS_HINT

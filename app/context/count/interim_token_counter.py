@@ -60,11 +60,11 @@ class StartupTokenCounter:
         if self._find_rank(word) is not None:
             return 1
         starts = list(range(len(word) + 1))
-        ranks = [self._find_pair_rank(word[at : at + 2]) for at in range(len(word) - 1)]
+        ranks = [self._find_pair_rank(word[index : index + 2]) for index in range(len(word) - 1)]
         while ranks and (lowest := min(ranks)) < NO_TOKEN_RANK:
-            at = ranks.index(lowest)
-            del starts[at + 1], ranks[at]
-            for pair in (at - 1, at):
+            index = ranks.index(lowest)
+            del starts[index + 1], ranks[index]
+            for pair in (index - 1, index):
                 if 0 <= pair < len(ranks):
                     ranks[pair] = self._find_pair_rank(word[starts[pair] : starts[pair + 2]])
         return len(starts) - 1

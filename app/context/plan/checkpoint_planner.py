@@ -43,11 +43,11 @@ class CheckpointPlanner:
     """Where a requested checkpoint ends; None: the policy decides."""
 
     def plan(self, summarize: SummarizeMode) -> Plan:
-        asked = summarize in {"now", "ahead"}
+        is_requested = summarize in {"now", "ahead"}
         # A checkpoint on request or ahead of need starts from the view with the newest checkpoint. Otherwise the view
         # with the fewest summarized messages is best.
-        view = (None if asked else self._find_fitting_view()) or self._candidates.list_with_needed_folds()[-1]
-        if asked or not view.summaries:
+        view = (None if is_requested else self._find_fitting_view()) or self._candidates.list_with_needed_folds()[-1]
+        if is_requested or not view.summaries:
             return self._plan_from_view(view, summarize)
         # Before a first checkpoint is shown, masking alone may keep the whole log within the limit, and loses less.
         whole_plan, tail = self._plan_masked_log(), self.outline.tail
@@ -63,7 +63,7 @@ class CheckpointPlanner:
         return dataclasses.replace(self, outline=outline)._plan_from_view(view, summarize)
 
     def _plan_from_view(self, view: ViewCandidate, summarize: SummarizeMode) -> Plan:
-        asked = summarize in {"now", "ahead"}
+        is_requested = summarize in {"now", "ahead"}
         fits = PlanNote("view_fits", {"tokens": self.budget.calibrate_tokens(view.tokens), "limit": self.budget.limit})
         if not self._is_shortening_due(view, summarize):
             return self._shortening_planner.build_unchanged_plan(view, fits)
@@ -71,7 +71,7 @@ class CheckpointPlanner:
             return replace(self._shortening_planner.build_unchanged_plan(view, fits), needs_tail=view.boundary)
         whole = self._shortening_planner.build_draft(view)
         decided, left = self._shorten_draft(
-            whole if whole.fits_limit else self._shortening_planner.resume_last_cut(view), asked=asked
+            whole if whole.fits_limit else self._shortening_planner.resume_last_cut(view), is_requested=is_requested
         )
         chosen = self._shortening_planner.build_plan(decided)
         # A checkpoint is written ahead only if masking does not make room: it costs a call, masking does not.
@@ -94,7 +94,7 @@ class CheckpointPlanner:
             return None
         if not self._shortening_planner.has_loaded_tail(view):
             return replace(self._shortening_planner.build_unchanged_plan(view), needs_tail=view.boundary)
-        _, left = self._shorten_draft(self._shortening_planner.build_draft(view), asked=False)
+        _, left = self._shorten_draft(self._shortening_planner.build_draft(view), is_requested=False)
         return self._shortening_planner.build_plan(left) if left.fits_limit else None
 
     def _is_shortening_due(self, view: ViewCandidate, summarize: SummarizeMode) -> bool:
@@ -121,7 +121,7 @@ class CheckpointPlanner:
                 return view
         return None
 
-    def _shorten_draft(self, before: Draft, *, asked: bool) -> tuple[Draft, Draft]:
+    def _shorten_draft(self, before: Draft, *, is_requested: bool) -> tuple[Draft, Draft]:
         """Returns two drafts: the view to send until there is a checkpoint, and the view that decides whether a
         checkpoint is needed.
 
@@ -129,10 +129,10 @@ class CheckpointPlanner:
         would not fit otherwise.
         """
         view = ViewCandidate(before.summaries, before.boundary, before.tokens)
-        if before.fits_limit and (asked or not self._shortening_planner.must_shorten(view)):
+        if before.fits_limit and (is_requested or not self._shortening_planner.must_shorten(view)):
             return before, before
         gentle = [name for name in self.policy.stage_names if name in GENTLE_STAGES]
-        draft = before if asked else self._shortening_planner.apply_policy_stages(before, gentle)
+        draft = before if is_requested else self._shortening_planner.apply_policy_stages(before, gentle)
         # Edits break the prompt cache. They count only if they free enough, if a stage's own rule is due, or if they
         # alone make the view fit and either cut results that are still to be read or spare the whole log a cut.
         pays = self._shortening_planner.frees_enough(before, draft) or self._shortening_planner.is_stage_rule_due(view)

@@ -125,10 +125,10 @@ class LogTail:
         )
 
     def _find_user_message_before(self, seq: int) -> TurnAnchor | None:
-        place = bisect_left(self._user_seqs, seq)
-        if place == 0:
+        position = bisect_left(self._user_seqs, seq)
+        if position == 0:
             return self._start_anchor
-        found = self.find_message(self._user_seqs[place - 1])
+        found = self.find_message(self._user_seqs[position - 1])
         return TurnAnchor(found.seq, found.tokens)
 
 
@@ -180,7 +180,7 @@ def group_rounds_into_stretches(rounds: Sequence[Round], limit_tokens: int) -> t
     """
     limit_tokens = max(1, limit_tokens)
     totals = [0, *accumulate(entry.tokens for entry in rounds)]
-    openings = [*(at for at, entry in enumerate(rounds) if at and entry.opens_turn), len(rounds)]
+    openings = [*(index for index, entry in enumerate(rounds) if index and entry.opens_turn), len(rounds)]
     ends: list[int] = []
     start = 0
     while start < len(rounds):
@@ -225,5 +225,5 @@ def _find_stretch_end(totals: Sequence[int], openings: Sequence[int], start: int
 
 def _choose_nearest_stretch_end(ends: Sequence[int], totals: Sequence[int], aim_tokens: float) -> int:
     """Returns the end before which there are most nearly `aim_tokens` tokens. `ends` is ordered."""
-    place = bisect_left(ends, aim_tokens, key=totals.__getitem__)
-    return min(ends[max(0, place - 1) : place + 1], key=lambda end: abs(totals[end] - aim_tokens))
+    position = bisect_left(ends, aim_tokens, key=totals.__getitem__)
+    return min(ends[max(0, position - 1) : position + 1], key=lambda end: abs(totals[end] - aim_tokens))

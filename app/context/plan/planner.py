@@ -206,8 +206,8 @@ class _AdditivePlanner:
         `through_seq`.
         """
         view = self._candidates.list_with_needed_folds()[-1]
-        asked = PlanNote("compaction_asked_for", {"tokens": self.budget.calibrate_tokens(view.tokens)})
-        as_it_is = self._shortening_planner.build_unchanged_plan(view, asked)
+        request_note = PlanNote("compaction_asked_for", {"tokens": self.budget.calibrate_tokens(view.tokens)})
+        as_it_is = self._shortening_planner.build_unchanged_plan(view, request_note)
         if self.outline.tail is None and view.boundary.to_seq < self.outline.next_seq:
             return replace(as_it_is, needs_tail=view.boundary)
         zoning = self._build_range_finder(view)
@@ -215,7 +215,7 @@ class _AdditivePlanner:
             propose_ranges_before_buffer(zoning) if through_seq is None else propose_ranges_through(zoning, through_seq)
         )
         return self._add_proposed_ranges(
-            as_it_is if as_it_is.fits else self._plan_trimmed_view(view, asked), view, proposal
+            as_it_is if as_it_is.fits else self._plan_trimmed_view(view, request_note), view, proposal
         )
 
     def add_fold_if_needed(self, chosen: Plan, view: ViewCandidate) -> Plan:
@@ -260,8 +260,10 @@ class _AdditivePlanner:
 
     def _add_proposed_ranges(self, chosen: Plan, view: ViewCandidate, proposal: SummaryProposal | None) -> Plan:
         if proposal is None:
-            asked = self.summarize != "never"
-            return self.add_fold_if_needed(_add_note(chosen, PlanNote("nothing_to_gain")) if asked else chosen, view)
+            is_requested = self.summarize != "never"
+            return self.add_fold_if_needed(
+                _add_note(chosen, PlanNote("nothing_to_gain")) if is_requested else chosen, view
+            )
         facts = {
             "ranges": len(proposal.ranges),
             "zone_tokens": proposal.summarized_tokens,
@@ -367,14 +369,14 @@ class FoldDecision:
         range.
         """
         gaps = (
-            place
-            for place, (one, other) in enumerate(pairwise(self.shown_summaries), 1)
+            index
+            for index, (one, other) in enumerate(pairwise(self.shown_summaries), 1)
             if one.to_seq != other.from_seq
         )
         shown = self.shown_summaries[: next(gaps, len(self.shown_summaries))]
         tokens = 0
-        for place, summary in enumerate(shown):
+        for index, summary in enumerate(shown):
             tokens += summary.tokens
-            if tokens > self.summarizer_input_tokens and place >= MIN_FOLDED_SUMMARIES:
-                return shown[:place]
+            if tokens > self.summarizer_input_tokens and index >= MIN_FOLDED_SUMMARIES:
+                return shown[:index]
         return shown

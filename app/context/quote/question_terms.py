@@ -38,8 +38,8 @@ _ASKS_FOR_NAME: Final = (
 )
 _NAME_PATTERN: Final = r"(?<=[\w,;:] )(?!I\b)[A-Z]\w+"
 _ANSWER_PATTERNS: Final = tuple(
-    (re.compile(asked, re.IGNORECASE), re.compile(looks))
-    for asked, looks in (
+    (re.compile(question_pattern, re.IGNORECASE), re.compile(answer_pattern))
+    for question_pattern, answer_pattern in (
         (r"\bhow old\b|\bwh(?:at|ich)(?:['’]s| is| was)? (?:\w+ )?age\b", _AGE_PATTERN),
         (r"\bhow much\b|\b(?:price|costs?|salary|budget|fee|percent|percentage)\b", _AMOUNT_PATTERN),
         (
@@ -75,7 +75,7 @@ def is_about_speaker(text: str) -> bool:
 
 def choose_answer_pattern(text: str) -> re.Pattern[str] | None:
     """Returns the pattern of what a question asks for, such as an amount for `how much`; None if it may be anything."""
-    return next((looks for asked, looks in _ANSWER_PATTERNS if asked.search(text)), None)
+    return next((answer for question, answer in _ANSWER_PATTERNS if question.search(text)), None)
 
 
 def _is_question(sentence: str) -> bool:
@@ -87,5 +87,7 @@ def _remove_answer_form_sentences(text: str) -> str:
     answer's form.
     """
     sentences = SENTENCE_END.split(_EXAMPLE.sub(" ", text))
-    asked = next((at for at, sentence in enumerate(sentences) if _is_question(sentence)), len(sentences))
-    return " ".join(one for at, one in enumerate(sentences) if at <= asked or not _ANSWER_FORM.match(one))
+    question_index = next((index for index, sentence in enumerate(sentences) if _is_question(sentence)), len(sentences))
+    return " ".join(
+        one for index, one in enumerate(sentences) if index <= question_index or not _ANSWER_FORM.match(one)
+    )

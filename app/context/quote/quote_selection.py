@@ -80,11 +80,11 @@ def choose_quotation(
         visible_seqs: messages that the view shows anyway.
         counter: counts in the conversation's encoding.
     """
-    asked = extract_question_terms(question)
-    if not asked:
+    question_terms = extract_question_terms(question)
+    if not question_terms:
         return None
     looked_at = _select_unseen_candidates(candidates, visible_seqs)
-    terms = frozenset(asked)
+    terms = frozenset(question_terms)
     sources = {found.message.seq: build_sentence_source(found.message, terms) for found in looked_at}
     hits = [
         (sources[found.message.seq].total_term_counts.occurrences, found.score)
@@ -148,8 +148,8 @@ def _has_relevant_message(
         worth = sum([telling[term] for term in shared])
         if answer_rarities:
             beside = (
-                answer_rarities.get((source.seq, at), 0.0)
-                for at, terms in enumerate(source.span_term_counts)
+                answer_rarities.get((source.seq, index), 0.0)
+                for index, terms in enumerate(source.span_term_counts)
                 if not shared.isdisjoint(terms.occurrences)
             )
             worth += max(0.0, max(beside, default=0.0) - COMMON_RARITY)
@@ -193,17 +193,17 @@ def _choose_sentences(
     chosen: list[ScoredSentence] = []
     said: set[str] = set()
     holding: dict[str, set[int]] = {}
-    queue = [(-unit.score, -unit.seq, unit.start, at) for at, unit in enumerate(units)]
+    queue = [(-unit.score, -unit.seq, unit.start, index) for index, unit in enumerate(units)]
     heapq.heapify(queue)
     least = -MIN_SCORE_SHARE * queue[0][0] if queue else 0.0
     while queue and left >= MIN_REMAINING_TOKENS:
-        gained, _, _, at = queue[0]
-        unit = units[at]
+        gained, _, _, index = queue[0]
+        unit = units[index]
         gain = _compute_sentence_gain(unit, holding)
         # The sentence lost value since it was queued: a chosen one has the same words. Queue it again with its new
         # gain.
         if gain < -gained:
-            heapq.heapreplace(queue, (-gain, -unit.seq, unit.start, at))
+            heapq.heapreplace(queue, (-gain, -unit.seq, unit.start, index))
             continue
         heapq.heappop(queue)
         if gain < least:
@@ -237,8 +237,8 @@ def _build_quotation(
         _build_passage(sources[seq], sorted((unit.start, unit.end) for unit in chosen if unit.seq == seq))
         for seq in sorted({unit.seq for unit in chosen})
     )
-    said = [(passage, sources[passage.seq].log_message.message) for passage in passages]
-    return Quotation(before_seq, passages, counter.count_message(render_quotation_message(said).body))
+    passages_with_messages = [(passage, sources[passage.seq].log_message.message) for passage in passages]
+    return Quotation(before_seq, passages, counter.count_message(render_quotation_message(passages_with_messages).body))
 
 
 def _build_passage(source: SentenceSource, spans: Sequence[tuple[int, int]]) -> QuotedPassage:

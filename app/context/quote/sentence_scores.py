@@ -100,21 +100,21 @@ def build_sentence_source(entry: LogMessage, question_terms: AbstractSet[str]) -
 
 
 def _count_matching_terms(text: str, question_terms: AbstractSet[str]) -> TermCounts:
-    held, length = extract_matching_terms(text, question_terms)
-    return TermCounts(_count_occurrences(held), length)
+    matching_terms, length = extract_matching_terms(text, question_terms)
+    return TermCounts(_count_occurrences(matching_terms), length)
 
 
 def _merge_term_counts(terms: Sequence[TermCounts]) -> TermCounts:
     if len(terms) == 1:
         return terms[0]
-    held = chain.from_iterable([term] * often for one in terms for term, often in one.occurrences.items())
-    return TermCounts(_count_occurrences(held), sum([one.length for one in terms]))
+    matching_terms = chain.from_iterable([term] * often for one in terms for term, often in one.occurrences.items())
+    return TermCounts(_count_occurrences(matching_terms), sum([one.length for one in terms]))
 
 
-def _count_occurrences(held: Iterable[str]) -> dict[str, int]:
+def _count_occurrences(matching_terms: Iterable[str]) -> dict[str, int]:
     """Counts each term. There are few: `Counter` takes longer to set up than to count them."""
     times: dict[str, int] = {}
-    for term in held:
+    for term in matching_terms:
         times[term] = times.get(term, 0) + 1
     return times
 
@@ -142,8 +142,10 @@ def find_answer_like_sentences(
     """Returns the sentences that look like an answer, and how rare that is among all sentences."""
     if answer_pattern is None:
         return {}
-    places = [(seq, at) for seq, source in sources.items() for at in range(len(source.spans))]
-    holding = [(seq, at) for seq, at in places if answer_pattern.search(sources[seq].text, *sources[seq].spans[at])]
+    places = [(seq, index) for seq, source in sources.items() for index in range(len(source.spans))]
+    holding = [
+        (seq, index) for seq, index in places if answer_pattern.search(sources[seq].text, *sources[seq].spans[index])
+    ]
     rarity = math.log(1 + (len(places) - len(holding) + 0.5) / (len(holding) + 0.5))
     return dict.fromkeys(holding, rarity)
 
@@ -164,13 +166,15 @@ def score_sentences(
         is_about_speaker: whether the question is about the person who asks.
     """
     rarity = {term: rare**RARITY_POWER for term, rare in rarity.items()}
-    whole_held = _compute_bm25_scores(rarity, {seq: source.total_term_counts for seq, source in sources.items()})
-    unit_held = _compute_bm25_scores(
-        rarity,
-        {(seq, at): terms for seq, source in sources.items() for at, terms in enumerate(source.span_term_counts)},
+    message_term_scores = _compute_bm25_scores(
+        rarity, {seq: source.total_term_counts for seq, source in sources.items()}
     )
-    whole_scores = {seq: sum(held.values()) for seq, held in whole_held.items()}
-    unit_scores = {key: sum(held.values()) for key, held in unit_held.items()}
+    sentence_term_scores = _compute_bm25_scores(
+        rarity,
+        {(seq, index): terms for seq, source in sources.items() for index, terms in enumerate(source.span_term_counts)},
+    )
+    whole_scores = {seq: sum(term_scores.values()) for seq, term_scores in message_term_scores.items()}
+    unit_scores = {key: sum(term_scores.values()) for key, term_scores in sentence_term_scores.items()}
     units = []
     for seq, source in sources.items():
         share, around = _choose_context_message(seq, sources, whole_scores)
@@ -178,42 +182,42 @@ def score_sentences(
         if not whole_scores[around]:
             continue
         weight = SPEAKER_WEIGHT if is_about_speaker and source.role == "user" else 1.0
-        for at, (start, end) in enumerate(source.spans):
-            held = dict(unit_held[seq, at])
-            _add_scores(held, whole_held[around], share)
+        for index, (start, end) in enumerate(source.spans):
+            term_scores = dict(sentence_term_scores[seq, index])
+            _add_scores(term_scores, message_term_scores[around], share)
             if len(source.spans) > 1:
                 near_share, near = max(
-                    (NEXT_SHARE * unit_scores.get((seq, at - 1), 0.0), at - 1),
-                    (PREVIOUS_SHARE * unit_scores.get((seq, at + 1), 0.0), at + 1),
+                    (NEXT_SHARE * unit_scores.get((seq, index - 1), 0.0), index - 1),
+                    (PREVIOUS_SHARE * unit_scores.get((seq, index + 1), 0.0), index + 1),
                 )
                 if near_share:
-                    _add_scores(held, unit_held[seq, near], near_share / unit_scores[seq, near])
-            if (seq, at) in answer_rarities:
-                held[ANSWER_LOOK_TERM] = answer_rarities[seq, at] ** RARITY_POWER
-            units.append(ScoredSentence(seq, start, end, held, weight))
+                    _add_scores(term_scores, sentence_term_scores[seq, near], near_share / unit_scores[seq, near])
+            if (seq, index) in answer_rarities:
+                term_scores[ANSWER_LOOK_TERM] = answer_rarities[seq, index] ** RARITY_POWER
+            units.append(ScoredSentence(seq, start, end, term_scores, weight))
     return units
 
 
-def _add_scores(held: dict[str, float], more: Mapping[str, float], share: float) -> None:
+def _add_scores(term_scores: dict[str, float], more: Mapping[str, float], share: float) -> None:
     for term, worth in more.items():
-        held[term] = held.get(term, 0.0) + share * worth
+        term_scores[term] = term_scores.get(term, 0.0) + share * worth
 
 
 def _compute_bm25_scores(rarity: Mapping[str, float], texts: Mapping[Key, TermCounts]) -> dict[Key, dict[str, float]]:
     """Returns the BM25 score of each term in each text."""
     average = max(1.0, sum(terms.length for terms in texts.values()) / max(1, len(texts)))
-    held: dict[Key, dict[str, float]] = {}
+    scores_by_key: dict[Key, dict[str, float]] = {}
     for key, (times, length) in texts.items():
         if not times:
-            held[key] = {}
+            scores_by_key[key] = {}
             continue
         damped = SATURATION * (1 - LENGTH_SHARE + LENGTH_SHARE * length / average)
-        held[key] = {
+        scores_by_key[key] = {
             term: rarity[term] * often * (SATURATION + 1) / (often + damped)
             for term, often in times.items()
             if term in rarity
         }
-    return held
+    return scores_by_key
 
 
 def _choose_context_message(

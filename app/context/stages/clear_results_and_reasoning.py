@@ -72,8 +72,8 @@ def _map_tool_names(messages: Sequence[LogMessage]) -> dict[int, str]:
             called = [(read_call_id(call), read_tool_call(call)[0]) for call in message.tool_calls]
         elif called and message.role in {"tool", "function"}:
             wanted = message.body.get("tool_call_id")
-            at = next((at for at, (call_id, _) in enumerate(called) if call_id == wanted), 0)
-            names[entry.seq] = called.pop(at)[1]
+            index = next((index for index, (call_id, _) in enumerate(called) if call_id == wanted), 0)
+            names[entry.seq] = called.pop(index)[1]
     return names
 
 

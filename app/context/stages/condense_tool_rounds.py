@@ -18,7 +18,7 @@ def tell_old_rounds(draft: Draft) -> Draft:
         return draft
     rounds = draft.context.tail.rounds
     fixed = draft.condensed_seqs | draft.context.pinned_seqs
-    editing, told = draft.start_editing(), 0
+    editing, condensed_count = draft.start_editing(), 0
     first = bisect_left(rounds, draft.boundary_seq, key=_read_round_start)
     for entry in rounds[first : bisect_left(rounds, _find_first_young_seq(draft), key=_read_round_start)]:
         if editing.tokens_above_goal <= 0:
@@ -26,9 +26,13 @@ def tell_old_rounds(draft: Draft) -> Draft:
         if draft.context.tail.find_message(entry.from_seq).message.tool_calls and fixed.isdisjoint(
             _list_round_seqs(entry)
         ):
-            told += _condense_round(draft, editing, entry)
+            condensed_count += _condense_round(draft, editing, entry)
     removed = draft.tokens_above_goal - editing.tokens_above_goal
-    return editing.build_draft().add_note("rounds_told", rounds=told, tokens=removed) if told else draft
+    return (
+        editing.build_draft().add_note("rounds_told", rounds=condensed_count, tokens=removed)
+        if condensed_count
+        else draft
+    )
 
 
 def _find_first_young_seq(draft: Draft) -> int:

@@ -137,7 +137,7 @@ class Draft:
 
     def cut_before(self, seq: int) -> Draft:
         """Returns the same view with its verbatim part beginning at `seq`."""
-        kept = {at: edit for at, edit in self.edits.items() if at >= seq}
+        kept = {edit_seq: edit for edit_seq, edit in self.edits.items() if edit_seq >= seq}
         return replace(self, boundary=self.context.tail.build_boundary(seq), edits=kept)
 
     def iterate_editable_messages(self) -> Iterator[LogMessage]:
@@ -242,7 +242,7 @@ class DraftEditor:
 
 def sum_saved_tokens_from(seq: int, edits: Mapping[int, Edit]) -> int:
     """Returns the tokens that edits save in the log from `seq` on."""
-    return sum(edit.saved_tokens for at, edit in edits.items() if at >= seq)
+    return sum(edit.saved_tokens for edit_seq, edit in edits.items() if edit_seq >= seq)
 
 
 def select_pins_before(boundary: Boundary, pins: tuple[Pin, ...]) -> tuple[Pin, ...]:

@@ -62,10 +62,13 @@ def _cut_after_steps(draft: Draft, rounds: list[Round], steps: int) -> Draft:
     """
     dropped_before = list(accumulate((entry.tokens for entry in rounds[:-1]), initial=0))
     step_tokens = _compute_cut_step_tokens(draft)
-    while (place := bisect_left(dropped_before, steps * step_tokens)) < len(rounds) - 1:
-        next_place = bisect_left(dropped_before, (steps + 1) * step_tokens)
+    while (cut_index := bisect_left(dropped_before, steps * step_tokens)) < len(rounds) - 1:
+        next_cut_index = bisect_left(dropped_before, (steps + 1) * step_tokens)
         # A cut at the beginning of a turn needs no anchor. The next turn within one step is near enough.
-        opening = next((at for at in range(place, min(next_place, len(rounds))) if rounds[at].opens_turn), place)
+        opening = next(
+            (index for index in range(cut_index, min(next_cut_index, len(rounds))) if rounds[index].opens_turn),
+            cut_index,
+        )
         cut = draft.cut_before(rounds[opening].from_seq)
         if cut.fits_limit:
             return cut

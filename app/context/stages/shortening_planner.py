@@ -115,7 +115,7 @@ class ShorteningPlanner:
         kept = (
             {}
             if ignore_last_edits
-            else {at: edit for at, edit in self.last_edits.items() if at >= view.boundary.to_seq}
+            else {seq: edit for seq, edit in self.last_edits.items() if seq >= view.boundary.to_seq}
         )
         return Draft(scene, view.summaries, view.boundary, kept, notes)
 
@@ -179,7 +179,7 @@ class ShorteningPlanner:
 
     def build_unchanged_plan(self, view: ViewCandidate, *notes: PlanNote, dropped: int = 0) -> Plan:
         """Returns the plan of a candidate with the edits of the last view."""
-        edits = {at: edit for at, edit in sorted(self.last_edits.items()) if at >= view.boundary.to_seq}
+        edits = {seq: edit for seq, edit in sorted(self.last_edits.items()) if seq >= view.boundary.to_seq}
         last = self.outline.last_view
         return Plan(
             status=compute_view_status(view.summaries, changed=bool(edits or dropped)),

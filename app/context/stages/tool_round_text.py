@@ -33,8 +33,8 @@ def render_tool_call_lines(
     for call in message.tool_calls:
         name, arguments = read_tool_call(call)
         result = _take_call_result(call, left)
-        told = "no result" if result is None else render_result_excerpt(result.text, result_chars)
-        yield f"{name}({truncate_to_one_line(arguments, MAX_ARGUMENT_CHARS)}): {told}"
+        excerpt = "no result" if result is None else render_result_excerpt(result.text, result_chars)
+        yield f"{name}({truncate_to_one_line(arguments, MAX_ARGUMENT_CHARS)}): {excerpt}"
 
 
 def read_tool_call(call: Any) -> tuple[str, str]:
@@ -55,8 +55,8 @@ def read_call_id(call: Any) -> object:
 
 def render_result_excerpt(text: str, chars: int = MAX_RESULT_CHARS) -> str:
     """Returns the beginning of a result, marked if it reports an error."""
-    told = truncate_to_one_line(text, chars)
-    return f"ERROR: {told}" if is_error_result(text) and not told.startswith("ERROR") else told
+    excerpt = truncate_to_one_line(text, chars)
+    return f"ERROR: {excerpt}" if is_error_result(text) and not excerpt.startswith("ERROR") else excerpt
 
 
 def is_error_result(text: str) -> bool:
@@ -81,5 +81,7 @@ def truncate_to_one_line(text: str, chars: int) -> str:
 
 
 def _take_call_result(call: Any, results: list[Message]) -> Message | None:
-    at = next((at for at, result in enumerate(results) if result.body.get("tool_call_id") == read_call_id(call)), 0)
-    return results.pop(at) if results else None
+    index = next(
+        (index for index, result in enumerate(results) if result.body.get("tool_call_id") == read_call_id(call)), 0
+    )
+    return results.pop(index) if results else None

@@ -97,8 +97,8 @@ class ClientVersions:
 
     def count_tokens_delta_before(self, seq: int) -> int:
         """Returns the same difference for the log before `seq`."""
-        place = bisect_left(self._changed_seqs, seq)
-        return self._cumulative_deltas[place - 1] if place else 0
+        position = bisect_left(self._changed_seqs, seq)
+        return self._cumulative_deltas[position - 1] if position else 0
 
     @cached_property
     def _changed_seqs(self) -> list[int]:
@@ -150,13 +150,13 @@ class ClientVersions:
         delta = self.count_tokens_delta_before(pin.to_seq) - self.count_tokens_delta_before(pin.from_seq)
         return replace(pin, tokens=pin.tokens + delta) if delta else pin
 
-    def _shift_tokens(self, place: Placed, sign: int) -> Placed:
+    def _shift_tokens(self, position: Placed, sign: int) -> Placed:
         """Returns a place in the log with its tokens counted for the versions (`sign` 1) or for the originals (−1)."""
-        anchor = None if place.anchor_seq is None else self._by_seq.get(place.anchor_seq)
+        anchor = None if position.anchor_seq is None else self._by_seq.get(position.anchor_seq)
         return replace(
-            place,
-            tokens_total=place.tokens_total + sign * self.count_tokens_delta_before(place.to_seq),
-            anchor_tokens=place.anchor_tokens + (0 if anchor is None else sign * anchor.tokens_delta),
+            position,
+            tokens_total=position.tokens_total + sign * self.count_tokens_delta_before(position.to_seq),
+            anchor_tokens=position.anchor_tokens + (0 if anchor is None else sign * anchor.tokens_delta),
         )
 
 

@@ -49,8 +49,8 @@ def render_edited_message(edit: Edit, find_message: Callable[[int], Message]) ->
         return None
     if name == "tell":
         _, count, chars = edit.ops[0]
-        told = render_tool_round([find_message(seq) for seq in range(edit.seq, edit.seq + int(count))], int(chars))
-        return Message.from_body({"role": "assistant", "content": told})
+        text = render_tool_round([find_message(seq) for seq in range(edit.seq, edit.seq + int(count))], int(chars))
+        return Message.from_body({"role": "assistant", "content": text})
     return Message.from_body(apply_edit_operations(message.body, edit.ops))
 
 

@@ -52,8 +52,8 @@ class MessageFate:
 
     @property
     def reason(self) -> str:
-        told = FATE_REASONS[self.kind]
-        return f"{told}; it is quoted, since it may bear on a newer message" if self.is_quoted else told
+        reason = FATE_REASONS[self.kind]
+        return f"{reason}; it is quoted, since it may bear on a newer message" if self.is_quoted else reason
 
 
 def compute_message_fates(log: Sequence[LogMessage], plan: Plan) -> list[MessageFate]:

@@ -66,11 +66,11 @@ def compute_message_origins(
         version = versions.get(seq)
         count = 1 if version is None else len(version.bodies or ())
         edit = plan.edits.get(seq) if count else None
-        told = 1 if edit is None else count_replaced_messages(edit)
-        end = seq + told if version is None else version.to_seq
+        replaced_count = 1 if edit is None else count_replaced_messages(edit)
+        end = seq + replaced_count if version is None else version.to_seq
         # A client may show several messages in place of one. If another message's edit stands for this one, its last
         # body is not shown.
-        found += [MessageOrigin("message", seq, end)] * (count if told else count - 1)
+        found += [MessageOrigin("message", seq, end)] * (count if replaced_count else count - 1)
     return found
 
 

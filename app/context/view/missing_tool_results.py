@@ -46,11 +46,11 @@ def add_missing_tool_results(messages: Sequence[bytes], *, at_end: bool = False)
         at_end: add results for calls of the last message, too, since another message will follow it.
     """
     closed: list[bytes] = []
-    place = 0
+    position = 0
     for end, stubs in _find_missing_tool_results(messages, at_end=at_end):
-        closed += (*messages[place:end], *stubs)
-        place = end
-    return [*closed, *messages[place:]]
+        closed += (*messages[position:end], *stubs)
+        position = end
+    return [*closed, *messages[position:]]
 
 
 def has_missing_tool_results(messages: Sequence[bytes]) -> bool:

@@ -168,7 +168,9 @@ class ItemRemover:
         while page := await self._store.list_completions(tenant=tenant, query=query):
             for completion in page:
                 if completion.root == conversation.root and raw in completion.instructions:
-                    instructions = tuple(told for told in completion.instructions if told != raw)
+                    instructions = tuple(
+                        raw_instruction for raw_instruction in completion.instructions if raw_instruction != raw
+                    )
                     await self._store.save_completion(replace(completion, instructions=instructions))
             query = CompletionQuery(limit=PAGE_SIZE, after=(page[-1].created_at, page[-1].id))
 

@@ -330,7 +330,11 @@ class TurnCounter:
             StoreUnavailable: the log cannot be read.
         """
         counts_by_seq = self._cached_counts(conversation.id)
-        nearest, turns = max(place for place in {**(known_counts or {}), **counts_by_seq}.items() if place[0] <= seq)
+        nearest, turns = max(
+            seq_and_count
+            for seq_and_count in {**(known_counts or {}), **counts_by_seq}.items()
+            if seq_and_count[0] <= seq
+        )
         while nearest < seq:
             past = min(seq, nearest - nearest % TURN_NUMBER_STRIDE_MESSAGES + TURN_NUMBER_STRIDE_MESSAGES)
             turns += sum(map(starts_turn, await self._store.read_log(conversation, nearest, past)))

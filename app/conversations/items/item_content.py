@@ -139,12 +139,12 @@ def _read_image_detail(image: object) -> str:
 
 def _read_reasoning_text(part: MessageBody) -> str:
     """Returns the text of a reasoning part; Mistral's parts contain text parts."""
-    held = part.get("thinking") or part.get("text") or part.get("reasoning") or ""
-    if isinstance(held, str):
-        return held
-    if isinstance(held, list):
-        return "".join(str(one.get("text", "")) for one in held if isinstance(one, Mapping))
-    return _to_json(held)
+    content = part.get("thinking") or part.get("text") or part.get("reasoning") or ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "".join(str(one.get("text", "")) for one in content if isinstance(one, Mapping))
+    return _to_json(content)
 
 
 def _add_citations(parts: Sequence[Part], annotations: object) -> None:

@@ -178,10 +178,10 @@ def _parse_item_shape(item: object, index: int) -> ItemShape:
     try:
         return msgspec.convert(item, shape)
     except msgspec.ValidationError as error:
-        said = _VALIDATION_ERROR.match(str(error))
-        place = location + ((said and said["path"]) or "")
+        match = _VALIDATION_ERROR.match(str(error))
+        param_path = location + ((match and match["path"]) or "")
         raise InvalidRequest(
-            f"{place}: {said['said'] if said else error}.", code="invalid_value", param=place
+            f"{param_path}: {match['said'] if match else error}.", code="invalid_value", param=param_path
         ) from error
 
 

@@ -58,8 +58,8 @@ class ItemReader:
         summaries = await self._read_active_summaries(conversation)
         position = None if query.after is None else await self._find_item_position(conversation, summaries, query.after)
         items: list[Item] = []
-        async for at, item in self._stream_items(conversation, summaries, query, position):
-            if position is None or (at < position if query.descending else at > position):
+        async for item_position, item in self._stream_items(conversation, summaries, query, position):
+            if position is None or (item_position < position if query.descending else item_position > position):
                 items.append(item)
                 if len(items) > query.limit:
                     return items[:-1], True
@@ -121,9 +121,9 @@ class ItemReader:
         positioned_items: list[tuple[ItemPosition, Item]] = []
         for entry, call in zip(entries, await self._find_call_messages(conversation, entries), strict=True):
             for item in build_items(entry, call=call):
-                place = parse_item_id(item["id"])
-                assert place is not None
-                positioned_items.append(((entry.seq, place.part), item))
+                item_id_parts = parse_item_id(item["id"])
+                assert item_id_parts is not None
+                positioned_items.append(((entry.seq, item_id_parts.part), item))
             positioned_items += [
                 (_summary_item_position(summary), build_compaction_item(summary))
                 for summary in shown_summaries
@@ -180,10 +180,10 @@ class ItemReader:
         if (index := find_instruction_index(conversation, item_id)) is not None:
             return INSTRUCTIONS_SEQ, index
         if parse_item_id(item_id) is None:
-            place = next((_summary_item_position(summary) for summary in summaries if summary.id == item_id), None)
-            if place is None:
+            position = next((_summary_item_position(summary) for summary in summaries if summary.id == item_id), None)
+            if position is None:
                 raise _item_not_found_error(conversation, item_id)
-            return place
+            return position
         entry, part = await self._records.find_message(conversation, item_id)
         return entry.seq, part
 

@@ -146,9 +146,11 @@ class ConversationImporter:
         self, tenant: str, checked: CheckedConversation, messages: ImportedLog
     ) -> Conversation:
         """Builds a conversation without messages; its root follows from the first message of its future log."""
-        instructions = [told.message.raw.decode() for told in checked.instructions]
+        instructions = [instruction.message.raw.decode() for instruction in checked.instructions]
         start = compute_start_position(tenant)
-        links = (position.link for position in compute_links_after_messages((said.message for said in messages), start))
+        links = (
+            position.link for position in compute_links_after_messages((message.message for message in messages), start)
+        )
         first_link = next((link for link in links if link != start.link), None)
         root = compute_family_root(tenant, first_link or self._random_bytes(len(start.link)))
         return replace(

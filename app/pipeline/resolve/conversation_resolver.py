@@ -320,9 +320,9 @@ class ConversationResolver:
         )
         last_aligned_index = next(
             (
-                at
-                for at in reversed(range(aligned_history.new_from_index))
-                if alignment.message_alignments[at].kind in ALIGNED_MARKS
+                index
+                for index in reversed(range(aligned_history.new_from_index))
+                if alignment.message_alignments[index].kind in ALIGNED_MARKS
             ),
             None,
         )

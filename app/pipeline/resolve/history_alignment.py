@@ -247,12 +247,14 @@ class HistoryAligner:
             await client_history.find_log_root(),
         )
         for prefix_digest, part in parts:
-            at, behind, behind_seq = len(part.message_alignments) - 1, 0, -1
+            index, behind, behind_seq = len(part.message_alignments) - 1, 0, -1
             if previous is not None:
                 behind, behind_seq = previous.last_index + 1, previous.last_seq
             omitted = tuple([stretch for stretch in part.omitted_ranges if stretch[0] > behind_seq])
             own_part = replace(part, message_alignments=part.message_alignments[behind:], omitted_ranges=omitted)
-            previous = AlignedPrefix(at, positions[at - first], root, conversation.id, is_named, own_part, previous)
+            previous = AlignedPrefix(
+                index, positions[index - first], root, conversation.id, is_named, own_part, previous
+            )
             aligned_prefixes[prefix_digest] = previous
             self._conversation_ids_by_prefix.put(prefix_digest, conversation.id)
         return aligned_prefixes
@@ -440,15 +442,15 @@ def _cut_alignment_at_prefixes(
     parts: list[tuple[bytes, Alignment]] = []
     for count, prefix_digest in prefix_digests:
         behind = -1 if last_part is None else len(last_part.message_alignments) - 1
-        for at in range(min(count, alignment.first_new_index) - 1, behind, -1):
-            mark = alignment.message_alignments[at]
+        for index in range(min(count, alignment.first_new_index) - 1, behind, -1):
+            mark = alignment.message_alignments[index]
             if mark.kind == "same" and can_end_alignment_head(
                 remembered_log.elements, mark.seq, remembered_log.first_seqs
             ):
                 rest = elements[max(behind, 0) - first :]
                 last_part = cut_alignment_head(
                     alignment,
-                    at,
+                    index,
                     last_part,
                     remembered_log.elements,
                     rest,
@@ -511,7 +513,7 @@ def _align_joined_prefills(
         message_alignments=tuple(marks),
         omitted_ranges=tuple(sorted(omitted)),
         first_new_index=next(
-            (at for at, place in enumerate(split_indexes) if place >= alignment.first_new_index), len(elements)
+            (count for count, index in enumerate(split_indexes) if index >= alignment.first_new_index), len(elements)
         ),
     )
 

@@ -70,7 +70,7 @@ class PinUpdater:
         if neighbors[first].role == "assistant":
             while last + 1 in neighbors and neighbors[last + 1].role in TOOL_RESULT_ROLES:
                 last += 1
-        tokens = await self._count_tokens(resolved_request, [neighbors[at] for at in range(first, last + 1)])
+        tokens = await self._count_tokens(resolved_request, [neighbors[index] for index in range(first, last + 1)])
         return Pin(first, last + 1, tokens)
 
     async def _read_neighbor_messages(self, resolved_request: ResolvedRequest, seq: int) -> dict[int, Message]:
@@ -79,7 +79,7 @@ class PinUpdater:
         first = max(0, seq - MAX_ROUND_MESSAGES)
         end = min(resolved_request.next_seq, seq + MAX_ROUND_MESSAGES)
         if resolved_request.is_aligned_by_index and resolved_request.client_messages is not None:
-            return {at: Message(bytes(resolved_request.client_messages[at])) for at in range(first, end)}
+            return {index: Message(bytes(resolved_request.client_messages[index])) for index in range(first, end)}
         head = resolved_request.conversation.head_seq
         stored = (
             await self._store.read_log(resolved_request.conversation, first, min(end, head + 1))

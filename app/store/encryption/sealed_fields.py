@@ -59,14 +59,14 @@ class FieldSealer:
     def seal_conversation_state(self, conversation: Conversation) -> Conversation:
         if not self.is_encrypting:
             return conversation
-        place = _associated_data("state", conversation.tenant, conversation.id)
-        return replace(conversation, state=self._seal_json(conversation.state, place))
+        associated_data = _associated_data("state", conversation.tenant, conversation.id)
+        return replace(conversation, state=self._seal_json(conversation.state, associated_data))
 
     def unseal_conversation_state(self, conversation: Conversation) -> Conversation:
         if SEALED_JSON_KEY not in conversation.state:
             return conversation
-        place = _associated_data("state", conversation.tenant, conversation.id)
-        state = self._unseal_json(conversation.state, place)
+        associated_data = _associated_data("state", conversation.tenant, conversation.id)
+        state = self._unseal_json(conversation.state, associated_data)
         return conversation if state is conversation.state else replace(conversation, state=state)
 
     def unseal_state_lazily(self, conversation: Conversation) -> Conversation:

@@ -115,7 +115,7 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
         index = self._positions_by_skeleton if by_skeleton else self._positions_by_link
         found: list[LinkMatch] = []
         for link in links:
-            keepers = [self._build_match(root, place, by_skeleton) for place in index.get((root, link), ())]
+            keepers = [self._build_match(root, key, by_skeleton) for key in index.get((root, link), ())]
             counting = [
                 match
                 for match in keepers
@@ -128,16 +128,16 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
 
     def _build_match(self, root: str, position: tuple[str, int], by_skeleton: bool) -> LinkMatch:
         conversation_id, seq = position
-        here = (root, conversation_id)
-        return LinkMatch(self._conversations[here], self._messages[here][seq], by_skeleton)
+        conversation_key = (root, conversation_id)
+        return LinkMatch(self._conversations[conversation_key], self._messages[conversation_key][seq], by_skeleton)
 
     async def find_conversation(self, *, tenant: str, conversation_id: str) -> Conversation | None:
         root = extract_family_root(conversation_id)
         if root is not None:
             found = self._conversations.get((root, conversation_id))
             return found if found is not None and found.tenant == tenant else None
-        place = self._external_ids.get((tenant, conversation_id))
-        return None if place is None else replace(self._conversations[place], external_id=conversation_id)
+        key = self._external_ids.get((tenant, conversation_id))
+        return None if key is None else replace(self._conversations[key], external_id=conversation_id)
 
     async def find_conversation_of_any_tenant(self, conversation_id: str) -> Conversation | None:
         return self._conversations.get((extract_family_root(conversation_id) or "", conversation_id))
@@ -146,9 +146,9 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
         previous = self._external_ids.get((tenant, external_id))
         if previous is not None:
             self._conversations[previous] = replace(self._conversations[previous], external_id=None)
-        here = (conversation.root, conversation.id)
-        self._external_ids[tenant, external_id] = here
-        self._conversations[here] = replace(self._conversations[here], external_id=external_id)
+        conversation_key = (conversation.root, conversation.id)
+        self._external_ids[tenant, external_id] = conversation_key
+        self._conversations[conversation_key] = replace(self._conversations[conversation_key], external_id=external_id)
 
     async def read_log(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
         return self._read_log_range(conversation, from_seq, to_seq)
@@ -189,37 +189,41 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
         reader = self._find_stored_conversation(conversation)
         gone = set() if reader is None else set(reader.marks.get(REDACTED_KEY, ()))
         stored = set()
-        for place, entry in locate_messages(conversation.lineage_with_self, entries):
-            here = (conversation.root, place)
+        for owner_id, entry in locate_messages(conversation.lineage_with_self, entries):
+            conversation_key = (conversation.root, owner_id)
             # Skips messages that are gone, that were replaced by others, or that belong to another tenant.
-            kept = self._messages.get(here, {}).get(entry.seq)
-            if kept is None or kept.link != entry.link or self._conversations[here].tenant != conversation.tenant:
+            stored_message = self._messages.get(conversation_key, {}).get(entry.seq)
+            if (
+                stored_message is None
+                or stored_message.link != entry.link
+                or self._conversations[conversation_key].tenant != conversation.tenant
+            ):
                 continue
             stored.add(entry.seq)
             if entry.seq not in gone:
-                self._terms[here][entry.seq] = frozenset(extract_message_terms(entry.message))
+                self._terms[conversation_key][entry.seq] = frozenset(extract_message_terms(entry.message))
         start, end = find_gapless_leading_range(entries)
         if reader is not None and start <= reader.indexed_before < end and stored.issuperset(range(start, end)):
             self._conversations[reader.root, reader.id] = replace(reader, indexed_before=end)
 
     async def clear_search_index(self) -> None:
         self._terms.clear()
-        for place, conversation in self._conversations.items():
-            self._conversations[place] = replace(conversation, indexed_before=0)
+        for key, conversation in self._conversations.items():
+            self._conversations[key] = replace(conversation, indexed_before=0)
 
     def _find_stored_conversation(self, conversation: Conversation) -> Conversation | None:
         """Returns the conversation as it is stored, None if its tenant has none."""
-        kept = self._conversations.get((conversation.root, conversation.id))
-        return kept if kept is not None and kept.tenant == conversation.tenant else None
+        stored_message = self._conversations.get((conversation.root, conversation.id))
+        return stored_message if stored_message is not None and stored_message.tenant == conversation.tenant else None
 
     async def search_log(
         self, conversation: Conversation, *, terms: Sequence[str], from_seq: int, before_seq: int, limit: int
     ) -> list[SearchHit]:
-        asked, root = frozenset(terms), conversation.root
+        query_terms, root = frozenset(terms), conversation.root
         log = {entry.seq: entry for entry in self._read_log_range(conversation, from_seq, before_seq)}
         parts = find_segments(conversation.lineage_with_self, max(from_seq, 0), before_seq)
         holding = {
-            seq: asked & self._terms.get((root, stretch.conversation_id), {}).get(seq, frozenset())
+            seq: query_terms & self._terms.get((root, stretch.conversation_id), {}).get(seq, frozenset())
             for stretch in parts
             for seq in range(stretch.from_seq, stretch.to_seq)
             if seq in log
@@ -229,15 +233,18 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
         return rank_search_hits(log, shown, message_count=count, limit=limit, matching_counts=matching)
 
     async def search_tenant(self, *, tenant: str, terms: Sequence[str], limit: int) -> list[ConversationHit]:
-        held = {
-            place: frozenset[str]().union(*words.values())
-            for place, words in self._terms.items()
-            if self._conversations[place].tenant == tenant and any(words.values())
+        terms_by_conversation = {
+            conversation_key: frozenset[str]().union(*words.values())
+            for conversation_key, words in self._terms.items()
+            if self._conversations[conversation_key].tenant == tenant and any(words.values())
         }
-        asked = frozenset(terms)
-        weights = sum_term_weights({place: asked & words for place, words in held.items()}, total_count=len(held))
+        query_terms = frozenset(terms)
+        weights = sum_term_weights(
+            {conversation_key: query_terms & words for conversation_key, words in terms_by_conversation.items()},
+            total_count=len(terms_by_conversation),
+        )
         found = sorted(
-            ((weight, self._conversations[place]) for place, weight in weights.items()),
+            ((weight, self._conversations[conversation_key]) for conversation_key, weight in weights.items()),
             key=lambda entry: entry[1].id,
         )
         # The sort is stable: at equal weights and times the conversations stay in the order of their ids.
@@ -268,8 +275,8 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
         found = await self.find_conversation(tenant=tenant, conversation_id=conversation_id)
         if found is None:
             return None
-        here = (found.root, found.id)
-        self._conversations[here] = replace(self._conversations[here], metadata=metadata)
+        conversation_key = (found.root, found.id)
+        self._conversations[conversation_key] = replace(self._conversations[conversation_key], metadata=metadata)
         return replace(found, metadata=metadata)
 
     async def replace_marks(self, conversation: Conversation, marks: Mapping[str, Any]) -> None:
@@ -285,20 +292,20 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
         root, places = stored.root, locate_messages(stored.lineage_with_self, entries)
         # All messages are checked before the first is changed: a conflict must leave nothing half done.
         changes = []
-        for place, entry in places:
-            before = self._messages.get((root, place), {}).get(entry.seq)
+        for owner_id, entry in places:
+            before = self._messages.get((root, owner_id), {}).get(entry.seq)
             if before is None or before.link != entry.link:
                 raise WriteConflict
-            changes.append(MessageRedaction(place, entry.seq, entry.tokens - before.tokens))
+            changes.append(MessageRedaction(owner_id, entry.seq, entry.tokens - before.tokens))
         if len(places) != len(entries):
             raise WriteConflict
-        for place, entry in places:
-            here = (root, place)
-            before = self._messages[here][entry.seq]
-            self._messages[here][entry.seq] = replace(
+        for owner_id, entry in places:
+            conversation_key = (root, owner_id)
+            before = self._messages[conversation_key][entry.seq]
+            self._messages[conversation_key][entry.seq] = replace(
                 before, message=entry.message, tokens=entry.tokens, meta=entry.meta
             )
-            self._terms.get(here, {}).pop(entry.seq, None)
+            self._terms.get(conversation_key, {}).pop(entry.seq, None)
         self._drop_leases(root, SUMMARY_LEASE_PREFIXES)
         return self._apply_redactions(stored.tenant, root, changes)
 
@@ -307,23 +314,27 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
         deleted summaries.
         """
         shared = find_redactions_by_conversation(changes, self._read_lineages(root))
-        for member, theirs in shared.items():
-            here = (root, member)
-            for from_seq, delta in compute_running_total_shifts(member, theirs):
-                for seq, message in self._messages.get(here, {}).items():
+        for member, member_redactions in shared.items():
+            conversation_key = (root, member)
+            for from_seq, delta in compute_running_total_shifts(member, member_redactions):
+                for seq, message in self._messages.get(conversation_key, {}).items():
                     if seq >= from_seq:
-                        self._messages[here][seq] = replace(message, tokens_total=message.tokens_total + delta)
-            before = self._conversations[here]
-            self._conversations[here] = replace(
+                        self._messages[conversation_key][seq] = replace(
+                            message, tokens_total=message.tokens_total + delta
+                        )
+            before = self._conversations[conversation_key]
+            self._conversations[conversation_key] = replace(
                 before,
-                head_tokens_total=before.head_tokens_total + sum_token_deltas(theirs),
-                marks=update_marks_for_redactions(before.marks, theirs),
+                head_tokens_total=before.head_tokens_total + sum_token_deltas(member_redactions),
+                marks=update_marks_for_redactions(before.marks, member_redactions),
             )
-            for change in theirs:
-                self._client_versions[here] = [
-                    one for one in self._client_versions.get(here, ()) if not one.seq <= change.seq < one.to_seq
+            for change in member_redactions:
+                self._client_versions[conversation_key] = [
+                    one
+                    for one in self._client_versions.get(conversation_key, ())
+                    if not one.seq <= change.seq < one.to_seq
                 ]
-                self._move_or_delete_anchors(here, change.seq.__eq__)
+                self._move_or_delete_anchors(conversation_key, change.seq.__eq__)
         gone = []
         for summary in self._list_summaries(tenant, root):
             readers = [
@@ -339,11 +350,11 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
         return sorted(gone, key=lambda summary: (summary.to_seq, summary.created_at, summary.id))
 
     def _read_lineages(self, root: str) -> dict[str, tuple[tuple[str, int], ...]]:
-        return {place[1]: member.lineage for place, member in self._conversations.items() if place[0] == root}
+        return {key[1]: member.lineage for key, member in self._conversations.items() if key[0] == root}
 
     def _find_conversations_with_link(self, root: str, link: bytes, at_seq: int) -> list[str]:
         """Returns the conversations whose own rows have the link at `at_seq`."""
-        return [place for place, seq in self._positions_by_link.get((root, link), ()) if seq == at_seq]
+        return [keeper_id for keeper_id, seq in self._positions_by_link.get((root, link), ()) if seq == at_seq]
 
     def _move_or_delete_anchors(
         self, key: ConversationKey, is_gone: Callable[[int], bool], heir: str | None = None
@@ -367,43 +378,47 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
         stored = self._find_stored_conversation(conversation)
         if stored is None:
             return
-        root, here = stored.root, (stored.root, stored.id)
+        root, conversation_key = stored.root, (stored.root, stored.id)
         redacted = set(stored.marks.get(REDACTED_KEY, ())) - set(conversation.marks.get(REDACTED_KEY, ()))
         for entry in entries:
-            kept = self._messages.get(here, {}).get(entry.seq)
+            stored_message = self._messages.get(conversation_key, {}).get(entry.seq)
             if (
-                kept is not None
-                and (kept.link, kept.tokens) == (entry.link, entry.tokens)
+                stored_message is not None
+                and (stored_message.link, stored_message.tokens) == (entry.link, entry.tokens)
                 and entry.seq not in redacted
             ):
-                self._messages[here][entry.seq] = replace(kept, message=entry.message, meta=entry.meta)
+                self._messages[conversation_key][entry.seq] = replace(
+                    stored_message, message=entry.message, meta=entry.meta
+                )
         fresh = {(version.since_seq, version.seq, version.to_seq): version for version in client_versions}
-        self._client_versions[here] = [
+        self._client_versions[conversation_key] = [
             fresh.get((version.since_seq, version.seq, version.to_seq), version)
-            for version in self._client_versions[here]
+            for version in self._client_versions[conversation_key]
         ]
         self._rewrite_summary_texts(stored.tenant, root, summaries)
         # Otherwise a turn was written after the caller read the conversation, and its state is newer.
         if (stored.head_seq, stored.head_link) == (conversation.head_seq, conversation.head_link):
-            self._conversations[here] = replace(stored, state=conversation.state)
+            self._conversations[conversation_key] = replace(stored, state=conversation.state)
 
     async def append(self, write: LogAppend) -> None:
         now = self._clock()
         if write.fence is not None:
             self._require_lease(write.fence, now)
         after = write.conversation
-        here = (after.root, after.id)
+        conversation_key = (after.root, after.id)
         if write.creates_conversation:
             self._create_conversation(after, now)
         else:
-            stored = self._conversations.get(here)
+            stored = self._conversations.get(conversation_key)
             if stored is None or stored.tenant != after.tenant or stored.head_seq != write.after_seq:
                 raise WriteConflict
             write = adapt_append_to_redactions(write, stored)
-            self._conversations[here] = _advance_conversation(stored, write, now)
-        self._client_versions[here] += drop_redacted_versions(write, self._conversations[here])
+            self._conversations[conversation_key] = _advance_conversation(stored, write, now)
+        self._client_versions[conversation_key] += drop_redacted_versions(write, self._conversations[conversation_key])
         for message in write.messages:
-            self._insert_message(here, message if message.created_at is not None else replace(message, created_at=now))
+            self._insert_message(
+                conversation_key, message if message.created_at is not None else replace(message, created_at=now)
+            )
         if write.releases_lease and write.fence is not None:
             await self.release_lease(write.fence)
 
@@ -442,27 +457,27 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
         conversation = await self.find_conversation(tenant=tenant, conversation_id=conversation_id)
         if conversation is None:
             return False
-        root, here = conversation.root, (conversation.root, conversation.id)
+        root, conversation_key = conversation.root, (conversation.root, conversation.id)
         plan = plan_erasure(conversation.id, self._read_lineages(root))
-        terms = self._terms.pop(here, {})
+        terms = self._terms.pop(conversation_key, {})
         if plan.heir is not None:
-            kept = {seq: words for seq, words in terms.items() if seq <= plan.kept_through}
-            self._terms[root, plan.heir].update(kept)
-        for message in list(self._messages.pop(here, {}).values()):
+            kept_terms = {seq: words for seq, words in terms.items() if seq <= plan.kept_through}
+            self._terms[root, plan.heir].update(kept_terms)
+        for message in list(self._messages.pop(conversation_key, {}).values()):
             # `_remove_message` takes the message out of this dict and out of the link indexes.
-            self._messages[here][message.seq] = message
-            self._remove_message(here, message)
+            self._messages[conversation_key][message.seq] = message
+            self._remove_message(conversation_key, message)
             if plan.heir is not None and message.seq <= plan.kept_through:
                 self._insert_message((root, plan.heir), message)
-        self._messages.pop(here, None)
-        versions = self._client_versions.pop(here, [])
+        self._messages.pop(conversation_key, None)
+        versions = self._client_versions.pop(conversation_key, [])
         if plan.heir is not None:
             self._client_versions[root, plan.heir][:0] = [one for one in versions if one.since_seq <= plan.kept_through]
-        self._move_or_delete_anchors(here, lambda seq: seq < 0 or seq > plan.kept_through, plan.heir)
+        self._move_or_delete_anchors(conversation_key, lambda seq: seq < 0 or seq > plan.kept_through, plan.heir)
         for member, lineage in plan.lineages.items():
             self._conversations[root, member] = replace(self._conversations[root, member], lineage=lineage)
-        del self._conversations[here]
-        self._external_ids = {name: place for name, place in self._external_ids.items() if place != here}
+        del self._conversations[conversation_key]
+        self._external_ids = {name: key for name, key in self._external_ids.items() if key != conversation_key}
         self._drop_leases(root, conversation.id)
         await self._move_or_delete_summaries(root, conversation.id)
         self._move_or_delete_completions(root, conversation.id, plan)
@@ -558,7 +573,8 @@ def _matches_conversation_query(conversation: Conversation, query: ConversationQ
         and query.external_id in (None, conversation.external_id)
         and query.metadata.items() <= conversation.metadata.items()
         and (
-            query.ancestor_id is None or any(place == query.ancestor_id for place, _ in conversation.lineage_with_self)
+            query.ancestor_id is None
+            or any(ancestor_id == query.ancestor_id for ancestor_id, _ in conversation.lineage_with_self)
         )
     )
 

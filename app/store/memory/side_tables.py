@@ -44,14 +44,17 @@ class MemorySideTables:
 
     async def list_completions(self, *, tenant: str, query: CompletionQuery) -> list[StoredCompletion]:
         found = [
-            kept
-            for kept in self._completions.values()
-            if kept.tenant == tenant
-            and query.model in (None, kept.model)
-            and query.metadata.items() <= kept.metadata.items()
-            and (query.after is None or _is_after_cursor((kept.created_at, kept.id), query.after, query.descending))
+            completion
+            for completion in self._completions.values()
+            if completion.tenant == tenant
+            and query.model in (None, completion.model)
+            and query.metadata.items() <= completion.metadata.items()
+            and (
+                query.after is None
+                or _is_after_cursor((completion.created_at, completion.id), query.after, query.descending)
+            )
         ]
-        found.sort(key=lambda kept: (kept.created_at, kept.id), reverse=query.descending)
+        found.sort(key=lambda completion: (completion.created_at, completion.id), reverse=query.descending)
         return found[: query.limit]
 
     async def find_completion(self, *, tenant: str, completion_id: str) -> StoredCompletion | None:
@@ -60,10 +63,10 @@ class MemorySideTables:
     async def replace_completion_metadata(
         self, *, tenant: str, completion_id: str, metadata: Mapping[str, str]
     ) -> bool:
-        kept = self._completions.get((tenant, completion_id))
-        if kept is not None:
-            self._completions[tenant, completion_id] = replace(kept, metadata=metadata)
-        return kept is not None
+        completion = self._completions.get((tenant, completion_id))
+        if completion is not None:
+            self._completions[tenant, completion_id] = replace(completion, metadata=metadata)
+        return completion is not None
 
     async def delete_completion(self, *, tenant: str, completion_id: str) -> bool:
         return self._completions.pop((tenant, completion_id), None) is not None
@@ -72,13 +75,13 @@ class MemorySideTables:
         """Moves completions of an erased conversation to its heir with the messages that the heir takes over, and
         deletes the others.
         """
-        for place, kept in list(self._completions.items()):
-            if (kept.root, kept.conversation_id) != (root, conversation_id):
+        for key, completion in list(self._completions.items()):
+            if (completion.root, completion.conversation_id) != (root, conversation_id):
                 continue
-            if plan.heir is not None and kept.seq <= plan.kept_through:
-                self._completions[place] = replace(kept, conversation_id=plan.heir)
+            if plan.heir is not None and completion.seq <= plan.kept_through:
+                self._completions[key] = replace(completion, conversation_id=plan.heir)
             else:
-                del self._completions[place]
+                del self._completions[key]
 
     async def claim_idempotency_key(
         self, *, tenant: str, key: str, digest: bytes, holder: str, seconds: float, kept_seconds: float
@@ -114,9 +117,9 @@ class MemorySideTables:
 
     async def purge_idempotency_keys(self) -> int:
         now = self._clock()
-        over = [place for place, known in self._idempotency_keys.items() if known.expires_at <= now]
-        for place in over:
-            del self._idempotency_keys[place]
+        over = [key for key, known in self._idempotency_keys.items() if known.expires_at <= now]
+        for key in over:
+            del self._idempotency_keys[key]
         return len(over)
 
     async def add_api_key(self, key: ApiKey) -> None:
@@ -155,12 +158,12 @@ class MemoryLeases:
 
     async def claim_lease(self, *, root: str, key: str, holder: str, seconds: float) -> Lease | None:
         now = self._clock()
-        held, expires_at = self._leases.get((root, key), (None, now))
-        if held is not None and held.holder != holder and expires_at > now:
+        current_lease, expires_at = self._leases.get((root, key), (None, now))
+        if current_lease is not None and current_lease.holder != holder and expires_at > now:
             return None
         # Microseconds since 1970, and more than the stored token: tokens grow even though releasing deletes the lease.
         token = int(now.timestamp() * 1_000_000)
-        lease = Lease(root, key, holder, token if held is None else max(held.token + 1, token))
+        lease = Lease(root, key, holder, token if current_lease is None else max(current_lease.token + 1, token))
         self._leases[root, key] = (lease, now + timedelta(seconds=seconds))
         return lease
 
@@ -186,8 +189,10 @@ class MemoryLeases:
             raise LeaseLost
 
     def _drop_leases(self, root: str, prefixes: str | tuple[str, ...]) -> None:
-        for place in [place for place in self._leases if place[0] == root and place[1].startswith(prefixes)]:
-            del self._leases[place]
+        for lease_key in [
+            lease_key for lease_key in self._leases if lease_key[0] == root and lease_key[1].startswith(prefixes)
+        ]:
+            del self._leases[lease_key]
 
     async def read_model_facts(self) -> dict[str, dict[str, Any]]:
         return {model: dict(facts) for model, facts in self._model_facts.items()}

@@ -32,10 +32,10 @@ class MemorySummaries:
     def _list_root_summaries(self, root: str) -> list[tuple[str, Summary]]:
         """Returns the summaries of a root, each with its tenant."""
         return [
-            (place[0], summary)
-            for place, held in self._summaries.items()
-            if place[1] == root
-            for summary in held.values()
+            (owner[0], summary)
+            for owner, summaries_by_id in self._summaries.items()
+            if owner[1] == root
+            for summary in summaries_by_id.values()
         ]
 
     def _find_summary(self, tenant: str, root: str, summary_id: str) -> Summary | None:

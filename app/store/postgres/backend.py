@@ -123,10 +123,10 @@ class PostgresStore(SqlSideTables):
         skeletons: Sequence[bytes],
         named_conversation_id: str | None = None,
     ) -> list[LinkMatch]:
-        place = (root, tenant) if named_conversation_id is None else (root, tenant, named_conversation_id)
+        scope_arguments = (root, tenant) if named_conversation_id is None else (root, tenant, named_conversation_id)
         by_link, by_skeleton = await self._fetch_matches(
             statements.build_link_lookup_query(within=named_conversation_id is not None, near=True),
-            *place,
+            *scope_arguments,
             _concatenate_links(links[-LAST_LINKS:]),
             _concatenate_links(links[-DEEPEST_LINKS:]),
             _concatenate_links(skeletons[-DEEPEST_LINKS:]),
@@ -138,7 +138,7 @@ class PostgresStore(SqlSideTables):
             return by_link + by_skeleton
         by_link, shallower = await self._fetch_matches(
             statements.build_link_lookup_query(within=named_conversation_id is not None, near=False),
-            *place,
+            *scope_arguments,
             _concatenate_links(links[:-DEEPEST_LINKS]),
             _concatenate_links(more_skeletons),
         )
@@ -211,7 +211,7 @@ class PostgresStore(SqlSideTables):
         rows = await self._connections.fetch(
             statements.READ_CLIENT_VERSIONS,
             conversation.root,
-            [place for place, _ in conversation.lineage_with_self],
+            [ancestor_id for ancestor_id, _ in conversation.lineage_with_self],
             [min(upto_seq, until) for _, upto_seq in conversation.lineage_with_self],
         )
         return [decode_client_version(row) for row in rows]
@@ -237,25 +237,25 @@ class PostgresStore(SqlSideTables):
         keys: Sequence[Sequence[int]],
     ) -> None:
         root, tenant = conversation.root, conversation.tenant
-        prefixes = {place: term_key_prefix(root, place) for place, _ in located_messages}
+        prefixes = {owner_id: term_key_prefix(root, owner_id) for owner_id, _ in located_messages}
         async with self._connections.transaction() as connection:
             rows = await connection.fetch(
                 term_index.INSERT_TERMS,
                 root,
                 tenant,
-                [place for place, _ in located_messages],
+                [owner_id for owner_id, _ in located_messages],
                 [entry.seq for _, entry in located_messages],
                 [entry.link for _, entry in located_messages],
                 [
-                    term_index.render_term_array(prefixes[place], terms)
-                    for (place, _), terms in zip(located_messages, keys, strict=True)
+                    term_index.render_term_array(prefixes[owner_id], terms)
+                    for (owner_id, _), terms in zip(located_messages, keys, strict=True)
                 ],
             )
             terms_at = {entry.seq: terms for (_, entry), terms in zip(located_messages, keys, strict=True)}
             terms_by_conversation: dict[str, set[int]] = {}
-            for place, seq, redacted in rows:
+            for owner_id, seq, redacted in rows:
                 if terms_at[seq] and not redacted:
-                    terms_by_conversation.setdefault(place, set()).update(terms_at[seq])
+                    terms_by_conversation.setdefault(owner_id, set()).update(terms_at[seq])
             await _add_to_tenant_index(connection, tenant, root, terms_by_conversation)
             # Redacted messages count as indexed: they are stored, and have no terms to search.
             start, end = find_gapless_leading_range([entry for _, entry in located_messages])
@@ -308,9 +308,9 @@ class PostgresStore(SqlSideTables):
         )
         messages = {row[0]: decode_log_message(row[1:]) for row in best}
         return [
-            ConversationHit(conversation, messages[place], weights_to_score(rows[place - 1][0]))
-            for place, conversation in enumerate(found, start=1)
-            if place in messages
+            ConversationHit(conversation, messages[rank], weights_to_score(rows[rank - 1][0]))
+            for rank, conversation in enumerate(found, start=1)
+            if rank in messages
         ]
 
     # Not async: the write is queued at the call, and ends even if its caller is cancelled.
@@ -392,7 +392,7 @@ class PostgresStore(SqlSideTables):
         )
         arguments: list[Any] = [root, tenant]
         if path:
-            arguments += [[place for place, _ in path], [upto_seq for _, upto_seq in path]]
+            arguments += [[ancestor_id for ancestor_id, _ in path], [upto_seq for _, upto_seq in path]]
         if begins:
             arguments.append(from_link)
         if links:
@@ -461,14 +461,14 @@ async def _add_to_tenant_index(
     """Adds terms of conversations to the search index over all of a tenant's conversations."""
     if not terms_by_conversation:
         return
-    tenant_scope, places = hash_tenant_scope(tenant), sorted(terms_by_conversation)
+    tenant_scope, conversation_ids = hash_tenant_scope(tenant), sorted(terms_by_conversation)
     await connection.execute(
         term_index.INSERT_TENANT_POSTINGS,
         tenant_scope,
         *term_index.build_posting_columns(root, terms_by_conversation),
     )
-    scopes = [hash_conversation_scope(root, place) for place in places]
-    await connection.execute(term_index.INSERT_TENANT_SCOPES, tenant_scope, root, scopes, places)
+    scopes = [hash_conversation_scope(root, conversation_id) for conversation_id in conversation_ids]
+    await connection.execute(term_index.INSERT_TENANT_SCOPES, tenant_scope, root, scopes, conversation_ids)
 
 
 def _require_lease_first(fence: Lease, steps: TransactionSteps[Result]) -> TransactionSteps[Result]:
@@ -477,8 +477,8 @@ def _require_lease_first(fence: Lease, steps: TransactionSteps[Result]) -> Trans
     Raises:
         LeaseLost: from the steps, if the lease is lost.
     """
-    (held,) = yield statements.IS_LEASE_HELD, lease_arguments(fence)
-    if not held[0]:
+    (row,) = yield statements.IS_LEASE_HELD, lease_arguments(fence)
+    if not row[0]:
         raise LeaseLost
     return (yield from steps)
 

@@ -57,9 +57,9 @@ def translate_driver_error(error: Exception) -> Exception:
         pooled.__cause__ = error
         return pooled
     reason = str(error) or type(error).__name__
-    ours = StoreUnavailable(f"The database cannot be used: {reason}.", retry_after_seconds=1.0)
-    ours.__cause__ = error
-    return ours
+    translated = StoreUnavailable(f"The database cannot be used: {reason}.", retry_after_seconds=1.0)
+    translated.__cause__ = error
+    return translated
 
 
 @dataclass(frozen=True, slots=True)

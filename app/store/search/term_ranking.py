@@ -73,10 +73,10 @@ def hash_message_terms(entries: Sequence[LogMessage]) -> list[list[int]]:
 def split_index_batches(message_keys: Sequence[Sequence[int]]) -> Iterator[slice]:
     """Splits messages with these term keys into slices of at most `MAX_BATCH_TERMS` terms, or of one message."""
     start = terms = 0
-    for place, term_keys in enumerate(message_keys):
-        if place > start and terms + len(term_keys) > MAX_BATCH_TERMS:
-            yield slice(start, place)
-            start, terms = place, 0
+    for index, term_keys in enumerate(message_keys):
+        if index > start and terms + len(term_keys) > MAX_BATCH_TERMS:
+            yield slice(start, index)
+            start, terms = index, 0
         terms += len(term_keys)
     if start < len(message_keys):
         yield slice(start, len(message_keys))

@@ -139,12 +139,12 @@ def _rank_conversations(scanned: Sequence[_ScannedConversation], limit: int) -> 
     first.
     """
     by_age = sorted(scanned, key=lambda one: (one.conversation.updated_at or _EARLIEST_TIME, one.conversation.id))
-    held = {place: frozenset[str]().union(*one.terms_by_seq.values()) for place, one in enumerate(by_age)}
-    matching = Counter(term for terms in held.values() for term in terms)
+    terms_by_index = {index: frozenset[str]().union(*one.terms_by_seq.values()) for index, one in enumerate(by_age)}
+    matching = Counter(term for terms in terms_by_index.values() for term in terms)
     weights = {term: term_weight(len(scanned), count) for term, count in matching.items()}
     found = []
-    for place, weighed in rank_by_weight(held, message_count=len(scanned), limit=limit).items():
-        one = by_age[place]
+    for index, weighed in rank_by_weight(terms_by_index, message_count=len(scanned), limit=limit).items():
+        one = by_age[index]
         sums = {seq: sum(weights[term] for term in terms) for seq, terms in one.terms_by_seq.items()}
         seq = max(sums, key=lambda seq: (sums[seq], seq))
         found.append(ConversationHit(one.conversation, one.log[seq], weights_to_score(weighed)))

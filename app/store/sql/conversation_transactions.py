@@ -63,9 +63,9 @@ def erase_conversation(
     dialect: SqlDialect, search_index: SearchIndexCleanup, conversation: Conversation
 ) -> TransactionSteps[bool]:
     """Erases a conversation. Returns whether it was still there."""
-    root, here, sql = conversation.root, (conversation.root, conversation.id), dialect.statements
+    root, conversation_key, sql = conversation.root, (conversation.root, conversation.id), dialect.statements
     # The conversation is locked before its family is read, so that no new branch can begin from it meanwhile.
-    if not (yield f"{sql.select_conversation}{dialect.row_lock_clause}", (*here, conversation.tenant)):
+    if not (yield f"{sql.select_conversation}{dialect.row_lock_clause}", (*conversation_key, conversation.tenant)):
         return False
     family = yield f"{sql.select_branches} ORDER BY id{dialect.row_lock_clause}", (root, f'%"{conversation.id}"%')
     plan = plan_erasure(conversation.id, {member: decode_lineage(lineage) for member, lineage in family})
@@ -74,9 +74,9 @@ def erase_conversation(
         (sql.erase_versions, sql.hand_over_versions),
         (sql.erase_anchors, sql.hand_over_anchors),
     ):
-        yield erase, (*here, plan.kept_through)
+        yield erase, (*conversation_key, plan.kept_through)
         if plan.heir is not None:
-            yield hand_over, (*here, plan.heir)
+            yield hand_over, (*conversation_key, plan.heir)
     yield from search_index.move_or_remove_conversation(
         tenant=conversation.tenant,
         root=root,
@@ -95,7 +95,7 @@ def erase_conversation(
         sql.erase_summaries,
         sql.hand_over_summaries,
     ):
-        yield statement, here
+        yield statement, conversation_key
     yield from summary_transactions.delete_family_strays(dialect, conversation.tenant, root)
     # `erase_summaries` deletes summaries only; this deletes the revisions that they leave.
     yield dialect.build_statement(_ERASE_REVISIONS, root=root)
@@ -106,17 +106,19 @@ def _move_or_delete_completions(
     dialect: SqlDialect, conversation: Conversation, plan: ErasurePlan
 ) -> TransactionSteps[None]:
     """Moves stored completions to the heir with the messages that it takes over, and deletes the others."""
-    here = {"root": conversation.root, "id": conversation.id}
+    conversation_key = {"root": conversation.root, "id": conversation.id}
     if plan.heir is not None:
         yield dialect.build_statement(
             """
             UPDATE completions SET conversation_id = :heir
             WHERE root = :root AND conversation_id = :id AND seq <= :kept_through""",
-            **here,
+            **conversation_key,
             heir=plan.heir,
             kept_through=plan.kept_through,
         )
-    yield dialect.build_statement("DELETE FROM completions WHERE root = :root AND conversation_id = :id", **here)
+    yield dialect.build_statement(
+        "DELETE FROM completions WHERE root = :root AND conversation_id = :id", **conversation_key
+    )
 
 
 def redact_messages(
@@ -126,38 +128,38 @@ def redact_messages(
     root, tenant = conversation.root, conversation.tenant
     places = yield from _locate_stored_messages(dialect, conversation, entries)
     family = yield from _lock_affected_conversations(
-        dialect, conversation, list(dict.fromkeys(place for place, _ in places))
+        dialect, conversation, list(dict.fromkeys(owner_id for owner_id, _ in places))
     )
     # All messages are checked before the first is changed: a conflict must leave nothing half done.
     changes, replaced = [], []
-    for place, entry in places:
+    for owner_id, entry in places:
         rows = yield dialect.build_statement(
-            f"SELECT link, tokens, body FROM messages WHERE {_IS_MESSAGE}", root=root, place=place, seq=entry.seq
+            f"SELECT link, tokens, body FROM messages WHERE {_IS_MESSAGE}", root=root, place=owner_id, seq=entry.seq
         )
         if not rows or rows[0][0] != entry.link:
             raise WriteConflict
-        changes.append(MessageRedaction(place, entry.seq, entry.tokens - rows[0][1]))
+        changes.append(MessageRedaction(owner_id, entry.seq, entry.tokens - rows[0][1]))
         replaced.append(rows[0][2])
-    for place, entry in places:
+    for owner_id, entry in places:
         yield dialect.build_statement(
             f"UPDATE messages SET body = :body, tokens = :tokens, meta = :meta WHERE {_IS_MESSAGE}",
             root=root,
-            place=place,
+            place=owner_id,
             seq=entry.seq,
             body=entry.message.raw.decode(),
             tokens=entry.tokens,
             meta=encode_optional_json(entry.meta),
         )
-        yield from search_index.remove_message(tenant=tenant, root=root, conversation_id=place, seq=entry.seq)
+        yield from search_index.remove_message(tenant=tenant, root=root, conversation_id=owner_id, seq=entry.seq)
     # A process may be making a summary from the old text. Without its lease it cannot store the summary.
     for prefix in SUMMARY_LEASE_PREFIXES:
         yield dialect.build_statement(
             "DELETE FROM leases WHERE root = :root AND key LIKE :keys", root=root, keys=f"{prefix}%"
         )
     shared = find_redactions_by_conversation(changes, {member: lineage for member, (lineage, _) in family.items()})
-    for member, theirs in shared.items():
-        yield from _update_totals_and_marks(dialect, root, member, family[member][1], theirs)
-        replaced += yield from _delete_versions_and_anchors(dialect, root, member, theirs)
+    for member, member_redactions in shared.items():
+        yield from _update_totals_and_marks(dialect, root, member, family[member][1], member_redactions)
+        replaced += yield from _delete_versions_and_anchors(dialect, root, member, member_redactions)
     gone = yield from _update_summaries_after_redaction(dialect, tenant, root, shared)
     return RedactionResult(gone, [*replaced, *(summary.text for summary in gone)])
 
@@ -241,14 +243,14 @@ def _delete_versions_and_anchors(
     """Deletes the client versions and anchors of changed messages. Returns the deleted bodies."""
     bodies: list[str] = []
     for change in changes:
-        here = {"root": root, "member": conversation_id, "seq": change.seq}
+        message_key = {"root": root, "member": conversation_id, "seq": change.seq}
         rows = yield dialect.build_statement(
-            f"SELECT bodies FROM client_versions WHERE {_IS_VERSION_OVER_MESSAGE}", **here
+            f"SELECT bodies FROM client_versions WHERE {_IS_VERSION_OVER_MESSAGE}", **message_key
         )
         bodies += [text for (text,) in rows if text]
-        yield dialect.build_statement(f"DELETE FROM client_versions WHERE {_IS_VERSION_OVER_MESSAGE}", **here)
+        yield dialect.build_statement(f"DELETE FROM client_versions WHERE {_IS_VERSION_OVER_MESSAGE}", **message_key)
         yield dialect.build_statement(
-            "DELETE FROM anchors WHERE root = :root AND conversation_id = :member AND seq = :seq", **here
+            "DELETE FROM anchors WHERE root = :root AND conversation_id = :member AND seq = :seq", **message_key
         )
     return bodies
 
@@ -298,10 +300,10 @@ def rewrite_sealed_fields(
     client_versions: Sequence[ClientVersion],
 ) -> TransactionSteps[None]:
     """As `Store.rewrite_sealed_fields`."""
-    here = {"root": conversation.root, "id": conversation.id, "tenant": conversation.tenant}
+    conversation_key = {"root": conversation.root, "id": conversation.id, "tenant": conversation.tenant}
     rows = yield dialect.build_statement(
         f"SELECT marks, head_seq, head_link FROM conversations WHERE {_IS_CONVERSATION}{dialect.row_lock_clause}",
-        **here,
+        **conversation_key,
     )
     if not rows:
         return
@@ -340,19 +342,21 @@ def rewrite_sealed_fields(
     if (head_seq, head_link) == (conversation.head_seq, conversation.head_link):
         yield dialect.build_statement(
             f"UPDATE conversations SET state = :state WHERE {_IS_CONVERSATION}",
-            **here,
+            **conversation_key,
             state=encode_json(conversation.state),
         )
 
 
 def replace_marks(dialect: SqlDialect, conversation: Conversation, marks: Mapping[str, Any]) -> TransactionSteps[None]:
     """As `Store.replace_marks`."""
-    here = {"root": conversation.root, "id": conversation.id, "tenant": conversation.tenant}
+    conversation_key = {"root": conversation.root, "id": conversation.id, "tenant": conversation.tenant}
     rows = yield dialect.build_statement(
-        f"SELECT marks FROM conversations WHERE {_IS_CONVERSATION}{dialect.row_lock_clause}", **here
+        f"SELECT marks FROM conversations WHERE {_IS_CONVERSATION}{dialect.row_lock_clause}", **conversation_key
     )
     if not rows or orjson.loads(rows[0][0]) != conversation.marks:
         raise WriteConflict
     yield dialect.build_statement(
-        f"UPDATE conversations SET marks = :marks WHERE {_IS_CONVERSATION}", **here, marks=encode_json(marks)
+        f"UPDATE conversations SET marks = :marks WHERE {_IS_CONVERSATION}",
+        **conversation_key,
+        marks=encode_json(marks),
     )

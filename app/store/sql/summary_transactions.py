@@ -62,11 +62,11 @@ class SummaryKey(NamedTuple):
 
 def add_summary(dialect: SqlDialect, tenant: str, root: str, summary: Summary) -> TransactionSteps[None]:
     """As `Store.add_summary`. The caller has checked the fence."""
-    place = {"root": root, "tenant": tenant}
+    key_values = {"root": root, "tenant": tenant}
     values = dict(zip(SUMMARY_COLUMNS, summary_values(summary, dialect.encode_time(summary.created_at)), strict=True))
     known = yield dialect.build_statement(
         f"SELECT {_COLUMNS} FROM chunks WHERE {_SAME_RANGE}{dialect.row_lock_clause}",
-        **place,
+        **key_values,
         from_link=summary.from_link,
         to_link=summary.to_link,
         is_fold=bool(summary.folds),
@@ -74,7 +74,7 @@ def add_summary(dialect: SqlDialect, tenant: str, root: str, summary: Summary) -
     # ON CONFLICT DO NOTHING: another process may have added the same range after the SELECT, which locks only rows that
     # exist.
     if not known:
-        yield dialect.build_statement(_INSERT, **place, **values, is_fold=bool(summary.folds))
+        yield dialect.build_statement(_INSERT, **key_values, **values, is_fold=bool(summary.folds))
         return
     old = decode_summary(known[0])
     if not may_replace_summary(summary, old):
@@ -82,43 +82,43 @@ def add_summary(dialect: SqlDialect, tenant: str, root: str, summary: Summary) -
     # The same id: the old text stays readable as a revision. Another id: revisions of the replaced summary have no
     # owner any more.
     if old.id == summary.id:
-        yield dialect.build_statement(_SAVE_REVISION, **place, id=old.id)
+        yield dialect.build_statement(_SAVE_REVISION, **key_values, id=old.id)
     else:
-        yield dialect.build_statement(_DELETE_REVISIONS, **place, id=old.id)
+        yield dialect.build_statement(_DELETE_REVISIONS, **key_values, id=old.id)
     values["revision"] = number_next_revision(old, summary).revision
-    yield dialect.build_statement(_REPLACE, **place, **values, old_id=old.id)
+    yield dialect.build_statement(_REPLACE, **key_values, **values, old_id=old.id)
 
 
 def revise_summary(dialect: SqlDialect, tenant: str, root: str, summary: Summary) -> TransactionSteps[None]:
     """As `Store.revise_summary`."""
-    place = {"root": root, "tenant": tenant, "id": summary.id}
+    key_values = {"root": root, "tenant": tenant, "id": summary.id}
     rows = yield dialect.build_statement(
-        f"SELECT revision FROM chunks WHERE {_IS_SUMMARY}{dialect.row_lock_clause}", **place
+        f"SELECT revision FROM chunks WHERE {_IS_SUMMARY}{dialect.row_lock_clause}", **key_values
     )
     if not rows or rows[0][0] != summary.revision - 1:
         raise WriteConflict
-    yield dialect.build_statement(_SAVE_REVISION, **place)
-    yield dialect.build_statement(_REVISE, **place, **_summary_revision_values(dialect, summary))
+    yield dialect.build_statement(_SAVE_REVISION, **key_values)
+    yield dialect.build_statement(_REVISE, **key_values, **_summary_revision_values(dialect, summary))
 
 
 def read_summary_revisions(
     dialect: SqlDialect, tenant: str, root: str, summary_id: str
 ) -> TransactionSteps[list[Summary]]:
     """As `Store.read_summary_revisions`."""
-    place = {"root": root, "tenant": tenant, "id": summary_id}
-    rows = yield dialect.build_statement(f"SELECT {_COLUMNS} FROM chunks WHERE {_IS_SUMMARY}", **place)
+    key_values = {"root": root, "tenant": tenant, "id": summary_id}
+    rows = yield dialect.build_statement(f"SELECT {_COLUMNS} FROM chunks WHERE {_IS_SUMMARY}", **key_values)
     if not rows:
         return []
     present = decode_summary(rows[0])
-    older = yield dialect.build_statement(_OLDER_REVISIONS, **place)
+    older = yield dialect.build_statement(_OLDER_REVISIONS, **key_values)
     return [*(apply_summary_revision(present, _decode_summary_revision(rows[0], old)) for old in older), present]
 
 
 def delete_summary(dialect: SqlDialect, tenant: str, root: str, summary_id: str) -> TransactionSteps[bool]:
     """As `Store.delete_summary`."""
-    place = {"root": root, "tenant": tenant}
+    key_values = {"root": root, "tenant": tenant}
     rows = yield dialect.build_statement(
-        f"SELECT id FROM chunks WHERE {_IS_SUMMARY}{dialect.row_lock_clause}", **place, id=summary_id
+        f"SELECT id FROM chunks WHERE {_IS_SUMMARY}{dialect.row_lock_clause}", **key_values, id=summary_id
     )
     # A fold holds the content of the summaries that it folds, so it goes with them, and so do folds of folds.
     doomed = [row[0] for row in rows]
@@ -127,7 +127,7 @@ def delete_summary(dialect: SqlDialect, tenant: str, root: str, summary_id: str)
         yield from delete_summary_without_folds(dialect, tenant, root, one)
         folds = yield dialect.build_statement(
             "SELECT id FROM chunks WHERE root = :root AND tenant = :tenant AND is_fold AND folds LIKE :naming",
-            **place,
+            **key_values,
             naming=f'%"{one}"%',
         )
         doomed += [row[0] for row in folds]
@@ -148,14 +148,14 @@ async def purge_stray_summaries(
     """
     found, after = 0, ("", "")
     while True:
-        asked = dialect.build_statement(
+        statement = dialect.build_statement(
             _STRAY_PAGE,
             made_before=dialect.encode_time(created_before),
             after_root=after[0],
             after_id=after[1],
             limit=STRAY_PAGE_SIZE,
         )
-        rows = await fetch_rows(*asked)
+        rows = await fetch_rows(*statement)
         if strays := [SummaryKey(root, id_, tenant) for root, id_, tenant, strays in rows if strays]:
             found += await delete_strays(strays)
         if len(rows) < STRAY_PAGE_SIZE:
@@ -200,15 +200,21 @@ def rewrite_summary_texts(
 ) -> TransactionSteps[None]:
     """Replaces the texts of the given revisions, in whichever table each revision is now."""
     for summary in summaries:
-        place = {"root": root, "tenant": tenant, "id": summary.id, "revision": summary.revision, "text": summary.text}
+        arguments = {
+            "root": root,
+            "tenant": tenant,
+            "id": summary.id,
+            "revision": summary.revision,
+            "text": summary.text,
+        }
         yield dialect.build_statement(
-            f"UPDATE chunks SET text = :text WHERE {_IS_SUMMARY} AND revision = :revision", **place
+            f"UPDATE chunks SET text = :text WHERE {_IS_SUMMARY} AND revision = :revision", **arguments
         )
         yield dialect.build_statement(
             """
             UPDATE chunk_revisions SET text = :text
             WHERE root = :root AND chunk_id = :id AND tenant = :tenant AND revision = :revision""",
-            **place,
+            **arguments,
         )
 
 

@@ -142,8 +142,10 @@ def _build_messages_insert(size: int) -> str:
 def _build_heads_update(size: int) -> str:
     if size == 1:
         return SQL.update_head
-    place = ("root", "id", "tenant", "head_seq", "head_tokens_total")
-    found = " AND ".join(f"conversations.{name} = v.column{number}" for number, name in enumerate(place, start=1))
-    changed = ", ".join(f"{name} = v.column{number}" for number, name in enumerate(HEAD_COLUMNS, start=len(place) + 1))
-    values = _values_clause(size, len(place) + len(HEAD_COLUMNS))
+    key_columns = ("root", "id", "tenant", "head_seq", "head_tokens_total")
+    found = " AND ".join(f"conversations.{name} = v.column{number}" for number, name in enumerate(key_columns, start=1))
+    changed = ", ".join(
+        f"{name} = v.column{number}" for number, name in enumerate(HEAD_COLUMNS, start=len(key_columns) + 1)
+    )
+    values = _values_clause(size, len(key_columns) + len(HEAD_COLUMNS))
     return f"UPDATE conversations SET {changed} FROM ({values}) v WHERE {found}"

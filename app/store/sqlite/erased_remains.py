@@ -106,9 +106,9 @@ def _open_cached_descriptor(path: Path, device: int, inode: int) -> int:
 
 def _is_text_in_rows(connection: sqlite3.Connection, piece: str) -> bool:
     """Whether a row holds the same text, for example a message of another conversation."""
-    kept = """
+    statement = """
         SELECT 1 FROM messages WHERE instr(body, ?1) OR instr(meta, ?1)
         UNION ALL SELECT 1 FROM client_versions WHERE instr(bodies, ?1)
         UNION ALL SELECT 1 FROM chunks WHERE instr(text, ?1)
         UNION ALL SELECT 1 FROM chunk_revisions WHERE instr(text, ?1) LIMIT 1"""
-    return connection.execute(kept, (piece,)).fetchone() is not None
+    return connection.execute(statement, (piece,)).fetchone() is not None

@@ -145,23 +145,26 @@ def index_messages(
         keys: the term keys of each message.
     """
     root, tenant = conversation.root, conversation.tenant
-    ours = {
-        place
-        for place in {place for place, _ in located_messages}
-        if connection.execute(_IS_TENANTS_CONVERSATION, (root, place, tenant)).fetchone()
+    tenant_conversation_ids = {
+        conversation_id
+        for conversation_id in {conversation_id for conversation_id, _ in located_messages}
+        if connection.execute(_IS_TENANTS_CONVERSATION, (root, conversation_id, tenant)).fetchone()
     }
     row = connection.execute(_READ_MARKS, (root, conversation.id, tenant)).fetchone()
     redacted = set() if row is None or row[0] == "{}" else set(orjson.loads(row[0]).get(REDACTED_KEY, ()))
     stored = set()
     posted: dict[str, list[tuple[int, Sequence[int]]]] = {}
-    for (place, entry), terms in zip(located_messages, keys, strict=True):
+    for (conversation_id, entry), terms in zip(located_messages, keys, strict=True):
         # Compared by link: the row may be gone, or belong to another message since.
-        if place in ours and connection.execute(_IS_STORED, (root, place, entry.seq, entry.link)).fetchone():
+        if (
+            conversation_id in tenant_conversation_ids
+            and connection.execute(_IS_STORED, (root, conversation_id, entry.seq, entry.link)).fetchone()
+        ):
             stored.add(entry.seq)
             if entry.seq not in redacted and terms:
-                posted.setdefault(place, []).append((entry.seq, terms))
-    for place, terms_at in posted.items():
-        _index_terms(connection, tenant, root, place, terms_at)
+                posted.setdefault(conversation_id, []).append((entry.seq, terms))
+    for conversation_id, terms_at in posted.items():
+        _index_terms(connection, tenant, root, conversation_id, terms_at)
     start, end = find_gapless_leading_range([entry for _, entry in located_messages])
     if end and stored.issuperset(range(start, end)):
         connection.execute(_ADVANCE_INDEXED_BEFORE, (end, root, conversation.id, tenant, start, end - 1))
@@ -181,9 +184,9 @@ def _index_terms(
     """
     scope, tenant_scope = hash_conversation_scope(root, conversation_id), hash_tenant_scope(tenant)
     is_first = connection.execute(_INSERT_SCOPE, (tenant_scope, scope, root, conversation_id)).rowcount == 1
-    asked = orjson.dumps(sorted({term for _, terms in terms_by_seq for term in terms})).decode()
+    term_list = orjson.dumps(sorted({term for _, terms in terms_by_seq for term in terms})).decode()
     # Read before the postings are inserted: afterwards no term is new.
-    new = [term for (term,) in connection.execute(_NEW_TERMS, (asked, scope))]
+    new = [term for (term,) in connection.execute(_NEW_TERMS, (term_list, scope))]
     connection.execute(_INSERT_POSTINGS, (scope, orjson.dumps(terms_by_seq).decode()))
     if is_first:
         connection.execute(_COPY_POSTINGS_TO_TENANT, (tenant_scope, scope))

@@ -90,9 +90,9 @@ def translate_driver_error(error: BaseException) -> BaseException:
     # The low byte is the primary code; SQLite reports extended ones.
     if code is None or code & 0xFF not in _UNAVAILABLE_CODES:
         return error
-    ours = StoreUnavailable(f"The database file cannot be used: {error}.", retry_after_seconds=1.0)
-    ours.__cause__ = error
-    return ours
+    translated = StoreUnavailable(f"The database file cannot be used: {error}.", retry_after_seconds=1.0)
+    translated.__cause__ = error
+    return translated
 
 
 def run_read_jobs(connection: sqlite3.Connection, jobs: Sequence[Job]) -> list[Outcome]:

@@ -75,8 +75,10 @@ def write_log_append(connection: sqlite3.Connection, write: LogAppend, now: date
 
 def insert_client_versions(connection: sqlite3.Connection, write: LogAppend) -> None:
     if write.versions:
-        here = (write.conversation.root, write.conversation.id)
-        connection.executemany(SQL.insert_version, [(*here, *client_version_values(one)) for one in write.versions])
+        conversation_key = (write.conversation.root, write.conversation.id)
+        connection.executemany(
+            SQL.insert_version, [(*conversation_key, *client_version_values(one)) for one in write.versions]
+        )
 
 
 def _insert_conversation(connection: sqlite3.Connection, write: LogAppend, stored_now: str) -> LogAppend:
@@ -149,8 +151,10 @@ def require_lease(connection: sqlite3.Connection, fence: Lease, now: datetime) -
     Raises:
         LeaseLost: the lease has expired, or another holder has it.
     """
-    held = connection.execute(_IS_LEASE_HELD, (fence.root, fence.key, fence.holder, fence.token, encode_time(now)))
-    if held.fetchone() is None:
+    lease_rows = connection.execute(
+        _IS_LEASE_HELD, (fence.root, fence.key, fence.holder, fence.token, encode_time(now))
+    )
+    if lease_rows.fetchone() is None:
         raise LeaseLost
 
 

@@ -121,8 +121,8 @@ class Router:
     @property
     def has_available_deployment(self) -> bool:
         """Says whether a deployment that is configured by name, or was called before, may be called now."""
-        configured = (deployment for name in self.routes.names for deployment in self.resolve(name).deployments)
-        if any(self.is_deployment_available(place) for place in configured) or not self._breakers:
+        configured = (one for name in self.routes.names for one in self.resolve(name).deployments)
+        if any(self.is_deployment_available(deployment) for deployment in configured) or not self._breakers:
             return True
         return any(breaker.seconds_until_trial == 0 for breaker in self._breakers.values())
 

@@ -26,14 +26,14 @@ class RankLookup:
         """Returns the rank of a token; None if the bytes are no token."""
         table = self._table
         slot = (zlib.crc32(token) & (BUCKET_COUNT - 1)) * OFFSET_BYTES
-        at = int.from_bytes(table[slot : slot + OFFSET_BYTES], "little")
+        offset = int.from_bytes(table[slot : slot + OFFSET_BYTES], "little")
         end = int.from_bytes(table[slot + OFFSET_BYTES : slot + 2 * OFFSET_BYTES], "little")
         length = len(token)
-        while at < end:
-            behind = at + 1 + table[at]
-            if table[at] == length and table[at + 1 : behind] == token:
+        while offset < end:
+            behind = offset + 1 + table[offset]
+            if table[offset] == length and table[offset + 1 : behind] == token:
                 return int.from_bytes(table[behind : behind + RANK_BYTES], "little")
-            at = behind + RANK_BYTES
+            offset = behind + RANK_BYTES
         return None
 
 
@@ -43,9 +43,9 @@ def pack_ranks(ranks: Mapping[bytes, int]) -> bytes:
     for token, rank in sorted(ranks.items(), key=lambda entry: entry[1]):
         record = bytes([len(token)]) + token + rank.to_bytes(RANK_BYTES, "little")
         buckets[zlib.crc32(token) & (BUCKET_COUNT - 1)].append(record)
-    offsets, at = bytearray(), HEADER_BYTES
+    offsets, offset = bytearray(), HEADER_BYTES
     for bucket in buckets:
-        offsets += at.to_bytes(OFFSET_BYTES, "little")
-        at += sum(map(len, bucket))
-    offsets += at.to_bytes(OFFSET_BYTES, "little")
+        offsets += offset.to_bytes(OFFSET_BYTES, "little")
+        offset += sum(map(len, bucket))
+    offsets += offset.to_bytes(OFFSET_BYTES, "little")
     return bytes(offsets) + b"".join(record for bucket in buckets for record in bucket)
