@@ -14,12 +14,11 @@ from app.conversation.alignment import (
     align_history,
     build_alignment_element,
     compute_message_digest,
-    confirms_conversation_hint,
     cut_alignment_head,
     is_random_call_id,
-    proves_same_conversation,
     record_first_seqs_of_answers_and_calls,
 )
+from app.conversation.alignment_evidence import confirms_conversation_hint, proves_same_conversation
 from app.conversation.conversation_types import Message
 from tests.support.cpu_time import grows_linearly
 

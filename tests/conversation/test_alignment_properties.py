@@ -16,11 +16,10 @@ from app.conversation.alignment import (
     align_after_head,
     align_history,
     build_alignment_element,
-    confirms_conversation_hint,
     cut_alignment_head,
-    proves_same_conversation,
     record_first_seqs_of_answers_and_calls,
 )
+from app.conversation.alignment_evidence import confirms_conversation_hint, proves_same_conversation
 from app.conversation.conversation_types import Message
 
 Body = dict[str, Any]

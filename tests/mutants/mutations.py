@@ -281,7 +281,7 @@ IDENTITY: Final = (
     ),
     Mutation(
         "evidence-without-share",
-        "app/conversation/alignment.py",
+        "app/conversation/alignment_evidence.py",
         "MIN_ALIGNED_SHARE = 0.5",
         "MIN_ALIGNED_SHARE = 0.0",
         (f"{ALIGNMENT}::test_half_of_what_the_client_said_must_be_known_to_the_log[3-False]",),
@@ -289,7 +289,7 @@ IDENTITY: Final = (
     ),
     Mutation(
         "evidence-of-few-answers",
-        "app/conversation/alignment.py",
+        "app/conversation/alignment_evidence.py",
         "and alignment.unknown_answer_count <= known",
         "and True",
         (f"{ALIGNMENT}::test_most_answers_of_a_history_must_be_known_to_the_log[3-False]",),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Final
 
-from app.conversation.alignment import Alignment, confirms_conversation_hint, covers_whole_log, proves_same_conversation
+from app.conversation.alignment import Alignment
+from app.conversation.alignment_evidence import confirms_conversation_hint, covers_whole_log, proves_same_conversation
 from app.conversation.conversation_types import Conversation
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.answer_anchors import AnswerAnchors, digest_conversation_hints
