@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 import socket
@@ -142,7 +143,9 @@ async def test_a_body_that_trickles_below_the_least_rate_is_cut() -> None:
         while not answering.done():
             client.send(" ")
             await asyncio.sleep(0.01)
-        assert (await answering)[0] == 408
+        with contextlib.suppress(ConnectionError):  # a byte that crosses the answer resets the connection
+            assert (await answering)[0] == 408
+        assert await cut(w, "body") == 1
 
 
 async def test_a_slow_body_above_the_least_rate_is_waited_for() -> None:
