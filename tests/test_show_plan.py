@@ -133,9 +133,7 @@ def test_a_question_is_no_answer(config: Path, conversation_id: str, capsys: pyt
 
 
 @pytest.mark.parametrize("policy", ["additive", "checkpoint", "fade", "prune", "window"])
-async def test_a_view_is_replayed_from_what_is_stored_byte_for_byte(
-    policy: str,
-) -> None:
+async def test_a_view_is_replayed_from_what_is_stored_byte_for_byte(policy: str) -> None:
     """The client appends, so every byte that was sent is one that is stored."""
     upstream = ScriptedUpstream(default=answering)
     changed = {"recall": "quote", "clear_tool_results": {"trigger_tokens": 1_000}}

@@ -71,17 +71,13 @@ async def test_a_key_of_another_tenant_finds_no_run_in_flight(
 
 
 @pytest.mark.parametrize("leaving", [False, True], ids=["waiting", "gone"])
-async def test_a_retry_of_another_tenant_finds_no_run_in_flight(
-    leaving: bool,
-) -> None:
+async def test_a_retry_of_another_tenant_finds_no_run_in_flight(leaving: bool) -> None:
     options = [{"key": name, "headers": RETRY} for name in ("sk-one", "sk-two")]
     await run_both(options, streamed=False, leaving=leaving)
 
 
 @pytest.mark.parametrize("leaving", [False, True], ids=["waiting", "gone"])
-async def test_a_retry_in_another_conversation_finds_no_run_in_flight(
-    leaving: bool,
-) -> None:
+async def test_a_retry_in_another_conversation_finds_no_run_in_flight(leaving: bool) -> None:
     options = [{"headers": {**RETRY, **place}} for place in (FIRST, SECOND)]
     await run_both(options, streamed=False, leaving=leaving)
 
@@ -108,9 +104,7 @@ async def test_a_key_in_flight_in_one_conversation_is_refused_in_another(
 
 
 @STORED
-async def test_a_key_that_was_answered_in_one_conversation_is_refused_in_another(
-    stored: bool,
-) -> None:
+async def test_a_key_that_was_answered_in_one_conversation_is_refused_in_another(stored: bool) -> None:
     async with world(ScriptedUpstream(default=answering)) as gateway:
         await gateway.say([user("Hi")], headers={**KEY, **FIRST}, store=stored)
         refused = await gateway.post([user("Hi")], headers={**KEY, **SECOND}, store=stored)
@@ -125,9 +119,7 @@ def answer_at_length(body: dict[str, Any]) -> Reply:
 
 
 @pytest.mark.parametrize("how", ["by its id", "as a resend", "in a chat UI"])
-async def test_two_chats_with_the_same_words_stay_apart_by_their_ids(
-    how: str,
-) -> None:
+async def test_two_chats_with_the_same_words_stay_apart_by_their_ids(how: str) -> None:
     def named(name: str) -> dict[str, Any]:
         if how == "in a chat UI":
             return {"headers": {"x-openwebui-chat-id": name}}
@@ -225,9 +217,7 @@ async def test_a_turn_whose_lease_expired_while_the_log_stood_still_is_not_store
 
 
 @pytest.mark.parametrize("late", [0, 1], ids=["question", "answer"])
-async def test_a_streamed_turn_whose_lease_expired_while_the_log_stood_still_is_not_stored(
-    late: int,
-) -> None:
+async def test_a_streamed_turn_whose_lease_expired_while_the_log_stood_still_is_not_stored(late: int) -> None:
     store = Elapsing()
     async with world(ScriptedUpstream(default=answering), store=store) as gateway:
         ours = (await gateway.say([user("Hi")], conversation="c"))["conversation_id"]

@@ -240,9 +240,7 @@ async def test_a_clients_key_stays_with_the_first_provider_of_its_model(
 
 
 @pytest.mark.parametrize("model", ["m", "s", "o"])
-async def test_a_forms_key_stays_with_the_provider_of_its_model(
-    model: str,
-) -> None:
+async def test_a_forms_key_stays_with_the_provider_of_its_model(model: str) -> None:
     first = {"m": {"main"}, "s": {"spare"}, "o": set[str]()}[model]
     async with scene() as s:
         assert await sweep(s, list(multipart(model)), first) == []
@@ -252,18 +250,14 @@ async def test_a_forms_key_stays_with_the_provider_of_its_model(
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_a_key_that_comes_without_a_model_reaches_nobody_who_did_not_ask_for_it(
-    fails: bool,
-) -> None:
+async def test_a_key_that_comes_without_a_model_reaches_nobody_who_did_not_ask_for_it(fails: bool) -> None:
     async with scene() as s:
         s.providers["main"].fails = fails
         assert await sweep(s, list(calls_of_whole()), {"friend"}) == []
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_no_operation_of_the_gateway_shows_a_key_to_another_provider(
-    fails: bool,
-) -> None:
+async def test_no_operation_of_the_gateway_shows_a_key_to_another_provider(fails: bool) -> None:
     async with scene() as s:
         ids = await conversation_with_a_summary(s, CANARIES[0])
         s.providers["main"].fails = fails
@@ -347,9 +341,7 @@ async def test_who_answers_401_to_a_call_without_a_key_is_named_with_the_setting
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/files", "/v1/models/m"])
-async def test_a_key_without_a_model_is_meant_for_the_only_provider_without_one(
-    path: str,
-) -> None:
+async def test_a_key_without_a_model_is_meant_for_the_only_provider_without_one(path: str) -> None:
     recorder, other = Recorder("main"), Recorder("own")
     async with serving(recorder, lifespan="off") as address, serving(other, lifespan="off") as elsewhere:
         providers = {

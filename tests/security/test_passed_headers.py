@@ -118,9 +118,7 @@ async def test_a_client_shows_a_provider_what_is_meant_for_it_only() -> None:
 
 
 @pytest.mark.parametrize("mode", ["navigate", "no-cors"])
-async def test_a_page_of_another_site_does_not_lead_a_browser_to_a_provider(
-    mode: str,
-) -> None:
+async def test_a_page_of_another_site_does_not_lead_a_browser_to_a_provider(mode: str) -> None:
     upstream = ScriptedUpstream(Reply(b"1"), Reply(b"1"), Reply(b"1"))
     async with world(upstream) as w:
         place = f"{w.base_url}/files/file-1/content"

@@ -75,9 +75,7 @@ async def test_no_address_that_a_client_names_is_ever_called() -> None:
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_a_providers_redirect_is_not_followed(
-    status: int,
-) -> None:
+async def test_a_providers_redirect_is_not_followed(status: int) -> None:
     async with canary() as (port, came):
         away = Reply({"error": {"message": "moved"}}, status, headers={"location": f"http://127.0.0.1:{port}/v1"})
         async with world(ScriptedUpstream(*[away] * 9)) as w:

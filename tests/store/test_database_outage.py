@@ -66,9 +66,7 @@ HISTORY = [user("Hi"), answered("Hi"), user("Next")]
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_histories_are_served_and_appends_are_not(
-    streamed: bool,
-) -> None:
+async def test_histories_are_served_and_appends_are_not(streamed: bool) -> None:
     store = Flaky()
     async with world(ScriptedUpstream(default=answering), store=store) as gateway:
         ours = (await gateway.say(HISTORY[:1]))["conversation_id"]
@@ -109,9 +107,7 @@ async def test_histories_are_refused_where_that_is_configured() -> None:
 
 
 @pytest.mark.parametrize("known", [True, False])
-async def test_a_history_that_is_too_long_is_trimmed_without_a_model(
-    known: bool,
-) -> None:
+async def test_a_history_that_is_too_long_is_trimmed_without_a_model(known: bool) -> None:
     store = Flaky()
     upstream = ScriptedUpstream(default=answering)
     history = [*long_history(60, words=280), user("Well?")]
@@ -204,9 +200,7 @@ def locked(file: Path) -> Iterator[None]:
         connection.execute("ROLLBACK")
 
 
-async def test_a_locked_file_is_lived_with_until_it_is_free(
-    tmp_path: Path,
-) -> None:
+async def test_a_locked_file_is_lived_with_until_it_is_free(tmp_path: Path) -> None:
     file = tmp_path / "locked.db"
     url = f"sqlite:///{file}"
     prepare_database(url, auto_migrate=True)

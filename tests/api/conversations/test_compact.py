@@ -96,9 +96,7 @@ async def test_what_to_focus_on_reaches_the_summarizer() -> None:
 
 
 @pytest.mark.parametrize("policy", ["additive", "checkpoint"])
-async def test_a_compaction_can_end_at_a_given_item(
-    policy: str,
-) -> None:
+async def test_a_compaction_can_end_at_a_given_item(policy: str) -> None:
     upstream = model()
     async with world(upstream, window=WINDOW, policy=policy) as gateway:
         await talk(gateway, 12, words=200)

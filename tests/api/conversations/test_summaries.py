@@ -204,9 +204,7 @@ async def test_a_summary_is_written_anew_with_what_it_should_focus_on() -> None:
     [Reply({"error": {"message": "No."}}, 400), Reply({"error": {"message": "No."}}, 500), completion("")],
     ids=["refused", "broken", "blank"],
 )
-async def test_where_the_model_fails_nothing_changes(
-    failure: Reply,
-) -> None:
+async def test_where_the_model_fails_nothing_changes(failure: Reply) -> None:
     upstream = Writer()
     async with world(upstream, window=WINDOW) as gateway:
         first = await first_summary(gateway)

@@ -65,9 +65,7 @@ async def test_each_message_is_told_with_what_becomes_of_it() -> None:
 
 
 @pytest.mark.parametrize("order", ["asc", "desc"])
-async def test_messages_come_by_pages(
-    order: str,
-) -> None:
+async def test_messages_come_by_pages(order: str) -> None:
     async with world(model(), window=WINDOW) as gateway:
         await talk(gateway, 12)
         seqs = [row["seq"] for row in await every_message(gateway, "c/context", order=order, limit=7)]
@@ -232,9 +230,7 @@ async def test_a_view_that_cannot_be_made_to_fit_is_told_as_that() -> None:
         assert told["prompt_tokens"] > told["limit"]
 
 
-async def cost_of_a_preview(
-    messages: int,
-) -> tuple[int, int]:
+async def cost_of_a_preview(messages: int) -> tuple[int, int]:
     """Bytes at the most while a page is made, and how many messages were read for it."""
     store = CountingStore(clock=lambda: datetime.now(UTC))
     async with world(model(), store=store, window=32_000) as gateway:

@@ -97,9 +97,7 @@ async def test_nothing_is_answered_without_a_key(
 
 
 @pytest.mark.parametrize("path", ["/chat/completions", "/context/count", "/embeddings"])
-async def test_no_body_is_read_of_somebody_who_is_not_let_in(
-    path: str,
-) -> None:
+async def test_no_body_is_read_of_somebody_who_is_not_let_in(path: str) -> None:
     async with locked() as gateway, asyncio.timeout(10):
         address = httpx.URL(gateway.gateway.base_url)
         reader, writer = await asyncio.open_connection(address.host, address.port)
@@ -180,9 +178,7 @@ async def test_other_models_than_those_allowed_are_refused_everywhere() -> None:
 
 
 @pytest.mark.parametrize("path", ["/chat/completions", "/embeddings"])
-async def test_a_model_that_is_named_twice_cannot_slip_through(
-    path: str,
-) -> None:
+async def test_a_model_that_is_named_twice_cannot_slip_through(path: str) -> None:
     async with locked() as gateway:
         secret, _ = await gateway.key(models=("m",))
         twice = b'{"model": "other", "mod\\u0065l": "m", "input": "Hi", "messages": [{"role":"user","content":"Hi"}]}'
@@ -193,9 +189,7 @@ async def test_a_model_that_is_named_twice_cannot_slip_through(
 
 
 @pytest.mark.parametrize("path", ["/chat/completions", "/embeddings"])
-async def test_no_other_model_is_named_for_a_provider_to_fall_back_to(
-    path: str,
-) -> None:
+async def test_no_other_model_is_named_for_a_provider_to_fall_back_to(path: str) -> None:
     async with locked() as gateway:
         secret, _ = await gateway.key(models=("m", "m-*"))
         body = {**CHAT, "model": "m", "input": "Hi"}

@@ -44,9 +44,7 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
     return [line for line in found if line["logger"] == "concertina.requests"]
 
 
-async def test_a_request_is_told_of_in_one_line(
-    stream: io.StringIO,
-) -> None:
+async def test_a_request_is_told_of_in_one_line(stream: io.StringIO) -> None:
     async with world(ScriptedUpstream()) as w:
         answer = await w.post([user("Hi")])
     (line,) = lines(stream)
@@ -69,9 +67,7 @@ async def test_a_request_is_told_of_in_one_line(
     }
 
 
-async def test_a_compaction_is_told_of_with_what_it_took_and_saved(
-    stream: io.StringIO,
-) -> None:
+async def test_a_compaction_is_told_of_with_what_it_took_and_saved(stream: io.StringIO) -> None:
     async with world(summarizing()) as w:
         await w.post(long_talk(), stream=True)
     (line,) = lines(stream)
@@ -80,9 +76,7 @@ async def test_a_compaction_is_told_of_with_what_it_took_and_saved(
     assert line["saved_tokens"] > 1000
 
 
-async def test_errors_name_their_code(
-    stream: io.StringIO,
-) -> None:
+async def test_errors_name_their_code(stream: io.StringIO) -> None:
     upstream = ScriptedUpstream(Reply(pieces=[*BEGUN, DROP]), Reply(pieces=[*BEGUN, 60]))
     async with world(upstream) as w:
         await w.post([])
@@ -101,18 +95,14 @@ async def test_errors_name_their_code(
     assert lines(stream)[3]["route"] == "/v1/conversations/{conversation_id}"
 
 
-async def test_probes_are_told_of_only_when_they_fail(
-    stream: io.StringIO,
-) -> None:
+async def test_probes_are_told_of_only_when_they_fail(stream: io.StringIO) -> None:
     async with world(ScriptedUpstream()) as w:
         for path in ("healthz", "readyz", "metrics"):
             assert (await w.client.get(f"{w.base_url.removesuffix('v1')}{path}")).status_code == 200
     assert lines(stream) == []
 
 
-async def test_the_log_can_be_switched_off(
-    stream: io.StringIO,
-) -> None:
+async def test_the_log_can_be_switched_off(stream: io.StringIO) -> None:
     async with world(ScriptedUpstream(), telemetry={"request_log": False}) as w:
         await w.say([user("Hi")])
     assert lines(stream) == []

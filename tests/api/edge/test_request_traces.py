@@ -72,9 +72,7 @@ def events(span: ReadableSpan) -> list[str]:
     return [event.name for event in span.events]
 
 
-async def test_a_turn_is_a_trace_of_its_steps(
-    trace: Trace,
-) -> None:
+async def test_a_turn_is_a_trace_of_its_steps(trace: Trace) -> None:
     async with traced(ScriptedUpstream()) as w:
         body = await w.say([user("Hi")])
         port = int(re.findall(r":(\d+)", w.upstream.headers[0]["host"])[0])
@@ -124,9 +122,7 @@ async def test_a_turn_is_a_trace_of_its_steps(
     assert server.resource.attributes["service.name"] == "concertina"
 
 
-async def test_a_stream_ends_its_spans_with_its_last_byte(
-    trace: Trace,
-) -> None:
+async def test_a_stream_ends_its_spans_with_its_last_byte(trace: Trace) -> None:
     upstream = ScriptedUpstream(Reply(pieces=[*BEGUN, 0.05, *(stream(*"and more words" * 5).pieces or ())]))
     async with traced(upstream) as w:
         answer = await w.post([user("Hi")], stream=True)
@@ -143,9 +139,7 @@ async def test_a_stream_ends_its_spans_with_its_last_byte(
     assert trace.parent(trace.one("store answer")) == server.name
 
 
-async def test_a_client_that_hangs_up_ends_the_trace(
-    trace: Trace,
-) -> None:
+async def test_a_client_that_hangs_up_ends_the_trace(trace: Trace) -> None:
     async with traced(ScriptedUpstream(Reply(pieces=[*BEGUN, 60]))) as w:
         await leave_after(w, [user("x")], 4)
         await until(lambda: w.rows() == 2)
@@ -154,9 +148,7 @@ async def test_a_client_that_hangs_up_ends_the_trace(
     assert "store answer" in trace.names
 
 
-async def test_an_answer_that_breaks_off_fails_both_spans(
-    trace: Trace,
-) -> None:
+async def test_an_answer_that_breaks_off_fails_both_spans(trace: Trace) -> None:
     async with traced(ScriptedUpstream(Reply(pieces=[*BEGUN, DROP]))) as w:
         assert "upstream_unavailable" in (await w.post([user("x")], stream=True)).text
     server, chat = trace.one("POST /v1/chat/completions"), trace.one("chat m")
@@ -166,9 +158,7 @@ async def test_an_answer_that_breaks_off_fails_both_spans(
     assert {server.status.status_code.name, chat.status.status_code.name} == {"ERROR"}
 
 
-async def test_each_try_is_a_span_and_each_pause_an_event(
-    trace: Trace,
-) -> None:
+async def test_each_try_is_a_span_and_each_pause_an_event(trace: Trace) -> None:
     upstream = ScriptedUpstream(Reply({"error": {"message": "busy"}}, 503), Reply({}, 429))
     async with traced(upstream) as w:
         await w.say([user("Hi")])
@@ -181,9 +171,7 @@ async def test_each_try_is_a_span_and_each_pause_an_event(
     assert contexts == [f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}" for span in tries]
 
 
-async def test_a_refusal_is_no_fault_of_the_server_and_its_own_fault_is(
-    trace: Trace,
-) -> None:
+async def test_a_refusal_is_no_fault_of_the_server_and_its_own_fault_is(trace: Trace) -> None:
     upstream = ScriptedUpstream(*[Reply({}, 500)] * 3)
     async with traced(upstream) as w:
         assert (await w.post([])).status_code == 400
@@ -193,9 +181,7 @@ async def test_a_refusal_is_no_fault_of_the_server_and_its_own_fault_is(
     assert (told(failed)["error.type"], failed.status.status_code.name) == ("500", "ERROR")
 
 
-async def test_the_summary_call_is_a_child_of_the_compaction(
-    trace: Trace,
-) -> None:
+async def test_the_summary_call_is_a_child_of_the_compaction(trace: Trace) -> None:
     upstream = summarizing()
     async with traced(upstream) as w:
         answer = await w.post(long_talk(), stream=True)
@@ -211,9 +197,7 @@ async def test_the_summary_call_is_a_child_of_the_compaction(
     assert told(server)["concertina.context.saved_tokens"] > 1000
 
 
-async def test_what_is_prepared_behind_an_answer_is_a_trace_of_its_own_with_a_link(
-    trace: Trace,
-) -> None:
+async def test_what_is_prepared_behind_an_answer_is_a_trace_of_its_own_with_a_link(trace: Trace) -> None:
     policies = {"additive": {"prepare_ratio": 0.3, "token_floor": 1, "threshold_ratio": 0.7}}
     async with traced(summarizing(), policies=policies) as w:
         assert (await w.say(long_talk(11)))["context_status"] == "full"
@@ -226,9 +210,7 @@ async def test_what_is_prepared_behind_an_answer_is_a_trace_of_its_own_with_a_li
     assert {trace.parent(span) for span in trace.all("chat m")} == {server.name, "prepare"}
 
 
-async def test_the_clients_context_is_the_parent_and_ours_is_the_upstreams(
-    trace: Trace,
-) -> None:
+async def test_the_clients_context_is_the_parent_and_ours_is_the_upstreams(trace: Trace) -> None:
     sent = {"traceparent": TRACEPARENT, "tracestate": "vendor=1", "baggage": "tenant=blue"}
     upstream = ScriptedUpstream()
     async with traced(upstream) as w:
@@ -241,9 +223,7 @@ async def test_the_clients_context_is_the_parent_and_ours_is_the_upstreams(
     assert (got["tracestate"], got["baggage"]) == ("vendor=1", "tenant=blue")
 
 
-async def test_a_state_without_a_context_is_not_passed_on(
-    trace: Trace,
-) -> None:
+async def test_a_state_without_a_context_is_not_passed_on(trace: Trace) -> None:
     upstream = ScriptedUpstream()
     async with traced(upstream) as w:
         await w.say([user("Hi")], headers={"traceparent": "00-nonsense", "tracestate": "vendor=1"})
@@ -276,9 +256,7 @@ async def test_without_traces_the_clients_context_passes_as_it_came() -> None:
         assert {name: got[name] for name in sent} == sent
 
 
-async def test_other_endpoints_are_named_by_their_route(
-    trace: Trace,
-) -> None:
+async def test_other_endpoints_are_named_by_their_route(trace: Trace) -> None:
     upstream = ScriptedUpstream(default=lambda _: completion())
     async with traced(upstream) as w:
         conversation = (await w.say([user("Hi"), assistant("Yes?"), user("Go on")]))["conversation_id"]
@@ -302,9 +280,7 @@ async def test_other_endpoints_are_named_by_their_route(
     )
 
 
-async def test_requests_at_once_do_not_mix_their_spans(
-    trace: Trace,
-) -> None:
+async def test_requests_at_once_do_not_mix_their_spans(trace: Trace) -> None:
     async with traced(ScriptedUpstream()) as w:
         await asyncio.gather(*(w.say([user(f"Question {n}")]) for n in range(8)))
     by_trace: dict[int, list[str]] = {}

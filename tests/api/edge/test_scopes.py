@@ -21,9 +21,7 @@ def scope_of(operation: str) -> str:
 
 
 @pytest.mark.parametrize("operation", sorted(operations() - FREE))
-async def test_each_operation_needs_its_scope(
-    operation: str,
-) -> None:
+async def test_each_operation_needs_its_scope(operation: str) -> None:
     method, path = operation.split(" /v1")
     path = path.replace("{", "").replace("}", "")
     needed = scope_of(operation)

@@ -170,9 +170,7 @@ async def kept() -> AsyncIterator[Kept]:
 
 
 @pytest.mark.parametrize("operation", WITH_IDS)
-async def test_its_owner_can_do_it(
-    operation: str,
-) -> None:
+async def test_its_owner_can_do_it(operation: str) -> None:
     async with kept() as found:
         answer = await found.ask(OWNER, operation, found.ids)
         assert answer.status_code == 200, answer.text

@@ -48,9 +48,7 @@ async def words(w: World, **options: Any) -> str:
 
 
 @pytest.mark.parametrize("key", ["", "two words", "é", "x" * 256, "tab\there"])
-async def test_a_key_that_is_none_is_refused(
-    key: str,
-) -> None:
+async def test_a_key_that_is_none_is_refused(key: str) -> None:
     async with world(ScriptedUpstream()) as w:
         content = json.dumps({"model": "m", "messages": [user("Hi")]}).encode()
         raw = [(b"idempotency-key", key.encode("latin-1")), (b"content-type", b"application/json")]
@@ -132,9 +130,7 @@ async def test_a_request_with_the_key_of_one_that_runs_joins_it() -> None:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_a_request_that_failed_may_be_sent_again_with_its_key(
-    streamed: bool,
-) -> None:
+async def test_a_request_that_failed_may_be_sent_again_with_its_key(streamed: bool) -> None:
     broken = Reply(pieces=[chunk({"content": "Half"}), 0.02, DROP])
     upstream = ScriptedUpstream(Reply(FAILURE, status=400), *([broken] if streamed else []))
     async with world(upstream) as w:
@@ -213,9 +209,7 @@ async def test_waiting_for_another_process_has_an_end() -> None:
 
 
 @pytest.mark.parametrize("what", ["the conversation", "its words"])
-async def test_a_key_whose_answer_was_erased_is_answered_anew(
-    what: str,
-) -> None:
+async def test_a_key_whose_answer_was_erased_is_answered_anew(what: str) -> None:
     async with world(ScriptedUpstream(completion("The answer."), completion("Another."))) as w:
         await w.say([user("Hi")], headers=KEY)
         (conversation,) = w.conversations()

@@ -168,9 +168,7 @@ async def test_a_client_that_leaves_behind_a_long_body_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_two_equal_requests_at_once_are_two(
-    streamed: bool,
-) -> None:
+async def test_two_equal_requests_at_once_are_two(streamed: bool) -> None:
     replies = [stream("One."), stream("Two.")] if streamed else [completion("One."), completion("Two.")]
     gates = [held(reply) for reply in replies]
     async with world(ScriptedUpstream(*replies)) as w:

@@ -98,9 +98,7 @@ async def test_an_eighth_of_the_window_is_left_for_the_answer_before_the_prompt_
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_a_repeated_answer_tells_the_same_of_its_limit(
-    streamed: bool,
-) -> None:
+async def test_a_repeated_answer_tells_the_same_of_its_limit(streamed: bool) -> None:
     def context(answer: Any) -> dict[str, Any]:
         bodies = chunks(answer) if streamed else [answer.json()]
         found: dict[str, Any] = next(body["context"] for body in reversed(bodies) if "context" in body)

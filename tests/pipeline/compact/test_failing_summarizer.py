@@ -70,9 +70,7 @@ async def views_of(upstream: ScriptedUpstream, conversation: list[dict[str, Any]
     [completion(NONSENSE), completion(f"{NONSENSE} " * 40), completion(""), Reply({"error": {"message": "No."}}, 400)],
     ids=["nonsense", "long nonsense", "blank", "refused"],
 )
-async def test_early_arguments_survive_a_small_window_whatever_the_summarizer_does(
-    summary: Reply,
-) -> None:
+async def test_early_arguments_survive_a_small_window_whatever_the_summarizer_does(summary: Reply) -> None:
     upstream, run = upstream_that_summarizes_as(summary), bookings(12)
     async with world(upstream, window=SMALL_WINDOW, policies=POLICIES) as gateway:
         await views_of(upstream, run, gateway)

@@ -110,9 +110,7 @@ async def test_of_two_quick_turns_at_one_place_the_second_branches_with_all_of_i
 
 
 @pytest.mark.parametrize("reply", [Reply({"error": {"message": "no"}}, status=400), Reply(b"nonsense")])
-async def test_a_question_that_gets_no_answer_waits_for_its_retry(
-    reply: Reply,
-) -> None:
+async def test_a_question_that_gets_no_answer_waits_for_its_retry(reply: Reply) -> None:
     upstream = ScriptedUpstream(default=answering)
     async with world(upstream, store=Counting()) as gateway:
         history = [user("Hi"), answered("Hi"), user("Next")]

@@ -41,9 +41,7 @@ def dialogues() -> list[Any]:
 
 
 @pytest.mark.parametrize("questions", dialogues())
-async def test_appending_and_resending_give_the_same_log_and_the_same_views(
-    questions: list[str],
-) -> None:
+async def test_appending_and_resending_give_the_same_log_and_the_same_views(questions: list[str]) -> None:
     told = sum(len(question) for question in questions) // 4
     window = max(1500, told // 2)
     policies = {"additive": {"token_floor": 1}}
@@ -253,9 +251,7 @@ async def test_behind_summaries_a_turn_reads_only_what_it_shows(mode: str, monke
             assert max(cost["canonicalised"] for cost in late) <= 4
 
 
-async def test_sqlite_runs_as_many_statements_in_the_first_turns_as_in_the_last_of_many(
-    tmp_path: Path,
-) -> None:
+async def test_sqlite_runs_as_many_statements_in_the_first_turns_as_in_the_last_of_many(tmp_path: Path) -> None:
     statements: list[str] = []
 
     def traced(*arguments: Any) -> sqlite3.Connection:

@@ -98,9 +98,7 @@ async def test_branches_of_branches_read_back_whole() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 5])
-async def test_resends_at_once_from_one_head_are_as_many_branches(
-    count: int,
-) -> None:
+async def test_resends_at_once_from_one_head_are_as_many_branches(count: int) -> None:
     async with world(ScriptedUpstream(default=answering)) as gateway:
         history = long_history(2, words=20)
         first = await play(gateway, history)
@@ -219,9 +217,7 @@ def listing(body: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("reminded_first", [True, False])
-async def test_logs_that_differ_in_a_system_message_leave_no_gap_behind_a_shared_summary(
-    reminded_first: bool,
-) -> None:
+async def test_logs_that_differ_in_a_system_message_leave_no_gap_behind_a_shared_summary(reminded_first: bool) -> None:
     plain: list[dict[str, Any]] = []
     for turn in range(40):
         plain.append(user(f"Q{turn:03} " + " ".join(f"item{turn}n{word}" for word in range(60))))

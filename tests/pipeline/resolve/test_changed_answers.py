@@ -34,9 +34,7 @@ def two_choices(body: dict[str, Any]) -> Reply:
 
 
 @pytest.mark.parametrize("earlier", [0, 1])
-async def test_an_answer_that_came_back_cut_short_goes_on_in_its_conversation(
-    earlier: int,
-) -> None:
+async def test_an_answer_that_came_back_cut_short_goes_on_in_its_conversation(earlier: int) -> None:
     async with world(ScriptedUpstream(default=answer_to)) as gateway:
         history = [user("Hello")]
         for _ in range(earlier):

@@ -44,9 +44,7 @@ def refusal() -> Reply:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_an_error_before_the_first_byte_leaves_no_conversation_behind(
-    streamed: bool,
-) -> None:
+async def test_an_error_before_the_first_byte_leaves_no_conversation_behind(streamed: bool) -> None:
     async with world(ScriptedUpstream(refusal())) as gateway:
         answer = await gateway.post([user("Hi")], stream=streamed)
         assert (answer.status_code, answer.json()) == (400, FAILURE)
@@ -106,9 +104,7 @@ async def test_the_same_question_after_an_answer_is_a_new_one() -> None:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_an_sdks_retry_of_a_turn_that_was_answered_meanwhile_adds_nothing(
-    streamed: bool,
-) -> None:
+async def test_an_sdks_retry_of_a_turn_that_was_answered_meanwhile_adds_nothing(streamed: bool) -> None:
     """The client timed out while the answer was on its way; its SDK sends the same body once more."""
     upstream = ScriptedUpstream(stream("The ", "answer.") if streamed else completion("The answer."))
     async with world(upstream) as gateway:
@@ -197,9 +193,7 @@ async def test_a_retry_of_an_appended_turn_says_how_full_its_context_was() -> No
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_a_message_appended_while_the_first_turn_runs_waits_for_its_answer(
-    streamed: bool,
-) -> None:
+async def test_a_message_appended_while_the_first_turn_runs_waits_for_its_answer(streamed: bool) -> None:
     """The id is known from the moment the first question is stored, long before it is answered."""
     gate = asyncio.Event()
     slow = Reply(completion("First.").body, gate=gate)
@@ -233,9 +227,7 @@ async def test_a_retry_while_the_first_attempt_of_a_first_turn_runs_gets_its_ans
 
 
 @pytest.mark.parametrize("turns", [1, 6])
-async def test_an_sdks_retry_of_a_resent_history_that_was_answered_meanwhile_gets_that_answer(
-    turns: int,
-) -> None:
+async def test_an_sdks_retry_of_a_resent_history_that_was_answered_meanwhile_gets_that_answer(turns: int) -> None:
     async with world(ScriptedUpstream()) as gateway:
         history = []
         for turn in range(turns):
@@ -301,9 +293,7 @@ async def _talk(gateway: World, turns: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("turns", [1, 6])
-async def test_a_retry_with_other_instructions_is_answered_anew(
-    turns: int,
-) -> None:
+async def test_a_retry_with_other_instructions_is_answered_anew(turns: int) -> None:
     async with world(ScriptedUpstream()) as gateway:
         history = await _talk(gateway, turns)
         gateway.upstream.replies = [completion("The answer."), completion("Another.")]
@@ -363,9 +353,7 @@ async def test_a_yes_that_nobody_waited_for_is_no_answer_to_a_later_yes() -> Non
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_a_retry_gets_the_answer_of_the_newest_attempt(
-    streamed: bool,
-) -> None:
+async def test_a_retry_gets_the_answer_of_the_newest_attempt(streamed: bool) -> None:
     async with world(ScriptedUpstream()) as gateway:
         await gateway.say([user("Hi")])
         history = [user("Hi"), assistant("Fine."), user("Next")]
