@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
@@ -12,11 +13,14 @@ import msgspec
 import orjson
 import pytest
 
+from app.pipeline.background_tasks import wait_until_done
+from app.store.sql.rows import encode_time
 from tests.benchmarks.load import Job, question_numbers, run
 from tests.benchmarks.messages import History, question
 from tests.benchmarks.processes import BenchmarkFailed, Cpu
 from tests.benchmarks.report import figures
 from tests.benchmarks.scenarios import LONGEST_SECONDS, MOST_SALTS, SALTS_PER_JOB, Bench
+from tests.benchmarks.stations import Profiler
 from tests.benchmarks.upstream import Counters, ScriptedModel
 
 
@@ -159,3 +163,17 @@ def test_no_two_jobs_of_a_run_share_a_question() -> None:
     assert numbers[-1].stop <= MOST_SALTS
     with pytest.raises(BenchmarkFailed, match="fewer rounds"):
         bench.send(Job(port=1, connections=1, salt=0))
+
+
+def test_stations_are_calls_in_the_app_and_no_resumed_coroutines() -> None:
+    async def encode_and_wait() -> None:
+        await asyncio.sleep(0)
+        encode_time(datetime(2026, 1, 1, tzinfo=UTC))
+        await wait_until_done(asyncio.ensure_future(asyncio.sleep(0)))
+
+    profiler = Profiler()
+    with profiler.count() as stations:
+        asyncio.run(encode_and_wait())
+    names = {code.co_qualname: count for code, count in stations.calls.items() if "<lambda>" not in code.co_qualname}
+    assert names == {"encode_time": 1, "wait_until_done": 1}
+    assert (stations.file_jumps, stations.room_jumps) == (0, 0)

@@ -1,0 +1,212 @@
+"""How many stations a turn passes in our code: `python -m tests.benchmarks.stations [--list]`.
+
+Three turns run in this process, over SQLite, with the simulated model (whose code is left out): a resent history that
+fits, the same streamed, and a turn that compacts. All calls of functions in `app/` are counted, in the threads of the
+store too, from the request's first byte until the store has written the turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import inspect
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, Final
+
+import orjson
+from rich.console import Console
+from rich.table import Table
+
+from app.assembly.worker_application import build_worker_application
+from app.settings.load import load_settings
+from migrations.run import upgrade_database
+from tests.benchmarks.messages import words
+from tests.benchmarks.processes import ROOT
+
+APP: Final = f"{ROOT / 'app'}/"
+LEFT_OUT: Final = ("simulator",)
+NO_FUNCTIONS: Final = ("<module>", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+SUSPENDS: Final = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
+FIRST_SUSPENSION: Final = 8
+"""The offset in bytecode before which a coroutine is made and not resumed."""
+WARM_UP_TURNS: Final = 3
+QUESTION_CHARS: Final = 1_000
+IDLE_SECONDS: Final = 0.2
+Message = MutableMapping[str, Any]
+
+
+@dataclass
+class Stations:
+    """The calls of one turn. A jump is a call from one file, or room, of `app/` into another."""
+
+    calls: Counter[CodeType] = field(default_factory=Counter)
+    file_jumps: int = 0
+    room_jumps: int = 0
+
+    @property
+    def files(self) -> set[str]:
+        return {code.co_filename for code in self.calls}
+
+    def record(self, frame: FrameType) -> None:
+        code = frame.f_code
+        self.calls[code] += 1
+        caller = frame.f_back
+        while caller is not None and _find_room(caller.f_code) is None:
+            caller = caller.f_back
+        if caller is None or caller.f_code.co_filename == code.co_filename:
+            return
+        self.file_jumps += 1
+        self.room_jumps += _find_room(caller.f_code) != _find_room(code)
+
+
+class Profiler:
+    """Counts calls while a turn runs, in this thread and in those that start while it is installed."""
+
+    def __init__(self) -> None:
+        self._stations: Stations | None = None
+
+    @contextmanager
+    def count(self) -> Iterator[Stations]:
+        self._stations = stations = Stations()
+        sys.setprofile(self.profile)
+        try:
+            yield stations
+        finally:
+            sys.setprofile(None)
+            self._stations = None
+
+    def profile(self, frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and self._stations is not None and _find_room(frame.f_code) and _begins(frame):
+            self._stations.record(frame)
+
+
+def _find_room(code: CodeType) -> str | None:
+    """Returns the room of a function in `app/`; None for others, and for what Python runs as a function although no
+    reader sees one (comprehensions, modules)."""
+    if not code.co_filename.startswith(APP) or code.co_name in NO_FUNCTIONS:
+        return None
+    room = code.co_filename.removeprefix(APP).split("/")[0]
+    return None if room in LEFT_OUT else room
+
+
+def _begins(frame: FrameType) -> bool:
+    """Returns whether a function is called, and not resumed after an await or a yield."""
+    return not frame.f_code.co_flags & SUSPENDS or frame.f_lasti < FIRST_SUSPENSION
+
+
+async def measure_turns() -> dict[str, Stations]:
+    """Runs the three turns."""
+    with tempfile.TemporaryDirectory() as folder:
+        database = f"sqlite+aiosqlite:///{Path(folder) / 'kept.db'}"
+        await asyncio.to_thread(upgrade_database, database)
+        settings = load_settings(
+            environ={
+                "CONCERTINA_DATABASE__URL": database,
+                "CONCERTINA_SERVER__LOG_LEVEL": "error",
+            }
+        )
+        profiler = Profiler()
+        threading.setprofile(profiler.profile)
+        application = build_worker_application(settings, None, None)
+        received: asyncio.Queue[Message] = asyncio.Queue()
+        sent: asyncio.Queue[Message] = asyncio.Queue()
+        lifespan = asyncio.create_task(application({"type": "lifespan"}, received.get, sent.put))
+        await received.put({"type": "lifespan.startup"})
+        assert (await sent.get())["type"] == "lifespan.startup.complete"
+        try:
+            return {
+                "fits": await _measure_turn(profiler, application, model="sim-128k"),
+                "fits, streamed": await _measure_turn(profiler, application, model="sim-128k", stream=True),
+                "compacts": await _measure_turn(profiler, application, model="sim-4k", turns=40),
+            }
+        finally:
+            await received.put({"type": "lifespan.shutdown"})
+            await lifespan
+            threading.setprofile(None)
+
+
+async def _measure_turn(
+    profiler: Profiler, application: Callable[..., Any], *, turns: int = WARM_UP_TURNS, **fields: Any
+) -> Stations:
+    """Has a conversation, and returns the calls of its last turn, or of the first that compacts."""
+    history: list[Message] = []
+    for turn in range(turns + 1):
+        history.append({"role": "user", "content": f"{turn}. {words(QUESTION_CHARS, seed=turn)}"})
+        with profiler.count() as stations:
+            headers, body = await _post(application, {"messages": history, **fields})
+            await asyncio.sleep(IDLE_SECONDS)
+        history.append({"role": "assistant", "content": _read_text(body, is_stream=bool(fields.get("stream")))})
+        if headers[b"x-context-status"] == b"summarized":
+            break
+    return stations
+
+
+async def _post(application: Callable[..., Any], body: Message) -> tuple[dict[bytes, bytes], bytes]:
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": "/v1/chat/completions",
+        "raw_path": b"/v1/chat/completions",
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(b"host", b"127.0.0.1:8000"), (b"content-type", b"application/json")],
+        "client": ("127.0.0.1", 50_000),
+        "server": ("127.0.0.1", 8000),
+    }
+    request = iter([{"type": "http.request", "body": orjson.dumps(body), "more_body": False}])
+    answer: list[Message] = []
+
+    async def receive() -> Message:
+        message = next(request, None)
+        return message if message is not None else await asyncio.get_running_loop().create_future()
+
+    async def send(message: Message) -> None:
+        answer.append(message)
+
+    await application(scope, receive, send)
+    head, *pieces = answer
+    assert head["status"] == 200, pieces
+    return dict(head["headers"]), b"".join(piece["body"] for piece in pieces)
+
+
+def _read_text(body: bytes, *, is_stream: bool) -> str:
+    if not is_stream:
+        return str(orjson.loads(body)["choices"][0]["message"]["content"])
+    events = [orjson.loads(line[6:]) for line in body.splitlines() if line.startswith(b"data: {")]
+    return "".join(choice["delta"].get("content") or "" for event in events for choice in event["choices"])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", action="store_true", help="show each function of each turn with its calls")
+    options = parser.parse_args(arguments)
+    measured = asyncio.run(measure_turns())
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    table = Table("turn", "files", "functions", "calls", "jumps between files", "jumps between rooms")
+    for turn, found in measured.items():
+        figures = len(found.files), len(found.calls), found.calls.total(), found.file_jumps, found.room_jumps
+        table.add_row(turn, *map(str, figures))
+    console.print(table)
+    if options.list:
+        for turn, found in measured.items():
+            console.print(f"\n{turn}", style="bold")
+            for code, count in sorted(
+                found.calls.items(), key=lambda call: (call[0].co_filename, call[0].co_firstlineno)
+            ):
+                console.print(f"{count:5} {code.co_filename.removeprefix(APP)} {code.co_qualname}", soft_wrap=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
