@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import islice
 from typing import Any, Final
 
@@ -82,8 +83,13 @@ class UsageReport(msgspec.Struct, frozen=True):
     """The cost of these attachments at the provider."""
     reported_tokens: int
 
+    @property
+    def schemas(self) -> str:
+        """The part of the instructions' digest that is about tool schemas."""
+        return self.instructions.partition(".")[0]
 
-class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
+
+class Calibration(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     """What one conversation has learned of one model. Immutable; `learn_from_report` gives the next one."""
 
     start_slope: float = 1.0
@@ -100,9 +106,9 @@ class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
     ceiling: UsageReport | None = None
     """The highest report since the view was last cut. It reveals a provider that cuts silently."""
 
-    @property
+    @cached_property
     def slope(self) -> float:
-        """Returns provider tokens per raw token of text, within 0.7 to 1.6."""
+        """Provider tokens per raw token of text, within 0.7 to 1.6."""
         # The starting slope loses weight as compared tokens add up: 500² ÷ (500 + compared) (decision 38).
         prior = PRIOR_TOKENS**2 / (PRIOR_TOKENS + self.changed_estimated)
         slope = (prior * self.start_slope + self.changed_reported) / (prior + self.changed_estimated)
@@ -120,12 +126,11 @@ class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
         cost less than at the lowest slope.
         """
         slope, anchor = self.slope, self._find_nearest_report(instructions_digest)
-        attached = sum(one.estimated_tokens for one in self.attachments)
+        attached = sum([one.estimated_tokens for one in self.attachments])
         messages = 0 if anchor is None else max(0, anchor.text_tokens - anchor.instructions_tokens)
         lowest = -slope * (instructions_tokens + attached) - (slope - LOWEST_SLOPE) * messages
-        return max(
-            self._compute_base_tokens(anchor) + self._sum_attachment_costs(self.attachments) - slope * attached, lowest
-        )
+        attachments_tokens = self._sum_attachment_costs(self.attachments) if attached else 0.0
+        return max(self._compute_base_tokens(anchor) + attachments_tokens - slope * attached, lowest)
 
     def estimate_planned_instructions_tokens(self, instructions_tokens: int, instructions_digest: str) -> int:
         """Returns the raw count of instructions to plan with. With it, slope × the raw count of a prompt is the
@@ -162,7 +167,7 @@ class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
         """
         if reported_tokens <= 0:
             return self
-        shown = self.drop_attachments_before(prompt.boundary_seq).attachments
+        shown = self.attachments and self.drop_attachments_before(prompt.boundary_seq).attachments
         report = self._build_report(prompt, shown, reported_tokens)
         # The report is of a cut prompt: it must not teach a slope. The ceiling stays the reference.
         if self.find_silent_truncation_window(prompt, reported_tokens) is not None:
@@ -202,19 +207,15 @@ class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
         # Results of a provider's tools change reports in ways that our count cannot see.
         if ceiling is None or prompt.has_provider_tools or ceiling.reported_tokens < MIN_SILENT_TRUNCATION_TOKENS:
             return None
-        if self.drop_attachments_before(
-            prompt.boundary_seq
-        ).attachments:  # a client may have left one out as the text grew
+        grown = LOWEST_SLOPE * (prompt.estimated_tokens - ceiling.text_tokens)
+        if grown < max(SILENT_TRUNCATION_GROWTH_TOKENS, SILENT_TRUNCATION_GROWTH_SHARE * ceiling.reported_tokens):
+            return None
+        # A client may have left an attachment out as the text grew.
+        if self.attachments and self.drop_attachments_before(prompt.boundary_seq).attachments:
             return None
         report = self._build_report(prompt, (), reported_tokens)
-        if not _are_reports_comparable(ceiling, report) or not _has_flat_reported_tokens(ceiling, report):
-            return None
-        grown = LOWEST_SLOPE * (report.text_tokens - ceiling.text_tokens)
-        return (
-            ceiling.reported_tokens
-            if grown >= max(SILENT_TRUNCATION_GROWTH_TOKENS, SILENT_TRUNCATION_GROWTH_SHARE * ceiling.reported_tokens)
-            else None
-        )
+        is_cut = _are_reports_comparable(ceiling, report) and _has_flat_reported_tokens(ceiling, report)
+        return ceiling.reported_tokens if is_cut else None
 
     def to_dict(self) -> dict[str, Any]:
         """Returns a JSON-ready form that `from_dict` reads."""
@@ -241,10 +242,14 @@ class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
         """Returns the last report with the same instructions; else the last one with the same schemas; else
         the newest.
         """
-        schemas = _extract_schemas_digest(instructions)
-        same = next((one for one in self.reports if one.instructions == instructions), None)
-        same = same or next((one for one in self.reports if _extract_schemas_digest(one.instructions) == schemas), None)
-        return same or next(iter(self.reports), None)
+        schemas = instructions.partition(".")[0]
+        nearest = None
+        for report in self.reports:
+            if report.instructions == instructions:
+                return report
+            if nearest is None and report.schemas == schemas:
+                nearest = report
+        return nearest or next(iter(self.reports), None)
 
     def _compute_base_tokens(self, anchor: UsageReport | None) -> float:
         """Returns what a prompt costs before its text and attachments, according to a report."""
@@ -274,9 +279,9 @@ class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
         return UsageReport(
             instructions=prompt.instructions,
             instructions_tokens=prompt.instructions_tokens,
-            text_tokens=prompt.estimated_tokens - sum(one.estimated_tokens for one in attachments),
-            attachments=tuple(one.seq for one in attachments),
-            attachments_tokens=self._sum_attachment_costs(attachments),
+            text_tokens=prompt.estimated_tokens - sum([one.estimated_tokens for one in attachments]),
+            attachments=tuple([one.seq for one in attachments]),
+            attachments_tokens=self._sum_attachment_costs(attachments) if attachments else 0.0,
             reported_tokens=reported_tokens,
         )
 
@@ -288,7 +293,7 @@ class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
     def _choose_ceiling_report(self, report: UsageReport) -> UsageReport:
         """Returns the old ceiling while reports stay flat; else the new report."""
         ceiling = self.ceiling
-        if ceiling is not None and _has_same_schemas(ceiling, report) and _has_flat_reported_tokens(ceiling, report):
+        if ceiling is not None and ceiling.schemas == report.schemas and _has_flat_reported_tokens(ceiling, report):
             return ceiling
         return report
 
@@ -315,22 +320,14 @@ def _hash_parts(parts: Iterable[bytes]) -> str:
     return digest.hexdigest()
 
 
-def _extract_schemas_digest(instructions: str) -> str:
-    return instructions.partition(".")[0]
-
-
 def _prepend_report(reports: tuple[UsageReport, ...], newest: UsageReport) -> tuple[UsageReport, ...]:
     others = (one for one in reports if one.instructions != newest.instructions)
     return (newest, *islice(others, MAX_STORED_REPORTS - 1))
 
 
-def _has_same_schemas(before: UsageReport, after: UsageReport) -> bool:
-    return _extract_schemas_digest(before.instructions) == _extract_schemas_digest(after.instructions)
-
-
 def _are_reports_comparable(before: UsageReport, after: UsageReport) -> bool:
     """Says whether only text changed between two reports."""
-    return _has_same_schemas(before, after) and before.attachments == after.attachments
+    return before.schemas == after.schemas and before.attachments == after.attachments
 
 
 def _is_plausible_text_change(reported: int, estimated: int) -> bool:

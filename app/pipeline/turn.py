@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -26,7 +27,7 @@ PROVIDER_TOOL_FIELDS: Final = frozenset({"web_search_options", "search_parameter
 """Fields that let a provider run a search itself: of OpenAI, xAI and OpenRouter."""
 
 
-class Turn(msgspec.Struct, frozen=True):
+class Turn(msgspec.Struct, frozen=True, dict=True):
     """A request with everything that is known of it before planning."""
 
     request: ChatRequest
@@ -49,7 +50,7 @@ class Turn(msgspec.Struct, frozen=True):
         (docs/decisions/0031)."""
         return bind_client_key(self.request.caller.authorization, self.target.deployments[0].provider)
 
-    @property
+    @cached_property
     def planned_instructions_tokens(self) -> int:
         """The raw tokens of the instructions for planning: our count, and what the provider was seen to add to it."""
         calibration, own_count = self.calibration, self.resolved_request.instructions_tokens
@@ -57,7 +58,7 @@ class Turn(msgspec.Struct, frozen=True):
             return own_count
         return calibration.estimate_planned_instructions_tokens(own_count, self.instructions_digest)
 
-    @property
+    @cached_property
     def instructions_digest(self) -> str:
         """A digest of the leading system messages and the tool schemas."""
         fields = self.request.raw_fields
@@ -76,7 +77,7 @@ class Turn(msgspec.Struct, frozen=True):
         )
 
 
-class View(msgspec.Struct, frozen=True):
+class View(msgspec.Struct, frozen=True, dict=True):
     """What is sent upstream, and how it was planned."""
 
     outline: Outline
@@ -92,7 +93,7 @@ class View(msgspec.Struct, frozen=True):
     provider_output_limit: int | None = None
     """The longest answer that fits beside this prompt, computed from the window that the provider reported."""
 
-    @property
+    @cached_property
     def prompt_tokens(self) -> int:
         """Calibrated tokens of the prompt."""
         return self.budget.calibrate_tokens(self.plan.prompt_tokens)
