@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -39,7 +40,7 @@ STORED_INSTRUCTIONS = "instructions"
 NO_CONVERSATION_HINTS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-class ResolvedRequest(msgspec.Struct, frozen=True):
+class ResolvedRequest(msgspec.Struct, frozen=True, dict=True):
     """A request with its conversation, and what the request adds to the conversation's log."""
 
     conversation: Conversation
@@ -102,11 +103,11 @@ class ResolvedRequest(msgspec.Struct, frozen=True):
     def next_seq(self) -> int:
         return self.conversation.head_seq + 1 + len(self.new_messages)
 
-    @property
+    @cached_property
     def log_tokens(self) -> int:
         """Tokens of the log, with the client's versions in the place of the messages."""
         total = self.new_messages[-1].tokens_total if self.new_messages else self.conversation.head_tokens_total
-        return total + self.client_versions.tokens_delta
+        return total if self.client_versions is NO_VERSIONS else total + self.client_versions.tokens_delta
 
     @property
     def is_log_unstored(self) -> bool:

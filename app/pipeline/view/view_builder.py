@@ -4,8 +4,9 @@ makes new ones elsewhere."""
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Iterator, Mapping, Sequence, Set
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -13,10 +14,11 @@ from app.compaction.summarizer.summarizer_request_body import INSTRUCTION_TOKENS
 from app.context.calibration import LOWEST_SLOPE
 from app.context.plan.budget import Budget, compute_budget, compute_summary_token_limit
 from app.context.plan.log_rounds import build_boundary_after
-from app.context.plan.outline import LOG_START, LastView, Outline, Plan, SummarizeMode, SummaryRange
+from app.context.plan.outline import LOG_START, LastView, Outline, Pin, Plan, SummarizeMode, SummaryRange
 from app.context.plan.planner import plan_view
 from app.context.plan.policy import ContextPolicy
 from app.context.plan.summary_chain import find_omitted_seqs
+from app.context.view.client_versions import NO_VERSIONS, ClientVersions
 from app.context.view.missing_tool_results import add_missing_tool_results, is_placeholder_result
 from app.context.view.view_rendering import build_summary_message, render_view
 from app.conversation.conversation_types import Conversation, LogMessage, Message, Summary
@@ -163,115 +165,103 @@ class ViewBuilder:
             StoreUnavailable: the log or its summaries are needed and cannot be read.
         """
         resolved_request, policy = turn.resolved_request, turn.policy
-        is_over = (
-            budget.calibrate_tokens(turn.planned_instructions_tokens + resolved_request.log_tokens)
-            > budget.compaction_threshold
-        )
+        log_estimate = budget.calibrate_tokens(turn.planned_instructions_tokens + resolved_request.log_tokens)
+        is_over = log_estimate > budget.compaction_threshold
         # Another replica may have stored summaries that `chunk_count` does not count yet. They are looked for only if
         # the view needs them.
         may_have_summaries = resolved_request.conversation.chunk_count or (
             (is_over or summarize in {"now", "ahead"}) and resolved_request.is_stored
         )
-        omitted_seqs = find_omitted_seqs(resolved_request.client_versions)
-        replacing = policy.has_replacing_summaries
-        if policy.may_summarize and may_have_summaries:
-            chain = await self._summary_chains.read_chain(
-                resolved_request, is_replacing=replacing, new_summaries=new_summaries, omitted=omitted_seqs
-            )
-        else:
-            chain = (
-                build_chain(new_summaries=new_summaries, is_replacing=replacing, omitted=omitted_seqs)
-                if new_summaries
-                else EMPTY_CHAIN
-            )
-        view = await self._plan_view_with_summaries(turn, budget, summarize, chain, omitted_seqs, is_over=is_over)
-        # The chain came from a cache. If the plan uses an outdated part of it, the chain is read again and the view is
-        # planned again.
-        if chain.has_verified_all(view.plan.summaries):
-            return view
-        chain = await self._summary_chains.read_chain(
+        versions = resolved_request.client_versions
+        omitted_seqs = find_omitted_seqs(versions) if versions is not NO_VERSIONS else frozenset[int]()
+        read_chain = functools.partial(
+            self._summary_chains.read_chain,
             resolved_request,
-            is_replacing=replacing,
+            is_replacing=policy.has_replacing_summaries,
             new_summaries=new_summaries,
             omitted=omitted_seqs,
-            bypass_cache=True,
         )
-        return await self._plan_view_with_summaries(turn, budget, summarize, chain, omitted_seqs, is_over=is_over)
+        chain = EMPTY_CHAIN
+        if may_have_summaries and policy.may_summarize:
+            chain = await read_chain()
+        elif new_summaries:
+            chain = build_chain(
+                new_summaries=new_summaries, is_replacing=policy.has_replacing_summaries, omitted=omitted_seqs
+            )
+        outline = self._build_outline(turn, budget, chain, omitted_seqs)
+        outline, plan = await self._make_plan(turn, outline, budget, summarize, is_over=is_over)
+        # The chain came from a cache. If the plan uses an outdated part of it, the chain is read again and the view is
+        # planned again.
+        if plan.summaries and not chain.has_verified_all(plan.summaries):
+            outline = self._build_outline(turn, budget, await read_chain(bypass_cache=True), omitted_seqs)
+            outline, plan = await self._make_plan(turn, outline, budget, summarize, is_over=is_over)
+        warnings = _build_pin_warnings(resolved_request, outline) if resolved_request.conversation.marks else ()
+        return View(outline, plan, budget, None, warnings=warnings)
 
-    async def _plan_view_with_summaries(
-        self,
-        turn: Turn,
-        budget: Budget,
-        summarize: SummarizeMode,
-        chain: SummaryChain,
-        omitted_seqs: Set[int],
-        *,
-        is_over: bool,
-    ) -> View:
-        """Plans a view without rendering it, with the given summaries.
+    def _build_outline(self, turn: Turn, budget: Budget, chain: SummaryChain, omitted_seqs: Set[int]) -> Outline:
+        """Builds what the planner needs to know of a log.
 
         Args:
             omitted_seqs: seqs of the messages that the client leaves out.
-            is_over: whether the whole log is above the compaction threshold.
         """
         resolved_request, conversation = turn.resolved_request, turn.resolved_request.conversation
-        versions = resolved_request.client_versions
-        last_view = versions.recount_view_for_versions(
-            read_last_view(conversation.state, turn.policy, budget.window),
-            [one.seq for one in resolved_request.new_versions],
-        )
-        marks = conversation.marks
-        # Nothing is stored, so the request's own messages are the whole tail and no read is needed.
-        at_start = resolved_request.is_log_unstored and not chain.summaries and not last_view.boundary.to_seq
-        outline = Outline(
+        versions, marks = resolved_request.client_versions, conversation.marks
+        summaries, folds, new_messages = chain.summaries, chain.folds, resolved_request.new_messages
+        last_view = read_last_view(conversation.state, turn.policy, budget.window)
+        pins = select_fitting_pins(_recount_pins(marks, versions), turn.policy, budget) if marks else ()
+        if versions is not NO_VERSIONS:
+            new_version_seqs = [version.seq for version in resolved_request.new_versions]
+            last_view = versions.recount_view_for_versions(last_view, new_version_seqs)
+            summaries = tuple(map(versions.recount_summary_for_versions, summaries))
+            folds = tuple(map(versions.recount_summary_for_versions, folds))
+            new_messages = tuple(versions.apply_to_log_messages(new_messages))
+        # If nothing is stored, the request's own messages are the whole tail and no read is needed.
+        is_tail_known = conversation.head_seq < 0 and not summaries and not last_view.boundary.to_seq
+        return Outline(
             instructions_tokens=turn.planned_instructions_tokens,
             log_tokens=resolved_request.log_tokens,
             next_seq=resolved_request.next_seq,
-            summaries=tuple(map(versions.recount_summary_for_versions, chain.summaries)),
-            folds=tuple(map(versions.recount_summary_for_versions, chain.folds)),
-            tail=versions.apply_to_log_messages(resolved_request.new_messages) if at_start else None,
+            summaries=summaries,
+            folds=folds,
+            tail=new_messages if is_tail_known else None,
             new_from_seq=conversation.head_seq + 1,
-            pins=select_fitting_pins(
-                tuple(map(versions.recount_pin_for_versions, decode_pins(marks))), turn.policy, budget
-            )
-            if marks
-            else (),
+            pins=pins,
             last_view=last_view,
             omitted_seqs=omitted_seqs,
-        )
-        plan = await self._make_plan(turn, outline, budget, summarize, is_over=is_over)
-        # The first plan works with stored totals only. The tail is read only if the planner must look at single
-        # messages.
-        if (tail_start := plan.needs_tail) is not None:
-            tail = versions.apply_to_log_messages(await self.read_log_tail(resolved_request, tail_start.to_seq))
-            outline = replace(outline, tail=tail, tail_start=tail_start)
-            plan = await self._make_plan(turn, outline, budget, summarize, is_over=is_over)
-        return View(
-            outline, plan, budget, None, warnings=_build_pin_warnings(resolved_request, outline) if marks else ()
         )
 
     async def _make_plan(
         self, turn: Turn, outline: Outline, budget: Budget, summarize: SummarizeMode, *, is_over: bool
-    ) -> Plan:
+    ) -> tuple[Outline, Plan]:
         """Makes the plan, in a thread if there is much to cut or long text to shorten.
 
         Args:
             is_over: whether the whole log is above the compaction threshold.
-        """
-        if is_over and outline.tail is not None and _is_long_tail(outline):
-            return await asyncio.to_thread(self._call_planner, turn, outline, budget, summarize)
-        return self._call_planner(turn, outline, budget, summarize)
 
-    def _call_planner(self, turn: Turn, outline: Outline, budget: Budget, summarize: SummarizeMode) -> Plan:
-        return plan_view(
-            outline,
-            budget,
-            turn.policy,
-            counter=self._message_counter.find_token_counter(turn.resolved_request.conversation.token_counter_name),
+        Returns:
+            The outline, with the tail of the log if the planner asked for it, and the plan.
+        """
+        resolved_request = turn.resolved_request
+        make_plan = functools.partial(
+            plan_view,
+            budget=budget,
+            policy=turn.policy,
+            counter=self._message_counter.find_token_counter(resolved_request.conversation.token_counter_name),
             summarizer_input_tokens=turn.summarizer_input_tokens,
             summarize=summarize,
             through_seq=turn.request.through_seq,
         )
+        is_long = is_over and outline.tail is not None and _is_long_tail(outline)
+        plan = await asyncio.to_thread(make_plan, outline) if is_long else make_plan(outline)
+        # The first plan works with stored totals only. The tail is read only if the planner must look at single
+        # messages.
+        if (tail_start := plan.needs_tail) is not None:
+            tail = await self.read_log_tail(resolved_request, tail_start.to_seq)
+            shown_tail = resolved_request.client_versions.apply_to_log_messages(tail)
+            outline = replace(outline, tail=shown_tail, tail_start=tail_start)
+            is_long = is_over and _is_long_tail(outline)
+            plan = await asyncio.to_thread(make_plan, outline) if is_long else make_plan(outline)
+        return outline, plan
 
     async def advance_past_answer(
         self, resolved_request: ResolvedRequest, conversation: Conversation
@@ -430,6 +420,10 @@ def _find_anchor_pin_quote_seqs(plan: Plan) -> set[int]:
     seqs = {seq for pin in plan.pins for seq in range(pin.from_seq, pin.to_seq)}
     seqs |= {passage.seq for quotation in plan.quotations for passage in quotation.passages}
     return seqs if plan.repeated_message_seq is None else seqs | {plan.repeated_message_seq}
+
+
+def _recount_pins(marks: Mapping[str, Any], versions: ClientVersions) -> tuple[Pin, ...]:
+    return tuple(map(versions.recount_pin_for_versions, decode_pins(marks)))
 
 
 def _build_pin_warnings(resolved_request: ResolvedRequest, outline: Outline) -> tuple[str, ...]:
