@@ -32,8 +32,9 @@ ASSISTANT_MARKER: Final = b'"assistant"'
 """The JSON of every assistant message contains these bytes."""
 ENOUGH_ANCHOR_DIGESTS: Final = 16
 """A rewritten history is looked up by about this many digests of its newest answers."""
-MIN_FAST_PATH_MESSAGES: Final = 8
-"""Shorter histories are recognised as quickly by their links, so their bytes are not hashed."""
+MIN_FAST_PATH_MESSAGES: Final = 3
+"""Shorter histories are recognised as quickly by their links, so their bytes are not remembered: most requests with one
+message are never continued."""
 LONG_HISTORY_BYTES: Final = 64 * 1024
 """The links of longer histories are computed in a thread: 64 KiB take about 1 ms."""
 PREFIX_INTERVAL_MESSAGES: Final = 32
