@@ -33,6 +33,7 @@ from app.pipeline.admission.answer_replay import StoredAnswers
 from app.pipeline.admission.idempotency_keys import IdempotencyKeys
 from app.pipeline.admission.request_coalescing import RequestCoalescer
 from app.pipeline.background_tasks import BackgroundTasks
+from app.pipeline.call.overflow_recovery import OverflowRecovery
 from app.pipeline.call.search_tool_loop import SearchToolLoop
 from app.pipeline.call.upstream_call import UpstreamCaller
 from app.pipeline.compact.precompaction import Precompactor
@@ -284,6 +285,8 @@ class GatewayEngine:
             turn_compactor=self.turn_compactor,
             turn_writer=self._turn_writer,
             response_delivery=self._response_delivery,
+            upstream_caller=self._upstream_caller,
+            overflow_recovery=OverflowRecovery(view_builder=self.view_builder, turn_compactor=self.turn_compactor),
             search_tool_loop=self._search_tool_loop,
             quotation_builder=QuotationBuilder(
                 view_builder=self.view_builder,

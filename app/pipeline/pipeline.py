@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from app.context.plan.budget import compute_compaction_threshold
 from app.context.plan.outline import SummarizeMode
-from app.errors import GatewayError, StoreUnavailable, drop_tracebacks
+from app.errors import GatewayError, StoreUnavailable, UpstreamRefused, drop_tracebacks
 from app.observability.log import set_log_conversation
 from app.observability.request_facts import record_error
 from app.observability.tracing import (
@@ -26,8 +26,14 @@ from app.observability.tracing import (
 )
 from app.pipeline.admission.answer_replay import render_stored_answer
 from app.pipeline.background_tasks import BackgroundTasks
-from app.pipeline.call.search_tool_loop import SearchToolLoop
-from app.pipeline.call.upstream_call import UpstreamAnswer
+from app.pipeline.call.overflow_recovery import MAX_OVERFLOW_RECOVERIES, OverflowRecovery
+from app.pipeline.call.search_tool_loop import (
+    SearchToolLoop,
+    may_have_refused_tool,
+    remove_search_tool,
+    wants_search_tool,
+)
+from app.pipeline.call.upstream_call import PromptOverflow, UpstreamAnswer, UpstreamCaller
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.compact.turn_compaction import (
     TurnCompactionTask,
@@ -76,6 +82,8 @@ class Pipeline:
         turn_compactor: TurnCompactor,
         turn_writer: TurnWriter,
         response_delivery: ResponseDelivery,
+        upstream_caller: UpstreamCaller,
+        overflow_recovery: OverflowRecovery,
         search_tool_loop: SearchToolLoop,
         quotation_builder: QuotationBuilder,
         pin_updater: PinUpdater,
@@ -88,6 +96,8 @@ class Pipeline:
         self._turn_compactor = turn_compactor
         self._turn_writer = turn_writer
         self._response_delivery = response_delivery
+        self._upstream_caller = upstream_caller
+        self._overflow_recovery = overflow_recovery
         self._search_tool_loop = search_tool_loop
         self._quotation_builder = quotation_builder
         self._pin_updater = pin_updater
@@ -146,7 +156,9 @@ class Pipeline:
         budget = self._view_builder.compute_budget(turn)
         check_request_pin_share(turn.request, turn.resolved_request, turn.policy, budget)
         try:
-            return await self._search_tool_loop.plan_view_with_tool(turn, budget, _choose_summarize_mode(turn))
+            if wants_search_tool(turn):
+                return await self._search_tool_loop.plan_view_with_tool(turn, budget, _choose_summarize_mode(turn))
+            return turn, await self._view_builder.build_view(turn, budget, summarize=_choose_summarize_mode(turn))
         except StoreUnavailable:
             if turn.resolved_request.needs_store:
                 raise
@@ -275,7 +287,8 @@ class Pipeline:
         """
         view = await self._quotation_builder.add_quotations(turn, view)
         # After the quotations: only now is it known whether the view hides any message that a search could find.
-        turn = self._search_tool_loop.remove_unneeded_tool(turn, view)
+        if turn.search_tool_session is not None and view.plan.boundary_seq <= 0:
+            turn = remove_search_tool(turn)
         if (span := current_span()).is_recording:
             span.set_shared({COMPACTED_ATTRIBUTE: bool(view.plan.summaries), STREAMED_ATTRIBUTE: turn.request.stream})
         request = turn.request
@@ -285,9 +298,10 @@ class Pipeline:
         # latency.
         question_write = self._turn_writer.start_question_write(turn.resolved_request, may_delay=has_one_answer)
         try:
-            upstream_answer, turn, view = await self._search_tool_loop.call_with_tool_fallback(
-                turn, view, self._turn_compactor
-            )
+            if turn.search_tool_session is None:
+                upstream_answer, view = await self._call_upstream(turn, view)
+            else:
+                upstream_answer, turn, view = await self._call_upstream_with_search_tool(turn, view)
         except BaseException:
             # Shielded: if the client has disconnected, this task is cancelled, and a conversation of one unanswered
             # question would stay in the store.
@@ -317,11 +331,39 @@ class Pipeline:
         if (instructions_tokens := turn.resolved_request.instructions_tokens) != resolved_request.instructions_tokens:
             resolved_request = replace(resolved_request, instructions_tokens=instructions_tokens)
         turn = replace(turn, resolved_request=resolved_request)
-        if turn.request.stream:
-            upstream_answer = await self._start_answer_stream(turn, upstream_answer)
+        if turn.request.stream and turn.search_tool_session is not None:
+            upstream_answer = await self._start_streamed_rounds(turn, upstream_answer)
         return upstream_answer, turn, view
 
-    async def _start_answer_stream(self, turn: Turn, upstream_answer: UpstreamAnswer) -> UpstreamAnswer:
+    async def _call_upstream(self, turn: Turn, view: View) -> tuple[UpstreamAnswer, View]:
+        """Calls the upstream. After an overflow, a smaller view is planned and sent, at most twice.
+
+        Returns:
+            The answer, and the view planned last.
+        """
+        for _ in range(MAX_OVERFLOW_RECOVERIES):
+            try:
+                return await self._upstream_caller.call(turn, view), view
+            except PromptOverflow as overflow:
+                reported = overflow.reported
+            view = await self._overflow_recovery.plan_smaller_view(turn, view, reported)
+        return await self._upstream_caller.call(turn, view, can_recover=False), view
+
+    async def _call_upstream_with_search_tool(self, turn: Turn, view: View) -> tuple[UpstreamAnswer, Turn, View]:
+        """Calls the upstream with the search tool; if it refuses the tool, calls again without it."""
+        try:
+            upstream_answer, sent_view = await self._call_upstream(turn, view)
+            return upstream_answer, turn, sent_view
+        except UpstreamRefused as refused:
+            if not may_have_refused_tool(turn, refused):
+                raise
+        turn_without_tool = remove_search_tool(turn)
+        upstream_answer, sent_view = await self._call_upstream(turn_without_tool, view)
+        # Only now: the call without the tool was answered, so the tool was indeed the reason.
+        self._search_tool_loop.record_model_without_tools(turn.model_key)
+        return upstream_answer, turn_without_tool, sent_view
+
+    async def _start_streamed_rounds(self, turn: Turn, upstream_answer: UpstreamAnswer) -> UpstreamAnswer:
         """Waits until the stream has something to show. The model may run searches first, and these may fail."""
         try:
             return await self._search_tool_loop.start_streamed_rounds(turn, upstream_answer)

@@ -35,7 +35,7 @@ from app.pipeline.call.search_tool_results import (
     SearchToolResult,
     render_search_result,
 )
-from app.pipeline.call.upstream_call import UpstreamAnswer, UpstreamCaller, ViewCompactor
+from app.pipeline.call.upstream_call import UpstreamAnswer, UpstreamCaller
 from app.pipeline.respond.stream_frames import render_error_frames
 from app.pipeline.respond.stream_relay import ERROR_EVENT, drain_stream, parse_whole_answer
 from app.pipeline.token_counting import MessageCounter
@@ -95,7 +95,8 @@ class SearchToolLoop:
         """`provider/model` of deployments that refused the tool and then answered without it."""
 
     async def plan_view_with_tool(self, turn: Turn, budget: Budget, summarize: SummarizeMode) -> tuple[Turn, View]:
-        """Plans a view, with the search tool among the tools if the view does not show the whole log.
+        """Plans a view for a request that wants the search tool. The tool is added if the view does not show the whole
+        log.
 
         The tool's own tokens may decide whether the whole log fits, so both plans may be needed. The last view tells
         which one to try first: most turns are planned once.
@@ -114,40 +115,11 @@ class SearchToolLoop:
             return first_turn, view
         return other_turn, await self._view_builder.build_view(other_turn, budget, summarize=summarize)
 
-    def remove_unneeded_tool(self, turn: Turn, view: View) -> Turn:
-        """Removes the tool from the turn if the finished view shows the whole log."""
-        if turn.search_tool_session is None or view.plan.boundary_seq > 0:
-            return turn
-        return _remove_tool(turn, turn.search_tool_session)
-
-    async def call_with_tool_fallback(
-        self, turn: Turn, view: View, compactor: ViewCompactor
-    ) -> tuple[UpstreamAnswer, Turn, View]:
-        """Calls the upstream; if it refuses the search tool, calls again without the tool.
-
-        Raises:
-            GatewayError: as `UpstreamCaller.call_with_overflow_recovery`.
-        """
-        try:
-            upstream_answer, sent_view = await self._upstream_caller.call_with_overflow_recovery(turn, view, compactor)
-            return upstream_answer, turn, sent_view
-        except UpstreamRefused as refused:
-            # If the client has tools of its own, the refusal would come without the search tool, too.
-            if (
-                turn.search_tool_session is None
-                or turn.search_tool_session.request_without_tool.decode_field("tools")
-                or REFUSAL_TOOL_WORD not in refused.raw_body.lower()
-            ):
-                raise
-        turn_without_tool = _remove_tool(turn, turn.search_tool_session)
-        upstream_answer, sent_view = await self._upstream_caller.call_with_overflow_recovery(
-            turn_without_tool, view, compactor
-        )
-        # Only now: the call without the tool was answered, so the tool was indeed the reason.
-        log.info("%s accepts no tools; the search tool is not offered to it", turn.model_key)
+    def record_model_without_tools(self, model_key: str) -> None:
+        """Records that a deployment refused the tool and then answered without it: the tool is not offered to it."""
+        log.info("%s accepts no tools; the search tool is not offered to it", model_key)
         if len(self._models_without_tools) < MAX_MODELS_WITHOUT_TOOLS:
-            self._models_without_tools.add(turn.model_key)
-        return upstream_answer, turn_without_tool, sent_view
+            self._models_without_tools.add(model_key)
 
     async def start_streamed_rounds(self, turn: Turn, upstream_answer: UpstreamAnswer) -> UpstreamAnswer:
         """Starts a stream that runs the model's searches and continues. Returns when the first frame for the client is
@@ -156,8 +128,6 @@ class SearchToolLoop:
         Raises:
             GatewayError: the upstream failed before the first frame.
         """
-        if turn.search_tool_session is None:
-            return upstream_answer
         assert isinstance(upstream_answer.reply, StreamReply)
         current_reply = _CurrentReply(upstream_answer.reply)
         try:
@@ -180,8 +150,6 @@ class SearchToolLoop:
         Raises:
             GatewayError: the upstream failed, or a reply is not a chat completion.
         """
-        if turn.search_tool_session is None:
-            return upstream_answer
         rounds = self._build_rounds(turn, upstream_answer)
         merger = WholeRoundMerger()
         while True:
@@ -199,9 +167,7 @@ class SearchToolLoop:
             upstream_answer = next_answer
 
     def _may_offer_tool(self, turn: Turn) -> bool:
-        if (turn.request.recall or turn.policy.recall_mode) != "tool" or not turn.resolved_request.is_stored:
-            return False
-        if turn.model_key in self._models_without_tools:
+        if not turn.resolved_request.is_stored or turn.model_key in self._models_without_tools:
             return False
         return may_offer_search_tool(turn.request, turn.target.deployments[0].quirks.strip_fields)
 
@@ -446,13 +412,30 @@ async def _stream_with_error_event(frames: AsyncGenerator[bytes, None]) -> Async
         yield render_error_frames(error)
 
 
-def _remove_tool(turn: Turn, search_tool_session: SearchToolSession) -> Turn:
-    resolved_request = replace(turn.resolved_request, instructions_tokens=search_tool_session.instructions_tokens)
+def wants_search_tool(turn: Turn) -> bool:
+    """Whether the request, or else the policy, asks that the model can search what its view does not show."""
+    return (turn.request.recall or turn.policy.recall_mode) == "tool"
+
+
+def may_have_refused_tool(turn: Turn, refused: UpstreamRefused) -> bool:
+    """Whether the search tool may be what the upstream refused."""
+    assert turn.search_tool_session is not None
+    # If the client has tools of its own, the refusal would come without the search tool, too.
+    if turn.search_tool_session.request_without_tool.decode_field("tools"):
+        return False
+    return REFUSAL_TOOL_WORD in refused.raw_body.lower()
+
+
+def remove_search_tool(turn: Turn) -> Turn:
+    """Returns the turn without the search tool that was added to it."""
+    assert turn.search_tool_session is not None
     return replace(
         turn,
-        request=search_tool_session.request_without_tool,
+        request=turn.search_tool_session.request_without_tool,
         search_tool_session=None,
-        resolved_request=resolved_request,
+        resolved_request=replace(
+            turn.resolved_request, instructions_tokens=turn.search_tool_session.instructions_tokens
+        ),
     )
 
 

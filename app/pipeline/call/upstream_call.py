@@ -1,11 +1,11 @@
-"""Sends a view upstream, and recovers with a smaller view if the upstream refuses it as too long."""
+"""Sends a view upstream. Windows and slopes that answers reveal are learned."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -28,7 +28,7 @@ from app.pipeline.respond.context_status import select_forwarded_headers
 from app.pipeline.respond.stream_relay import BAD_GATEWAY
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.last_view_and_calibration import read_calibration
-from app.pipeline.view.view_builder import ViewBuilder, make_context_length_error
+from app.pipeline.view.view_builder import ViewBuilder
 from app.store.contract import Store
 from app.upstream.protocols.overflow_detection import ContextOverflow, detect_overflow
 from app.upstream.provider_contract import ModelDeployment
@@ -37,14 +37,8 @@ from app.upstream.routing.router import STATUS_OK, BufferedReply, Router
 
 log = logging.getLogger(__name__)
 
-MAX_OVERFLOW_RECOVERIES: Final = 2
-"""The first recovery shortens the view without a model call, the second may compact."""
-UNSTATED_OVERFLOW_SHARE: Final = 0.75
-"""If an overflow error states no limit, the next view gets this share of the refused view's tokens."""
 DOUBTFUL_OVERFLOW_SHARE: Final = 0.5
 """An ambiguous error is taken for an overflow if the prompt is above this share of the window."""
-OUTPUT_MARGIN_TOKENS: Final = 64
-"""Tokens left free between prompt and answer after an overflow: the provider's next count may differ a little."""
 REDIRECT_STATUSES: Final = frozenset({300, 301, 302, 303, 307, 308})
 
 
@@ -57,10 +51,16 @@ class UpstreamAnswer(msgspec.Struct, frozen=True):
     """The view that the deployment got; smaller than the planned view if the deployment's window is smaller."""
 
 
-class ViewCompactor(Protocol):
-    """Makes room in a view by compaction. Implemented by `TurnCompactor`."""
+class PromptOverflow(Exception):
+    """The upstream refused a view as too long.
 
-    async def compact(self, turn: Turn, view: View, *, on_start: Callable[[], None] | None = None) -> View: ...
+    Attributes:
+        reported: what the upstream said about it.
+    """
+
+    def __init__(self, reported: ContextOverflow) -> None:
+        super().__init__()
+        self.reported = reported
 
 
 class UpstreamCaller:
@@ -84,42 +84,40 @@ class UpstreamCaller:
         self._calibration_slopes = calibration_slopes
         self._field_restorer = FieldRestorer(store=store)
 
-    async def call_with_overflow_recovery(
-        self, turn: Turn, view: View, compactor: ViewCompactor
-    ) -> tuple[UpstreamAnswer, View]:
-        """Calls the upstream. After an overflow it learns the limit, plans a smaller view and calls again, at most
-        twice.
+    async def call(self, turn: Turn, view: View, *, can_recover: bool = True) -> UpstreamAnswer:
+        """Calls the upstream.
 
-        Returns:
-            The answer, and the view planned last.
+        Args:
+            can_recover: whether the caller plans a smaller view after an overflow. If not, an overflow is a refusal
+                like any other.
 
         Raises:
+            PromptOverflow: the upstream refused the view as too long. A limit that it stated is learned.
             UpstreamRefused: the upstream's own error, unchanged.
             UpstreamUnavailable: no deployment answered.
-            ContextLengthExceeded: no view fits the limit that the upstream revealed.
+            ContextLengthExceeded: no view fits the window of the deployment.
         """
-        for attempt in range(MAX_OVERFLOW_RECOVERIES + 1):
-            sent_views: dict[str, View] = {}
-            opened = await self._router.send(
-                turn.target,
-                self._make_body_builder(turn, view, sent_views),
-                client_key=turn.client_key,
-                headers=turn.request.forwarded_headers,
-            )
-            reply, error_body = await read_first_event_or_body(
-                opened.reply, stream=turn.request.stream, source=opened.deployment.key
-            )
-            if error_body is None:
-                return UpstreamAnswer(reply, opened.deployment, sent_views[opened.deployment.key]), view
-            overflow = _recognise_overflow(reply.status, error_body, view)
-            if overflow is None or attempt == MAX_OVERFLOW_RECOVERIES:
-                sent_view = sent_views[opened.deployment.key]
-                return await _accept_reply_or_raise(
-                    reply, error_body, opened.deployment, sent_view, stream=turn.request.stream
-                ), view
-            await reply.aclose()
-            view = await self._recover_from_overflow(turn, view, overflow, opened.deployment, compactor, attempt)
-        raise AssertionError("unreachable")
+        sent_views: dict[str, View] = {}
+        opened = await self._router.send(
+            turn.target,
+            self._make_body_builder(turn, view, sent_views),
+            client_key=turn.client_key,
+            headers=turn.request.forwarded_headers,
+        )
+        deployment = opened.deployment
+        reply, error_body = await read_first_event_or_body(
+            opened.reply, stream=turn.request.stream, source=deployment.key
+        )
+        sent_view = sent_views[deployment.key]
+        if error_body is None:
+            return UpstreamAnswer(reply, deployment, sent_view)
+        overflow = _recognise_overflow(reply.status, error_body, view) if can_recover else None
+        if overflow is None:
+            return await _accept_reply_or_raise(reply, error_body, deployment, sent_view, stream=turn.request.stream)
+        await reply.aclose()
+        if overflow.limit_tokens is not None and overflow.limit_tokens < view.budget.window:
+            self.learn_window(deployment.key, overflow.limit_tokens)
+        raise PromptOverflow(overflow)
 
     async def call_next_round(
         self,
@@ -219,76 +217,6 @@ class UpstreamCaller:
         return await self._field_restorer.restore_fields(
             deployment.quirks, turn.resolved_request, sent_view.messages, turn.request.raw_messages
         )
-
-    async def _recover_from_overflow(
-        self,
-        turn: Turn,
-        view: View,
-        overflow: ContextOverflow,
-        deployment: ModelDeployment,
-        compactor: ViewCompactor,
-        attempt: int,
-    ) -> View:
-        """Plans a smaller view, or lowers the answer's limit, after an overflow.
-
-        Args:
-            attempt: how many recoveries there were before this one.
-
-        Raises:
-            ContextLengthExceeded: no view fits.
-        """
-        refused_tokens, limit = view.prompt_tokens, overflow.limit_tokens
-        if limit is not None and limit < view.budget.window:
-            self._windows.learn_limit(deployment.key, limit)
-            self._start_fact_write(deployment.key, {"window": limit})
-        # Prompt and answer together are too long: a lower limit for the answer keeps the whole view (decision 40).
-        if overflow.is_output_too_long and (lowered_view := self._lower_output_limit(turn, view, overflow)) is not None:
-            return lowered_view
-        window = min(limit or view.budget.window, view.budget.window)
-        ratio = view.budget.calibration_ratio
-        # Our count was too low by a known ratio: the same window with this ratio gives a view that fits. A count that
-        # is only a lower bound says nothing about the ratio.
-        if overflow.prompt_tokens is not None and not overflow.is_lower_bound and view.plan.prompt_tokens:
-            ratio = max(ratio, overflow.prompt_tokens / view.plan.prompt_tokens)
-        # The limit is unknown, or by our count the view was below it: our count is too low by an unknown ratio, so the
-        # view shrinks by a fixed share.
-        elif limit is None or refused_tokens < limit:
-            window = max(1, int(min(window, refused_tokens) * UNSTATED_OVERFLOW_SHARE))
-        budget = self._view_builder.compute_budget(turn, window=window, slope=ratio)
-        smaller = await self._view_builder.build_view(turn, budget, summarize="never" if attempt == 0 else "auto")
-        if not smaller.plan.fits:
-            raise make_context_length_error(smaller)
-        if smaller.plan.to_summarize and attempt > 0 and turn.resolved_request.is_stored:
-            smaller = await compactor.compact(turn, smaller)
-        log.info(
-            "the prompt was too long; sending a smaller view: window %d, view of %d tokens",
-            window,
-            smaller.plan.prompt_tokens,
-        )
-        return replace(
-            smaller, is_overflow_recovered=True, compaction=smaller.compaction if attempt else view.compaction
-        )
-
-    def _lower_output_limit(self, turn: Turn, view: View, overflow: ContextOverflow) -> View | None:
-        """Returns the same view with a lower limit for the answer.
-
-        Returns None if that would leave less room than is kept free for an answer, or if it did not help before.
-        """
-        limit, prompt = overflow.limit_tokens, overflow.prompt_tokens
-        assert limit is not None
-        assert prompt is not None
-        # vLLM from 0.20 stops counting at the first token too many. Such a number is believed once (decision 40).
-        if overflow.is_lower_bound and view.provider_output_limit is not None:
-            return None
-        ratio = max(view.budget.calibration_ratio, prompt / max(1, view.plan.prompt_tokens))
-        budget = self._view_builder.compute_budget(turn, window=min(limit, view.budget.window), slope=ratio)
-        if overflow.is_lower_bound:
-            output_room = limit - max(prompt, view.prompt_tokens) - budget.reserve_tokens
-        else:
-            output_room = limit - prompt - OUTPUT_MARGIN_TOKENS
-        if output_room < max(1, budget.output):
-            return None
-        return replace(view, budget=budget, provider_output_limit=output_room, is_overflow_recovered=True)
 
     def _start_fact_write(self, model_key: str, facts: dict[str, object]) -> None:
         # PostgreSQL stores no text with a NUL character; such a name can come from a client.

@@ -13,6 +13,7 @@ import pytest
 
 from app.errors import StoreUnavailable
 from app.pipeline.call.search_tool_definition import MAX_SEARCH_ROUNDS, TOOL_NAME
+from app.pipeline.call.search_tool_loop import SearchToolLoop
 from app.store.memory.backend import MemoryStore
 from app.store.store_factory import create_store
 from tests.live import DONE, DROP, Reply, ScriptedUpstream, chunk, completion, stream, usage_chunk
@@ -616,3 +617,16 @@ async def test_the_fallback_that_began_an_answer_goes_on_with_it() -> None:
     assert [first["model"], second["model"]] == ["small", "small"]
     assert second["messages"][:-2] == first["messages"]
     assert answer["choices"][0]["message"]["content"] == "It is quokka."
+
+
+@pytest.mark.parametrize("streamed_answer", [False, True])
+async def test_a_turn_without_the_search_tool_does_not_enter_its_loop(
+    monkeypatch: pytest.MonkeyPatch, streamed_answer: bool
+) -> None:
+    entered: list[str] = []
+    for name in vars(SearchToolLoop).keys() - {"__init__"}:
+        if callable(getattr(SearchToolLoop, name)):
+            monkeypatch.setattr(SearchToolLoop, name, lambda *_, name=name, **__: entered.append(name))
+    async with world(ScriptedUpstream(stream("Fine.") if streamed_answer else completion("Fine.")), window=8192) as w:
+        answer = await w.post(talk(), context={"summarize": "never"}, stream=streamed_answer)
+    assert (answer.status_code, entered) == (200, [])

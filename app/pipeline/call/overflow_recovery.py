@@ -1,0 +1,92 @@
+"""Plans a smaller view, or lowers the answer's limit, after the upstream refused a view as too long."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from msgspec.structs import replace
+
+from app.pipeline.compact.turn_compaction import TurnCompactor
+from app.pipeline.turn import Turn, View
+from app.pipeline.view.view_builder import ViewBuilder, make_context_length_error
+from app.upstream.protocols.overflow_detection import ContextOverflow
+
+log = logging.getLogger(__name__)
+
+MAX_OVERFLOW_RECOVERIES: Final = 2
+"""The first recovery shortens the view without a model call, the second may compact."""
+UNSTATED_OVERFLOW_SHARE: Final = 0.75
+"""If an overflow error states no limit, the next view gets this share of the refused view's tokens."""
+OUTPUT_MARGIN_TOKENS: Final = 64
+"""Tokens left free between prompt and answer after an overflow: the provider's next count may differ a little."""
+
+
+class OverflowRecovery:
+    """Makes views that fit limits which the upstream has revealed by an overflow."""
+
+    def __init__(self, *, view_builder: ViewBuilder, turn_compactor: TurnCompactor) -> None:
+        self._view_builder = view_builder
+        self._turn_compactor = turn_compactor
+
+    async def plan_smaller_view(self, turn: Turn, view: View, overflow: ContextOverflow) -> View:
+        """Plans a smaller view, or lowers the answer's limit, after an overflow.
+
+        Args:
+            turn: the turn that is answered.
+            view: the refused view. If it comes from a recovery itself, the new view may be compacted.
+            overflow: what the upstream said.
+
+        Raises:
+            ContextLengthExceeded: no view fits.
+        """
+        refused_tokens, limit = view.prompt_tokens, overflow.limit_tokens
+        # Prompt and answer together are too long: a lower limit for the answer keeps the whole view (decision 40).
+        if overflow.is_output_too_long and (lowered_view := self._lower_output_limit(turn, view, overflow)) is not None:
+            return lowered_view
+        window = min(limit or view.budget.window, view.budget.window)
+        ratio = view.budget.calibration_ratio
+        # Our count was too low by a known ratio: the same window with this ratio gives a view that fits. A count that
+        # is only a lower bound says nothing about the ratio.
+        if overflow.prompt_tokens is not None and not overflow.is_lower_bound and view.plan.prompt_tokens:
+            ratio = max(ratio, overflow.prompt_tokens / view.plan.prompt_tokens)
+        # The limit is unknown, or by our count the view was below it: our count is too low by an unknown ratio, so the
+        # view shrinks by a fixed share.
+        elif limit is None or refused_tokens < limit:
+            window = max(1, int(min(window, refused_tokens) * UNSTATED_OVERFLOW_SHARE))
+        may_compact = view.is_overflow_recovered
+        budget = self._view_builder.compute_budget(turn, window=window, slope=ratio)
+        smaller = await self._view_builder.build_view(turn, budget, summarize="auto" if may_compact else "never")
+        if not smaller.plan.fits:
+            raise make_context_length_error(smaller)
+        if may_compact and smaller.plan.to_summarize and turn.resolved_request.is_stored:
+            smaller = await self._turn_compactor.compact(turn, smaller)
+        log.info(
+            "the prompt was too long; sending a smaller view: window %d, view of %d tokens",
+            window,
+            smaller.plan.prompt_tokens,
+        )
+        return replace(
+            smaller, is_overflow_recovered=True, compaction=smaller.compaction if may_compact else view.compaction
+        )
+
+    def _lower_output_limit(self, turn: Turn, view: View, overflow: ContextOverflow) -> View | None:
+        """Returns the same view with a lower limit for the answer.
+
+        Returns None if that would leave less room than is kept free for an answer, or if it did not help before.
+        """
+        limit, prompt = overflow.limit_tokens, overflow.prompt_tokens
+        assert limit is not None
+        assert prompt is not None
+        # vLLM from 0.20 stops counting at the first token too many. Such a number is believed once (decision 40).
+        if overflow.is_lower_bound and view.provider_output_limit is not None:
+            return None
+        ratio = max(view.budget.calibration_ratio, prompt / max(1, view.plan.prompt_tokens))
+        budget = self._view_builder.compute_budget(turn, window=min(limit, view.budget.window), slope=ratio)
+        if overflow.is_lower_bound:
+            output_room = limit - max(prompt, view.prompt_tokens) - budget.reserve_tokens
+        else:
+            output_room = limit - prompt - OUTPUT_MARGIN_TOKENS
+        if output_room < max(1, budget.output):
+            return None
+        return replace(view, budget=budget, provider_output_limit=output_room, is_overflow_recovered=True)
