@@ -3,7 +3,6 @@ one that knows the order of the steps."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -14,6 +13,7 @@ from msgspec.structs import replace
 
 from app.context.plan.budget import compute_compaction_threshold
 from app.context.plan.outline import SummarizeMode
+from app.conversation.conversation_types import LogMessage
 from app.errors import GatewayError, StoreUnavailable, UpstreamRefused, drop_tracebacks
 from app.observability.log import set_log_conversation
 from app.observability.request_facts import record_error
@@ -41,18 +41,18 @@ from app.pipeline.compact.turn_compaction import (
     may_compact,
     resolve_turn_without_store,
 )
+from app.pipeline.persist.question_write import QuestionWrite
 from app.pipeline.persist.turn_writer import TurnWriter
 from app.pipeline.resolve.conversation_resolver import ConversationResolver
 from app.pipeline.resolve.held_leases import HeldLeases
 from app.pipeline.resolve.model_context import ModelContexts
-from app.pipeline.resolve.resolved_request import PendingWrite, mark_unstored
 from app.pipeline.respond.answer_types import Answer, StreamedAnswer
 from app.pipeline.respond.context_status import ContextReport, select_forwarded_headers
 from app.pipeline.respond.response_delivery import ResponseDelivery, build_context_report
 from app.pipeline.respond.stream_frames import CompactionProgressStream, render_error_frames
 from app.pipeline.respond.turn_telemetry import log_and_trace_report
 from app.pipeline.turn import Turn, View
-from app.pipeline.view.pins import PinUpdater, check_request_pin_share
+from app.pipeline.view.pins import PinUpdater, check_pin_share, decode_pins
 from app.pipeline.view.quotations import QuotationBuilder
 from app.pipeline.view.view_builder import ViewBuilder
 
@@ -109,29 +109,19 @@ class Pipeline:
         """Answers a chat completion.
 
         A streamed answer is returned when the upstream has begun to answer, or when a compaction has begun to run.
-        Every failure before that moment is raised, so that the client gets an HTTP status and not an error event.
+        Every failure before that moment is raised, so that the client gets an HTTP status; every later one becomes an
+        error event at the end of the stream. A failure or cancellation at any step releases the leases.
 
         Raises:
-            GatewayError: any class of the tree in `app.errors`.
+            GatewayError: any class of the tree in `app.errors`, with the context headers that are known by then.
         """
         held_leases = HeldLeases()
         turn: Turn | None = None
         view: View | None = None
         try:
             turn = await self._resolve_turn(request, held_leases)
-            if turn.resolved_request.is_stored:
-                set_log_conversation(turn.resolved_request.conversation.id)
-                if (span := current_span()).is_recording:
-                    span.set_shared({CONVERSATION_ATTRIBUTE: turn.resolved_request.conversation.id})
             if turn.resolved_request.stored_answer is not None:
-                # A replayed answer adds nothing to the log, so the lease is released before the replay is rendered.
-                await held_leases.release()
-                # Reports the answer as complete to the request's attempt, as for a new answer.
-                if request.on_answer is not None:
-                    await request.on_answer(turn.resolved_request.conversation)
-                return render_stored_answer(
-                    turn.resolved_request.stored_answer, turn.resolved_request.conversation.id, request
-                )
+                return await self._replay_stored_answer(turn, turn.resolved_request.stored_answer, held_leases)
             turn, view = await self._plan_first_view(turn)
             if view.plan.to_summarize and may_compact(turn):
                 compaction = self._turn_compactor.start_compaction(turn, view)
@@ -140,7 +130,10 @@ class Pipeline:
                 if request.stream and request.event_style != "off" and await compaction.wait_for_start():
                     return self._build_compaction_progress_answer(turn, view, compaction, held_leases)
                 view = await compaction.wait_for_view()
-            return await self._call_upstream_and_deliver(turn, view, held_leases)
+            upstream_answer, turn, view = await self._call_upstream_storing_question(turn, view)
+            if not request.stream:
+                return await self._response_delivery.deliver_whole_answer(turn, view, upstream_answer, held_leases)
+            return self._build_streamed_answer(turn, view, upstream_answer, held_leases)
         except BaseException as error:
             # BaseException, because a cancelled request must release its lease, too. Without the release, the next
             # append to the conversation would wait until the lease expires.
@@ -149,43 +142,111 @@ class Pipeline:
             await held_leases.release()
             raise
 
+    async def _resolve_turn(self, request: ChatRequest, held_leases: HeldLeases) -> Turn:
+        """Finds everything that planning needs: model, policy, window, conversation and pins. Writes nothing."""
+        model_context = await self._model_contexts.find_model_context(request)
+        resolved_request = await self._conversation_resolver.resolve(request, model_context.encoding, held_leases)
+        if request.pin_indexes or resolved_request.conversation.marks:
+            resolved_request = await self._pin_updater.apply_request_pins(request, resolved_request)
+        if resolved_request.is_stored:
+            set_log_conversation(resolved_request.conversation.id)
+            if (span := current_span()).is_recording:
+                span.set_shared({CONVERSATION_ATTRIBUTE: resolved_request.conversation.id})
+        return self._model_contexts.build_turn(request, model_context, resolved_request)
+
+    async def _replay_stored_answer(self, turn: Turn, stored_answer: LogMessage, held_leases: HeldLeases) -> Answer:
+        """Returns the stored answer of a retry. It adds nothing to the log, so the lease is released before."""
+        await held_leases.release()
+        request, conversation = turn.request, turn.resolved_request.conversation
+        # Reports the answer as complete to the request's attempt, as for a new answer.
+        if request.on_answer is not None:
+            await request.on_answer(conversation)
+        return render_stored_answer(stored_answer, conversation.id, request)
+
     @trace_span("plan")
     async def _plan_first_view(self, turn: Turn) -> tuple[Turn, View]:
         """Plans the view with the summaries that exist now. If the store is unavailable, the view is built from the
         client history alone, unless the request needs the store."""
         budget = self._view_builder.compute_budget(turn)
-        check_request_pin_share(turn.request, turn.resolved_request, turn.policy, budget)
+        if turn.request.pin_indexes:
+            pins = decode_pins(turn.resolved_request.conversation.marks)
+            check_pin_share(pins, turn.policy, budget, param="context.pin")
+        summarize: SummarizeMode = turn.request.summarize if may_compact(turn) else "never"
         try:
             if wants_search_tool(turn):
-                return await self._search_tool_loop.plan_view_with_tool(turn, budget, _choose_summarize_mode(turn))
-            return turn, await self._view_builder.build_view(turn, budget, summarize=_choose_summarize_mode(turn))
+                return await self._search_tool_loop.plan_view_with_tool(turn, budget, summarize)
+            return turn, await self._view_builder.build_view(turn, budget, summarize=summarize)
         except StoreUnavailable:
             if turn.resolved_request.needs_store:
                 raise
             turn = await resolve_turn_without_store(self._conversation_resolver, turn)
             return turn, await self._view_builder.build_view(turn, budget, summarize="never")
 
-    def _build_error_headers(self, turn: Turn, view: View | None) -> dict[str, str]:
-        """Returns the context headers of an error response: tokens, status and conversation id, as far as they are
-        known."""
-        headers = {}
-        if view is not None:
-            context_report = build_context_report(turn, view)
-            log_and_trace_report(turn.request, context_report)
-            headers = context_report.build_headers(turn.request.request_id)
-        # The id of a conversation that this request was to create is withheld: its first write may not have happened,
-        # and the client would get "not found" for that id.
-        if turn.resolved_request.is_stored and not turn.resolved_request.creates_conversation:
-            return {**headers, "x-conversation-id": turn.resolved_request.conversation.id}
-        return {name: value for name, value in headers.items() if name != "x-conversation-id"}
+    async def _call_upstream_storing_question(self, turn: Turn, view: View) -> tuple[UpstreamAnswer, Turn, View]:
+        """Calls the upstream while the new messages of the request are written to the store.
 
-    async def _resolve_turn(self, request: ChatRequest, held_leases: HeldLeases) -> Turn:
-        """Finds everything that planning needs: model, policy, window, conversation and pins. Writes nothing."""
-        model_context = await self._model_contexts.find_model_context(request)
-        resolved_request = await self._pin_updater.apply_request_pins(
-            request, await self._conversation_resolver.resolve(request, model_context.encoding, held_leases)
+        Returns:
+            The upstream's answer, and the turn and the view that it belongs to.
+        """
+        if view.plan.boundary_seq:
+            view = await self._quotation_builder.add_quotations(turn, view)
+        elif turn.search_tool_session is not None:
+            # The view shows the whole log: there is nothing to search for.
+            turn = remove_search_tool(turn)
+        if (span := current_span()).is_recording:
+            span.set_shared({COMPACTED_ATTRIBUTE: bool(view.plan.summaries), STREAMED_ATTRIBUTE: turn.request.stream})
+        # Only a turn that nobody can observe before its answer is complete may delay its question.
+        may_delay = not turn.request.stream and turn.search_tool_session is None and turn.request.on_answer is None
+        async with QuestionWrite(self._turn_writer, self._tasks, turn, may_delay=may_delay) as question_write:
+            if turn.search_tool_session is None:
+                upstream_answer, view = await self._call_upstream(turn, view)
+            else:
+                upstream_answer, turn, view = await self._call_upstream_with_search_tool(turn, view)
+            turn = await question_write.finish(turn, upstream_answer)
+            if turn.request.stream and turn.search_tool_session is not None:
+                # The model may run searches before the stream has something to show, and these may fail.
+                upstream_answer = await self._search_tool_loop.start_streamed_rounds(turn, upstream_answer)
+        return upstream_answer, turn, view
+
+    async def _call_upstream(self, turn: Turn, view: View) -> tuple[UpstreamAnswer, View]:
+        """Calls the upstream. After an overflow, a smaller view is planned and sent, at most twice.
+
+        Returns:
+            The answer, and the view planned last.
+        """
+        for _ in range(MAX_OVERFLOW_RECOVERIES):
+            try:
+                return await self._upstream_caller.call(turn, view), view
+            except PromptOverflow as overflow:
+                reported = overflow.reported
+            view = await self._overflow_recovery.plan_smaller_view(turn, view, reported)
+        return await self._upstream_caller.call(turn, view, can_recover=False), view
+
+    async def _call_upstream_with_search_tool(self, turn: Turn, view: View) -> tuple[UpstreamAnswer, Turn, View]:
+        """Calls the upstream with the search tool; if it refuses the tool, calls again without it."""
+        try:
+            upstream_answer, sent_view = await self._call_upstream(turn, view)
+            return upstream_answer, turn, sent_view
+        except UpstreamRefused as refused:
+            if not may_have_refused_tool(turn, refused):
+                raise
+        turn_without_tool = remove_search_tool(turn)
+        upstream_answer, sent_view = await self._call_upstream(turn_without_tool, view)
+        # Only now: the call without the tool was answered, so the tool was indeed the reason.
+        self._search_tool_loop.record_model_without_tools(turn.model_key)
+        return upstream_answer, turn_without_tool, sent_view
+
+    def _build_streamed_answer(
+        self, turn: Turn, view: View, upstream_answer: UpstreamAnswer, held_leases: HeldLeases
+    ) -> StreamedAnswer:
+        context_report = build_context_report(turn, upstream_answer.sent_view)
+        headers = {
+            **select_forwarded_headers(upstream_answer.reply.headers),
+            **context_report.build_headers(turn.request.request_id),
+        }
+        return StreamedAnswer(
+            headers, self._response_delivery.deliver_stream(turn, view, upstream_answer, held_leases, context_report)
         )
-        return self._model_contexts.build_turn(request, model_context, resolved_request)
 
     async def measure_context(self, request: ChatRequest) -> dict[str, Any]:
         """Returns the tokens of a request with its history as sent, the model's window, and the pressure (tokens
@@ -264,127 +325,16 @@ class Pipeline:
             async for frame in frames:
                 yield frame
 
-    async def _call_upstream_and_deliver(self, turn: Turn, view: View, held_leases: HeldLeases) -> Answer:
-        """Calls the upstream and returns the answer. A streamed answer is returned when the upstream has begun to
-        answer."""
-        upstream_answer, turn, view = await self._call_upstream_storing_question(turn, view)
-        if not turn.request.stream:
-            return await self._response_delivery.deliver_whole_answer(turn, view, upstream_answer, held_leases)
-        context_report = build_context_report(turn, upstream_answer.sent_view)
-        headers = {
-            **select_forwarded_headers(upstream_answer.reply.headers),
-            **context_report.build_headers(turn.request.request_id),
-        }
-        return StreamedAnswer(
-            headers, self._response_delivery.deliver_stream(turn, view, upstream_answer, held_leases, context_report)
-        )
-
-    async def _call_upstream_storing_question(self, turn: Turn, view: View) -> tuple[UpstreamAnswer, Turn, View]:
-        """Calls the upstream while the new messages of the request are written to the store.
-
-        Returns:
-            The upstream's answer, and the turn and the view that it belongs to.
-        """
-        view = await self._quotation_builder.add_quotations(turn, view)
-        # After the quotations: only now is it known whether the view hides any message that a search could find.
-        if turn.search_tool_session is not None and view.plan.boundary_seq <= 0:
-            turn = remove_search_tool(turn)
-        if (span := current_span()).is_recording:
-            span.set_shared({COMPACTED_ATTRIBUTE: bool(view.plan.summaries), STREAMED_ATTRIBUTE: turn.request.stream})
-        request = turn.request
-        # Only a turn that nobody can observe before its answer is complete may delay its question (see `TurnWriter`).
-        has_one_answer = not request.stream and turn.search_tool_session is None and request.on_answer is None
-        # The write starts before the call and is awaited after it: the time of the write is hidden behind the model's
-        # latency.
-        question_write = self._turn_writer.start_question_write(turn.resolved_request, may_delay=has_one_answer)
-        try:
-            if turn.search_tool_session is None:
-                upstream_answer, view = await self._call_upstream(turn, view)
-            else:
-                upstream_answer, turn, view = await self._call_upstream_with_search_tool(turn, view)
-        except BaseException:
-            # Shielded: if the client has disconnected, this task is cancelled, and a conversation of one unanswered
-            # question would stay in the store.
-            await self._tasks.run_shielded(self._erase_unanswered_conversation(question_write))
-            raise
-        try:
-            resolved_request = self._turn_writer.defer_question_to_answer(
-                question_write
-            ) or await self._turn_writer.finish_question_write(question_write)
-        except asyncio.CancelledError:
-            await upstream_answer.reply.aclose()
-            await self._tasks.run_shielded(self._erase_unanswered_conversation(question_write))
-            raise
-        except StoreUnavailable as error:
-            # The model has answered already. A request that does not need the store gets the answer, which is then not
-            # stored.
-            if turn.resolved_request.needs_store:
-                await upstream_answer.reply.aclose()
-                raise
-            drop_tracebacks(error)
-            resolved_request = mark_unstored(turn.resolved_request)
-        except BaseException:
-            await upstream_answer.reply.aclose()
-            raise
-        # The search tool may have been added or removed after the question's write began. Then the written request has
-        # an outdated token count.
-        if (instructions_tokens := turn.resolved_request.instructions_tokens) != resolved_request.instructions_tokens:
-            resolved_request = replace(resolved_request, instructions_tokens=instructions_tokens)
-        turn = replace(turn, resolved_request=resolved_request)
-        if turn.request.stream and turn.search_tool_session is not None:
-            upstream_answer = await self._start_streamed_rounds(turn, upstream_answer)
-        return upstream_answer, turn, view
-
-    async def _call_upstream(self, turn: Turn, view: View) -> tuple[UpstreamAnswer, View]:
-        """Calls the upstream. After an overflow, a smaller view is planned and sent, at most twice.
-
-        Returns:
-            The answer, and the view planned last.
-        """
-        for _ in range(MAX_OVERFLOW_RECOVERIES):
-            try:
-                return await self._upstream_caller.call(turn, view), view
-            except PromptOverflow as overflow:
-                reported = overflow.reported
-            view = await self._overflow_recovery.plan_smaller_view(turn, view, reported)
-        return await self._upstream_caller.call(turn, view, can_recover=False), view
-
-    async def _call_upstream_with_search_tool(self, turn: Turn, view: View) -> tuple[UpstreamAnswer, Turn, View]:
-        """Calls the upstream with the search tool; if it refuses the tool, calls again without it."""
-        try:
-            upstream_answer, sent_view = await self._call_upstream(turn, view)
-            return upstream_answer, turn, sent_view
-        except UpstreamRefused as refused:
-            if not may_have_refused_tool(turn, refused):
-                raise
-        turn_without_tool = remove_search_tool(turn)
-        upstream_answer, sent_view = await self._call_upstream(turn_without_tool, view)
-        # Only now: the call without the tool was answered, so the tool was indeed the reason.
-        self._search_tool_loop.record_model_without_tools(turn.model_key)
-        return upstream_answer, turn_without_tool, sent_view
-
-    async def _start_streamed_rounds(self, turn: Turn, upstream_answer: UpstreamAnswer) -> UpstreamAnswer:
-        """Waits until the stream has something to show. The model may run searches first, and these may fail."""
-        try:
-            return await self._search_tool_loop.start_streamed_rounds(turn, upstream_answer)
-        except BaseException:
-            await self._tasks.run_shielded(self._turn_writer.erase_unanswered_conversation(turn.resolved_request))
-            raise
-
-    async def _erase_unanswered_conversation(self, question_write: PendingWrite) -> None:
-        """Erases a conversation that began with this request, because the upstream gave no answer.
-
-        Any other conversation keeps the new messages (`TurnWriter.erase_unanswered_conversation`)."""
-        try:
-            await self._turn_writer.erase_unanswered_conversation(
-                await self._turn_writer.finish_question_write(question_write)
-            )
-        except GatewayError as error:
-            # A failure here is logged, not raised: the client must see the upstream's error, not this one. The
-            # conversation that stays is recognised when the client retries.
-            drop_tracebacks(error)
-            log.warning("could not erase a conversation whose first request failed: %s", error.message)
-
-
-def _choose_summarize_mode(turn: Turn) -> SummarizeMode:
-    return turn.request.summarize if may_compact(turn) else "never"
+    def _build_error_headers(self, turn: Turn, view: View | None) -> dict[str, str]:
+        """Returns the context headers of an error response: tokens, status and conversation id, as far as they are
+        known."""
+        headers = {}
+        if view is not None:
+            context_report = build_context_report(turn, view)
+            log_and_trace_report(turn.request, context_report)
+            headers = context_report.build_headers(turn.request.request_id)
+        # The id of a conversation that this request was to create is withheld: its first write may not have happened,
+        # and the client would get "not found" for that id.
+        if turn.resolved_request.is_stored and not turn.resolved_request.creates_conversation:
+            return {**headers, "x-conversation-id": turn.resolved_request.conversation.id}
+        return {name: value for name, value in headers.items() if name != "x-conversation-id"}

@@ -131,18 +131,6 @@ def select_fitting_pins(pins: Sequence[Pin], policy: ContextPolicy, budget: Budg
     return tuple(reversed(fitting_pins))
 
 
-def check_request_pin_share(
-    request: ChatRequest, resolved_request: ResolvedRequest, policy: ContextPolicy, budget: Budget
-) -> None:
-    """Refuses the pins of a request if all pins together exceed their share of the window.
-
-    Raises:
-        InvalidRequest: the pins exceed their share.
-    """
-    if request.pin_indexes:
-        check_pin_share(decode_pins(resolved_request.conversation.marks), policy, budget, param="context.pin")
-
-
 def check_pin_share(pins: tuple[Pin, ...], policy: ContextPolicy, budget: Budget, *, param: str) -> None:
     """Refuses pins that exceed their share of the window.
 
