@@ -130,10 +130,18 @@ SUB_FOLDERS = {
     "context": {"count", "plan", "quote", "stages", "view"},
     "conversations": {"erase", "history", "items", "summaries", "transfer", "views"},
     "pipeline": {"admission", "call", "compact", "persist", "resolve", "respond", "view"},
-    "store": {"encryption", "memory", "postgres", "search", "sql", "sqlite"},
+    "store": {"contract", "encryption", "memory", "postgres", "search", "sql", "sqlite"},
     "upstream": {"http", "protocols", "quirks", "routing"},
 }
 NEVER_IMPORTS = {
+    "store.contract": {
+        "store.encryption",
+        "store.memory",
+        "store.postgres",
+        "store.search",
+        "store.sql",
+        "store.sqlite",
+    },
     "store.memory": {"store.postgres", "store.sql", "store.sqlite"},
     "store.postgres": {"store.memory", "store.sqlite"},
     "store.sql": {"store.memory", "store.postgres", "store.sqlite"},

@@ -52,7 +52,7 @@ from app.pipeline.view.pins import PinUpdater
 from app.pipeline.view.quotations import QuotationBuilder
 from app.pipeline.view.view_builder import ViewBuilder
 from app.settings import Settings
-from app.store.contract import Store
+from app.store.contract.store import Store
 from app.store.encryption.cipher import Cipher
 from app.store.encryption.encrypted_store import EncryptedStore
 from app.store.leases import LeaseKeeper

@@ -9,7 +9,8 @@ from typing import Final
 from app.assembly.engine import build_store
 from app.conversation.conversation_types import Conversation
 from app.settings import Settings
-from app.store.contract import ConversationQuery, Store
+from app.store.contract.conversations import ConversationQuery
+from app.store.contract.store import Store
 
 PAGE_SIZE: Final = 100
 

@@ -18,7 +18,7 @@ from app.commands.progress import CommandProgress, pluralize, print_interruption
 from app.conversation.conversation_types import Conversation
 from app.conversations.transfer.message_export import ConversationExporter, build_export_fields
 from app.settings import Settings, load_settings
-from app.store.contract import Store
+from app.store.contract.store import Store
 
 STANDARD_OUTPUT: Final = "-"
 

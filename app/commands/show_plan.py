@@ -44,7 +44,7 @@ from app.pipeline.view.view_restoration import (
 from app.settings import Settings, load_settings
 from app.settings.sections import EVERY_MODEL
 from app.simulator.context_window import parse_window_from_name
-from app.store.contract import Store
+from app.store.contract.store import Store
 from app.upstream.provider_contract import (
     ClientKeyRule,
     ContextWindow,

@@ -21,7 +21,8 @@ from app.context.plan.budget import compute_summary_token_limit
 from app.context.view.view_rendering import ViewTokenCounter, count_empty_summary_tokens, count_summary_section_tokens
 from app.conversation.conversation_types import Conversation, Summary
 from app.errors import ConversationBusy, GatewayError, StoreUnavailable, UpstreamRefused, UpstreamUnavailable
-from app.store.contract import Lease, LeaseLost, Store
+from app.store.contract.leases import Lease, LeaseLost
+from app.store.contract.store import Store
 from app.store.leases import LeaseKeeper
 
 NOTICE_DELAY_SECONDS = 0.25

@@ -12,7 +12,7 @@ import msgspec
 
 from app.conversation.api_keys import SCOPES, ApiKey, Scope, hash_api_key
 from app.errors import InvalidRequest, NotFound
-from app.store.contract import Store
+from app.store.contract.store import Store
 
 KEY_PREFIX: Final = "ck_"
 KEY_BYTES: Final = 32

@@ -22,7 +22,8 @@ from app.errors import StoreUnavailable
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import Caller
 from app.pipeline.view.message_search import MessageSearch
-from app.store.contract import ConversationQuery, Store
+from app.store.contract.conversations import ConversationQuery
+from app.store.contract.store import Store
 
 INDEXING_SECONDS: Final = 1.0
 """How long a search may spend on indexing before it searches."""

@@ -17,7 +17,8 @@ from app.conversations.items.item_building import DELETED
 from app.errors import CompletionNotFound, NotFound
 from app.pipeline.admission.answer_replay import build_stored_completion
 from app.pipeline.chat_request import Caller
-from app.store.contract import CompletionQuery, Store
+from app.store.contract.conversations import CompletionQuery
+from app.store.contract.store import Store
 
 MAX_CONCURRENT_READS: Final = 8
 """How many answers of a page are read concurrently."""

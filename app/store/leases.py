@@ -19,7 +19,8 @@ from typing import Any, Final, TypeVar
 from app.errors import ConversationBusy, StoreUnavailable
 from app.observability.metric_families import LEASE_WAIT_SECONDS
 from app.observability.metrics import NO_METRICS, Metrics
-from app.store.contract import SUMMARY_LEASE_PREFIXES, Lease, Store
+from app.store.contract.leases import SUMMARY_LEASE_PREFIXES, Lease
+from app.store.contract.store import Store
 
 Result = TypeVar("Result")
 

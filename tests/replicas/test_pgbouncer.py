@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 
 from app.errors import StoreUnavailable
-from app.store.contract import Store
+from app.store.contract.store import Store
 from app.store.store_factory import create_store
 from migrations.run import prepare_database
 from tests.faults.checking import Checking

@@ -18,7 +18,9 @@ from app.conversation.identity import (
     compute_start_position,
     make_conversation_id,
 )
-from app.store.contract import Lease, LogAppend, Store
+from app.store.contract.conversations import LogAppend
+from app.store.contract.leases import Lease
+from app.store.contract.store import Store
 
 NOON = datetime(2026, 11, 21, 12, 0, 0, 250_000, tzinfo=UTC)
 _numbers = itertools.count(1)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
-from app.store.contract import Store, WriteConflict
+from app.store.contract.conversations import WriteConflict
+from app.store.contract.store import Store
 from app.store.lineage import ErasurePlan, plan_erasure
 from app.store.memory.backend import MemoryStore
 from app.store.sql import summary_transactions

@@ -10,7 +10,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from app.conversation.api_keys import ApiKey
-from app.store.contract import IdempotencyKeyRecord, Store
+from app.store.contract.keys import IdempotencyKeyRecord
+from app.store.contract.store import Store
 from app.store.postgres.backend import PostgresStore
 from tests.store.example_logs import NOON, Clock, fresh_tenant
 

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from app.api.admin.probes import HealthProbes
 from app.api.resource_schemas import ErrorBody
-from app.store.contract import Store
+from app.store.contract.store import Store
 
 NOT_READY_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
     503: {"model": ErrorBody, "description": "The store is unavailable, or every provider has failed repeatedly."}

@@ -15,7 +15,7 @@ from starlette.routing import Route
 from app.api.edge.error_responses import build_error_response
 from app.api.edge.request_ids import RequestIdMiddleware
 from app.errors import GatewayError, UpstreamUnavailable
-from app.store.contract import Store
+from app.store.contract.store import Store
 
 
 class HealthProbes:

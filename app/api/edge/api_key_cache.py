@@ -9,7 +9,7 @@ import msgspec
 
 from app.conversation.api_keys import ApiKey
 from app.errors import StoreUnavailable
-from app.store.contract import Store
+from app.store.contract.store import Store
 
 UNKNOWN_KEY_CACHE_SECONDS: Final = 1.0
 """How long the answer "there is no such key" is cached, at most. It is short, so that a new key works soon."""

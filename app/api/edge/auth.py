@@ -23,7 +23,8 @@ from app.conversation.api_keys import END_USER_SEPARATOR, SCOPES, ApiKey, Scope,
 from app.errors import InsufficientPermissions, InvalidApiKey, InvalidRequest
 from app.pipeline.call.upstream_request_body import encode_fields
 from app.pipeline.chat_request import Caller, ChatRequest
-from app.store.contract import ConversationQuery, Store
+from app.store.contract.conversations import ConversationQuery
+from app.store.contract.store import Store
 
 log = logging.getLogger(__name__)
 

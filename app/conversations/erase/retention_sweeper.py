@@ -17,7 +17,8 @@ from typing import Final
 from app.conversation.api_keys import extract_application_tenant
 from app.conversation.conversation_types import Conversation
 from app.errors import ConversationBusy, StoreUnavailable
-from app.store.contract import ConversationQuery, Store
+from app.store.contract.conversations import ConversationQuery
+from app.store.contract.store import Store
 from app.store.leases import RETENTION_LEASE, LeaseKeeper
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,8 @@ from app.pipeline.chat_request import Caller
 from app.pipeline.compact.summary_chain_cache import read_omitted_seqs
 from app.pipeline.view.pins import decode_pins
 from app.pipeline.view.view_restoration import LOG_TOKENS, THRESHOLD, VIEW_FACTS, read_request_facts
-from app.store.contract import ConversationQuery, Store
+from app.store.contract.conversations import ConversationQuery
+from app.store.contract.store import Store
 from app.store.lineage import first_own_seq
 
 READ_MESSAGES: Final = 1_024

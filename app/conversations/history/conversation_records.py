@@ -13,7 +13,8 @@ from app.conversation.identity import is_valid_conversation_id
 from app.conversations.items.item_building import build_items, parse_item_id
 from app.errors import ConversationNotFound, ItemNotFound
 from app.pipeline.chat_request import Caller
-from app.store.contract import ConversationQuery, Store
+from app.store.contract.conversations import ConversationQuery
+from app.store.contract.store import Store
 
 BRANCH_PAGE_SIZE: Final = 1_000
 """How many conversations are read at once in the search for branches."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from app.conversation.conversation_types import Conversation
 from app.conversations.items.item_building import find_message_item_id
-from app.store.contract import Store
+from app.store.contract.store import Store
 
 ItemIdsBySeq = Mapping[int, str]
 """Item ids by seq."""

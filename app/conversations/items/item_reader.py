@@ -21,7 +21,7 @@ from app.conversations.items.item_building import (
 )
 from app.errors import ItemNotFound
 from app.pipeline.compact.summary_chain_cache import read_omitted_seqs
-from app.store.contract import Store
+from app.store.contract.store import Store
 
 MAX_ROUND_MESSAGES: Final = 128
 """How many messages before a result are searched for its call."""

@@ -19,7 +19,8 @@ from app.pipeline.chat_request import Caller
 from app.pipeline.resolve.resolved_request import PINS
 from app.pipeline.view.pins import PinUpdater, check_pin_share, decode_pins
 from app.pipeline.view.view_builder import ViewBuilder
-from app.store.contract import Store, WriteConflict
+from app.store.contract.conversations import WriteConflict
+from app.store.contract.store import Store
 
 MAX_ATTEMPTS: Final = 8
 """How often a change of marks is tried when others change them at the same time."""

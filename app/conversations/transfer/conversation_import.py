@@ -40,7 +40,8 @@ from app.pipeline.persist.conversation_builders import (
 )
 from app.pipeline.resolve.resolved_request import OPEN_TOOL_CALLS, STORED_INSTRUCTIONS, UNANSWERED_MESSAGES
 from app.pipeline.token_counting import MessageCounter
-from app.store.contract import LogAppend, Store, WriteConflict
+from app.store.contract.conversations import LogAppend, WriteConflict
+from app.store.contract.store import Store
 
 log = logging.getLogger(__name__)
 

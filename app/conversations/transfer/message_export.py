@@ -17,7 +17,7 @@ from app.conversations.erase.redaction import DELETED_MARK, ERASED_MARK
 from app.conversations.items.item_building import DELETED
 from app.errors import ConversationNotFound
 from app.pipeline.resolve.resolved_request import STORED_INSTRUCTIONS
-from app.store.contract import Store
+from app.store.contract.store import Store
 
 FIRST_BATCH_MESSAGES, MAX_BATCH_MESSAGES = 32, 256
 """How many messages are read at once, at first and at most."""

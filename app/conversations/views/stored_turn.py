@@ -21,7 +21,8 @@ from app.pipeline.resolve.resolved_request import STORED_INSTRUCTIONS, ResolvedR
 from app.pipeline.token_counting import MessageCounter
 from app.pipeline.turn import Turn
 from app.pipeline.view.view_restoration import MAX_OUTPUT_TOKENS, read_request_facts
-from app.store.contract import Lease, Store
+from app.store.contract.leases import Lease
+from app.store.contract.store import Store
 
 MAX_NEWEST_MESSAGES: Final = 64
 """How many newest messages are searched for the last answer."""

@@ -29,7 +29,7 @@ from app.pipeline.view.pins import decode_pins
 from app.pipeline.view.view_builder import ViewBuilder
 from app.pipeline.view.view_preview import ViewPreview, build_preview, read_message_fates
 from app.pipeline.view.view_restoration import restore_view, restore_view_messages
-from app.store.contract import Store
+from app.store.contract.store import Store
 
 READ_MESSAGES: Final = 64
 """How many messages are read at once. A page keeps only an excerpt of each, and messages may be long."""

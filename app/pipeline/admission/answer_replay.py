@@ -16,7 +16,7 @@ from app.pipeline.resolve.client_history_matching import ClientHistory, build_cl
 from app.pipeline.resolve.resolved_request import REDACTED
 from app.pipeline.respond.answer_types import Answer, StreamedAnswer, WholeAnswer
 from app.pipeline.respond.stream_frames import DONE_FRAME
-from app.store.contract import Store
+from app.store.contract.store import Store
 
 REPLAY_HEADERS: Final = {"idempotent-replayed": "true"}
 """Headers of an answer that was made for an earlier request."""

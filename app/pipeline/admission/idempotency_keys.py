@@ -16,7 +16,8 @@ from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.resolved_request import REDACTED
 from app.pipeline.respond.answer_types import Answer
-from app.store.contract import IdempotencyKeyRecord, Store
+from app.store.contract.keys import IdempotencyKeyRecord
+from app.store.contract.store import Store
 
 log = logging.getLogger(__name__)
 

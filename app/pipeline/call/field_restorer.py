@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from app.errors import StoreUnavailable
 from app.pipeline.resolve.resolved_request import ResolvedRequest
-from app.store.contract import Store
+from app.store.contract.store import Store
 from app.upstream.provider_contract import ProviderQuirks
 from app.upstream.quirks.field_restoration import find_messages_missing_fields, restore_missing_fields
 

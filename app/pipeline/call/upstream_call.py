@@ -29,7 +29,7 @@ from app.pipeline.respond.stream_relay import BAD_GATEWAY
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.last_view_and_calibration import read_calibration
 from app.pipeline.view.view_builder import ViewBuilder, make_context_length_error
-from app.store.contract import Store
+from app.store.contract.store import Store
 from app.upstream.protocols.overflow_detection import ContextOverflow, detect_overflow
 from app.upstream.provider_contract import ModelDeployment
 from app.upstream.routing.context_windows import ContextWindows

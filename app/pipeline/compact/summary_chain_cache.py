@@ -1,7 +1,7 @@
 """Caches the summaries of a log from turn to turn: a long log has thousands, of which a view shows a few.
 
 Each turn reads again the summaries that are not folded, their fold, and new summaries after them. Folded summaries
-exist as long as their fold does (`Store.delete_summary`), so they are not read again. A view that shows a folded
+exist as long as their fold does (`SummaryStore.delete_summary`), so they are not read again. A view that shows a folded
 summary again reads the whole chain (`bypass_cache`); from then on the folded summaries are checked, too.
 """
 
@@ -19,7 +19,7 @@ from app.context.plan.summary_chain import find_chain_and_folds, find_omitted_se
 from app.context.view.client_versions import ClientVersions
 from app.conversation.conversation_types import Conversation, Summary
 from app.pipeline.resolve.resolved_request import ResolvedRequest, has_client_versions
-from app.store.contract import Store
+from app.store.contract.store import Store
 
 MAX_RECHECKED: Final = 64
 """If a turn would have to check more summaries than this, it reads the whole chain instead."""

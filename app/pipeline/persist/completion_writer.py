@@ -11,7 +11,7 @@ from app.errors import InvalidRequest
 from app.observability.tracing import trace_span
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.resolved_request import ResolvedRequest
-from app.store.contract import Store
+from app.store.contract.store import Store
 
 ECHOED_FIELDS: Final = (
     "temperature",

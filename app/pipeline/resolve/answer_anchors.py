@@ -17,7 +17,7 @@ from app.conversation.conversation_types import AnswerAnchor, Conversation
 from app.conversation.identity import LinkPosition, compute_anchor_digest
 from app.errors import GatewayError
 from app.pipeline.background_tasks import BackgroundTasks
-from app.store.contract import Store
+from app.store.contract.store import Store
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from app.pipeline.admission.answer_replay import StoredAnswers
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.client_history_matching import ClientHistory
 from app.pipeline.resolve.resolved_request import UNANSWERED_MESSAGES
-from app.store.contract import Store
+from app.store.contract.store import Store
 
 
 class RetryDetector:

@@ -13,7 +13,7 @@ from app.pipeline.resolve.answer_anchors import AnswerAnchors, digest_conversati
 from app.pipeline.resolve.client_history_matching import ClientHistory, PrefixMatch
 from app.pipeline.resolve.history_alignment import HistoryAligner
 from app.pipeline.resolve.resolved_request import FIRST_REQUEST_MESSAGES, has_other_end_user
-from app.store.contract import Store
+from app.store.contract.store import Store
 
 MAX_CANDIDATES: Final = 6
 """The most conversations that one rewritten history is aligned with."""

@@ -12,7 +12,8 @@ from weakref import WeakValueDictionary
 
 from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.search_terms import extract_query_terms
-from app.store.contract import SearchHit, Store
+from app.store.contract.conversations import SearchHit
+from app.store.contract.store import Store
 
 FIRST_BATCH_MESSAGES: Final = 64
 """How many messages the first batch has. Later batches have as many messages as fit `BATCH_BYTES`, at most

@@ -19,7 +19,7 @@ from app.errors import InvalidRequest
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.resolved_request import PINS, ResolvedRequest
 from app.pipeline.token_counting import MessageCounter
-from app.store.contract import Store
+from app.store.contract.store import Store
 
 MAX_ROUND_MESSAGES: Final = 128
 """How many messages before a pinned tool result are searched for its call."""

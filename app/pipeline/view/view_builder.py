@@ -28,7 +28,7 @@ from app.pipeline.token_counting import MessageCounter
 from app.pipeline.turn import RawLogMessages, Turn, View
 from app.pipeline.view.last_view_and_calibration import read_last_view
 from app.pipeline.view.pins import decode_pins, select_fitting_pins
-from app.store.contract import Store
+from app.store.contract.store import Store
 
 UNTOUCHED_PLAN: Final = Plan(status="full", summaries=(), boundary=LOG_START, prompt_tokens=0, fits=True)
 MAX_CACHED_BUDGETS: Final = 1_000

@@ -12,7 +12,7 @@ from app.context.view.message_fate import MessageFate, compute_message_fates
 from app.conversation.conversation_types import Conversation, LogMessage, Message
 from app.pipeline.turn import Turn
 from app.pipeline.view.view_builder import ViewBuilder
-from app.store.contract import Store
+from app.store.contract.store import Store
 
 
 @dataclass(frozen=True, slots=True)

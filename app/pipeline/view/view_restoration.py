@@ -20,7 +20,7 @@ from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.resolved_request import ResolvedRequest, has_client_versions
 from app.pipeline.turn import View
 from app.pipeline.view.view_builder import read_shown_before_boundary
-from app.store.contract import Store
+from app.store.contract.store import Store
 
 VIEW_FACTS = "view"
 """A key of a stored answer's `meta`: the facts of the view that the answer was given to."""

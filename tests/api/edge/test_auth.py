@@ -24,7 +24,7 @@ from app.conversation.identity import (
 from app.conversations.api_keys import ApiKeys, NewApiKey
 from app.errors import InsufficientPermissions, InvalidApiKey, InvalidRequest, StoreUnavailable
 from app.pipeline.chat_request import Caller, ChatRequest
-from app.store.contract import LogAppend
+from app.store.contract.conversations import LogAppend
 from app.store.memory.backend import MemoryStore
 
 PEPPER = "a pepper of twenty-odd"

@@ -12,7 +12,7 @@ from app.conversation.api_keys import SCOPES, ApiKey
 from app.conversation.conversation_types import Conversation
 from app.conversations.erase.retention_sweeper import BATCH_SIZE, SWEEP_LEASE, RetentionSweeper, SweepResult
 from app.errors import ConversationBusy, StoreUnavailable
-from app.store.contract import ConversationQuery
+from app.store.contract.conversations import ConversationQuery
 from app.store.encryption.cipher import Cipher
 from app.store.encryption.encrypted_store import EncryptedStore
 from app.store.leases import LeaseKeeper
