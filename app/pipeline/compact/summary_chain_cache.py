@@ -19,7 +19,8 @@ from app.context.plan.summary_chain import find_chain_and_folds, find_omitted_se
 from app.context.view.client_versions import ClientVersions
 from app.conversation.conversation_types import Conversation, Summary
 from app.pipeline.resolve.resolved_request import ResolvedRequest, has_client_versions
-from app.store.contract.store import Store
+from app.store.contract.conversations import ConversationStore
+from app.store.contract.summaries import SummaryStore
 
 MAX_RECHECKED: Final = 64
 """If a turn would have to check more summaries than this, it reads the whole chain instead."""
@@ -64,7 +65,7 @@ class _CachedChain:
 class SummaryChainCache:
     """Reads the summaries of conversations. Each process has one cache."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: SummaryStore) -> None:
         self._store = store
         self._cached_chains: OrderedDict[str, _CachedChain] = OrderedDict()
         self._cached_chars = 0
@@ -192,7 +193,7 @@ class SummaryChainCache:
             self._cached_chars -= oldest.chars
 
 
-async def read_omitted_seqs(store: Store, conversation: Conversation) -> Set[int]:
+async def read_omitted_seqs(store: ConversationStore, conversation: Conversation) -> Set[int]:
     """Reads the seqs of the messages that the client of a conversation leaves out.
 
     Raises:

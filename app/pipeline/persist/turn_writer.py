@@ -38,7 +38,7 @@ from app.pipeline.resolve.resolved_request import (
 from app.pipeline.token_counting import MessageCounter
 from app.store.contract.conversations import LogAppend, WriteConflict
 from app.store.contract.leases import LeaseLost
-from app.store.contract.store import Store
+from app.store.contract.summaries import ConversationAndSummaryStore
 from app.store.leases import LeaseKeeper
 
 MAX_PIN_TRIES: Final = 5
@@ -84,7 +84,7 @@ class TurnWriter:
     def __init__(
         self,
         *,
-        store: Store,
+        store: ConversationAndSummaryStore,
         leases: LeaseKeeper,
         message_counter: MessageCounter,
         prefix_memory: PrefixCache[RememberedPrefix],

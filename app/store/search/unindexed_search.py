@@ -16,8 +16,7 @@ from typing import Final
 
 from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.search_terms import extract_message_terms
-from app.store.contract.conversations import ConversationHit, ConversationQuery, SearchHit
-from app.store.contract.store import Store
+from app.store.contract.conversations import ConversationHit, ConversationQuery, ConversationStore, SearchHit
 from app.store.encryption.sealed_fields import FieldSealer
 from app.store.lineage import count_range_messages, first_own_seq
 from app.store.search.term_ranking import rank_by_weight, rank_search_hits, term_weight, weights_to_score
@@ -42,7 +41,7 @@ class UnindexedSearch:
     `MAX_CACHED_TERMS`: the next turn of the same conversation searches them again.
     """
 
-    def __init__(self, inner: Store, sealer: FieldSealer) -> None:
+    def __init__(self, inner: ConversationStore, sealer: FieldSealer) -> None:
         self._inner = inner
         self._sealer = sealer
         self._term_cache: OrderedDict[bytes, array[int]] = OrderedDict()

@@ -67,6 +67,7 @@ class Door:
         return Authenticator(
             self.store,
             AuthRules(mode=mode, **rules),
+            conversations=self.store,
             now=self.clock.now,
             seconds=lambda: self.clock.seconds,
             random_bytes=secrets.token_bytes,

@@ -50,7 +50,8 @@ class Process:
     def __init__(self, store: MemoryStore, clock: Clock, name: str) -> None:
         self.tasks = BackgroundTasks()
         self.keys = IdempotencyKeys(
-            store=store,
+            keys=store,
+            conversations=store,
             tasks=self.tasks,
             new_holder=lambda: name,
             wait_seconds=10,
