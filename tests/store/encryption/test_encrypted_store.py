@@ -45,7 +45,7 @@ SECRETS = [b"hunter2", b"marmalade", b"vault", b"zanzibar", b"clandestine", b"ob
 
 
 def method_names(kind: type) -> set[str]:
-    return {name for name in vars(kind) if not name.startswith("_")}
+    return {name for name in dir(kind) if not name.startswith("_")}
 
 
 def encrypted(inner: Store, active: str | None = "old", **keys: bytes) -> EncryptedStore:
