@@ -130,10 +130,18 @@ SUB_FOLDERS = {
     "context": {"count", "plan", "quote", "stages", "view"},
     "conversations": {"erase", "history", "items", "summaries", "transfer", "views"},
     "pipeline": {"admission", "call", "compact", "persist", "resolve", "respond", "view"},
-    "store": {"encryption", "memory", "postgres", "search", "sql", "sqlite"},
+    "store": {"contract", "encryption", "memory", "postgres", "search", "sql", "sqlite"},
     "upstream": {"http", "protocols", "quirks", "routing"},
 }
 NEVER_IMPORTS = {
+    "store.contract": {
+        "store.encryption",
+        "store.memory",
+        "store.postgres",
+        "store.search",
+        "store.sql",
+        "store.sqlite",
+    },
     "store.memory": {"store.postgres", "store.sql", "store.sqlite"},
     "store.postgres": {"store.memory", "store.sqlite"},
     "store.sql": {"store.memory", "store.postgres", "store.sqlite"},
@@ -159,6 +167,16 @@ def test_a_sub_folder_knows_nothing_of_those_beside_it(folder: str) -> None:
     files = (ROOT / "app" / folder.replace(".", "/")).rglob("*.py")
     names = [name.removeprefix("app.") for file in files for name in imports(ast.parse(file.read_text()))]
     assert [name for name in names if any(f"{name}.".startswith(f"{x}.") for x in NEVER_IMPORTS[folder])] == []
+
+
+WHOLE_STORE = ("assembly", "commands.configured_store", "store")
+"""What builds, opens or wraps a backend. All others take the contract that they use."""
+
+
+@pytest.mark.parametrize("file", FILES, ids=name_of)
+def test_only_those_who_build_or_wrap_a_backend_take_all_four_contracts(file: Path) -> None:
+    names = [name for name in imports(ast.parse(file.read_text())) if name == "app.store.contract.store.Store"]
+    assert names == [] or f"{name_of(file)}.".startswith(tuple(f"{name}." for name in WHOLE_STORE))
 
 
 TESTS = sorted((ROOT / "tests").rglob("*.py"))

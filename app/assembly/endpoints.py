@@ -11,6 +11,7 @@ from fastapi import APIRouter
 from app.api.admin.api_keys import build_api_key_routes
 from app.api.admin.metrics_and_overview import build_metrics_routes, build_overview_routes
 from app.api.admin.probe_descriptions import build_health_routes
+from app.api.admin.probes import HealthProbes
 from app.api.console import build_console_routes, read_console_files
 from app.api.conversations.compaction import build_compaction_routes
 from app.api.conversations.conversations import build_conversation_routes
@@ -57,7 +58,7 @@ def build_endpoint_routes(engine: GatewayEngine, settings: Settings) -> Iterator
     """Yields the routes of all endpoints, in the order in which FastAPI tries them."""
     auth, body_limit_bytes = engine.authenticator, settings.server.body_limit_bytes
     yield build_health_routes(
-        engine.store, version=VERSION, has_upstream=lambda: engine.router.has_available_deployment
+        HealthProbes(engine.store.check, version=VERSION, has_upstream=lambda: engine.router.has_available_deployment)
     )
     yield from _build_telemetry_routes(engine, settings)
     yield from build_console_endpoints(engine, settings, version=VERSION)

@@ -53,7 +53,7 @@ from app.pipeline.view.pins import PinUpdater
 from app.pipeline.view.quotations import QuotationBuilder
 from app.pipeline.view.view_builder import ViewBuilder
 from app.settings import Settings
-from app.store.contract import Store
+from app.store.contract.store import Store
 from app.store.encryption.cipher import Cipher
 from app.store.encryption.encrypted_store import EncryptedStore
 from app.store.leases import LeaseKeeper
@@ -226,6 +226,7 @@ class GatewayEngine:
             windows=self.context_windows,
             view_builder=self.view_builder,
             store=self.store,
+            model_facts=self.store,
             tasks=self.background_tasks,
             calibration_slopes=self.calibration_slopes,
         )
@@ -307,7 +308,8 @@ class GatewayEngine:
     @cached_property
     def request_coalescing(self) -> RequestCoalescer:
         idempotency_keys = IdempotencyKeys(
-            store=self.store,
+            keys=self.store,
+            conversations=self.store,
             tasks=self.background_tasks,
             new_holder=lambda: random_bytes(16).hex(),
             wait_seconds=self._settings.compaction.wait_seconds,
@@ -336,7 +338,12 @@ class GatewayEngine:
             allowed_hosts=section.allowed_hosts,
         )
         return Authenticator(
-            self.store, rules, now=self.dependencies.now, seconds=time.monotonic, random_bytes=secrets.token_bytes
+            self.store,
+            rules,
+            conversations=self.store,
+            now=self.dependencies.now,
+            seconds=time.monotonic,
+            random_bytes=secrets.token_bytes,
         )
 
     @cached_property
@@ -367,6 +374,7 @@ def build_retention_sweeper(
     """Builds the sweeper that erases old conversations by the configured rules."""
     return RetentionSweeper(
         store=store,
+        keys=store,
         leases=leases,
         days=settings.retention.days,
         end_users=settings.auth.end_users,

@@ -59,7 +59,7 @@ def build_worker_application(
     )
     lazy_application = LazyApplication(functools.partial(_build_lazy_application, engine, settings, chat_endpoint))
     probes = HealthProbes(
-        engine.store,
+        engine.store.check,
         version=VERSION,
         has_upstream=lambda: engine.router.has_available_deployment,
         is_stopping=lambda: connections is not None and connections.stopping.is_set(),

@@ -9,7 +9,8 @@ from typing import Final
 from app.assembly.engine import build_store
 from app.conversation.conversation_types import Conversation
 from app.settings import Settings
-from app.store.contract import ConversationQuery, Store
+from app.store.contract.conversations import ConversationQuery, ConversationStore
+from app.store.contract.store import Store
 
 PAGE_SIZE: Final = 100
 
@@ -29,7 +30,7 @@ async def open_configured_store(settings: Settings) -> AsyncIterator[Store]:
         await store.close()
 
 
-async def stream_conversations(store: Store, tenant: str | None = None) -> AsyncIterator[Conversation]:
+async def stream_conversations(store: ConversationStore, tenant: str | None = None) -> AsyncIterator[Conversation]:
     """Yields the conversations of a tenant (None: of all tenants), oldest first. Reads them page by page."""
     after = None
     while True:

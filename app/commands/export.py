@@ -18,7 +18,7 @@ from app.commands.progress import CommandProgress, pluralize, print_interruption
 from app.conversation.conversation_types import Conversation
 from app.conversations.transfer.message_export import ConversationExporter, build_export_fields
 from app.settings import Settings, load_settings
-from app.store.contract import Store
+from app.store.contract.conversations import ConversationStore
 
 STANDARD_OUTPUT: Final = "-"
 
@@ -65,7 +65,7 @@ async def _export_from_store(
 
 
 async def _export_conversations(
-    store: Store, arguments: argparse.Namespace, progress: CommandProgress, exported_size: _ExportedSize
+    store: ConversationStore, arguments: argparse.Namespace, progress: CommandProgress, exported_size: _ExportedSize
 ) -> None:
     exporter = ConversationExporter(store, on_read=progress.advance)
     async for conversation in _select_conversations(store, arguments):
@@ -115,7 +115,7 @@ def _open_atomic_file(path: Path) -> Iterator[BinaryIO]:
         raise CommandError(f"{path} cannot be written: {error.strerror}.") from error
 
 
-async def _select_conversations(store: Store, arguments: argparse.Namespace) -> AsyncIterator[Conversation]:
+async def _select_conversations(store: ConversationStore, arguments: argparse.Namespace) -> AsyncIterator[Conversation]:
     """Yields the conversations to export: those named on the command line, or else all, oldest first.
 
     Raises:

@@ -44,7 +44,8 @@ from app.pipeline.view.view_restoration import (
 from app.settings import Settings, load_settings
 from app.settings.sections import EVERY_MODEL
 from app.simulator.context_window import parse_window_from_name
-from app.store.contract import Store
+from app.store.contract.conversations import ConversationStore
+from app.store.contract.keys import KeyStore
 from app.upstream.provider_contract import (
     ClientKeyRule,
     ContextWindow,
@@ -159,7 +160,7 @@ async def _load_view_of_answer(
     )
 
 
-async def _find_conversation(store: Store, settings: Settings, conversation_id: str) -> Conversation:
+async def _find_conversation(store: ConversationStore, settings: Settings, conversation_id: str) -> Conversation:
     conversation = await store.find_conversation_of_any_tenant(conversation_id)
     if conversation is None:
         raise CommandError(
@@ -172,7 +173,7 @@ async def _find_conversation(store: Store, settings: Settings, conversation_id: 
 async def _plan_next_turn(settings: Settings, arguments: argparse.Namespace) -> _PreviewWithLog:
     async with open_configured_store(settings) as store:
         conversation = await _find_conversation(store, settings, arguments.conversation)
-        model = await _choose_model(settings, store, conversation, arguments)
+        model = await _choose_model(settings, store, store, conversation, arguments)
         message_counter = MessageCounter(load_token_counter)
         turn = await _build_planned_turn(conversation, model, _find_policy(settings, arguments.policy), message_counter)
         view_preview = await build_preview(ViewBuilder(store=store, message_counter=message_counter), turn)
@@ -210,7 +211,11 @@ def _find_policy(settings: Settings, name: str | None) -> ContextPolicy:
 
 
 async def _choose_model(
-    settings: Settings, store: Store, conversation: Conversation, arguments: argparse.Namespace
+    settings: Settings,
+    store: ConversationStore,
+    model_facts: KeyStore,
+    conversation: Conversation,
+    arguments: argparse.Namespace,
 ) -> _PlannedModel:
     """Returns the model that is named on the command line; or else that of the last answer, with its window of that
     time.
@@ -237,7 +242,7 @@ async def _choose_model(
     if window is None and arguments.model is None:
         window = (meta.get("context") or {}).get("window")
     if window is None:
-        window = (await store.read_model_facts()).get(key, {}).get("window") or _find_known_window(settings, key)
+        window = (await model_facts.read_model_facts()).get(key, {}).get("window") or _find_known_window(settings, key)
     return _PlannedModel(name, key, int(window), read_request_facts(meta).get(MAX_OUTPUT_TOKENS))
 
 

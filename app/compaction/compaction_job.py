@@ -10,7 +10,7 @@ from app.context.plan.log_rounds import LogTail
 from app.context.plan.outline import Boundary, SummaryRange, SummaryStyle
 from app.context.plan.policy import ContextPolicy
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
-from app.store.contract import SUMMARY_LEASE_PREFIXES
+from app.store.contract.leases import SUMMARY_LEASE_PREFIXES
 from app.upstream.provider_contract import ClientKey
 
 CompactionOutcome = Literal["found", "made", "mechanical", "none"]

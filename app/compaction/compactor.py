@@ -30,7 +30,7 @@ from app.context.view.view_rendering import ViewTokenCounter
 from app.conversation.conversation_types import Summary
 from app.observability.metric_families import COMPACTION_SECONDS, COMPACTIONS
 from app.observability.metrics import NO_METRICS, Metrics
-from app.store.contract import Store
+from app.store.contract.summaries import ConversationAndSummaryStore
 from app.store.leases import LeaseKeeper
 
 log = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ class Compactor:
     def __init__(
         self,
         *,
-        store: Store,
+        store: ConversationAndSummaryStore,
         leases: LeaseKeeper,
         summary_generator: SummaryGenerator,
         counter_for: Callable[[str], ViewTokenCounter],

@@ -22,7 +22,8 @@ from app.compaction.summarizer.transcript import SPEAKER_LINE_TOKENS
 from app.context.plan.log_rounds import MIN_STRETCH_FILL_SHARE, LogTail, Round
 from app.conversation.conversation_types import LogMessage, Summary
 from app.errors import StoreUnavailable
-from app.store.contract import Lease, LeaseLost, Store
+from app.store.contract.leases import Lease, LeaseLost
+from app.store.contract.summaries import SummaryStore
 
 MAX_SUMMARIES_SHARE = 0.75
 """Part summaries are merged when they take more than this share of what the summarizer can read."""
@@ -45,7 +46,7 @@ class LogPartSummaries:
     this checkpoint only.
     """
 
-    store: Store
+    store: SummaryStore
     job: CompactionJob
     source: SummarySource
     lease: Lease | None

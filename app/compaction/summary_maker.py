@@ -21,7 +21,9 @@ from app.context.plan.budget import compute_summary_token_limit
 from app.context.view.view_rendering import ViewTokenCounter, count_empty_summary_tokens, count_summary_section_tokens
 from app.conversation.conversation_types import Conversation, Summary
 from app.errors import ConversationBusy, GatewayError, StoreUnavailable, UpstreamRefused, UpstreamUnavailable
-from app.store.contract import Lease, LeaseLost, Store
+from app.store.contract.conversations import ConversationStore
+from app.store.contract.leases import Lease, LeaseLost
+from app.store.contract.summaries import ConversationAndSummaryStore, SummaryStore
 from app.store.leases import LeaseKeeper
 
 NOTICE_DELAY_SECONDS = 0.25
@@ -67,7 +69,7 @@ class SummaryMaker:
 
     def __init__(
         self,
-        store: Store,
+        store: ConversationAndSummaryStore,
         leases: LeaseKeeper,
         summary_generator: SummaryGenerator,
         *,
@@ -441,7 +443,7 @@ DELETED_PARTS: Final = "deleted"
 """Key in `LogMessage.meta`: the parts of the message that were deleted."""
 
 
-async def is_job_outdated(store: Store, job: CompactionJob, source: SummarySource) -> bool:
+async def is_job_outdated(store: ConversationAndSummaryStore, job: CompactionJob, source: SummarySource) -> bool:
     """Whether messages were deleted since a job was built, or summaries that it reads have changed.
 
     False while the store is away, because then the result is not stored either.
@@ -458,7 +460,7 @@ async def is_job_outdated(store: Store, job: CompactionJob, source: SummarySourc
         return False
 
 
-async def _has_new_redactions(store: Store, conversation: Conversation) -> bool:
+async def _has_new_redactions(store: ConversationStore, conversation: Conversation) -> bool:
     conversation_id, last_seq = conversation.id, conversation.head_seq
     stored = await store.find_conversation(tenant=conversation.tenant, conversation_id=conversation_id)
     if stored is None and conversation.lineage:
@@ -471,7 +473,7 @@ async def _has_new_redactions(store: Store, conversation: Conversation) -> bool:
     return [seq for seq in stored.redacted_seqs if seq <= last_seq] != known_seqs
 
 
-async def _has_lost_text(store: Store, conversation: Conversation, source: SummarySource) -> bool:
+async def _has_lost_text(store: ConversationStore, conversation: Conversation, source: SummarySource) -> bool:
     """Whether a message has lost text that the job still has.
 
     Only the texts tell: the mark alone may be older than the job.
@@ -485,7 +487,7 @@ async def _has_lost_text(store: Store, conversation: Conversation, source: Summa
     )
 
 
-async def _has_changed_summaries(store: Store, job: CompactionJob, source: SummarySource) -> bool:
+async def _has_changed_summaries(store: SummaryStore, job: CompactionJob, source: SummarySource) -> bool:
     read_summaries = [
         *source.folded_summaries,
         *([source.previous_summary] if source.previous_summary is not None else []),

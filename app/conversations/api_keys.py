@@ -12,7 +12,7 @@ import msgspec
 
 from app.conversation.api_keys import SCOPES, ApiKey, Scope, hash_api_key
 from app.errors import InvalidRequest, NotFound
-from app.store.contract import Store
+from app.store.contract.keys import KeyStore
 
 KEY_PREFIX: Final = "ck_"
 KEY_BYTES: Final = 32
@@ -44,7 +44,7 @@ class ApiKeys:
 
     def __init__(
         self,
-        store: Store,
+        store: KeyStore,
         *,
         policies: Collection[str],
         now: Callable[[], datetime],

@@ -22,7 +22,7 @@ from app.errors import StoreUnavailable
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import Caller
 from app.pipeline.view.message_search import MessageSearch
-from app.store.contract import ConversationQuery, Store
+from app.store.contract.conversations import ConversationQuery, ConversationStore
 
 INDEXING_SECONDS: Final = 1.0
 """How long a search may spend on indexing before it searches."""
@@ -60,7 +60,12 @@ class ConversationSearch:
     """Searches messages by words: lightly stemmed, identifiers as a whole and in parts, rare words first."""
 
     def __init__(
-        self, *, store: Store, message_search: MessageSearch, tasks: BackgroundTasks, clock: Callable[[], datetime]
+        self,
+        *,
+        store: ConversationStore,
+        message_search: MessageSearch,
+        tasks: BackgroundTasks,
+        clock: Callable[[], datetime],
     ) -> None:
         self._store = store
         self._message_search = message_search

@@ -17,7 +17,7 @@ from app.conversations.items.item_building import DELETED
 from app.errors import CompletionNotFound, NotFound
 from app.pipeline.admission.answer_replay import build_stored_completion
 from app.pipeline.chat_request import Caller
-from app.store.contract import CompletionQuery, Store
+from app.store.contract.conversations import CompletionQuery, ConversationStore
 
 MAX_CONCURRENT_READS: Final = 8
 """How many answers of a page are read concurrently."""
@@ -45,7 +45,7 @@ CompletionPageResult = tuple[list[dict[str, Any]], bool]
 class StoredCompletions:
     """A caller's stored completions."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ConversationStore) -> None:
         self._store = store
 
     async def list_completions(self, caller: Caller, query: CompletionQuery, after: str | None) -> CompletionPageResult:

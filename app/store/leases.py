@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 from app.errors import ConversationBusy, StoreUnavailable
 from app.observability.metric_families import LEASE_WAIT_SECONDS
 from app.observability.metrics import NO_METRICS, Metrics
-from app.store.contract import SUMMARY_LEASE_PREFIXES, Lease, Store
+from app.store.contract.leases import SUMMARY_LEASE_PREFIXES, Lease, LeaseStore
 
 Result = TypeVar("Result")
 
@@ -42,7 +42,7 @@ class LeaseKeeper:
 
     def __init__(
         self,
-        store: Store,
+        store: LeaseStore,
         holder: str,
         *,
         lease_seconds: float = 30.0,

@@ -12,7 +12,8 @@ from typing import Any, Final, TypeVar, cast
 from app.errors import StoreUnavailable
 from app.observability import metric_families
 from app.observability.metrics import HistogramSeries, Metrics
-from app.store.contract import LogAppend, PendingAppend, Store
+from app.store.contract.conversations import LogAppend, PendingAppend
+from app.store.contract.store import Store
 
 Result = TypeVar("Result")
 
@@ -67,7 +68,7 @@ def measure_store(store: Store, metrics: Metrics) -> Store:
     """Returns the store with each operation timed, and with a count of `StoreUnavailable` for each operation."""
     if not metrics.is_on:
         return store
-    names = [name for name, declared in vars(Store).items() if inspect.iscoroutinefunction(declared)]
+    names = [name for name, _ in inspect.getmembers(Store, inspect.iscoroutinefunction)]
     operations = {
         name: getattr(store, name) if name in UNTIMED else _time_operation(store, name, metrics) for name in names
     }

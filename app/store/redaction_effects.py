@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from app.conversation.conversation_types import ClientVersion, Conversation, Summary
-from app.store.contract import LogAppend
+from app.store.contract.conversations import LogAppend
 from app.store.sql.rows import Lineage
 
 PINS_KEY: Final = "pins"

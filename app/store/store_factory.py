@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Literal
 
 from app.errors import StoreUnavailable
-from app.store.contract import Store
+from app.store.contract.store import Store
 from app.store.database_url import DatabaseLocation, parse_database_url
 
 

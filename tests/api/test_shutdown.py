@@ -56,7 +56,8 @@ async def stopped(exchange: Unfinished, *, stream: bool) -> list[dict[str, Any]]
     """What a client is sent whose request is cancelled by the server."""
     store, tasks = MemoryStore(clock=now), BackgroundTasks()
     keys = IdempotencyKeys(
-        store=store,
+        keys=store,
+        conversations=store,
         tasks=tasks,
         new_holder=lambda: "this one",
         wait_seconds=1,
@@ -73,7 +74,14 @@ async def stopped(exchange: Unfinished, *, stream: bool) -> list[dict[str, Any]]
             clock=time.monotonic,
             now=now,
         ),
-        Authenticator(store, AuthRules(), now=now, seconds=time.monotonic, random_bytes=secrets.token_bytes),
+        Authenticator(
+            store,
+            AuthRules(),
+            conversations=store,
+            now=now,
+            seconds=time.monotonic,
+            random_bytes=secrets.token_bytes,
+        ),
         body_limit_bytes=10_000,
         new_request_id=lambda: "req_1",
         extra_headers={},

@@ -19,7 +19,7 @@ from app.assembly.dependencies import Dependencies, utc_now
 from app.context.count.token_counter import TokenCounter
 from app.conversation.conversation_types import Conversation, Message, Summary, extract_text
 from app.pipeline.token_counting import MessageCounter
-from app.store.contract import Store
+from app.store.contract.store import Store
 from app.store.memory.backend import MemoryStore
 from app.store.store_factory import create_store
 from tests.behaviour.model import Body, Call, Model

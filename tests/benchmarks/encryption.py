@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.search_terms import extract_terms
-from app.store.contract import LogAppend, Store
+from app.store.contract.conversations import LogAppend
+from app.store.contract.store import Store
 from app.store.encryption.cipher import Cipher
 from app.store.encryption.encrypted_store import EncryptedStore
 from app.store.memory.backend import MemoryStore

@@ -28,7 +28,8 @@ from rich.table import Table
 
 from app.conversation.conversation_types import Conversation, LogMessage, Message, Summary
 from app.conversation.identity import LinkPosition, compute_links_after_messages, compute_start_position
-from app.store.contract import ConversationQuery, LogAppend, Store
+from app.store.contract.conversations import ConversationQuery, LogAppend
+from app.store.contract.store import Store
 from app.store.store_factory import create_store
 from tests.benchmarks.messages import words
 from tests.benchmarks.processes import Cores, Cpu, Process, settled

@@ -40,7 +40,7 @@ from app.conversation.identity import compute_links_after_messages, compute_pref
 from app.observability.metrics import Metrics, TurnFacts
 from app.observability.prometheus import PrometheusExposition
 from app.observability.tracing import NoTracing
-from app.store.contract import Store
+from app.store.contract.store import Store
 from app.store.measured_store import measure_store
 from app.store.memory.backend import MemoryStore
 from app.upstream.protocols.sse import DONE_DATA, SseDecoder

@@ -24,7 +24,8 @@ from app.errors import ConversationBusy, StoreUnavailable
 from app.simulator.options_and_faults import SimulatorOptions
 from app.simulator.simulated_provider import SimulatedProvider
 from app.simulator.simulator import Simulator
-from app.store.contract import Lease, LeaseLost, Store
+from app.store.contract.leases import Lease, LeaseLost
+from app.store.contract.store import Store
 from app.store.leases import LeaseKeeper
 from app.upstream.provider_contract import (
     ClientKey,

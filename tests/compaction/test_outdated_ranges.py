@@ -17,7 +17,7 @@ from app.compaction.compactor import Compactor
 from app.compaction.summary_maker import DELETED_PARTS
 from app.context.plan.outline import SummaryRange
 from app.conversation.conversation_types import Conversation, LogMessage, Message, Summary
-from app.store.contract import LogAppend
+from app.store.contract.conversations import LogAppend
 from app.store.leases import LeaseKeeper
 from app.store.memory.backend import MemoryStore
 from tests.compaction.simulated_compaction import COUNT, NOW, TENANT, Scene, job_for, log_of, talk

@@ -9,7 +9,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from app.store.contract import Lease, Store
+from app.store.contract.leases import Lease
+from app.store.contract.store import Store
 from app.store.store_factory import create_store
 from tests.store.example_logs import fresh_tenant
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+CLIENT_VERSIONS: Final = "tests/store/contract/conversations/test_client_versions.py"
 GUARDS: Final = "tests/store/test_write_guards.py"
 ALIGNMENT: Final = "tests/conversation/test_alignment.py"
 TURNS: Final = "tests/pipeline/test_turn_guards.py"
@@ -68,7 +69,7 @@ STORE: Final = (
         "app/store/sql/statements.py",
         "AND head_seq = :after_seq AND head_tokens_total",
         "AND head_seq IN (head_seq, :after_seq) AND head_tokens_total",
-        ("tests/store/test_contract.py::test_a_log_grows_only_at_its_end[sqlite]",),
+        ("tests/store/contract/conversations/test_conversations.py::test_a_log_grows_only_at_its_end[sqlite]",),
         "Two processes that append at once write two different messages to one place of the log.",
     ),
     Mutation(
@@ -118,9 +119,7 @@ STORE: Final = (
         "app/store/redaction_effects.py",
         "if not any(one.seq <= seq < one.to_seq for seq in redacted)]",
         "if not any(one.seq < seq < one.to_seq for seq in redacted)]",
-        (
-            "tests/store/test_client_versions.py::test_no_version_of_a_message_that_was_redacted_meanwhile_is_stored[memory-2]",
-        ),
+        (f"{CLIENT_VERSIONS}::test_no_version_of_a_message_that_was_redacted_meanwhile_is_stored[memory-2]",),
         "A message that was erased is stored again, as its client's version of it.",
     ),
     Mutation(
@@ -128,7 +127,9 @@ STORE: Final = (
         "app/store/redaction_effects.py",
         "return any(summary.from_seq <= change.seq < summary.to_seq for change in changes)",
         "return any(summary.from_seq < change.seq < summary.to_seq for change in changes)",
-        ("tests/store/test_redaction.py::test_chunks_that_cover_the_message_go_and_those_behind_it_move[memory]",),
+        (
+            "tests/store/contract/conversations/test_redaction.py::test_chunks_that_cover_the_message_go_and_those_behind_it_move[memory]",
+        ),
         "A summary goes on telling what was erased.",
     ),
     Mutation(
@@ -170,7 +171,7 @@ STORE: Final = (
         "app/store/encryption/sealed_fields.py",
         "if not self.is_encrypting or not version.bodies:",
         "if not self.is_encrypting or version.bodies:",
-        ("tests/store/test_client_versions.py::test_versions_come_back_as_they_were_written[encrypted memory]",),
+        (f"{CLIENT_VERSIONS}::test_versions_come_back_as_they_were_written[encrypted memory]",),
         "What a client shows in the place of messages lies in plain text in an encrypted database.",
     ),
     Mutation(

@@ -13,7 +13,7 @@ import pytest
 
 from app.pipeline.persist import turn_writer
 from app.pipeline.resolve.client_history_matching import MIN_FAST_PATH_MESSAGES
-from app.store.contract import LogAppend
+from app.store.contract.conversations import LogAppend
 from app.store.memory.backend import MemoryStore
 from tests.live import Reply, ScriptedUpstream, completion, stream
 from tests.pipeline.admission.test_idempotency_keys import KEY

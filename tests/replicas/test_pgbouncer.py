@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 
 from app.errors import StoreUnavailable
-from app.store.contract import Store
+from app.store.contract.store import Store
 from app.store.store_factory import create_store
 from migrations.run import prepare_database
 from tests.faults.checking import Checking
@@ -29,11 +29,11 @@ from tests.support.gateway import user
 
 pytestmark = pytest.mark.timeout(180)
 
+STORE_TESTS: Final = Path(__file__).parents[1] / "store"
 CONTRACT: Final = (
-    "test_appends", "test_chunks", "test_contract", "test_side_tables", "test_erasure", "test_lease_fencing",
-    "test_find_by_links", "test_leases", "test_list_pages", "test_redaction", "test_chunk_revisions",
-    "search.test_search_in_conversation", "search.test_search_in_all_conversations",
-)  # fmt: skip
+    *sorted(f"contract.{file.parent.name}.{file.stem}" for file in (STORE_TESTS / "contract").glob("*/test_*.py")),
+    "test_leases",
+)
 """Modules below `tests.store`."""
 SERVED: Final = {"store", "clock"}
 """Fixtures that tests of the contract may ask for here."""

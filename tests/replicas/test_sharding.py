@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from sqlalchemy import UniqueConstraint
 
 from app.conversation.conversation_types import StoredCompletion
-from app.store.contract import CompletionQuery, ConversationQuery, LogAppend
+from app.store.contract.conversations import CompletionQuery, ConversationQuery, LogAppend
 from app.store.postgres.backend import PostgresStore
 from app.store.sql.tables import is_table_in_dialect, metadata
 from tests.postgres import Databases, dsn

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.store.contract import Store
+from app.store.contract.store import Store
 from app.store.encryption.cipher import Cipher
 from app.store.encryption.encrypted_store import EncryptedStore
 from app.store.postgres.backend import PostgresStore

@@ -18,7 +18,9 @@ from app.conversation.identity import (
     compute_start_position,
     make_conversation_id,
 )
-from app.store.contract import Lease, LogAppend, Store
+from app.store.contract.conversations import LogAppend
+from app.store.contract.leases import Lease
+from app.store.contract.store import Store
 
 NOON = datetime(2026, 11, 21, 12, 0, 0, 250_000, tzinfo=UTC)
 _numbers = itertools.count(1)
@@ -206,6 +208,21 @@ async def lease_on(store: Store, root: str, key: str = "a-key", *, holder: str =
     lease = await store.claim_lease(root=root, key=key, holder=holder, seconds=seconds)
     assert lease is not None
     return lease
+
+
+async def strays_of(
+    store: Store, tenant: str, lines: Sequence[str]
+) -> tuple[Conversation, list[LogMessage], list[Summary]]:
+    """Three summaries of a history that nothing else was stored of: two, and one that folds them."""
+    log = log_of(tenant, lines)
+    unstored = conversation_of(tenant, log)
+    early, late = chunk_over(unstored, log, 0, 4), chunk_over(unstored, log, 4, 6)
+    chunks = [early, late, chunk_over(unstored, log, 0, 6, folds=(early.id, late.id))]
+    fence = await lease_on(store, unstored.root)
+    for chunk in chunks:
+        await store.add_summary(tenant=tenant, root=unstored.root, summary=chunk, fence=fence)
+    await store.revise_summary(tenant=tenant, root=unstored.root, summary=replace(early, text="another", revision=2))
+    return unstored, log, chunks
 
 
 def bodies(log: Sequence[LogMessage]) -> list[Any]:

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from app.errors import StoreUnavailable
-from app.store.contract import LogAppend
+from app.store.contract.conversations import LogAppend
 from app.store.memory.backend import MemoryStore
 from app.store.store_factory import create_store
 from migrations.run import prepare_database, upgrade_database

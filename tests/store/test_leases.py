@@ -12,7 +12,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from app.errors import ConversationBusy, StoreUnavailable
-from app.store.contract import Lease, Store
+from app.store.contract.leases import Lease
+from app.store.contract.store import Store
 from app.store.leases import LeaseKeeper
 from app.store.memory.backend import MemoryStore
 from app.store.store_factory import create_store

@@ -9,7 +9,7 @@ import pytest
 from app.errors import StoreUnavailable
 from app.observability import metric_families as f
 from app.observability.metrics import NO_METRICS, Metrics
-from app.store.contract import Store
+from app.store.contract.store import Store
 from app.store.measured_store import measure_store
 from app.store.memory.backend import MemoryStore
 

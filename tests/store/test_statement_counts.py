@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from app.conversation.conversation_types import Conversation, LogMessage
-from app.store.contract import Store
+from app.store.contract.store import Store
 from app.store.postgres.backend import PostgresStore
 from app.store.sqlite.backend import SqliteStore
 from app.store.store_factory import create_store

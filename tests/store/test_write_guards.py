@@ -12,7 +12,9 @@ from msgspec.structs import replace
 
 from app.conversation.conversation_types import Conversation, LogMessage, Message, StoredCompletion
 from app.conversation.search_terms import extract_terms
-from app.store.contract import CompletionQuery, ConversationQuery, Lease, LeaseLost, LogAppend, Store, WriteConflict
+from app.store.contract.conversations import CompletionQuery, ConversationQuery, LogAppend, WriteConflict
+from app.store.contract.leases import Lease, LeaseLost
+from app.store.contract.store import Store
 from tests.store.example_logs import (
     NOON,
     Clock,

@@ -15,7 +15,7 @@ import httpx
 
 from app.assembly.dependencies import Dependencies
 from app.conversation.conversation_types import Conversation, Summary
-from app.store.contract import ConversationQuery
+from app.store.contract.conversations import ConversationQuery
 from app.store.memory.backend import MemoryStore
 from tests.live import TEST_DEPENDENCIES, Reply, ScriptedUpstream, completion, gateway, serving, stream
 

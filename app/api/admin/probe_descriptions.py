@@ -3,7 +3,6 @@ FastAPI does."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from fastapi import APIRouter
@@ -11,16 +10,15 @@ from starlette.responses import Response
 
 from app.api.admin.probes import HealthProbes
 from app.api.resource_schemas import ErrorBody
-from app.store.contract import Store
 
 NOT_READY_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
     503: {"model": ErrorBody, "description": "The store is unavailable, or every provider has failed repeatedly."}
 }
 
 
-def build_health_routes(store: Store, *, version: str, has_upstream: Callable[[], bool]) -> APIRouter:
+def build_health_routes(probes: HealthProbes) -> APIRouter:
     """Builds the routes of both probes."""
-    routes, probes = APIRouter(tags=["health"]), HealthProbes(store, version=version, has_upstream=has_upstream)
+    routes = APIRouter(tags=["health"])
 
     @routes.get("/healthz", summary="The process is alive")
     async def healthz() -> Response:

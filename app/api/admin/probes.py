@@ -3,7 +3,7 @@ FastAPI, so that they answer before it is loaded."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import orjson
@@ -15,7 +15,7 @@ from starlette.routing import Route
 from app.api.edge.error_responses import build_error_response
 from app.api.edge.request_ids import RequestIdMiddleware
 from app.errors import GatewayError, UpstreamUnavailable
-from app.store.contract import Store
+from app.store.contract.store import StoreInfo
 
 
 class HealthProbes:
@@ -23,7 +23,7 @@ class HealthProbes:
 
     def __init__(
         self,
-        store: Store,
+        check_store: Callable[[], Awaitable[StoreInfo]],
         *,
         version: str,
         has_upstream: Callable[[], bool],
@@ -31,12 +31,13 @@ class HealthProbes:
     ) -> None:
         """
         Args:
+            check_store: `Store.check`.
             version: the gateway's version, shown by `/healthz`.
             has_upstream: whether some provider is not known to fail.
             is_stopping: whether the process is about to stop.
         """
         self._is_stopping = is_stopping
-        self._store = store
+        self._check_store = check_store
         self._has_upstream = has_upstream
         self._liveness_body = {"status": "ok", "version": version}
 
@@ -49,7 +50,7 @@ class HealthProbes:
         if self._is_stopping():
             return _json_response({"status": "stopping"}, status=503)
         try:
-            info = await self._store.check()
+            info = await self._check_store()
         except GatewayError as error:
             return build_error_response(error)
         if not self._has_upstream():

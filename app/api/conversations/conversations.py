@@ -35,7 +35,7 @@ from app.conversations.history.conversation_history import ConversationHistory
 from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.items.item_writer import ItemWriter
 from app.pipeline.chat_request import Caller
-from app.store.contract import ConversationQuery
+from app.store.contract.conversations import ConversationQuery
 
 BUSY_RESPONSE: dict[int | str, dict[str, Any]] = {
     409: {"model": ErrorBody, "description": "Another request is using this conversation; try again."}

@@ -26,7 +26,7 @@ from app.api.resource_schemas import (
 )
 from app.conversations.stored_completions import StoredCompletions
 from app.pipeline.chat_request import Caller
-from app.store.contract import CompletionQuery
+from app.store.contract.conversations import CompletionQuery
 
 ModelName = Annotated[str | None, Query(description="Only completions of this model, by its name in the request.")]
 

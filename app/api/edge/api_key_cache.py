@@ -9,7 +9,7 @@ import msgspec
 
 from app.conversation.api_keys import ApiKey
 from app.errors import StoreUnavailable
-from app.store.contract import Store
+from app.store.contract.keys import KeyStore
 
 UNKNOWN_KEY_CACHE_SECONDS: Final = 1.0
 """How long the answer "there is no such key" is cached, at most. It is short, so that a new key works soon."""
@@ -41,7 +41,7 @@ class ApiKeyCache:
     """
 
     def __init__(
-        self, store: Store, *, cache_seconds: float, seconds: Callable[[], float], max_keys: int = MAX_CACHED_KEYS
+        self, store: KeyStore, *, cache_seconds: float, seconds: Callable[[], float], max_keys: int = MAX_CACHED_KEYS
     ) -> None:
         self._store = store
         self._cache_seconds = cache_seconds

@@ -23,7 +23,8 @@ from app.conversation.api_keys import END_USER_SEPARATOR, SCOPES, ApiKey, Scope,
 from app.errors import InsufficientPermissions, InvalidApiKey, InvalidRequest
 from app.pipeline.call.upstream_request_body import encode_fields
 from app.pipeline.chat_request import Caller, ChatRequest
-from app.store.contract import ConversationQuery, Store
+from app.store.contract.conversations import ConversationQuery, ConversationStore
+from app.store.contract.keys import KeyStore
 
 log = logging.getLogger(__name__)
 
@@ -75,21 +76,23 @@ class Authenticator:
 
     def __init__(
         self,
-        store: Store,
+        keys: KeyStore,
         rules: AuthRules,
         *,
+        conversations: ConversationStore,
         now: Callable[[], datetime],
         seconds: Callable[[], float],
         random_bytes: Callable[[int], bytes],
         max_cached_keys: int = MAX_CACHED_KEYS,
         max_cached_callers: int = MAX_CACHED_CALLERS,
     ) -> None:
-        self._store = store
+        self._keys = keys
+        self._conversations = conversations
         self._rules = rules
         self._pepper = rules.pepper or ""
         self._end_user_header = rules.end_user_header
         self._key_cache = ApiKeyCache(
-            store, cache_seconds=rules.cache_seconds, seconds=seconds, max_keys=max_cached_keys
+            keys, cache_seconds=rules.cache_seconds, seconds=seconds, max_keys=max_cached_keys
         )
         self._max_cached_callers = max_cached_callers
         self._now = now
@@ -104,14 +107,14 @@ class Authenticator:
             StoreUnavailable: the store is unavailable.
         """
         if not self._rules.pepper:
-            self._pepper = await self._store.ensure_server_secret(PEPPER, proposed=await self._propose_pepper())
-        if self._rules.mode == "keys" and not await self._store.list_api_keys():
+            self._pepper = await self._keys.ensure_server_secret(PEPPER, proposed=await self._propose_pepper())
+        if self._rules.mode == "keys" and not await self._keys.list_api_keys():
             log.warning("there is no API key yet, so every request is refused: run `concertina keys create`")
 
     async def _propose_pepper(self) -> str:
         """Returns a new pepper; an empty one if the store already has conversations from before there were peppers. A
         pepper would change their tenants, and their callers would no longer find them."""
-        if await self._store.list_conversations(tenant=None, query=ConversationQuery(limit=1)):
+        if await self._conversations.list_conversations(tenant=None, query=ConversationQuery(limit=1)):
             return ""
         return self._random_bytes(PEPPER_BYTES).hex()
 

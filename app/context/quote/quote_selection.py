@@ -73,7 +73,7 @@ def choose_quotation(
 
     Args:
         question: the text of that message.
-        candidates: what `Store.search_log` found for its terms, best first.
+        candidates: what `ConversationStore.search_log` found for its terms, best first.
         before_seq: the message to quote for.
         max_tokens: the most that the quoting message may take, with its frame. Raw count.
         searched_message_count: how many messages were searched.

@@ -34,7 +34,7 @@ class ClientVersions:
         """Returns the current versions of a conversation.
 
         Args:
-            stored: as `Store.read_client_versions` returns them, oldest first.
+            stored: as `ConversationStore.read_client_versions` returns them, oldest first.
             redacted: messages that were deleted or erased: no client version of them is shown.
         """
         return NO_VERSIONS.with_later_versions(stored, redacted)

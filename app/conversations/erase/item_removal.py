@@ -21,7 +21,9 @@ from app.errors import ConversationBusy, ItemNotFound, StoreUnavailable
 from app.pipeline.chat_request import Caller
 from app.pipeline.resolve.resolved_request import STORED_INSTRUCTIONS
 from app.pipeline.token_counting import MessageCounter
-from app.store.contract import CompletionQuery, ConversationQuery, LeaseLost, LogAppend, Store, WriteConflict
+from app.store.contract.conversations import CompletionQuery, ConversationQuery, LogAppend, WriteConflict
+from app.store.contract.leases import LeaseLost
+from app.store.contract.summaries import ConversationAndSummaryStore
 from app.store.leases import LeaseKeeper
 
 PAGE_SIZE: Final = 500
@@ -36,7 +38,7 @@ class ItemRemover:
     def __init__(
         self,
         *,
-        store: Store,
+        store: ConversationAndSummaryStore,
         records: ConversationRecords,
         leases: LeaseKeeper,
         message_counter: MessageCounter,

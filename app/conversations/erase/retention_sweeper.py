@@ -17,7 +17,9 @@ from typing import Final
 from app.conversation.api_keys import extract_application_tenant
 from app.conversation.conversation_types import Conversation
 from app.errors import ConversationBusy, StoreUnavailable
-from app.store.contract import ConversationQuery, Store
+from app.store.contract.conversations import ConversationQuery
+from app.store.contract.keys import KeyStore
+from app.store.contract.summaries import ConversationAndSummaryStore
 from app.store.leases import RETENTION_LEASE, LeaseKeeper
 
 log = logging.getLogger(__name__)
@@ -61,7 +63,8 @@ class RetentionSweeper:
     def __init__(
         self,
         *,
-        store: Store,
+        store: ConversationAndSummaryStore,
+        keys: KeyStore,
         leases: LeaseKeeper,
         days: int | None,
         end_users: bool = False,
@@ -79,6 +82,7 @@ class RetentionSweeper:
             random: uniform in [0, 1).
         """
         self._store = store
+        self._keys = keys
         self._leases = leases
         self._days = days
         self._end_users = end_users
@@ -124,7 +128,7 @@ class RetentionSweeper:
                     else:
                         in_use += 1
             swept = SweepResult(
-                erased, in_use, await self._store.purge_idempotency_keys(), await self.purge_stray_summaries()
+                erased, in_use, await self._keys.purge_idempotency_keys(), await self.purge_stray_summaries()
             )
         if erased or in_use:
             log.info("erased %d old conversations; skipped %d that are in use", erased, in_use)
@@ -142,7 +146,7 @@ class RetentionSweeper:
         all other tenants."""
         now = self._clock()
         days: dict[str, int] = {}
-        for key in await self._store.list_api_keys():
+        for key in await self._keys.list_api_keys():
             if key.retention_days is not None and key.is_valid_at(now):
                 days[key.tenant] = min(key.retention_days, days.get(key.tenant, key.retention_days))
         rules = [RetentionRule(now - timedelta(days=count), tenant) for tenant, count in days.items()]

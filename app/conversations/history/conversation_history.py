@@ -19,7 +19,8 @@ from app.pipeline.chat_request import Caller
 from app.pipeline.compact.summary_chain_cache import read_omitted_seqs
 from app.pipeline.view.pins import decode_pins
 from app.pipeline.view.view_restoration import LOG_TOKENS, THRESHOLD, VIEW_FACTS, read_request_facts
-from app.store.contract import ConversationQuery, Store
+from app.store.contract.conversations import ConversationQuery, ConversationStore
+from app.store.contract.summaries import ConversationAndSummaryStore
 from app.store.lineage import first_own_seq
 
 READ_MESSAGES: Final = 1_024
@@ -40,7 +41,9 @@ class TurnQuery(msgspec.Struct, frozen=True):
 class ConversationHistory:
     """Reads turns, logs and branches. It calls no model and writes nothing."""
 
-    def __init__(self, *, store: Store, records: ConversationRecords, policies: Mapping[str, ContextPolicy]) -> None:
+    def __init__(
+        self, *, store: ConversationAndSummaryStore, records: ConversationRecords, policies: Mapping[str, ContextPolicy]
+    ) -> None:
         self._store = store
         self._records = records
         self._policies = policies
@@ -314,7 +317,7 @@ def number_turns(entries: Sequence[LogMessage], turns_before: int) -> list[int]:
 class TurnCounter:
     """Counts turns, and caches the counts of the most recently used conversations."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ConversationStore) -> None:
         self._store = store
         self._cache: OrderedDict[str, dict[int, int]] = OrderedDict()
 

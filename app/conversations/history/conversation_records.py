@@ -13,7 +13,7 @@ from app.conversation.identity import is_valid_conversation_id
 from app.conversations.items.item_building import build_items, parse_item_id
 from app.errors import ConversationNotFound, ItemNotFound
 from app.pipeline.chat_request import Caller
-from app.store.contract import ConversationQuery, Store
+from app.store.contract.conversations import ConversationQuery, ConversationStore
 
 BRANCH_PAGE_SIZE: Final = 1_000
 """How many conversations are read at once in the search for branches."""
@@ -24,7 +24,7 @@ CLOCK_SKEW_ALLOWANCE: Final = timedelta(minutes=5)
 class ConversationRecords:
     """Conversations as a resource. A caller finds conversations of its own tenant only."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ConversationStore) -> None:
         self._store = store
 
     async def find_conversation(self, caller: Caller, conversation_id: str) -> Conversation:

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 
 from app.conversation.conversation_types import Conversation
 from app.conversations.items.item_building import find_message_item_id
-from app.store.contract import Store
+from app.store.contract.conversations import ConversationStore
 
 ItemIdsBySeq = Mapping[int, str]
 """Item ids by seq."""
 
 
 async def read_boundary_item_ids(
-    store: Store, conversation: Conversation, ranges: Sequence[tuple[int, int]]
+    store: ConversationStore, conversation: Conversation, ranges: Sequence[tuple[int, int]]
 ) -> dict[int, str]:
     """Returns the item ids, by `seq`, of the first and the last message of each range `[from, to)` of the log.
 

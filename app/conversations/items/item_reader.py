@@ -21,7 +21,7 @@ from app.conversations.items.item_building import (
 )
 from app.errors import ItemNotFound
 from app.pipeline.compact.summary_chain_cache import read_omitted_seqs
-from app.store.contract import Store
+from app.store.contract.summaries import ConversationAndSummaryStore
 
 MAX_ROUND_MESSAGES: Final = 128
 """How many messages before a result are searched for its call."""
@@ -45,7 +45,7 @@ class ItemQuery(msgspec.Struct, frozen=True):
 class ItemReader:
     """Reads items of conversations."""
 
-    def __init__(self, store: Store, records: ConversationRecords) -> None:
+    def __init__(self, store: ConversationAndSummaryStore, records: ConversationRecords) -> None:
         self._store = store
         self._records = records
 

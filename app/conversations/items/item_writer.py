@@ -20,7 +20,8 @@ from app.pipeline.persist.conversation_builders import advance_head, build_empty
 from app.pipeline.resolve.client_history_matching import compute_log_root
 from app.pipeline.resolve.resolved_request import OPEN_TOOL_CALLS, STORED_INSTRUCTIONS, UNANSWERED_MESSAGES
 from app.pipeline.token_counting import MessageCounter
-from app.store.contract import Lease, LeaseLost, LogAppend, Store, WriteConflict
+from app.store.contract.conversations import ConversationStore, LogAppend, WriteConflict
+from app.store.contract.leases import Lease, LeaseLost
 from app.store.leases import LeaseKeeper
 
 MAX_ROUND_MESSAGES: Final = 128
@@ -36,7 +37,7 @@ class ItemWriter:
     def __init__(
         self,
         *,
-        store: Store,
+        store: ConversationStore,
         records: ConversationRecords,
         leases: LeaseKeeper,
         message_counter: MessageCounter,

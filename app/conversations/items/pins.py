@@ -19,7 +19,7 @@ from app.pipeline.chat_request import Caller
 from app.pipeline.resolve.resolved_request import PINS
 from app.pipeline.view.pins import PinUpdater, check_pin_share, decode_pins
 from app.pipeline.view.view_builder import ViewBuilder
-from app.store.contract import Store, WriteConflict
+from app.store.contract.conversations import ConversationStore, WriteConflict
 
 MAX_ATTEMPTS: Final = 8
 """How often a change of marks is tried when others change them at the same time."""
@@ -31,7 +31,7 @@ class PinStore:
     def __init__(
         self,
         *,
-        store: Store,
+        store: ConversationStore,
         records: ConversationRecords,
         item_reader: ItemReader,
         stored_turns: StoredTurnBuilder,

@@ -30,7 +30,8 @@ from app.pipeline.turn import Turn, View
 from app.pipeline.view.last_view_and_calibration import LAST_VIEWS, add_last_view, read_last_view
 from app.pipeline.view.pins import PinUpdater
 from app.pipeline.view.view_builder import ViewBuilder
-from app.store.contract import LeaseLost, LogAppend, Store, WriteConflict
+from app.store.contract.conversations import ConversationStore, LogAppend, WriteConflict
+from app.store.contract.leases import LeaseLost
 from app.store.leases import LeaseKeeper
 
 HEARTBEAT_SECONDS: Final = 5.0
@@ -70,7 +71,7 @@ class RequestedCompactions:
     def __init__(
         self,
         *,
-        store: Store,
+        store: ConversationStore,
         leases: LeaseKeeper,
         records: ConversationRecords,
         stored_turns: StoredTurnBuilder,

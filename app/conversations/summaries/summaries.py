@@ -22,7 +22,8 @@ from app.pipeline.chat_request import Caller
 from app.pipeline.compact.summary_chain_cache import read_omitted_seqs
 from app.pipeline.compact.turn_compaction import TurnCompactor
 from app.pipeline.view.view_builder import ViewBuilder
-from app.store.contract import Store, WriteConflict
+from app.store.contract.conversations import WriteConflict
+from app.store.contract.summaries import ConversationAndSummaryStore
 
 MAX_ATTEMPTS: Final = 4
 """How often a change is tried when others change the summary at the same time. It applies to changes that name no
@@ -36,7 +37,7 @@ class SummaryRecords:
     def __init__(
         self,
         *,
-        store: Store,
+        store: ConversationAndSummaryStore,
         records: ConversationRecords,
         stored_turns: StoredTurnBuilder,
         view_builder: ViewBuilder,

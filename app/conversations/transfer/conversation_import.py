@@ -40,7 +40,7 @@ from app.pipeline.persist.conversation_builders import (
 )
 from app.pipeline.resolve.resolved_request import OPEN_TOOL_CALLS, STORED_INSTRUCTIONS, UNANSWERED_MESSAGES
 from app.pipeline.token_counting import MessageCounter
-from app.store.contract import LogAppend, Store, WriteConflict
+from app.store.contract.conversations import ConversationStore, LogAppend, WriteConflict
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class ConversationImporter:
     def __init__(
         self,
         *,
-        store: Store,
+        store: ConversationStore,
         message_counter: MessageCounter,
         tasks: BackgroundTasks,
         random_bytes: Callable[[int], bytes],
@@ -253,7 +253,7 @@ class ImportedLogWriter:
 
     def __init__(
         self,
-        store: Store,
+        store: ConversationStore,
         message_counter: MessageCounter,
         *,
         on_stored: Callable[[int], None] | None,

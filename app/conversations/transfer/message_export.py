@@ -17,7 +17,7 @@ from app.conversations.erase.redaction import DELETED_MARK, ERASED_MARK
 from app.conversations.items.item_building import DELETED
 from app.errors import ConversationNotFound
 from app.pipeline.resolve.resolved_request import STORED_INSTRUCTIONS
-from app.store.contract import Store
+from app.store.contract.conversations import ConversationStore
 
 FIRST_BATCH_MESSAGES, MAX_BATCH_MESSAGES = 32, 256
 """How many messages are read at once, at first and at most."""
@@ -33,7 +33,7 @@ class ConversationExporter:
         on_read: called after each batch with its number of messages.
     """
 
-    def __init__(self, store: Store, *, on_read: Callable[[int], None] | None = None) -> None:
+    def __init__(self, store: ConversationStore, *, on_read: Callable[[int], None] | None = None) -> None:
         self._store = store
         self._on_read = on_read
 

@@ -21,7 +21,8 @@ from app.pipeline.resolve.resolved_request import STORED_INSTRUCTIONS, ResolvedR
 from app.pipeline.token_counting import MessageCounter
 from app.pipeline.turn import Turn
 from app.pipeline.view.view_restoration import MAX_OUTPUT_TOKENS, read_request_facts
-from app.store.contract import Lease, Store
+from app.store.contract.conversations import ConversationStore
+from app.store.contract.leases import Lease
 
 MAX_NEWEST_MESSAGES: Final = 64
 """How many newest messages are searched for the last answer."""
@@ -42,7 +43,9 @@ class StoredTurnRequest(msgspec.Struct, frozen=True):
 class StoredTurnBuilder:
     """Builds turns from stored conversations. Of a log it reads the newest messages only."""
 
-    def __init__(self, *, store: Store, message_counter: MessageCounter, model_contexts: ModelContexts) -> None:
+    def __init__(
+        self, *, store: ConversationStore, message_counter: MessageCounter, model_contexts: ModelContexts
+    ) -> None:
         self._store = store
         self._message_counter = message_counter
         self._model_contexts = model_contexts

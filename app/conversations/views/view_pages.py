@@ -29,7 +29,7 @@ from app.pipeline.view.pins import decode_pins
 from app.pipeline.view.view_builder import ViewBuilder
 from app.pipeline.view.view_preview import ViewPreview, build_preview, read_message_fates
 from app.pipeline.view.view_restoration import restore_view, restore_view_messages
-from app.store.contract import Store
+from app.store.contract.summaries import ConversationAndSummaryStore
 
 READ_MESSAGES: Final = 64
 """How many messages are read at once. A page keeps only an excerpt of each, and messages may be long."""
@@ -50,7 +50,12 @@ class ViewPages:
     """Shows views of stored conversations. It calls no model and writes nothing."""
 
     def __init__(
-        self, *, store: Store, records: ConversationRecords, stored_turns: StoredTurnBuilder, view_builder: ViewBuilder
+        self,
+        *,
+        store: ConversationAndSummaryStore,
+        records: ConversationRecords,
+        stored_turns: StoredTurnBuilder,
+        view_builder: ViewBuilder,
     ) -> None:
         self._store = store
         self._records = records

@@ -16,7 +16,7 @@ from app.pipeline.resolve.client_history_matching import ClientHistory, build_cl
 from app.pipeline.resolve.resolved_request import REDACTED
 from app.pipeline.respond.answer_types import Answer, StreamedAnswer, WholeAnswer
 from app.pipeline.respond.stream_frames import DONE_FRAME
-from app.store.contract import Store
+from app.store.contract.conversations import ConversationStore
 
 REPLAY_HEADERS: Final = {"idempotent-replayed": "true"}
 """Headers of an answer that was made for an earlier request."""
@@ -31,7 +31,7 @@ class StoredAnswers:
         now: returns the time of day.
     """
 
-    def __init__(self, store: Store, *, now: Callable[[], datetime]) -> None:
+    def __init__(self, store: ConversationStore, *, now: Callable[[], datetime]) -> None:
         self._store = store
         self._now = now
 

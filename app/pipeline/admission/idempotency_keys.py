@@ -16,7 +16,8 @@ from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.resolved_request import REDACTED
 from app.pipeline.respond.answer_types import Answer
-from app.store.contract import IdempotencyKeyRecord, Store
+from app.store.contract.conversations import ConversationStore
+from app.store.contract.keys import IdempotencyKeyRecord, KeyStore
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +89,8 @@ class IdempotencyKeys:
     def __init__(
         self,
         *,
-        store: Store,
+        keys: KeyStore,
+        conversations: ConversationStore,
         tasks: BackgroundTasks,
         new_holder: Callable[[], str],
         wait_seconds: float,
@@ -96,7 +98,8 @@ class IdempotencyKeys:
         sleep: Callable[[float], Awaitable[None]],
         random: Callable[[], float],
     ) -> None:
-        self._store = store
+        self._keys = keys
+        self._conversations = conversations
         self._tasks = tasks
         self._new_holder = new_holder
         self._max_wait_seconds = wait_seconds
@@ -150,7 +153,7 @@ class IdempotencyKeys:
         if not await self._stop_renewal(claim):
             return False
         try:
-            await self._store.complete_idempotency_key(
+            await self._keys.complete_idempotency_key(
                 tenant=claim.tenant,
                 key=claim.idempotency_key,
                 holder=claim.holder,
@@ -172,7 +175,7 @@ class IdempotencyKeys:
             self._schedule_release(claim)
 
     async def _release_in_store(self, claim: IdempotencyClaim) -> None:
-        await self._store.release_idempotency_key(tenant=claim.tenant, key=claim.idempotency_key, holder=claim.holder)
+        await self._keys.release_idempotency_key(tenant=claim.tenant, key=claim.idempotency_key, holder=claim.holder)
 
     def _schedule_release(self, claim: IdempotencyClaim) -> None:
         """Releases a claim when the store is available again, unless the claim has ended by then."""
@@ -197,7 +200,7 @@ class IdempotencyKeys:
                 del self._unreleased_claims[claim]
 
     async def _claim_in_store(self, claim: IdempotencyClaim) -> IdempotencyKeyRecord:
-        return await self._store.claim_idempotency_key(
+        return await self._keys.claim_idempotency_key(
             tenant=claim.tenant,
             key=claim.idempotency_key,
             digest=claim.request_digest,
@@ -235,12 +238,12 @@ class IdempotencyKeys:
         """Returns the answer that was given under a key, or None if it has been erased."""
         assert request_key.conversation_id is not None
         assert request_key.seq is not None
-        conversation = await self._store.find_conversation(
+        conversation = await self._conversations.find_conversation(
             tenant=request.caller.tenant, conversation_id=request_key.conversation_id
         )
         if conversation is None or conversation.head_seq < request_key.seq:
             return None
         if request_key.seq in conversation.marks.get(REDACTED, ()):
             return None
-        (entry,) = await self._store.read_log(conversation, request_key.seq, request_key.seq + 1)
+        (entry,) = await self._conversations.read_log(conversation, request_key.seq, request_key.seq + 1)
         return None if entry.meta is None else render_stored_answer(entry, conversation.id, request)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from app.errors import StoreUnavailable
 from app.pipeline.resolve.resolved_request import ResolvedRequest
-from app.store.contract import Store
+from app.store.contract.conversations import ConversationStore
 from app.upstream.provider_contract import ProviderQuirks
 from app.upstream.quirks.field_restoration import find_messages_missing_fields, restore_missing_fields
 
@@ -18,7 +18,7 @@ class FieldRestorer:
     """Reads stored answers to fill in the fields named by the quirk `restore_fields`. Without the quirk it reads
     nothing."""
 
-    def __init__(self, *, store: Store) -> None:
+    def __init__(self, *, store: ConversationStore) -> None:
         self._store = store
 
     async def restore_fields(

@@ -42,7 +42,7 @@ from app.pipeline.token_counting import MessageCounter
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.last_view_and_calibration import read_last_view
 from app.pipeline.view.view_builder import ViewBuilder
-from app.store.contract import SearchHit
+from app.store.contract.conversations import SearchHit
 from app.upstream.protocols.sse import DONE_DATA, SseDecoder, SseEvent
 from app.upstream.provider_contract import ModelDeployment
 from app.upstream.routing.router import BufferedReply

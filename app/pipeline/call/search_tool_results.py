@@ -11,7 +11,7 @@ from app.compaction.summarizer.transcript import TranscriptEntry, render_fenced_
 from app.context.stages.tool_round_text import read_tool_call
 from app.conversation.conversation_types import Message
 from app.conversation.search_terms import extract_query_terms
-from app.store.contract import SearchHit
+from app.store.contract.conversations import SearchHit
 
 MAX_EXCERPT_CHARS: Final = 1_600
 """The longest excerpt of a message that was found."""

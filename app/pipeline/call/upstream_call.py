@@ -29,7 +29,8 @@ from app.pipeline.respond.stream_relay import BAD_GATEWAY
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.last_view_and_calibration import read_calibration
 from app.pipeline.view.view_builder import ViewBuilder
-from app.store.contract import Store
+from app.store.contract.conversations import ConversationStore
+from app.store.contract.keys import KeyStore
 from app.upstream.protocols.overflow_detection import ContextOverflow, detect_overflow
 from app.upstream.provider_contract import ModelDeployment
 from app.upstream.routing.context_windows import ContextWindows
@@ -72,14 +73,15 @@ class UpstreamCaller:
         router: Router,
         windows: ContextWindows,
         view_builder: ViewBuilder,
-        store: Store,
+        store: ConversationStore,
+        model_facts: KeyStore,
         tasks: BackgroundTasks,
         calibration_slopes: CalibrationSlopes,
     ) -> None:
         self._router = router
         self._windows = windows
         self._view_builder = view_builder
-        self._store = store
+        self._model_facts = model_facts
         self._tasks = tasks
         self._calibration_slopes = calibration_slopes
         self._field_restorer = FieldRestorer(store=store)
@@ -225,7 +227,7 @@ class UpstreamCaller:
 
     async def _write_learned_facts(self, model_key: str, facts: dict[str, object]) -> None:
         try:
-            await self._store.merge_model_facts(model=model_key, facts=facts)
+            await self._model_facts.merge_model_facts(model=model_key, facts=facts)
         except GatewayError as error:
             # Only other replicas and the next start lack the fact. This process has it.
             log.warning("could not store the learned facts of model %s: %s", model_key, error.message)

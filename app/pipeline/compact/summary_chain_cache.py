@@ -1,7 +1,7 @@
 """Caches the summaries of a log from turn to turn: a long log has thousands, of which a view shows a few.
 
 Each turn reads again the summaries that are not folded, their fold, and new summaries after them. Folded summaries
-exist as long as their fold does (`Store.delete_summary`), so they are not read again. A view that shows a folded
+exist as long as their fold does (`SummaryStore.delete_summary`), so they are not read again. A view that shows a folded
 summary again reads the whole chain (`bypass_cache`); from then on the folded summaries are checked, too.
 """
 
@@ -19,7 +19,8 @@ from app.context.plan.summary_chain import find_chain_and_folds, find_omitted_se
 from app.context.view.client_versions import ClientVersions
 from app.conversation.conversation_types import Conversation, Summary
 from app.pipeline.resolve.resolved_request import ResolvedRequest, has_client_versions
-from app.store.contract import Store
+from app.store.contract.conversations import ConversationStore
+from app.store.contract.summaries import SummaryStore
 
 MAX_RECHECKED: Final = 64
 """If a turn would have to check more summaries than this, it reads the whole chain instead."""
@@ -64,7 +65,7 @@ class _CachedChain:
 class SummaryChainCache:
     """Reads the summaries of conversations. Each process has one cache."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: SummaryStore) -> None:
         self._store = store
         self._cached_chains: OrderedDict[str, _CachedChain] = OrderedDict()
         self._cached_chars = 0
@@ -192,7 +193,7 @@ class SummaryChainCache:
             self._cached_chars -= oldest.chars
 
 
-async def read_omitted_seqs(store: Store, conversation: Conversation) -> Set[int]:
+async def read_omitted_seqs(store: ConversationStore, conversation: Conversation) -> Set[int]:
     """Reads the seqs of the messages that the client of a conversation leaves out.
 
     Raises:

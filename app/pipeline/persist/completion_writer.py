@@ -11,7 +11,7 @@ from app.errors import InvalidRequest
 from app.observability.tracing import trace_span
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.resolved_request import ResolvedRequest
-from app.store.contract import Store
+from app.store.contract.conversations import ConversationStore
 
 ECHOED_FIELDS: Final = (
     "temperature",
@@ -35,7 +35,7 @@ MAX_ID_CHARS: Final = 256
 class CompletionWriter:
     """Stores completions after their answers are in the log."""
 
-    def __init__(self, store: Store, *, clock: Callable[[], datetime]) -> None:
+    def __init__(self, store: ConversationStore, *, clock: Callable[[], datetime]) -> None:
         self._store = store
         self._clock = clock
 

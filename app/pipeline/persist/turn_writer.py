@@ -36,7 +36,9 @@ from app.pipeline.resolve.resolved_request import (
     build_branch_lineage,
 )
 from app.pipeline.token_counting import MessageCounter
-from app.store.contract import LeaseLost, LogAppend, Store, WriteConflict
+from app.store.contract.conversations import LogAppend, WriteConflict
+from app.store.contract.leases import LeaseLost
+from app.store.contract.summaries import ConversationAndSummaryStore
 from app.store.leases import LeaseKeeper
 
 MAX_PIN_TRIES: Final = 5
@@ -82,7 +84,7 @@ class TurnWriter:
     def __init__(
         self,
         *,
-        store: Store,
+        store: ConversationAndSummaryStore,
         leases: LeaseKeeper,
         message_counter: MessageCounter,
         prefix_memory: PrefixCache[RememberedPrefix],

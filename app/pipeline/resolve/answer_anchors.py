@@ -17,7 +17,7 @@ from app.conversation.conversation_types import AnswerAnchor, Conversation
 from app.conversation.identity import LinkPosition, compute_anchor_digest
 from app.errors import GatewayError
 from app.pipeline.background_tasks import BackgroundTasks
-from app.store.contract import Store
+from app.store.contract.conversations import ConversationStore
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ def digest_conversation_hints(tenant: str, conversation_hints: Mapping[str, str]
 class AnswerAnchors:
     """Writes anchors in batches, and finds them. There is one instance for each process."""
 
-    def __init__(self, store: Store, tasks: BackgroundTasks) -> None:
+    def __init__(self, store: ConversationStore, tasks: BackgroundTasks) -> None:
         self._store = store
         self._tasks = tasks
         self._unwritten: list[AnswerAnchor] = []

@@ -26,7 +26,7 @@ from app.conversation.message_checks import INSTRUCTION_ROLES, check_messages
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.answer_anchors import build_answer_digests, digest_choice_position, digest_question_and_answer
 from app.pipeline.resolve.resolved_request import REWRITE_MARK, has_other_end_user
-from app.store.contract import LinkMatch, Store
+from app.store.contract.conversations import ConversationStore, LinkMatch
 
 ASSISTANT_MARKER: Final = b'"assistant"'
 """The JSON of every assistant message contains these bytes."""
@@ -287,7 +287,7 @@ class PrefixMatch(msgspec.Struct, frozen=True):
 class PrefixSearch:
     """Finds how far a tenant's stored messages reach into a client history."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ConversationStore) -> None:
         self._store = store
 
     async def search_after_prefix(
@@ -382,7 +382,7 @@ class PrefixSearch:
         skeletons: Sequence[bytes],
         named_conversation: Conversation | None,
     ) -> list[LinkMatch]:
-        """Returns the store's matches (`Store.find_link_matches`) without conversations of other end users.
+        """Returns the store's matches (`ConversationStore.find_link_matches`) without conversations of other end users.
 
         If the client named a conversation, only that one and its branches count: other conversations may begin with the
         same words. A chat UI asks several models under one id. The id points to the last of these conversations, and

@@ -59,7 +59,7 @@ from app.pipeline.resolve.resolved_request import (
 from app.pipeline.resolve.retry_detection import RetryDetector
 from app.pipeline.resolve.rewritten_history_search import RewrittenHistorySearch
 from app.pipeline.token_counting import MessageCounter
-from app.store.contract import Store
+from app.store.contract.conversations import ConversationStore
 from app.store.leases import LeaseKeeper
 
 FOREIGN_ANSWERS_FROM_SEQ: Final = 7
@@ -74,7 +74,7 @@ class ConversationResolver:
     def __init__(
         self,
         *,
-        store: Store,
+        store: ConversationStore,
         stored_answers: StoredAnswers,
         leases: LeaseKeeper,
         message_counter: MessageCounter,

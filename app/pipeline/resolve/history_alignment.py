@@ -34,7 +34,7 @@ from app.conversation.identity import PrefixCache
 from app.pipeline.resolve.client_history_matching import AlignedPrefix, ClientHistory
 from app.pipeline.resolve.resolved_request import REWRITE_MARK
 from app.pipeline.token_counting import MessageCounter
-from app.store.contract import Store
+from app.store.contract.conversations import ConversationStore
 
 MAX_REMEMBERED_MESSAGES: Final = 200_000
 """Messages of all remembered logs together. One message takes some 400 bytes, its place in the history included."""
@@ -111,7 +111,7 @@ class _RememberedLog(msgspec.Struct):
 class HistoryAligner:
     """Aligns histories with logs. There is one instance for each process."""
 
-    def __init__(self, store: Store, message_counter: MessageCounter) -> None:
+    def __init__(self, store: ConversationStore, message_counter: MessageCounter) -> None:
         self._store = store
         self._message_counter = message_counter
         self._remembered_logs: OrderedDict[str, _RememberedLog] = OrderedDict()
@@ -137,7 +137,7 @@ class HistoryAligner:
         """Returns what the client shows in the place of log messages, as of its last turn.
 
         Args:
-            until_seq: as for `Store.read_client_versions`.
+            until_seq: as for `ConversationStore.read_client_versions`.
         """
         rewrite_mark = conversation.state.get(REWRITE_MARK)
         if not rewrite_mark:

@@ -19,7 +19,8 @@ from app.conversation.conversation_types import ClientVersion, Conversation, Log
 from app.conversation.identity import LinkPosition, extract_family_root
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.view.last_view_and_calibration import LAST_VIEWS
-from app.store.contract import Lease, LogAppend
+from app.store.contract.conversations import LogAppend
+from app.store.contract.leases import Lease
 
 UNANSWERED_MESSAGES, OPEN_TOOL_CALLS = "pending", "calls_open"
 """`Conversation.state`: how many of the last messages have no answer yet; whether the next message may be a tool

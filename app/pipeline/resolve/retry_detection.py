@@ -10,13 +10,13 @@ from app.pipeline.admission.answer_replay import StoredAnswers
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.client_history_matching import ClientHistory
 from app.pipeline.resolve.resolved_request import UNANSWERED_MESSAGES
-from app.store.contract import Store
+from app.store.contract.conversations import ConversationStore
 
 
 class RetryDetector:
     """Compares a request's messages with the end of a conversation's log."""
 
-    def __init__(self, store: Store, stored_answers: StoredAnswers) -> None:
+    def __init__(self, store: ConversationStore, stored_answers: StoredAnswers) -> None:
         self._store = store
         self._stored_answers = stored_answers
 

@@ -13,7 +13,7 @@ from app.pipeline.resolve.answer_anchors import AnswerAnchors, digest_conversati
 from app.pipeline.resolve.client_history_matching import ClientHistory, PrefixMatch
 from app.pipeline.resolve.history_alignment import HistoryAligner
 from app.pipeline.resolve.resolved_request import FIRST_REQUEST_MESSAGES, has_other_end_user
-from app.store.contract import Store
+from app.store.contract.conversations import ConversationStore
 
 MAX_CANDIDATES: Final = 6
 """The most conversations that one rewritten history is aligned with."""
@@ -22,7 +22,9 @@ MAX_CANDIDATES: Final = 6
 class RewrittenHistorySearch:
     """Searches by our answers in a history and by the client's hints, and aligns the history with what it finds."""
 
-    def __init__(self, store: Store, history_aligner: HistoryAligner, answer_anchors: AnswerAnchors) -> None:
+    def __init__(
+        self, store: ConversationStore, history_aligner: HistoryAligner, answer_anchors: AnswerAnchors
+    ) -> None:
         self._store = store
         self._history_aligner = history_aligner
         self._answer_anchors = answer_anchors

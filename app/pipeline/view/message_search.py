@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.search_terms import extract_query_terms
-from app.store.contract import SearchHit, Store
+from app.store.contract.conversations import ConversationStore, SearchHit
 
 FIRST_BATCH_MESSAGES: Final = 64
 """How many messages the first batch has. Later batches have as many messages as fit `BATCH_BYTES`, at most
@@ -25,7 +25,7 @@ MAX_REMEMBERED_CONVERSATIONS: Final = 10_000
 class MessageSearch:
     """Searches conversations for words, and keeps their index up to date. There is one instance for each process."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ConversationStore) -> None:
         self._store = store
         self._indexed_before: OrderedDict[str, int] = OrderedDict()
         self._index_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()

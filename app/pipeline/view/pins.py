@@ -19,7 +19,7 @@ from app.errors import InvalidRequest
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.resolved_request import PINS, ResolvedRequest
 from app.pipeline.token_counting import MessageCounter
-from app.store.contract import Store
+from app.store.contract.conversations import ConversationStore
 
 MAX_ROUND_MESSAGES: Final = 128
 """How many messages before a pinned tool result are searched for its call."""
@@ -28,7 +28,7 @@ MAX_ROUND_MESSAGES: Final = 128
 class PinUpdater:
     """Adds the pins of a request to its conversation."""
 
-    def __init__(self, *, store: Store, message_counter: MessageCounter) -> None:
+    def __init__(self, *, store: ConversationStore, message_counter: MessageCounter) -> None:
         self._store = store
         self._message_counter = message_counter
 

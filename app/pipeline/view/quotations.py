@@ -27,7 +27,7 @@ from app.pipeline.token_counting import MessageCounter
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.message_search import MessageSearch
 from app.pipeline.view.view_builder import ViewBuilder
-from app.store.contract import SearchHit
+from app.store.contract.conversations import SearchHit
 from app.store.search.term_ranking import rank_search_hits
 
 log = logging.getLogger(__name__)

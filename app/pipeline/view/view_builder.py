@@ -30,7 +30,8 @@ from app.pipeline.token_counting import MessageCounter
 from app.pipeline.turn import RawLogMessages, Turn, View
 from app.pipeline.view.last_view_and_calibration import read_last_view
 from app.pipeline.view.pins import decode_pins, select_fitting_pins
-from app.store.contract import Store
+from app.store.contract.conversations import ConversationStore
+from app.store.contract.summaries import ConversationAndSummaryStore
 
 UNTOUCHED_PLAN: Final = Plan(status="full", summaries=(), boundary=LOG_START, prompt_tokens=0, fits=True)
 MAX_CACHED_BUDGETS: Final = 1_000
@@ -46,7 +47,7 @@ class ViewBuilder:
     """Plans views and renders their messages. Reads from the store only what a view needs: summaries if there are any,
     and the log after them."""
 
-    def __init__(self, *, store: Store, message_counter: MessageCounter) -> None:
+    def __init__(self, *, store: ConversationAndSummaryStore, message_counter: MessageCounter) -> None:
         self._store = store
         self._summary_chains = SummaryChainCache(store)
         self._message_counter = message_counter
@@ -401,13 +402,15 @@ def _render_messages(
     return add_missing_tool_results(messages)
 
 
-async def read_shown_before_boundary(store: Store, conversation: Conversation, plan: Plan) -> list[LogMessage]:
+async def read_shown_before_boundary(
+    store: ConversationStore, conversation: Conversation, plan: Plan
+) -> list[LogMessage]:
     """Returns the stored messages before a plan's boundary that the plan shows or quotes."""
     return await _read_messages_by_seq(store, conversation, _find_anchor_pin_quote_seqs(plan), plan.boundary_seq)
 
 
 async def _read_messages_by_seq(
-    store: Store, conversation: Conversation, seqs: Set[int], before_seq: int
+    store: ConversationStore, conversation: Conversation, seqs: Set[int], before_seq: int
 ) -> list[LogMessage]:
     """Returns the stored ones of the given messages, and messages between two of them that are near to each other."""
     end = min(before_seq, conversation.head_seq + 1)

@@ -12,7 +12,7 @@ from app.context.view.message_fate import MessageFate, compute_message_fates
 from app.conversation.conversation_types import Conversation, LogMessage, Message
 from app.pipeline.turn import Turn
 from app.pipeline.view.view_builder import ViewBuilder
-from app.store.contract import Store
+from app.store.contract.conversations import ConversationStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ async def build_preview(view_builder: ViewBuilder, turn: Turn) -> ViewPreview:
 
 
 async def read_message_fates(
-    store: Store, conversation: Conversation, plan: Plan, from_seq: int, to_seq: int
+    store: ConversationStore, conversation: Conversation, plan: Plan, from_seq: int, to_seq: int
 ) -> list[tuple[LogMessage, MessageFate]]:
     """Returns the log messages `[from_seq, to_seq)`, each with its fate in a plan."""
     entries = await store.read_log(conversation, from_seq, to_seq)

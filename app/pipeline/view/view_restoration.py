@@ -20,7 +20,8 @@ from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.resolved_request import ResolvedRequest, has_client_versions
 from app.pipeline.turn import View
 from app.pipeline.view.view_builder import read_shown_before_boundary
-from app.store.contract import Store
+from app.store.contract.conversations import ConversationStore
+from app.store.contract.summaries import ConversationAndSummaryStore, SummaryStore
 
 VIEW_FACTS = "view"
 """A key of a stored answer's `meta`: the facts of the view that the answer was given to."""
@@ -91,7 +92,9 @@ def read_request_facts(meta: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"model": meta.get("model"), **meta.get(REQUEST_FACTS, {})}
 
 
-async def restore_view(store: Store, conversation: Conversation, answer: LogMessage) -> RestoredView | None:
+async def restore_view(
+    store: ConversationAndSummaryStore, conversation: Conversation, answer: LogMessage
+) -> RestoredView | None:
     """Restores the view that an answer was given to, or returns None if nothing is known of the view. Reads only what
     the view showed.
 
@@ -119,7 +122,7 @@ async def restore_view(store: Store, conversation: Conversation, answer: LogMess
 
 
 async def restore_view_messages(
-    store: Store, conversation: Conversation, plan: Plan, next_seq: int, versions: ClientVersions
+    store: ConversationStore, conversation: Conversation, plan: Plan, next_seq: int, versions: ClientVersions
 ) -> list[bytes]:
     """Returns the JSON text of the messages that were sent after the instructions, as far as they are stored.
 
@@ -135,7 +138,9 @@ async def restore_view_messages(
     return add_missing_tool_results(messages)
 
 
-async def _read_view_summaries(store: Store, conversation: Conversation, facts: Mapping[str, Any]) -> list[Summary]:
+async def _read_view_summaries(
+    store: SummaryStore, conversation: Conversation, facts: Mapping[str, Any]
+) -> list[Summary]:
     """Returns the summaries of a view, each with the text that it had then. Summaries that were deleted are left
     out."""
     summary_ids: Sequence[str] = facts.get("chunks", ())

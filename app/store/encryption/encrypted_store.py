@@ -25,19 +25,18 @@ from app.conversation.conversation_types import (
     StoredCompletion,
     Summary,
 )
-from app.store.contract import (
+from app.store.contract.conversations import (
     CompletionQuery,
     ConversationHit,
     ConversationQuery,
-    IdempotencyKeyRecord,
-    Lease,
     LinkMatch,
     LogAppend,
     PendingAppend,
     SearchHit,
-    Store,
-    StoreInfo,
 )
+from app.store.contract.keys import IdempotencyKeyRecord
+from app.store.contract.leases import Lease
+from app.store.contract.store import Store, StoreInfo
 from app.store.encryption.cipher import Cipher, is_sealed
 from app.store.encryption.sealed_fields import FieldSealer
 from app.store.search.unindexed_search import UnindexedSearch
@@ -145,7 +144,9 @@ class EncryptedStore:
     async def search_log(
         self, conversation: Conversation, *, terms: Sequence[str], from_seq: int, before_seq: int, limit: int
     ) -> list[SearchHit]:
-        """As `Store.search_log`. While a key is active, only the newest messages of a long range are searched."""
+        """As `ConversationStore.search_log`. While a key is active, only the newest messages of a long range are
+        searched.
+        """
         if not self.is_fully_searchable:
             return await self._unindexed_search.search_log(
                 conversation, terms=terms, from_seq=from_seq, before_seq=before_seq, limit=limit
@@ -247,7 +248,7 @@ class EncryptedStore:
         return await self.inner.delete_summary(tenant=tenant, root=root, summary_id=summary_id)
 
     async def search_tenant(self, *, tenant: str, terms: Sequence[str], limit: int) -> list[ConversationHit]:
-        """As `Store.search_tenant`. While a key is active, only the newest conversations are searched."""
+        """As `ConversationStore.search_tenant`. While a key is active, only the newest conversations are searched."""
         if not self.is_fully_searchable:
             return await self._unindexed_search.search_tenant(tenant=tenant, terms=terms, limit=limit)
         found = await self.inner.search_tenant(tenant=tenant, terms=terms, limit=limit)

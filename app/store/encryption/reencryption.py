@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from app.conversation.conversation_types import Conversation, Summary
 from app.errors import ConversationBusy, StoreUnreadable
-from app.store.contract import CompletionQuery, ConversationQuery
+from app.store.contract.conversations import CompletionQuery, ConversationQuery
 from app.store.encryption.encrypted_store import EncryptedStore
 from app.store.leases import LeaseKeeper
 from app.store.lineage import first_own_seq

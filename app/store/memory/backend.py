@@ -12,20 +12,19 @@ from msgspec.structs import replace
 from app.conversation.conversation_types import AnswerAnchor, ClientVersion, Conversation, LogMessage, Summary
 from app.conversation.identity import extract_family_root
 from app.conversation.search_terms import extract_message_terms
-from app.store.contract import (
+from app.store.contract.conversations import (
     LAST_LINKS,
     MAX_ANCHORS,
     MAX_LINK_MATCHES,
-    SUMMARY_LEASE_PREFIXES,
     ConversationHit,
     ConversationQuery,
-    Lease,
     LinkMatch,
     LogAppend,
     SearchHit,
-    StoreInfo,
     WriteConflict,
 )
+from app.store.contract.leases import SUMMARY_LEASE_PREFIXES, Lease
+from app.store.contract.store import StoreInfo
 from app.store.lineage import (
     count_range_messages,
     find_gapless_leading_range,

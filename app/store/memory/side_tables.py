@@ -12,7 +12,9 @@ from msgspec.structs import replace
 
 from app.conversation.api_keys import ApiKey
 from app.conversation.conversation_types import StoredCompletion
-from app.store.contract import CompletionQuery, IdempotencyKeyRecord, Lease, LeaseLost
+from app.store.contract.conversations import CompletionQuery
+from app.store.contract.keys import IdempotencyKeyRecord
+from app.store.contract.leases import Lease, LeaseLost
 from app.store.lineage import ErasurePlan
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from app.conversation.conversation_types import Summary
-from app.store.contract import WriteConflict
+from app.store.contract.conversations import WriteConflict
 from app.store.summary_revision_rules import apply_summary_revision, may_replace_summary, number_next_revision
 
 ConversationKey = tuple[str, str]

@@ -18,7 +18,8 @@ from msgspec.structs import replace
 
 from app.conversation.conversation_types import ClientVersion, LogMessage
 from app.errors import StoreUnavailable, drop_tracebacks
-from app.store.contract import LeaseLost, LogAppend, WriteConflict
+from app.store.contract.conversations import LogAppend, WriteConflict
+from app.store.contract.leases import LeaseLost
 from app.store.postgres.pool import PostgresPool
 from app.store.postgres.statements import SQL, build_append_statement
 from app.store.redaction_effects import adapt_append_to_redactions, drop_redacted_versions, tokens_before_append
@@ -68,7 +69,7 @@ class AppendQueue:
         """Appends that run by themselves and may wait for locks. Other appends do not wait for them."""
 
     def append(self, write: LogAppend, now: datetime) -> asyncio.Future[None]:
-        """As `Store.append`. The write continues if its caller is cancelled."""
+        """As `ConversationStore.append`. The write continues if its caller is cancelled."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
         self._submitted.append(_QueuedAppend(write, now, done))

@@ -20,17 +20,9 @@ import orjson
 from app.conversation.conversation_types import AnswerAnchor, ClientVersion, Conversation, LogMessage, Summary
 from app.conversation.identity import extract_family_root
 from app.errors import StoreUnavailable
-from app.store.contract import (
-    DEEPEST_LINKS,
-    LAST_LINKS,
-    ConversationHit,
-    Lease,
-    LeaseLost,
-    LinkMatch,
-    LogAppend,
-    SearchHit,
-    StoreInfo,
-)
+from app.store.contract.conversations import DEEPEST_LINKS, LAST_LINKS, ConversationHit, LinkMatch, LogAppend, SearchHit
+from app.store.contract.leases import Lease, LeaseLost
+from app.store.contract.store import StoreInfo
 from app.store.lineage import (
     clip_ranges_to_log,
     count_range_messages,

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Final
 
 from app.conversation.identity import LINK_BYTES
-from app.store.contract import MAX_ANCHORS
+from app.store.contract.conversations import MAX_ANCHORS
 from app.store.sql.dialects import POSTGRES
 from app.store.sql.rows import ANCHOR_COLUMNS, CLIENT_VERSION_COLUMNS, CONVERSATION_COLUMNS, MESSAGE_COLUMNS
 from app.store.sql.statements import (
@@ -194,8 +194,9 @@ def _build_message_select(message_count: int) -> str:
 
 @cache
 def build_link_lookup_query(*, within: bool, near: bool) -> str:
-    """Builds the query of `Store.find_link_matches`. Parameters: root, tenant, [within,] [near,] links, skeletons; each
-    list is one bytea with the deepest link first. Rows: by_skeleton, depth, message, conversation.
+    """Builds the query of `ConversationStore.find_link_matches`. Parameters: root, tenant, [within,] [near,]
+    links, skeletons; each list is one bytea with the deepest link first. Rows: by_skeleton, depth, message,
+    conversation.
 
     Args:
         within: has the parameter `within`, the id of the conversation that the client named.
@@ -327,8 +328,8 @@ FIND_ANCHORS: Final = number_parameters(
 
 @cache
 def build_summaries_query(*, on_path: bool, begins: bool, at_links: bool, with_texts: bool) -> str:
-    """Builds the query of `Store.find_summaries`. Parameters: root, tenant, [ids and upto_seqs of a path, [from_link,]]
-    [links].
+    """Builds the query of `SummaryStore.find_summaries`. Parameters: root, tenant, [ids and upto_seqs of a path,
+    [from_link,]] [links].
     """
     found = []
     names: tuple[str, ...] = ("root", "tenant")

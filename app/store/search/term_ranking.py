@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 from app.conversation.conversation_types import LogMessage
 from app.conversation.search_terms import extract_message_terms
-from app.store.contract import SearchHit
+from app.store.contract.conversations import SearchHit
 
 Key = TypeVar("Key")
 
@@ -183,7 +183,8 @@ def rank_search_hits(
     limit: int,
     matching_counts: Mapping[str, int] | None = None,
 ) -> list[SearchHit]:
-    """Returns what `Store.search_log` returns, for a log in memory: the best messages, then their neighbours, by seq.
+    """Returns what `ConversationStore.search_log` returns, for a log in memory: the best messages, then their
+    neighbours, by seq.
 
     Args:
         log: the messages of the range, by seq.

@@ -16,7 +16,7 @@ from typing import Final
 
 from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.search_terms import extract_message_terms
-from app.store.contract import ConversationHit, ConversationQuery, SearchHit, Store
+from app.store.contract.conversations import ConversationHit, ConversationQuery, ConversationStore, SearchHit
 from app.store.encryption.sealed_fields import FieldSealer
 from app.store.lineage import count_range_messages, first_own_seq
 from app.store.search.term_ranking import rank_by_weight, rank_search_hits, term_weight, weights_to_score
@@ -41,7 +41,7 @@ class UnindexedSearch:
     `MAX_CACHED_TERMS`: the next turn of the same conversation searches them again.
     """
 
-    def __init__(self, inner: Store, sealer: FieldSealer) -> None:
+    def __init__(self, inner: ConversationStore, sealer: FieldSealer) -> None:
         self._inner = inner
         self._sealer = sealer
         self._term_cache: OrderedDict[bytes, array[int]] = OrderedDict()
@@ -51,7 +51,7 @@ class UnindexedSearch:
     async def search_log(
         self, conversation: Conversation, *, terms: Sequence[str], from_seq: int, before_seq: int, limit: int
     ) -> list[SearchHit]:
-        """As `Store.search_log`, among the newest `MAX_SEARCHED_MESSAGES` of the range."""
+        """As `ConversationStore.search_log`, among the newest `MAX_SEARCHED_MESSAGES` of the range."""
         end = min(before_seq, conversation.head_seq + 1)
         start = max(from_seq, end - MAX_SEARCHED_MESSAGES, 0)
         if not terms or start >= end:
@@ -67,7 +67,7 @@ class UnindexedSearch:
         return [SearchHit(self._sealer.unseal_message(conversation.tenant, one.message), one.score) for one in found]
 
     async def search_tenant(self, *, tenant: str, terms: Sequence[str], limit: int) -> list[ConversationHit]:
-        """As `Store.search_tenant`, in the tenant's newest conversations."""
+        """As `ConversationStore.search_tenant`, in the tenant's newest conversations."""
         if not terms:
             return []
         remaining_messages = MAX_SEARCHED_MESSAGES

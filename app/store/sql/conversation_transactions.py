@@ -11,7 +11,8 @@ import msgspec
 import orjson
 
 from app.conversation.conversation_types import ClientVersion, Conversation, LogMessage, Summary
-from app.store.contract import SUMMARY_LEASE_PREFIXES, WriteConflict
+from app.store.contract.conversations import WriteConflict
+from app.store.contract.leases import SUMMARY_LEASE_PREFIXES
 from app.store.lineage import ErasurePlan, locate_messages, plan_erasure
 from app.store.redaction_effects import (
     REDACTED_KEY,
@@ -124,7 +125,7 @@ def _move_or_delete_completions(
 def redact_messages(
     dialect: SqlDialect, search_index: SearchIndexCleanup, conversation: Conversation, entries: Sequence[LogMessage]
 ) -> TransactionSteps[RedactionResult]:
-    """As `Store.redact_messages`."""
+    """As `ConversationStore.redact_messages`."""
     root, tenant = conversation.root, conversation.tenant
     places = yield from _locate_stored_messages(dialect, conversation, entries)
     family = yield from _lock_affected_conversations(
@@ -299,7 +300,7 @@ def rewrite_sealed_fields(
     summaries: Sequence[Summary],
     client_versions: Sequence[ClientVersion],
 ) -> TransactionSteps[None]:
-    """As `Store.rewrite_sealed_fields`."""
+    """As `ConversationStore.rewrite_sealed_fields`."""
     conversation_key = {"root": conversation.root, "id": conversation.id, "tenant": conversation.tenant}
     rows = yield dialect.build_statement(
         f"SELECT marks, head_seq, head_link FROM conversations WHERE {_IS_CONVERSATION}{dialect.row_lock_clause}",
@@ -348,7 +349,7 @@ def rewrite_sealed_fields(
 
 
 def replace_marks(dialect: SqlDialect, conversation: Conversation, marks: Mapping[str, Any]) -> TransactionSteps[None]:
-    """As `Store.replace_marks`."""
+    """As `ConversationStore.replace_marks`."""
     conversation_key = {"root": conversation.root, "id": conversation.id, "tenant": conversation.tenant}
     rows = yield dialect.build_statement(
         f"SELECT marks FROM conversations WHERE {_IS_CONVERSATION}{dialect.row_lock_clause}", **conversation_key

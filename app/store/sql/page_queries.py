@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from app.conversation.identity import extract_family_root
-from app.store.contract import CompletionQuery, ConversationQuery
+from app.store.contract.conversations import CompletionQuery, ConversationQuery
 from app.store.sql.dialects import SqlDialect, Statement
 from app.store.sql.rows import COMPLETION_COLUMNS, CONVERSATION_COLUMNS, encode_json
 

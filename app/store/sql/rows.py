@@ -214,8 +214,8 @@ def conversation_values(
 
 
 def claims_external_id(conversation: Conversation) -> bool:
-    """Whether a new conversation takes the client's own id. A branch does not: `Store.assign_external_id` gives it the
-    id later.
+    """Whether a new conversation takes the client's own id. A branch does not:
+    `ConversationStore.assign_external_id` gives it the id later.
     """
     return conversation.external_id is not None and not conversation.lineage
 

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from app.conversation.api_keys import ApiKey
 from app.conversation.conversation_types import Conversation, StoredCompletion
-from app.store.contract import CompletionQuery, ConversationQuery, IdempotencyKeyRecord
+from app.store.contract.conversations import CompletionQuery, ConversationQuery
+from app.store.contract.keys import IdempotencyKeyRecord
 from app.store.sql import page_queries
 from app.store.sql.dialects import Rows, SqlDialect
 from app.store.sql.rows import (

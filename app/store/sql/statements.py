@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Final
 
-from app.store.contract import MAX_LINK_MATCHES
+from app.store.contract.conversations import MAX_LINK_MATCHES
 from app.store.sql.rows import (
     ANCHOR_COLUMNS,
     CLIENT_VERSION_COLUMNS,

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from app.conversation.conversation_types import Summary
-from app.store.contract import WriteConflict
+from app.store.contract.conversations import WriteConflict
 from app.store.sql.dialects import Rows, SqlDialect, TransactionSteps
 from app.store.sql.rows import SUMMARY_COLUMNS, decode_summary, encode_optional_json, summary_values
 from app.store.sql.statements import SUMMARY_INSERT_COLUMNS
@@ -61,7 +61,7 @@ class SummaryKey(NamedTuple):
 
 
 def add_summary(dialect: SqlDialect, tenant: str, root: str, summary: Summary) -> TransactionSteps[None]:
-    """As `Store.add_summary`. The caller has checked the fence."""
+    """As `SummaryStore.add_summary`. The caller has checked the fence."""
     key_values = {"root": root, "tenant": tenant}
     values = dict(zip(SUMMARY_COLUMNS, summary_values(summary, dialect.encode_time(summary.created_at)), strict=True))
     known = yield dialect.build_statement(
@@ -90,7 +90,7 @@ def add_summary(dialect: SqlDialect, tenant: str, root: str, summary: Summary) -
 
 
 def revise_summary(dialect: SqlDialect, tenant: str, root: str, summary: Summary) -> TransactionSteps[None]:
-    """As `Store.revise_summary`."""
+    """As `SummaryStore.revise_summary`."""
     key_values = {"root": root, "tenant": tenant, "id": summary.id}
     rows = yield dialect.build_statement(
         f"SELECT revision FROM chunks WHERE {_IS_SUMMARY}{dialect.row_lock_clause}", **key_values
@@ -104,7 +104,7 @@ def revise_summary(dialect: SqlDialect, tenant: str, root: str, summary: Summary
 def read_summary_revisions(
     dialect: SqlDialect, tenant: str, root: str, summary_id: str
 ) -> TransactionSteps[list[Summary]]:
-    """As `Store.read_summary_revisions`."""
+    """As `SummaryStore.read_summary_revisions`."""
     key_values = {"root": root, "tenant": tenant, "id": summary_id}
     rows = yield dialect.build_statement(f"SELECT {_COLUMNS} FROM chunks WHERE {_IS_SUMMARY}", **key_values)
     if not rows:
@@ -115,7 +115,7 @@ def read_summary_revisions(
 
 
 def delete_summary(dialect: SqlDialect, tenant: str, root: str, summary_id: str) -> TransactionSteps[bool]:
-    """As `Store.delete_summary`."""
+    """As `SummaryStore.delete_summary`."""
     key_values = {"root": root, "tenant": tenant}
     rows = yield dialect.build_statement(
         f"SELECT id FROM chunks WHERE {_IS_SUMMARY}{dialect.row_lock_clause}", **key_values, id=summary_id
@@ -140,7 +140,7 @@ async def purge_stray_summaries(
     delete_strays: Callable[[Sequence[SummaryKey]], Awaitable[int]],
     created_before: datetime,
 ) -> int:
-    """As `Store.purge_stray_summaries`: reads all summaries page by page, and deletes the strays.
+    """As `SummaryStore.purge_stray_summaries`: reads all summaries page by page, and deletes the strays.
 
     Args:
         fetch_rows: runs a statement that only reads.

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from app.store.contract import LogAppend, WriteConflict
+from app.store.contract.conversations import LogAppend, WriteConflict
 from app.store.sql.rows import CONVERSATION_COLUMNS, claims_external_id, encode_time
 from app.store.sql.statements import HEAD_COLUMNS, MESSAGE_INSERT_COLUMNS
 from app.store.sqlite.reads import SQL

@@ -17,7 +17,9 @@ from typing import Any, TypeVar
 from app.conversation.conversation_types import AnswerAnchor, ClientVersion, Conversation, LogMessage, Summary
 from app.conversation.identity import extract_family_root
 from app.errors import StoreUnavailable
-from app.store.contract import ConversationHit, Lease, LinkMatch, LogAppend, SearchHit, StoreInfo
+from app.store.contract.conversations import ConversationHit, LinkMatch, LogAppend, SearchHit
+from app.store.contract.leases import Lease
+from app.store.contract.store import StoreInfo
 from app.store.lineage import (
     clip_ranges_to_log,
     count_range_messages,

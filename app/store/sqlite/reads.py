@@ -12,7 +12,7 @@ from typing import Any, Final
 import orjson
 
 from app.conversation.conversation_types import AnswerAnchor, ClientVersion, Conversation, LogMessage, Summary
-from app.store.contract import DEEPEST_LINKS, LAST_LINKS, MAX_ANCHORS, LinkMatch
+from app.store.contract.conversations import DEEPEST_LINKS, LAST_LINKS, MAX_ANCHORS, LinkMatch
 from app.store.lineage import LogSegment, order_links_deepest_first
 from app.store.sql.dialects import SQLITE
 from app.store.sql.rows import (
@@ -88,7 +88,7 @@ def find_link_matches(
     skeletons: Sequence[bytes],
     named_conversation_id: str | None,
 ) -> list[LinkMatch]:
-    """As `Store.find_link_matches`."""
+    """As `ConversationStore.find_link_matches`."""
     # The usual turn adds to the end of a log that is stored: one query with one link finds it.
     near = _find_last_link_matches(connection, tenant, root, links)
     if near and (

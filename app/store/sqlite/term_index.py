@@ -14,7 +14,7 @@ from typing import Any, Final
 import orjson
 
 from app.conversation.conversation_types import Conversation, LogMessage
-from app.store.contract import ConversationHit, SearchHit
+from app.store.contract.conversations import ConversationHit, SearchHit
 from app.store.lineage import LogSegment, find_gapless_leading_range, find_segments, first_own_seq
 from app.store.redaction_effects import REDACTED_KEY
 from app.store.search.term_ranking import (
@@ -138,7 +138,7 @@ def index_messages(
     located_messages: Sequence[tuple[str, LogMessage]],
     keys: Sequence[Sequence[int]],
 ) -> None:
-    """As `Store.index_messages`.
+    """As `ConversationStore.index_messages`.
 
     Args:
         located_messages: messages, each with the id of the conversation whose rows hold it.

@@ -11,7 +11,8 @@ import orjson
 from msgspec.structs import replace
 
 from app.conversation.conversation_types import AnswerAnchor, Conversation, LogMessage, Summary
-from app.store.contract import Lease, LeaseLost, LogAppend, WriteConflict
+from app.store.contract.conversations import LogAppend, WriteConflict
+from app.store.contract.leases import Lease, LeaseLost
 from app.store.redaction_effects import adapt_append_to_redactions, drop_redacted_versions, tokens_before_append
 from app.store.sql import conversation_transactions, summary_transactions
 from app.store.sql.dialects import SQLITE, Rows, TransactionSteps
@@ -55,7 +56,7 @@ _ASSIGN_EXTERNAL_ID: Final = """
 
 
 def write_log_append(connection: sqlite3.Connection, write: LogAppend, now: datetime) -> None:
-    """As `Store.append`."""
+    """As `ConversationStore.append`."""
     if write.fence is not None:
         require_lease(connection, write.fence, now)
     moment = encode_time(now)

@@ -15,7 +15,7 @@ import pytest
 
 from app.conversation.conversation_types import Conversation
 from app.errors import StoreUnavailable
-from app.store.contract import LogAppend
+from app.store.contract.conversations import LogAppend
 from app.store.memory.backend import MemoryStore
 from tests.conversations.transfer.chatgpt_files import chatgpt_conversation, chatgpt_message, node
 from tests.live import ScriptedUpstream

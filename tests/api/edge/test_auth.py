@@ -24,7 +24,7 @@ from app.conversation.identity import (
 from app.conversations.api_keys import ApiKeys, NewApiKey
 from app.errors import InsufficientPermissions, InvalidApiKey, InvalidRequest, StoreUnavailable
 from app.pipeline.chat_request import Caller, ChatRequest
-from app.store.contract import LogAppend
+from app.store.contract.conversations import LogAppend
 from app.store.memory.backend import MemoryStore
 
 PEPPER = "a pepper of twenty-odd"
@@ -67,6 +67,7 @@ class Door:
         return Authenticator(
             self.store,
             AuthRules(mode=mode, **rules),
+            conversations=self.store,
             now=self.clock.now,
             seconds=lambda: self.clock.seconds,
             random_bytes=secrets.token_bytes,

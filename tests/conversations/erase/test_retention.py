@@ -12,7 +12,7 @@ from app.conversation.api_keys import SCOPES, ApiKey
 from app.conversation.conversation_types import Conversation
 from app.conversations.erase.retention_sweeper import BATCH_SIZE, SWEEP_LEASE, RetentionSweeper, SweepResult
 from app.errors import ConversationBusy, StoreUnavailable
-from app.store.contract import ConversationQuery
+from app.store.contract.conversations import ConversationQuery
 from app.store.encryption.cipher import Cipher
 from app.store.encryption.encrypted_store import EncryptedStore
 from app.store.leases import LeaseKeeper
@@ -52,7 +52,7 @@ async def no_sleep(seconds: float) -> None:
 def retention_of(store: Any, clock: Clock, days: int | None = 30, **parts: Any) -> RetentionSweeper:
     leases = LeaseKeeper(store, holder="sweeper")
     values = {"sleep": no_sleep, "random": lambda: 0.5, "sweep_seconds": 3600.0, **parts}
-    return RetentionSweeper(store=store, leases=leases, days=days, clock=clock, **values)
+    return RetentionSweeper(store=store, keys=store, leases=leases, days=days, clock=clock, **values)
 
 
 async def kept(store: MemoryStore) -> set[str]:

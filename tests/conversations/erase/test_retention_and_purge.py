@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from app.__main__ import main
-from app.store.contract import ConversationQuery
+from app.store.contract.conversations import ConversationQuery
 from app.store.memory.backend import MemoryStore
 from app.store.store_factory import create_store
 from tests.live import TEST_DEPENDENCIES, ScriptedUpstream

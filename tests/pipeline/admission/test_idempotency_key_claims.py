@@ -15,7 +15,7 @@ from app.pipeline.admission.idempotency_keys import CLAIM_SECONDS, IdempotencyCl
 from app.pipeline.admission.request_digest import MIN_THREAD_BYTES, compute_idempotency_digest
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import Caller, ChatRequest
-from app.store.contract import IdempotencyKeyRecord
+from app.store.contract.keys import IdempotencyKeyRecord
 from app.store.memory.backend import MemoryStore
 from tests.support.gateway import until
 
@@ -50,7 +50,8 @@ class Process:
     def __init__(self, store: MemoryStore, clock: Clock, name: str) -> None:
         self.tasks = BackgroundTasks()
         self.keys = IdempotencyKeys(
-            store=store,
+            keys=store,
+            conversations=store,
             tasks=self.tasks,
             new_holder=lambda: name,
             wait_seconds=10,

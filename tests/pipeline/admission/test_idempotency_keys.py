@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from app.conversation.conversation_types import Message
 from app.errors import StoreUnavailable
-from app.store.contract import IdempotencyKeyRecord
+from app.store.contract.keys import IdempotencyKeyRecord
 from app.store.memory.backend import MemoryStore
 from tests.live import DROP, Reply, ScriptedUpstream, chunk, completion, stream
 from tests.support.gateway import World, until, user, world

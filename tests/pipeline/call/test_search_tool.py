@@ -23,7 +23,7 @@ from app.pipeline.call.search_tool_definition import (
 )
 from app.pipeline.call.search_tool_results import MIN_RESULT_TOKENS, NOTHING_FOUND, cut_excerpt, render_search_result
 from app.pipeline.chat_request import Caller, ChatRequest
-from app.store.contract import SearchHit
+from app.store.contract.conversations import SearchHit
 
 OWN_ONLY = b' [ {"type":"function", "function":{"name":"f"}} ] '
 

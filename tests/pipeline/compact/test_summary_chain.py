@@ -15,7 +15,7 @@ from app.conversation.conversation_types import Conversation, LogMessage, Summar
 from app.pipeline.compact import summary_chain_cache as chains
 from app.pipeline.compact.summary_chain_cache import SummaryChain, SummaryChainCache
 from app.pipeline.resolve.resolved_request import ResolvedRequest
-from app.store.contract import Lease
+from app.store.contract.leases import Lease
 from app.store.memory.backend import MemoryStore
 from tests.store.example_logs import begin, chunk_over, lease_on
 

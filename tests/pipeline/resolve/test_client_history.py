@@ -31,7 +31,7 @@ from app.pipeline.resolve.client_history_matching import ClientHistory
 from app.pipeline.resolve.history_alignment import AlignedHistory, HistoryAligner
 from app.pipeline.resolve.resolved_request import REDACTED, REWRITE_MARK
 from app.pipeline.token_counting import MessageCounter
-from app.store.contract import LogAppend
+from app.store.contract.conversations import LogAppend
 from app.store.memory.backend import MemoryStore
 from tests.live import Reply, ScriptedUpstream, completion
 from tests.scenarios.rewriting import LOOK, Body, Tell, inject, mask, message_in

@@ -13,7 +13,7 @@ import pytest
 
 from app.conversation.conversation_types import Conversation
 from app.errors import StoreUnavailable
-from app.store.contract import LogAppend
+from app.store.contract.conversations import LogAppend
 from app.store.memory.backend import MemoryStore
 from tests.live import DROP, TEST_DEPENDENCIES, Reply, ScriptedUpstream, chunk, completion, stream
 from tests.support.gateway import World, assistant, until, user, world

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from app.conversation.conversation_types import Conversation, LogMessage, StoredCompletion
 from app.conversation.search_terms import extract_terms
 from app.errors import StoreUnreadable
-from app.store.contract import ConversationQuery, LogAppend, Store
+from app.store.contract.conversations import ConversationQuery, LogAppend
+from app.store.contract.store import Store
 from app.store.encryption.cipher import Cipher, read_key_name
 from app.store.encryption.encrypted_store import EncryptedStore
 from app.store.encryption.reencryption import Reencryption, ReencryptionProgress
@@ -44,7 +45,7 @@ SECRETS = [b"hunter2", b"marmalade", b"vault", b"zanzibar", b"clandestine", b"ob
 
 
 def method_names(kind: type) -> set[str]:
-    return {name for name in vars(kind) if not name.startswith("_")}
+    return {name for name in dir(kind) if not name.startswith("_")}
 
 
 def encrypted(inner: Store, active: str | None = "old", **keys: bytes) -> EncryptedStore:

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from app.errors import StoreUnavailable
-from app.store.contract import LogAppend
+from app.store.contract.conversations import LogAppend
 from app.store.postgres.backend import PostgresStore
 from app.store.postgres.statements import build_link_lookup_query
 from app.store.store_factory import create_store

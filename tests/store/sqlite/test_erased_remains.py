@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from app.conversation.conversation_types import LogMessage, Message
-from app.store.contract import Store
+from app.store.contract.store import Store
 from app.store.sqlite.backend import SqliteStore
 from app.store.store_factory import create_store
 from tests.store.example_logs import Clock, begin, branch_off, chunk_over, fresh_tenant, go_on, lease_on

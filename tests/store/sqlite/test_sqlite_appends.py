@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from app.store.contract import LogAppend
+from app.store.contract.conversations import LogAppend
 from app.store.sqlite.append_batching import AppendJob, run_jobs_combining_appends
 from app.store.sqlite.threads import SqliteOptions, open_sqlite_connection, run_batch_in_transaction
 from tests.store.example_logs import NOON, beginnings, conversation_of, following, log_of

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from app.errors import StoreUnavailable
-from app.store.contract import LeaseLost, LogAppend, WriteConflict
+from app.store.contract.conversations import LogAppend, WriteConflict
+from app.store.contract.leases import LeaseLost
 from app.store.sqlite.backend import SqliteStore
 from app.store.sqlite.threads import (
     DatabaseThread,

@@ -1,22 +1,16 @@
-"""The store contract: what each backend must do. One method is one step of a turn, so that a backend can run it in one
-round trip.
-
-Every method takes the tenant, or a root that is derived from the tenant (`conversation.identity`). Every key begins
-with the root, so on a distributed PostgreSQL each statement stays on one shard. Backends translate driver errors to
-`StoreUnavailable`.
+"""The contract for conversations with their messages, and for what is stored beside a message: search index, anchors,
+client versions, completions.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
-from app.conversation.api_keys import ApiKey
 from app.conversation.conversation_types import (
     AnswerAnchor,
     ClientVersion,
@@ -26,35 +20,21 @@ from app.conversation.conversation_types import (
     StoredCompletion,
     Summary,
 )
+from app.store.contract.leases import Lease
 
 PendingAppend = Coroutine[Any, Any, None] | asyncio.Future[None]
 MAX_LINK_MATCHES: Final = 8
-"""The most matches of each kind (by link, by skeleton) that `Store.find_link_matches` returns."""
+"""The most matches of each kind (by link, by skeleton) that `ConversationStore.find_link_matches` returns."""
 MAX_ANCHORS: Final = 8
-"""The most anchors of one digest that `Store.find_anchors` returns."""
+"""The most anchors of one digest that `ConversationStore.find_anchors` returns."""
 LAST_LINKS: Final = 2
-"""If one of this many last links matches, `Store.find_link_matches` looks for no other link."""
-SUMMARY_LEASE_PREFIXES: Final = ("range:", "fold:")
-"""The keys of leases for making a summary begin with one of these."""
+"""If one of this many last links matches, `ConversationStore.find_link_matches` looks for no other link."""
 DEEPEST_LINKS: Final = 128
-"""`Store.find_link_matches` looks for this many of the deepest links before it looks for the others."""
+"""`ConversationStore.find_link_matches` looks for this many of the deepest links before it looks for the others."""
 
 
 class WriteConflict(Exception):
     """Another writer was first: the stored rows are not those that the write expects. Nothing was written."""
-
-
-class LeaseLost(Exception):
-    """The lease that fences a write has expired, or another holder has it. Nothing was written."""
-
-
-class Lease(msgspec.Struct, frozen=True):
-    """A claim on `(root, key)`. `token` grows with every claim, so the store refuses late writes of former holders."""
-
-    root: str
-    key: str
-    holder: str
-    token: int
 
 
 class LinkMatch(msgspec.Struct, frozen=True):
@@ -138,28 +118,8 @@ class ConversationHit(msgspec.Struct, frozen=True):
     """As `SearchHit.score`, but the frequency of a term is counted over the tenant's conversations."""
 
 
-class IdempotencyKeyRecord(msgspec.Struct, frozen=True):
-    """The state of a client's `Idempotency-Key`."""
-
-    state: Literal["claimed", "running", "done", "differs"]
-    """`claimed` by this call; `running` in another request; `done`: the answer is message `seq` of the conversation;
-    `differs`: the key belongs to a request with another body.
-    """
-    conversation_id: str | None = None
-    seq: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StoreInfo:
-    """The facts about a store that `/readyz` and the start line show."""
-
-    backend: str
-    schema_version: str
-    details: Mapping[str, Any] = field(default_factory=dict)
-
-
-class Store(Protocol):
-    """Keeps conversations.
+class ConversationStore(Protocol):
+    """Keeps conversations and their messages.
 
     Raises:
         StoreUnavailable: from every method, when the database cannot be reached or does not answer in time.
@@ -170,15 +130,6 @@ class Store(Protocol):
         """Whether every stored message can be indexed and searched. False for an encrypted store: `index_messages`
         skips its messages.
         """
-
-    async def open(self) -> None:
-        """Connects and checks the schema; called once."""
-
-    async def close(self) -> None:
-        """Finishes queued work, then disconnects."""
-
-    async def check(self) -> StoreInfo:
-        """Makes a cheap round trip that proves that the store answers."""
 
     async def find_link_matches(
         self,
@@ -209,9 +160,39 @@ class Store(Protocol):
         never for a request.
         """
 
+    async def list_conversations(self, *, tenant: str | None, query: ConversationQuery) -> list[Conversation]:
+        """Returns a page of a tenant's conversations. Without a tenant: of all tenants, for operators at the machine
+        only.
+        """
+
+    def append(self, write: LogAppend) -> PendingAppend:
+        """Adds messages to the end of a log and updates its conversation. If the result is a future, the write has
+        begun and ends even if no task waits for it.
+
+        Raises:
+            WriteConflict: the log does not end at `after_seq`; or the conversation to create exists; or a conversation
+                for the client's own id exists; or the conversation that it branches from is gone. Nothing was written.
+            LeaseLost: the lease of the fence is lost; nothing was written.
+        """
+
     async def assign_external_id(self, *, tenant: str, external_id: str, conversation: Conversation) -> None:
         """Makes a client's own id name this conversation from now on. Used when a branch replaces the conversation that
         the id named.
+        """
+
+    async def replace_metadata(
+        self, *, tenant: str, conversation_id: str, metadata: Mapping[str, str]
+    ) -> Conversation | None:
+        """Replaces a conversation's metadata. Returns the conversation after the change, None if there is none.
+        `updated_at` stays: it is the time of the newest message.
+        """
+
+    async def replace_marks(self, conversation: Conversation, marks: Mapping[str, Any]) -> None:
+        """Replaces a conversation's `marks`.
+
+        Raises:
+            WriteConflict: the conversation is gone, or its stored marks differ from those of `conversation`. Nothing
+                was written.
         """
 
     async def read_log(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
@@ -256,14 +237,11 @@ class Store(Protocol):
         Messages outside the conversation's own log have no effect. One round trip.
         """
 
-    def append(self, write: LogAppend) -> PendingAppend:
-        """Adds messages to the end of a log and updates its conversation. If the result is a future, the write has
-        begun and ends even if no task waits for it.
-
-        Raises:
-            WriteConflict: the log does not end at `after_seq`; or the conversation to create exists; or a conversation
-                for the client's own id exists; or the conversation that it branches from is gone. Nothing was written.
-            LeaseLost: the lease of the fence is lost; nothing was written.
+    async def search_tenant(self, *, tenant: str, terms: Sequence[str], limit: int) -> list[ConversationHit]:
+        """Returns the tenant's conversations whose indexed messages hold the rarest of `terms`, best first, each with
+        its best message. At equal scores the most recently updated is first. Ranks like `search_log`, but over the
+        conversations that hold any term. A message counts for the conversation whose own rows hold it, so a message
+        that branches share is found once.
         """
 
     async def erase_conversation(self, *, tenant: str, conversation_id: str) -> bool:
@@ -276,63 +254,6 @@ class Store(Protocol):
 
         Returns:
             Whether the conversation existed.
-        """
-
-    async def find_summaries(
-        self,
-        *,
-        tenant: str,
-        root: str,
-        path: Sequence[tuple[str, int]] = (),
-        links: Sequence[bytes] = (),
-        from_link: bytes | None = None,
-        with_texts: bool = True,
-    ) -> list[Summary]:
-        """Returns a tenant's summaries whose last message is on `path` (matched by link) or has one of `links`, by
-        `to_seq`, then creation.
-
-        Args:
-            from_link: of the summaries on `path`, returns only those that begin after the message with this link. The
-                work of the query then does not grow with the log.
-            with_texts: False: texts are empty, and the query reads none of them.
-        """
-
-    async def add_summary(self, *, tenant: str, root: str, summary: Summary, fence: Lease) -> None:
-        """Stores a summary. There is at most one for the same range and kind of range (fold or not): a second one is
-        ignored, except that a summary by a model or a person replaces a mechanical summary or a part summary. If both
-        have the same id, the old text is kept as a revision, and the new one gets the next revision number.
-
-        Raises:
-            LeaseLost: the lease of the fence is lost; nothing was written.
-        """
-
-    async def claim_lease(self, *, root: str, key: str, holder: str, seconds: float) -> Lease | None:
-        """Claims `(root, key)` if it is free, expired or already `holder`'s; None while another holder has it."""
-
-    async def renew_leases(self, leases: Sequence[Lease], seconds: float) -> list[Lease]:
-        """Extends leases. Returns those that are lost."""
-
-    async def release_lease(self, lease: Lease) -> None:
-        """Releases a lease. Does nothing if it was lost."""
-
-    async def list_conversations(self, *, tenant: str | None, query: ConversationQuery) -> list[Conversation]:
-        """Returns a page of a tenant's conversations. Without a tenant: of all tenants, for operators at the machine
-        only.
-        """
-
-    async def replace_metadata(
-        self, *, tenant: str, conversation_id: str, metadata: Mapping[str, str]
-    ) -> Conversation | None:
-        """Replaces a conversation's metadata. Returns the conversation after the change, None if there is none.
-        `updated_at` stays: it is the time of the newest message.
-        """
-
-    async def replace_marks(self, conversation: Conversation, marks: Mapping[str, Any]) -> None:
-        """Replaces a conversation's `marks`.
-
-        Raises:
-            WriteConflict: the conversation is gone, or its stored marks differ from those of `conversation`. Nothing
-                was written.
         """
 
     async def redact_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> list[Summary]:
@@ -370,31 +291,6 @@ class Store(Protocol):
         whose tokens have changed. `state` is written only if the stored head is the conversation's.
         """
 
-    async def revise_summary(self, *, tenant: str, root: str, summary: Summary) -> None:
-        """Gives a summary another text. `summary` has the same id and range and the next `revision`; the old text is
-        kept among the revisions. The other fields (range, links, folds, the conversation it was made in) stay.
-
-        Raises:
-            WriteConflict: the summary is gone, or its stored revision is not the one before `summary.revision`.
-        """
-
-    async def read_summary_revisions(self, *, tenant: str, root: str, summary_id: str) -> list[Summary]:
-        """Returns all texts that a summary has had, oldest first, the present one last; empty if there is no such
-        summary.
-        """
-
-    async def delete_summary(self, *, tenant: str, root: str, summary_id: str) -> bool:
-        """Deletes a summary with its revisions, and every summary that folds it, directly or through others. Returns
-        whether it existed.
-        """
-
-    async def search_tenant(self, *, tenant: str, terms: Sequence[str], limit: int) -> list[ConversationHit]:
-        """Returns the tenant's conversations whose indexed messages hold the rarest of `terms`, best first, each with
-        its best message. At equal scores the most recently updated is first. Ranks like `search_log`, but over the
-        conversations that hold any term. A message counts for the conversation whose own rows hold it, so a message
-        that branches share is found once.
-        """
-
     async def save_completion(self, completion: StoredCompletion) -> None:
         """Stores a completion. It replaces one with the same id of the same tenant."""
 
@@ -411,61 +307,3 @@ class Store(Protocol):
 
     async def delete_completion(self, *, tenant: str, completion_id: str) -> bool:
         """Deletes a stored completion; its conversation stays. Returns whether the completion existed."""
-
-    async def claim_idempotency_key(
-        self, *, tenant: str, key: str, digest: bytes, holder: str, seconds: float, kept_seconds: float
-    ) -> IdempotencyKeyRecord:
-        """Claims an `Idempotency-Key` for a request whose body has this digest. The same holder renews its claim by
-        claiming again.
-
-        Args:
-            seconds: the claim ends after this time unless it is completed or released.
-            kept_seconds: a completed claim is deleted after this time.
-        """
-
-    async def complete_idempotency_key(
-        self, *, tenant: str, key: str, holder: str, conversation_id: str, seq: int
-    ) -> None:
-        """Records the answer of the claimed request: message `seq` of the conversation."""
-
-    async def release_idempotency_key(self, *, tenant: str, key: str, holder: str) -> None:
-        """Releases the key of a request that got no answer, so that the next request can claim it."""
-
-    async def add_api_key(self, key: ApiKey) -> None:
-        """Stores an API key."""
-
-    async def find_api_key(self, digest: str) -> ApiKey | None:
-        """Returns the API key with this digest, valid or not."""
-
-    async def list_api_keys(self, *, tenant: str | None = None) -> list[ApiKey]:
-        """Returns API keys, oldest first; without a tenant those of all tenants."""
-
-    async def revoke_api_key(self, key_id: str, *, tenant: str | None = None) -> ApiKey | None:
-        """Ends a key's validity now. Returns the key after the change, None if there is none. Revoking again changes
-        nothing.
-        """
-
-    async def ensure_server_secret(self, name: str, *, proposed: str) -> str:
-        """Returns a secret that all processes share: the stored one; if there is none, `proposed` is stored and
-        returned.
-        """
-
-    async def purge_idempotency_keys(self) -> int:
-        """Deletes expired idempotency keys. Returns how many."""
-
-    async def purge_stray_summaries(self, *, created_before: datetime) -> int:
-        """Deletes stray summaries, with their revisions and the summaries that fold them. A stray summary was made
-        before `created_before` for a conversation that does not exist, and ends at a message that is in no log, so no
-        other erasure reaches it. Returns how many strays were found.
-        """
-
-    async def scrub_deleted_data(self) -> None:
-        """Rewrites the database's file without the remains of deleted and overwritten rows. Only SQLite needs this. It
-        may take as long as copying the file, and writers wait meanwhile.
-        """
-
-    async def read_model_facts(self) -> dict[str, dict[str, Any]]:
-        """Returns what the gateway learned about each `provider/model`: window, calibration seed."""
-
-    async def merge_model_facts(self, *, model: str, facts: Mapping[str, Any]) -> None:
-        """Merges facts into the stored facts of a `provider/model`."""

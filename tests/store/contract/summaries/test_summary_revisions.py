@@ -8,7 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
-from app.store.contract import Store, WriteConflict
+from app.store.contract.conversations import WriteConflict
+from app.store.contract.store import Store
 from tests.store.example_logs import NOON, begin, branch_off, chunk_over, fresh_tenant, lease_on, links
 
 LINES = [f"{role} {number}" for number in range(6) for role in ("user", "assistant")]

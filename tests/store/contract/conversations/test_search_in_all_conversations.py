@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.search_terms import extract_terms
-from app.store.contract import Store
+from app.store.contract.store import Store
 from app.store.store_factory import create_store
 from migrations.run import prepare_database
 from tests.store.example_logs import Clock, begin, branch_off, conversation_of, fresh_tenant, go_on, log_of

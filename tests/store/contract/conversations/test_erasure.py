@@ -5,31 +5,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
-from app.conversation.conversation_types import Conversation, LogMessage, Summary
-from app.store.contract import Store, WriteConflict
+from app.conversation.conversation_types import Conversation, LogMessage
+from app.store.contract.conversations import WriteConflict
+from app.store.contract.store import Store
 from app.store.lineage import ErasurePlan, plan_erasure
 from app.store.memory.backend import MemoryStore
-from app.store.sql import summary_transactions
 from app.store.sql.rows import Lineage
 from tests.store.example_logs import (
-    NOON,
     begin,
     branch_off,
     chunk_over,
-    conversation_of,
     fresh_tenant,
     go_on,
     lease_on,
     links,
-    log_of,
     skeletons,
+    strays_of,
 )
 
 CHAT = ["user hi", "assistant hello", "user how?", "assistant so", "user why?", "assistant because"]
@@ -145,72 +142,9 @@ async def test_a_chunk_stays_while_a_branch_has_the_message_it_ends_at(store: St
     assert await store.find_summaries(tenant=tenant, root=trunk.root, links=links(log)) == []
 
 
-async def strays_of(store: Store, tenant: str) -> tuple[Conversation, list[LogMessage], list[Summary]]:
-    """Three summaries of a history that nothing else was stored of: two, and one that folds them."""
-    log = log_of(tenant, CHAT)
-    unstored = conversation_of(tenant, log)
-    early, late = chunk_over(unstored, log, 0, 4), chunk_over(unstored, log, 4, 6)
-    chunks = [early, late, chunk_over(unstored, log, 0, 6, folds=(early.id, late.id))]
-    fence = await lease_on(store, unstored.root)
-    for chunk in chunks:
-        await store.add_summary(tenant=tenant, root=unstored.root, summary=chunk, fence=fence)
-    await store.revise_summary(tenant=tenant, root=unstored.root, summary=replace(early, text="another", revision=2))
-    return unstored, log, chunks
-
-
-async def test_summaries_of_what_was_never_stored_are_purged_when_they_are_old(store: Store) -> None:
-    tenant = fresh_tenant()
-    unstored, log, chunks = await strays_of(store, tenant)
-    root = unstored.root
-
-    await store.purge_stray_summaries(created_before=min(chunk.created_at for chunk in chunks))
-    assert len(await store.find_summaries(tenant=tenant, root=root, links=links(log))) == 3
-    assert (
-        await store.purge_stray_summaries(
-            created_before=max(chunk.created_at for chunk in chunks) + timedelta(seconds=1)
-        )
-        > 0
-    )
-
-    assert await store.find_summaries(tenant=tenant, root=root, links=links(log)) == []
-    assert await store.read_summary_revisions(tenant=tenant, root=root, summary_id=chunks[0].id) == []
-
-
-async def test_summaries_are_purged_over_any_number_of_others(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(summary_transactions, "STRAY_PAGE_SIZE", 2)
-    strays = [await strays_of(store, fresh_tenant()) for _ in range(3)]
-    tenant = fresh_tenant()
-    kept, kept_log = await begin(store, tenant, CHAT)
-    fence = await lease_on(store, kept.root)
-    await store.add_summary(tenant=tenant, root=kept.root, summary=chunk_over(kept, kept_log, 0, 4), fence=fence)
-
-    await store.purge_stray_summaries(created_before=NOON + timedelta(days=1))
-
-    for unstored, log, _ in strays:
-        assert await store.find_summaries(tenant=unstored.tenant, root=unstored.root, links=links(log)) == []
-    assert len(await store.find_summaries(tenant=tenant, root=kept.root, links=links(kept_log))) == 1
-
-
-async def test_a_summary_stays_that_has_a_conversation_or_whose_end_is_stored(store: Store) -> None:
-    tenant = fresh_tenant()
-    conversation, log = await begin(store, tenant, CHAT[:4])
-    ahead = log_of(tenant, CHAT[4:], after=log[-1])
-    fence = await lease_on(store, conversation.root)
-    unknown = conversation_of(tenant, log)
-    of_its_own = chunk_over(conversation, [*log, *ahead], 4, 6)
-    of_another = chunk_over(unknown, log, 0, 2)
-    for chunk in (of_its_own, of_another):
-        await store.add_summary(tenant=tenant, root=conversation.root, summary=chunk, fence=fence)
-
-    await store.purge_stray_summaries(created_before=NOON + timedelta(days=1))
-
-    found = await store.find_summaries(tenant=tenant, root=conversation.root, links=links([*log, *ahead]))
-    assert {chunk.id for chunk in found} == {of_its_own.id, of_another.id}
-
-
 async def test_summaries_of_what_was_never_stored_go_with_their_family(store: Store) -> None:
     tenant = fresh_tenant()
-    unstored, log, _ = await strays_of(store, tenant)
+    unstored, log, _ = await strays_of(store, tenant, CHAT)
     other, _ = await begin(store, tenant, CHAT[:1])
     assert other.root == unstored.root
     await store.erase_conversation(tenant=tenant, conversation_id=other.id)
@@ -219,7 +153,7 @@ async def test_summaries_of_what_was_never_stored_go_with_their_family(store: St
 
 async def test_a_summary_goes_with_the_message_it_ends_at_whoever_it_was_made_for(store: Store) -> None:
     tenant = fresh_tenant()
-    unstored, log, _ = await strays_of(store, tenant)
+    unstored, log, _ = await strays_of(store, tenant, CHAT)
     retried, _ = await begin(store, tenant, CHAT)
     branch, branch_log = await branch_off(store, retried, log, 4, ["assistant other"])
     await store.erase_conversation(tenant=tenant, conversation_id=retried.id)

@@ -20,7 +20,8 @@ from app.errors import NotFound
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import Caller
 from app.pipeline.token_counting import MessageCounter
-from app.store.contract import CompletionQuery, Store
+from app.store.contract.conversations import CompletionQuery
+from app.store.contract.store import Store
 from tests.conversations.transfer.chatgpt_files import chatgpt_conversation, chatgpt_message, node
 
 TENANT = "tenant"

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from app.conversation.conversation_types import Conversation, StoredCompletion
-from app.store.contract import CompletionQuery, ConversationQuery, Store
+from app.store.contract.conversations import CompletionQuery, ConversationQuery
+from app.store.contract.store import Store
 from app.store.memory.backend import MemoryStore
 from app.store.sql import page_queries
 from app.store.sql.dialects import SQLITE

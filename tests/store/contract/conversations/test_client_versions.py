@@ -9,9 +9,11 @@ from msgspec.structs import replace
 
 from app.conversation.conversation_types import AnswerAnchor, ClientVersion, Conversation, LogMessage
 from app.conversation.identity import compute_anchor_digest
-from app.store.contract import MAX_ANCHORS, Lease, LeaseLost, LogAppend, Store, WriteConflict
+from app.store.contract.conversations import MAX_ANCHORS, LogAppend, WriteConflict
+from app.store.contract.leases import Lease, LeaseLost
+from app.store.contract.store import Store
+from tests.store.contract.conversations.test_redaction import fresh, overwritten
 from tests.store.example_logs import begin, branch_of, fresh_tenant, grown, log_of
-from tests.store.test_redaction import fresh, overwritten
 
 CHAT = ["user hi", "assistant hello", "user more", "assistant yes"]
 

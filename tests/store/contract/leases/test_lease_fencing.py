@@ -8,7 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from app.conversation.conversation_types import Message
-from app.store.contract import Lease, LeaseLost, LogAppend, Store, WriteConflict
+from app.store.contract.conversations import LogAppend, WriteConflict
+from app.store.contract.leases import Lease, LeaseLost
+from app.store.contract.store import Store
 from tests.store.example_logs import begin, branch_of, chunk_over, fresh_tenant, grown, lease_on, log_of
 
 CHAT = ["user hi", "assistant hello"]

@@ -7,7 +7,9 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from app.store.contract import LeaseLost, Store, WriteConflict
+from app.store.contract.conversations import WriteConflict
+from app.store.contract.leases import LeaseLost
+from app.store.contract.store import Store
 from tests.store.example_logs import NOON, Clock, beginnings, following, lease_on
 
 

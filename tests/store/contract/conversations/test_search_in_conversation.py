@@ -9,7 +9,8 @@ import pytest
 
 from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.search_terms import extract_message_terms, extract_terms
-from app.store.contract import SearchHit, Store
+from app.store.contract.conversations import SearchHit
+from app.store.contract.store import Store
 from app.store.search.term_ranking import limit_common_terms, rank_search_hits
 from tests.store.example_logs import begin, branch_off, fresh_tenant, go_on, log_of, message
 

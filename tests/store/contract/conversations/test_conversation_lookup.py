@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from app.conversation.identity import make_conversation_id
-from app.store.contract import Store
+from app.store.contract.store import Store
 from tests.store.example_logs import NOON, begin, fresh_tenant, random_bytes
 
 

@@ -8,7 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from app.conversation.conversation_types import SummaryKind
-from app.store.contract import LeaseLost, Store
+from app.store.contract.leases import LeaseLost
+from app.store.contract.store import Store
 from tests.store.example_logs import (
     begin,
     branch_off,

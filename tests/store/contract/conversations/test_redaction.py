@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from app.conversation.conversation_types import Conversation, LogMessage, Message
 from app.conversation.search_terms import extract_terms
-from app.store.contract import LogAppend, Store, WriteConflict
+from app.store.contract.conversations import LogAppend, WriteConflict
+from app.store.contract.store import Store
 from tests.store.example_logs import (
     begin,
     bodies,

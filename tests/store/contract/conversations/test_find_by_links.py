@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from app.conversation.conversation_types import LogMessage
-from app.store.contract import MAX_LINK_MATCHES, LinkMatch, Store
+from app.store.contract.conversations import MAX_LINK_MATCHES, LinkMatch
+from app.store.contract.store import Store
 from tests.store.example_logs import (
     Clock,
     begin,

@@ -10,7 +10,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from app.conversation.api_keys import ApiKey
-from app.store.contract import IdempotencyKeyRecord, Store
+from app.store.contract.keys import IdempotencyKeyRecord
+from app.store.contract.store import Store
 from app.store.postgres.backend import PostgresStore
 from tests.store.example_logs import NOON, Clock, fresh_tenant
 
@@ -151,3 +152,10 @@ async def test_a_secret_is_what_the_first_proposed(store: Store) -> None:
     assert len(set(told)) == 1
     assert await store.ensure_server_secret(name, proposed="late") == told[0]
     assert await store.ensure_server_secret(f"{name} other", proposed="x") == "x"
+
+
+async def test_facts_about_models_are_merged(store: Store) -> None:
+    model = f"provider/{fresh_tenant()}"
+    await store.merge_model_facts(model=model, facts={"window": 8192, "calibration": {"a": 1}})
+    await store.merge_model_facts(model=model, facts={"calibration": {"b": 2.5}})
+    assert (await store.read_model_facts())[model] == {"window": 8192, "calibration": {"b": 2.5}}
