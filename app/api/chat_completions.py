@@ -18,10 +18,15 @@ from starlette.types import Receive, Scope, Send
 from app.api.chat_request_parser import READ_HEADERS, parse_chat_request
 from app.api.edge.auth import Authenticator
 from app.api.edge.connections import SLOW_CLIENT
-from app.api.edge.disconnect import has_disconnected
 from app.api.edge.error_responses import build_error_body, build_error_headers, log_unexpected_error
-from app.api.edge.request_body import BODY_HEADERS, ClientDisconnected, read_body, read_selected_headers
-from app.api.edge.response_headers import RawHeader, ResponseHeaders
+from app.api.edge.headers import RawHeader, ResponseHeaders
+from app.api.edge.request_reader import (
+    BODY_HEADERS,
+    ClientDisconnected,
+    has_disconnected,
+    read_body,
+    read_selected_headers,
+)
 from app.errors import GatewayError, InvalidRequest, UpstreamUnavailable, drop_tracebacks
 from app.observability.log import log_scope
 from app.observability.metric_families import REPLAYS

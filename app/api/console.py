@@ -16,7 +16,7 @@ from starlette.responses import RedirectResponse, Response
 
 from app.api.edge.auth import Authenticator
 from app.api.edge.error_responses import build_error_response
-from app.api.edge.request_body import read_headers
+from app.api.edge.request_reader import read_headers
 from app.api.resource_schemas import build_json_response
 from app.errors import NotFound
 

@@ -12,11 +12,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from app.api.edge.auth import Authenticator, check_fallback_models_allowed, check_model_allowed
-from app.api.edge.disconnect import cancel_on_disconnect
 from app.api.edge.error_responses import build_error_response
-from app.api.edge.forwarded_headers import select_client_headers, select_provider_headers
-from app.api.edge.request_body import read_body, read_headers
-from app.api.edge.response_headers import ResponseHeaders
+from app.api.edge.headers import ResponseHeaders, select_client_headers, select_provider_headers
+from app.api.edge.request_reader import cancel_on_disconnect, read_body, read_headers
 from app.api.edge.unknown_paths import METHODS, find_gateway_methods, unknown_path_error
 from app.api.passthrough_model import (
     MODEL_FIELD,

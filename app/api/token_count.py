@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from app.api.chat_request_parser import parse_chat_request
 from app.api.edge.auth import Authenticator
-from app.api.edge.request_body import read_body, read_headers
+from app.api.edge.request_reader import read_body, read_headers
 from app.api.resource_schemas import ERROR_RESPONSES, Described
 from app.pipeline.pipeline import Pipeline
 

@@ -12,8 +12,8 @@ from app.api.chat_completions import ChatCompletionsEndpoint
 from app.api.docs_page import build_docs_routes
 from app.api.edge.asgi_front import CHAT_PATH
 from app.api.edge.error_handlers import install_error_handlers
-from app.api.edge.request_body import BodyLimitMiddleware
-from app.api.edge.request_ids import RequestIdMiddleware
+from app.api.edge.headers import RequestIdMiddleware
+from app.api.edge.request_reader import BodyLimitMiddleware
 from app.api.openapi import make_openapi_builder
 from app.assembly.endpoints import build_endpoint_routes
 from app.assembly.engine import GatewayEngine

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.api.edge.request_body import read_body
+from app.api.edge.request_reader import read_body
 from app.errors import RequestTooLarge
 from tests.live import Reply, ScriptedUpstream, completion
 from tests.support.gateway import World, until, user, world

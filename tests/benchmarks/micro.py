@@ -9,8 +9,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import base64
+import os
 import random
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -19,9 +21,12 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Final
+from unittest import mock
 
 import orjson
+import prometheus_client
 from fastapi import FastAPI
+from prometheus_client import values
 from rich.console import Console
 from rich.table import Table
 from starlette.types import Receive, Scope, Send
@@ -37,6 +42,7 @@ from app.context.plan.planner import plan_view
 from app.context.plan.policy import ContextPolicy
 from app.conversation.conversation_types import Message, Summary
 from app.conversation.identity import compute_links_after_messages, compute_prefix_digests, compute_start_position
+from app.observability.metric_families import REQUEST_SECONDS, REQUESTS
 from app.observability.metrics import Metrics, TurnFacts
 from app.observability.prometheus import PrometheusExposition
 from app.observability.tracing import NoTracing
@@ -62,6 +68,10 @@ LOG_MESSAGES: Final = 10_000
 CHUNKS: Final = 100
 EVENTS: Final = 2_000
 OPERATIONS: Final = 10_000
+TURN_INCREMENTS: Final = 20
+TURN_OBSERVATIONS: Final = 8
+"""How many counters and gauges a turn that fits adds to, over SQLite with a priced model, and how many histograms."""
+ANSWER_SECONDS: Final = 0.4
 NOW: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -257,12 +267,56 @@ def telling() -> Iterator[Case | Known]:
     yield Case("telling", "/metrics", "reading", 1, lambda: exposition.render(""))
 
 
+def numbers() -> Iterator[Case]:
+    """What the numbers of one turn cost: added to our series, and to those of `prometheus_client`, whose children are
+    looked up before (decision 23)."""
+    labels, stream = ("/v1/chat/completions", "200"), ("/v1/chat/completions", "false")
+    with tempfile.TemporaryDirectory() as folder:
+        for processes, shared in (("one process", None), ("several processes", Path(folder))):
+            metrics = Metrics(shared)
+            counter, histogram = (
+                metrics.counter_series(REQUESTS, *labels),
+                metrics.histogram_series(REQUEST_SECONDS, *stream),
+            )
+            count = partial(_count_turn, counter.add, histogram.observe)
+            yield Case("numbers", f"ours, {processes}", "turn", 1, count)
+            metrics.close()
+            their_counter, their_histogram = _prometheus_series(labels, stream, shared)
+            count = partial(_count_turn, their_counter.inc, their_histogram.observe)
+            yield Case("numbers", f"prometheus_client, {processes}", "turn", 1, count)
+
+
+def _prometheus_series(
+    labels: tuple[str, str], stream: tuple[str, str], shared: Path | None
+) -> tuple[prometheus_client.Counter, prometheus_client.Histogram]:
+    """The library chooses its kind of numbers by a variable of the environment, when it is imported."""
+    with mock.patch.dict(os.environ, {} if shared is None else {"PROMETHEUS_MULTIPROC_DIR": str(shared)}):
+        kind = values.MutexValue if shared is None else values.MultiProcessValue()  # type: ignore[no-untyped-call]
+        with mock.patch.object(values, "ValueClass", kind):
+            registry = prometheus_client.CollectorRegistry()
+            counter = prometheus_client.Counter(REQUESTS.name, REQUESTS.help, REQUESTS.labels, registry=registry)
+            histogram = prometheus_client.Histogram(
+                *(REQUEST_SECONDS.name, REQUEST_SECONDS.help, REQUEST_SECONDS.labels),
+                buckets=REQUEST_SECONDS.bounds,
+                registry=registry,
+            )
+            return counter.labels(*labels), histogram.labels(*stream)
+
+
+def _count_turn(add: Callable[[], None], observe: Callable[[float], None]) -> None:
+    for _ in range(TURN_INCREMENTS):
+        add()
+    for _ in range(TURN_OBSERVATIONS):
+        observe(ANSWER_SECONDS)
+
+
 GROUPS: Final[dict[str, Callable[[], Iterator[Case | Known]]]] = {
     "planning": planning,
     "tokens": counting,
     "identity": recognising,
     "stream": reading,
     "telling": telling,
+    "numbers": numbers,
 }
 
 

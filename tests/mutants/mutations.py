@@ -502,7 +502,7 @@ EDGE: Final = (
     ),
     Mutation(
         "foreign-pages",
-        "app/api/edge/browser_origins.py",
+        "app/api/edge/header_checks.py",
         "if not (is_loopback(name) or name in self._allowed_hosts):",
         "if False:",
         ("tests/security/test_visitors.py::test_what_another_sites_page_sends_without_a_key_is_refused",),
@@ -520,7 +520,7 @@ EDGE: Final = (
     ),
     Mutation(
         "headers-of-providers",
-        "app/api/edge/forwarded_headers.py",
+        "app/api/edge/headers.py",
         "if name in CLIENT_HEADERS or name.startswith(CLIENT_HEADER_PREFIXES)",
         "if True",
         ("tests/security/test_passed_headers.py::test_headers_of_a_provider_pass_only_where_they_are_known[GET-200]",),
@@ -536,7 +536,7 @@ EDGE: Final = (
     ),
     Mutation(
         "body-limit",
-        "app/api/edge/request_body.py",
+        "app/api/edge/request_reader.py",
         "        if size > limit_bytes:",
         "        if False:",
         ("tests/api/test_invalid_requests.py::test_a_body_over_the_limit_is_refused_however_it_is_sent",),

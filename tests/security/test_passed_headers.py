@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.api.edge.error_responses import build_error_headers
-from app.api.edge.forwarded_headers import SANDBOX_HEADERS
+from app.api.edge.headers import SANDBOX_HEADERS
 from app.errors import UpstreamRefused
 from tests.live import Reply, ScriptedUpstream, completion
 from tests.support.gateway import user, world

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from app.api.edge.header_checks import SINGLE_HEADERS, HeaderChecks, HostRules
-from app.api.edge.request_body import read_headers
+from app.api.edge.request_reader import read_headers
 from app.settings import load_settings
 from tests.live import ScriptedUpstream, completion
 from tests.security.test_request_framing import send_raw

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api.edge.browser_origins import BrowserOriginCheck
+from app.api.edge.header_checks import BrowserOriginCheck
 from app.errors import InsufficientPermissions
 from tests.live import ScriptedUpstream
 from tests.support.gateway import user, world

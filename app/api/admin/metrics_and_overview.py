@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
 from app.api.edge.auth import Authenticator
-from app.api.edge.request_body import read_headers
+from app.api.edge.request_reader import read_headers
 from app.api.resource_schemas import ERROR_RESPONSES, Described, ErrorBody, build_json_response
 from app.errors import InvalidApiKey, NotFound
 from app.observability.prometheus import PrometheusExposition

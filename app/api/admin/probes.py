@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from app.api.edge.error_responses import build_error_response
-from app.api.edge.request_ids import RequestIdMiddleware
+from app.api.edge.headers import RequestIdMiddleware
 from app.errors import GatewayError, UpstreamUnavailable
 from app.store.contract.store import StoreInfo
 

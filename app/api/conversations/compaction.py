@@ -17,10 +17,9 @@ from app.api.conversations.conversations import BUSY_RESPONSE
 from app.api.conversations.summaries import SUMMARY_FAILED_RESPONSE, Instructions, ModelName, SummaryObject
 from app.api.conversations.views import RangeInView
 from app.api.edge.auth import Authenticator
-from app.api.edge.disconnect import has_disconnected
 from app.api.edge.error_responses import log_unexpected_error
-from app.api.edge.request_body import read_headers
-from app.api.edge.request_ids import REQUEST_ID_SCOPE_KEY
+from app.api.edge.headers import REQUEST_ID_SCOPE_KEY
+from app.api.edge.request_reader import has_disconnected, read_headers
 from app.api.resource_schemas import (
     ERROR_RESPONSES,
     EVENT_STREAM_CONTENT,

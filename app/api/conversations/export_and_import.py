@@ -10,7 +10,7 @@ from starlette.responses import Response, StreamingResponse
 
 from app.api.conversations.conversations import ConversationObject
 from app.api.edge.auth import Authenticator
-from app.api.edge.request_body import read_body, read_headers
+from app.api.edge.request_reader import read_body, read_headers
 from app.api.resource_schemas import ERROR_RESPONSES, Page, build_json_response, build_list_page
 from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.transfer.conversation_import import ConversationImporter

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from app.api.conversations.conversations import BUSY_RESPONSE, ConversationObject, build_conversation_response
 from app.api.conversations.item_schemas import ItemObject, ItemPage, Items
 from app.api.edge.auth import Authenticator
-from app.api.edge.request_body import read_headers
+from app.api.edge.request_reader import read_headers
 from app.api.resource_schemas import (
     ERROR_RESPONSES,
     MAX_PAGE_SIZE,

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from app.api.conversations.views import SummaryInView
 from app.api.edge.auth import Authenticator
-from app.api.edge.disconnect import has_disconnected
+from app.api.edge.request_reader import has_disconnected
 from app.api.resource_schemas import (
     ERROR_RESPONSES,
     After,

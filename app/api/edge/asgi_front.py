@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
 from app.api.edge.error_responses import build_error_response
 from app.api.edge.header_checks import HeaderChecks
-from app.api.edge.request_ids import RequestIdMiddleware
+from app.api.edge.headers import RequestIdMiddleware
 from app.errors import GatewayError
 
 CHAT_PATH: Final = "/v1/chat/completions"

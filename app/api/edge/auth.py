@@ -10,17 +10,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatchcase
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 from starlette.requests import Request
 
-from app.api.edge.api_key_cache import MAX_CACHED_KEYS, ApiKeyCache
-from app.api.edge.browser_origins import ORIGIN_HEADERS as VISITOR_HEADERS
-from app.api.edge.browser_origins import BrowserOriginCheck
-from app.api.edge.request_body import read_headers
+from app.api.edge.header_checks import ORIGIN_HEADERS, BrowserOriginCheck
+from app.api.edge.request_reader import read_headers
 from app.conversation.api_keys import END_USER_SEPARATOR, SCOPES, ApiKey, Scope, hash_api_key
-from app.errors import InsufficientPermissions, InvalidApiKey, InvalidRequest
+from app.errors import InsufficientPermissions, InvalidApiKey, InvalidRequest, StoreUnavailable
 from app.pipeline.call.upstream_request_body import encode_fields
 from app.pipeline.chat_request import Caller, ChatRequest
 from app.store.contract.conversations import ConversationQuery, ConversationStore
@@ -34,6 +33,13 @@ PEPPER_BYTES: Final = 32
 END_USER_WHITESPACE: Final = " \t"
 """Whitespace that is stripped from an end user's name. Other whitespace stays: a header's bytes have no known encoding,
 so a character that looks like whitespace may be part of a name."""
+UNKNOWN_KEY_CACHE_SECONDS: Final = 1.0
+"""How long the answer "there is no such key" is cached, at most. It is short, so that a new key works soon."""
+STALE_KEY_SECONDS: Final = 300.0
+"""How long after its last read a key still works while the store is unavailable (decision 18)."""
+RETRY_SECONDS: Final = 1.0
+"""How long a stale key is used before the unavailable store is asked again."""
+MAX_CACHED_KEYS: Final = 10_000
 MAX_CACHED_CALLERS: Final = 10_000
 MAX_CACHED_CREDENTIAL_CHARS: Final = 1024
 CREDENTIAL_HEADERS: Final = ("authorization", "api-key", "x-api-key")
@@ -44,6 +50,7 @@ END_USER_FIELDS: Final = ("safety_identifier", "user")
 FALLBACK_MODEL_FIELDS: Final = ("models", "fallbacks")
 """Fields in which some providers take further models, for the case that `model` fails."""
 
+Value = TypeVar("Value")
 _Credentials = tuple[str | None, ...]
 """The values of `CREDENTIAL_HEADERS` and of the end user's header."""
 
@@ -194,7 +201,7 @@ class Authenticator:
     def credential_headers(self) -> frozenset[str]:
         """The headers that authentication reads, in lower case."""
         read = frozenset(CREDENTIAL_HEADERS) | ({self._end_user_header} if self._end_user_header else set())
-        return read if self._rules.mode == "keys" else read | VISITOR_HEADERS
+        return read if self._rules.mode == "keys" else read | ORIGIN_HEADERS
 
     def is_own_header(self, name: str) -> bool:
         """Returns whether a header (lower case) is meant for the gateway only and must not reach a provider."""
@@ -254,6 +261,76 @@ class Authenticator:
 
     def _derive_end_user_caller(self, caller: Caller, end_user: bytes) -> Caller:
         return replace(caller, tenant=derive_end_user_tenant(caller.tenant, end_user, self._pepper))
+
+
+class _CachedKey(msgspec.Struct, frozen=True):
+    key: ApiKey
+    fetched_at: float
+    """When the key was last read from the store."""
+    expires_at: float
+    """When the key must be read again."""
+
+
+class ApiKeyCache:
+    """Caches API keys for some seconds, so that not every request reads its key from the store.
+
+    Args:
+        cache_seconds: how long a key is used before it is read again. A revocation by another process takes effect
+            after this time.
+        seconds: a monotonic clock.
+        max_keys: how many keys are cached, and how many unknown digests.
+    """
+
+    def __init__(
+        self, store: KeyStore, *, cache_seconds: float, seconds: Callable[[], float], max_keys: int = MAX_CACHED_KEYS
+    ) -> None:
+        self._store = store
+        self._cache_seconds = cache_seconds
+        self._seconds = seconds
+        self._max_keys = max_keys
+        self._known: dict[str, _CachedKey] = {}
+        self._unknown: dict[str, float] = {}
+        """Unknown digests, with the time until they are looked up again. They are kept apart, so that guessed keys do
+        not evict existing ones."""
+
+    async def find_key(self, digest: str) -> ApiKey | None:
+        """Returns the key with this digest, whether or not it is still valid; None if there is none.
+
+        Raises:
+            StoreUnavailable: the store is unavailable, and the key was not read in the last `STALE_KEY_SECONDS`.
+        """
+        now = self._seconds()
+        known = self._known.get(digest)
+        if known is not None and now < known.expires_at:
+            return known.key
+        if now < self._unknown.get(digest, now):
+            return None
+        try:
+            key = await self._store.find_api_key(digest)
+        except StoreUnavailable:
+            if known is None or now - known.fetched_at > STALE_KEY_SECONDS:
+                raise
+            # Answers can be given without the store, so a key that was valid lately is still let in.
+            self._put(self._known, digest, msgspec.structs.replace(known, expires_at=now + RETRY_SECONDS))
+            return known.key
+        self.evict_key(digest)
+        if key is None:
+            self._put(self._unknown, digest, now + min(UNKNOWN_KEY_CACHE_SECONDS, self._cache_seconds))
+        else:
+            self._put(self._known, digest, _CachedKey(key, fetched_at=now, expires_at=now + self._cache_seconds))
+        return key
+
+    def evict_key(self, digest: str) -> None:
+        """Forgets a key, so that the next lookup reads it from the store."""
+        self._known.pop(digest, None)
+        self._unknown.pop(digest, None)
+
+    def _put(self, values: dict[str, Value], digest: str, value: Value) -> None:
+        """Stores a value. If the cache is full, the value that was stored first is evicted."""
+        values.pop(digest, None)
+        while len(values) >= self._max_keys:
+            del values[next(iter(values))]
+        values[digest] = value
 
 
 def build_open_caller(authorization: str | None, api_key: str | None, pepper: str) -> Caller:

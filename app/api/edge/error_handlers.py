@@ -13,8 +13,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.edge.error_responses import CLIENT_CLOSED_REQUEST, build_error_response, log_unexpected_error
-from app.api.edge.request_body import ClientDisconnected
-from app.api.edge.request_ids import REQUEST_ID_SCOPE_KEY
+from app.api.edge.headers import REQUEST_ID_SCOPE_KEY
+from app.api.edge.request_reader import ClientDisconnected
 from app.api.edge.unknown_paths import find_allowed_methods, unknown_path_error
 from app.errors import GatewayError, InvalidRequest, MethodNotAllowed, RequestTooLarge, drop_tracebacks
 from app.observability.request_facts import record_error

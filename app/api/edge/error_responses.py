@@ -10,7 +10,7 @@ from typing import Final
 import orjson
 from starlette.responses import Response
 
-from app.api.edge.forwarded_headers import select_client_headers
+from app.api.edge.headers import select_client_headers
 from app.errors import (
     GatewayError,
     InternalError,

@@ -4,19 +4,21 @@
   a gateway without keys. Its requests carry that name in `Host`.
 - A header that decides who asks, or for what, must not be repeated: a proxy and the gateway might read different
   values.
+
+Where no key is needed, a request that a page of another site sends is refused, too (decision 27).
 """
 
 from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from app.api.chat_request_parser import READ_HEADERS
-from app.api.edge.request_body import BODY_HEADERS
-from app.api.edge.response_headers import RawHeader
-from app.errors import GatewayError, HostNotAllowed, InvalidRequest
+from app.api.edge.headers import RawHeader
+from app.api.edge.request_reader import BODY_HEADERS
+from app.errors import GatewayError, HostNotAllowed, InsufficientPermissions, InvalidRequest
 
 REPEATABLE_HEADERS: Final = frozenset({"openai-beta", "traceparent", "tracestate", "baggage"})
 """Headers that the gateway reads and that may be repeated. A proxy may add a second `traceparent`, which is not the
@@ -28,6 +30,10 @@ SINGLE_HEADERS: Final = frozenset(
     }
 )
 """Headers that must not be repeated: they decide who asks, for what, or how the body is read."""
+ORIGIN_HEADERS: Final = frozenset({"host", "origin", "sec-fetch-site"})
+ALLOWED_HOSTS_HINT: Final = (
+    "If it is meant to be used there, name the host in `auth.allowed_hosts`, or use `auth.mode: keys`."
+)
 ANY_HOST: Final = "*"
 RESERVED_DOMAIN_SUFFIXES: Final = (".localhost", ".local", ".internal", ".test", ".home.arpa", ".svc")
 """Endings of names that nobody can register (RFC 6761, RFC 6762, RFC 8375, ICANN on `internal`), and `svc`, which
@@ -117,6 +123,49 @@ class HeaderChecks:
         if len(self._allowed_host_cache) < MAX_CACHED_HOSTS and len(text) <= MAX_CACHED_HOST_BYTES:
             self._allowed_host_cache.add(host)
         return None
+
+
+class BrowserOriginCheck:
+    """Refuses requests that a page of another site sends in mode `open`, where no key is needed.
+
+    Any web page can make its visitor's browser send requests to a gateway on the visitor's machine or network, though
+    the page cannot read the answers. Mode `keys` needs no such check, because the page has no key. Pages that could
+    read answers, by DNS rebinding, are refused by the name in `Host` (`HostRules`).
+
+    Args:
+        allowed_hosts: host names, without ports, whose pages may use the gateway.
+    """
+
+    def __init__(self, allowed_hosts: Collection[str] = ()) -> None:
+        self._allowed_hosts = frozenset(name.lower() for name in allowed_hosts)
+
+    def check_request(self, headers: Mapping[str, str], *, has_credential: bool) -> None:
+        """Refuses a request that a page of another site sent.
+
+        Args:
+            headers: values by lower-case name.
+            has_credential: the request has a credential. A browser sends its header to another site only with that
+                site's CORS consent, which the gateway never gives.
+
+        Raises:
+            InsufficientPermissions: a page of another site sent the request.
+        """
+        if "origin" in headers and not has_credential:
+            self._check_origin(headers["origin"].lower(), headers)
+
+    def _check_origin(self, origin: str, headers: Mapping[str, str]) -> None:
+        # Current browsers name the relation in `Sec-Fetch-Site`. Without the header, `Origin` and `Host` are compared.
+        if headers.get("sec-fetch-site", "cross-site") != "cross-site":
+            return
+        # Other schemes belong to browser extensions and desktop programs. `null` is a sandboxed page of any site.
+        scheme, _, host = origin.partition("://")
+        if scheme not in ("http", "https", "null") or host == headers.get("host", "").lower():
+            return
+        name = parse_host_name(host)
+        if not (is_loopback(name) or name in self._allowed_hosts):
+            raise InsufficientPermissions(
+                "This request was sent by a page of another site, without a key.", hint=ALLOWED_HOSTS_HINT
+            )
 
 
 def parse_host_name(host: str) -> str:

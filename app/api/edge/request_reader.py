@@ -1,12 +1,15 @@
-"""Reads headers and bodies of requests straight from ASGI, with a limit on the body's size."""
+"""Reads requests straight from ASGI: headers, the body up to a limit, and whether the client has disconnected."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.api.edge.connections import RequestCycle
 from app.api.edge.error_responses import build_error_response
 from app.errors import InvalidRequest, RequestTooLarge
 from app.observability.request_facts import record_error
@@ -83,6 +86,49 @@ def _too_large_error(limit_bytes: int) -> RequestTooLarge:
     return RequestTooLarge(
         f"The request body is larger than {limit_bytes} bytes.", hint="Raise `server.body_limit_bytes` to allow it."
     )
+
+
+def has_disconnected(receive: Receive) -> bool:
+    """Returns whether the client has disconnected, as far as the server knows. Reads the server's next message without
+    waiting. To be called after the request's body is read. As a side effect, a server that had paused reading resumes.
+    """
+    cycle = getattr(receive, "__self__", None)
+    if isinstance(cycle, RequestCycle):
+        return cycle.has_disconnected()
+    while True:
+        # Runs `receive` up to its first suspension. If it suspends there is no message, so the client is connected.
+        pending_receive = receive().__await__()
+        try:
+            next(pending_receive)
+        except StopIteration as answered:
+            if answered.value["type"] == "http.disconnect":
+                return True
+        else:
+            pending_receive.close()
+            return False
+
+
+@asynccontextmanager
+async def cancel_on_disconnect(receive: Receive) -> AsyncIterator[None]:
+    """Cancels the body of the `async with` block when the client disconnects; the block then ends without an error.
+    Enter it after the request's body is read: nobody else may call `receive` meanwhile."""
+    try:
+        # A timeout that is set to "now" cancels this task once, and tells its own cancellation from the server's.
+        async with asyncio.timeout(None) as limit:
+            watching = asyncio.ensure_future(_expire_on_disconnect(receive, limit))  # noqa: TID251 - cancelled below
+            try:
+                yield
+            finally:
+                watching.cancel()
+    except TimeoutError:
+        if not limit.expired():
+            raise  # a TimeoutError of the block itself
+
+
+async def _expire_on_disconnect(receive: Receive, limit: asyncio.Timeout) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    limit.reschedule(asyncio.get_running_loop().time())
 
 
 class BodyLimitMiddleware:
