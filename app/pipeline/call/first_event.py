@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import Final
 
+from app.dialects.sse import SseDecoder, SseEvent
 from app.errors import UpstreamUnavailable
-from app.upstream.protocols.sse import SseDecoder, SseEvent
 from app.upstream.provider_contract import ModelDeployment, UpstreamReply
 from app.upstream.routing.router import BufferedReply
 

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from app.compaction.compaction_job import sum_usages
+from app.dialects.chat.stream_collector import StreamCollector
+from app.dialects.chat.stream_frames import decode_chunk, encode_chunk
+from app.dialects.chat.tool_call_collector import ToolCallCollector
 from app.pipeline.call.search_tool_definition import TOOL_NAME, is_search_call
-from app.pipeline.respond.stream_frames import decode_chunk, encode_chunk
-from app.upstream.protocols.stream_collector import StreamCollector
-from app.upstream.protocols.tool_call_collector import ToolCallCollector
 
 TRUNCATED_REASONS: Final = ("length", "content_filter", "error")
 """Finish reasons after which no search is run: the call may be cut off, or filtered."""

@@ -12,6 +12,8 @@ from msgspec.structs import replace
 from app.context.plan.budget import Budget
 from app.context.plan.outline import Plan, SummarizeMode
 from app.conversation.conversation_types import Conversation, Message
+from app.dialects.chat.stream_frames import render_error_frames
+from app.dialects.sse import DONE_DATA, SseDecoder, SseEvent
 from app.errors import GatewayError, StoreUnavailable, UpstreamRefused, UpstreamUnavailable
 from app.pipeline.call.first_event import StreamReply
 from app.pipeline.call.search_round_merging import StreamRoundMerger, WholeRoundMerger
@@ -36,14 +38,12 @@ from app.pipeline.call.search_tool_results import (
     render_search_result,
 )
 from app.pipeline.call.upstream_call import UpstreamAnswer, UpstreamCaller, ViewCompactor
-from app.pipeline.respond.stream_frames import render_error_frames
 from app.pipeline.respond.stream_relay import ERROR_EVENT, drain_stream, parse_whole_answer
 from app.pipeline.token_counting import MessageCounter
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.last_view_and_calibration import read_last_view
 from app.pipeline.view.view_builder import ViewBuilder
 from app.store.contract import SearchHit
-from app.upstream.protocols.sse import DONE_DATA, SseDecoder, SseEvent
 from app.upstream.provider_contract import ModelDeployment
 from app.upstream.routing.router import BufferedReply
 

@@ -9,10 +9,10 @@ import msgspec
 import orjson
 from msgspec.structs import replace
 
-from app.context.count.provider_usage import PromptUsage
 from app.context.plan.budget import Budget
 from app.context.plan.outline import Plan
 from app.conversation.conversation_types import Summary
+from app.dialects.chat.usage import PromptUsage
 from app.pipeline.resolve.resolved_request import ResolvedRequest
 
 ContextStatus = Literal["full", "summarized", "trimmed", "degraded", "bypassed"]

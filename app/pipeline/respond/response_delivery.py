@@ -10,12 +10,14 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from app.context.calibration import HIGHEST_SLOPE
-from app.context.count.provider_usage import PromptUsage, read_prompt_usage
 from app.context.count.token_counter import must_count_off_event_loop
 from app.context.plan.budget import compute_compaction_threshold
 from app.context.plan.outline import make_last_view
 from app.context.plan.policy import ContextPolicy
 from app.conversation.conversation_types import Conversation, Message
+from app.dialects.chat.stream_collector import StreamCollector
+from app.dialects.chat.stream_frames import DONE_FRAME, CompactionProgressStream, render_error_frames, splice_fields
+from app.dialects.chat.usage import PromptUsage, read_prompt_usage
 from app.errors import GatewayError, StoreUnavailable, UpstreamUnavailable, drop_tracebacks
 from app.observability.metrics import NO_METRICS, Metrics
 from app.observability.request_facts import record_error
@@ -31,13 +33,11 @@ from app.pipeline.resolve.held_leases import HeldLeases
 from app.pipeline.resolve.resolved_request import PendingWrite, mark_unstored
 from app.pipeline.respond.answer_types import WholeAnswer
 from app.pipeline.respond.context_status import ContextReport, choose_context_status, select_forwarded_headers
-from app.pipeline.respond.stream_frames import DONE_FRAME, CompactionProgressStream, render_error_frames, splice_fields
 from app.pipeline.respond.stream_relay import StreamRelay, drain_stream, parse_whole_answer
 from app.pipeline.respond.turn_telemetry import build_turn_facts, log_and_trace_report
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.last_view_and_calibration import CALIBRATIONS, LAST_VIEWS, add_last_view, read_last_view
 from app.pipeline.view.view_restoration import REQUEST_FACTS, VIEW_FACTS, build_request_facts, build_view_facts
-from app.upstream.protocols.stream_collector import StreamCollector
 from app.upstream.routing.router import BufferedReply
 
 MIN_TRUNCATED_PROMPT_TOKENS: Final = 2048

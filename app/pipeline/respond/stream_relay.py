@@ -10,12 +10,12 @@ from typing import Any, Final
 import msgspec
 import orjson
 
+from app.dialects.chat.stream_collector import StreamCollector
+from app.dialects.chat.stream_frames import CompactionProgressStream, decode_chunk, encode_chunk, splice_fields
+from app.dialects.sse import DONE_DATA, SseEvent
 from app.errors import GatewayError, UpstreamRefused, UpstreamUnavailable, drop_tracebacks
 from app.pipeline.call.first_event import StreamReply, build_bad_answer_error
 from app.pipeline.respond.context_status import ContextReport
-from app.pipeline.respond.stream_frames import CompactionProgressStream, decode_chunk, encode_chunk, splice_fields
-from app.upstream.protocols.sse import DONE_DATA, SseEvent
-from app.upstream.protocols.stream_collector import StreamCollector
 from app.upstream.provider_contract import ModelDeployment
 
 BAD_GATEWAY: Final = 502

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.dialects.chat.stream_collector import StreamCollector
 from app.errors import UpstreamUnavailable
 from app.pipeline.call.search_round_merging import StreamRoundMerger, WholeRoundMerger, assign_call_ids
 from app.pipeline.call.search_tool_definition import TOOL_NAME
-from app.upstream.protocols.stream_collector import StreamCollector
 
 SEARCH = {"id": "c", "type": "function", "function": {"name": TOOL_NAME, "arguments": '{"query": "x"}'}}
 WEATHER = {"id": "w", "type": "function", "function": {"name": "weather", "arguments": "{}"}}

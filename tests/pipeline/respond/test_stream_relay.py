@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from app.context.plan.budget import Budget
 from app.context.plan.outline import LOG_START, Plan
+from app.dialects.chat.stream_collector import StreamCollector
+from app.dialects.chat.stream_frames import CompactionProgressStream
+from app.dialects.sse import SseDecoder
 from app.pipeline.call.first_event import StreamReply
 from app.pipeline.respond import stream_relay as relaying
 from app.pipeline.respond.context_status import ContextReport
-from app.pipeline.respond.stream_frames import CompactionProgressStream
 from app.pipeline.respond.stream_relay import StreamRelay, build_chunk_template
-from app.upstream.protocols.sse import SseDecoder
-from app.upstream.protocols.stream_collector import StreamCollector
 from app.upstream.routing.router import BufferedReply
 from tests.live import DONE, chunk, usage_chunk
 

@@ -13,8 +13,8 @@ import msgspec
 import orjson
 
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep
+from app.dialects.chat.choice_collector import ChoiceCollector, ChoiceDelta
 from app.errors import UpstreamUnavailable
-from app.upstream.protocols.choice_collector import ChoiceCollector, ChoiceDelta
 
 
 class _AnswerMessage(ChoiceDelta):
