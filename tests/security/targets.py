@@ -38,7 +38,7 @@ from app.upstream.http.decompression import STEP_OUTPUT_BYTES, Decompressor
 from app.upstream.protocols.openai_provider import OpenAIProvider
 from app.upstream.protocols.overflow_detection import detect_overflow
 from app.upstream.provider_contract import ModelDeployment, ProviderQuirks, UpstreamRequest
-from tests.pipeline.respond.test_stream_relay import relayed
+from tests.dialects.chat.test_stream_relay import relayed
 from tests.upstream.http.test_http1_properties import answered
 
 Target = Callable[[bytes], None]

@@ -122,7 +122,10 @@ class StreamCollector:
     def add_text(self, text: str, chunk_count: int) -> None:
         """Adds text of choice 0 from chunks that had nothing else that is new."""
         self.chunk_count += chunk_count
-        self._first_choice.add_text(text)
+        if self._first_choice.content_parts:
+            self._first_choice.add_text(text)
+        else:
+            self._first_choice.text_pieces.append(text)
 
     def add_completion(self, body: bytes) -> None:
         """Adds the body of a whole answer in place of chunks.

@@ -13,9 +13,9 @@ from app.context.plan.budget import Budget
 from app.context.plan.outline import Plan, SummarizeMode
 from app.conversation.conversation_types import Conversation, Message
 from app.dialects.chat.stream_frames import render_error_frames
+from app.dialects.chat.stream_relay import ERROR_EVENT
 from app.dialects.sse import DONE_DATA, SseDecoder, SseEvent
 from app.errors import GatewayError, StoreUnavailable, UpstreamRefused, UpstreamUnavailable
-from app.pipeline.call.first_event import StreamReply
 from app.pipeline.call.search_round_merging import StreamRoundMerger, WholeRoundMerger
 from app.pipeline.call.search_tool_definition import (
     MAX_CALLS_PER_ROUND,
@@ -38,7 +38,7 @@ from app.pipeline.call.search_tool_results import (
     render_search_result,
 )
 from app.pipeline.call.upstream_call import UpstreamAnswer, UpstreamCaller, ViewCompactor
-from app.pipeline.respond.stream_relay import ERROR_EVENT, drain_stream, parse_whole_answer
+from app.pipeline.call.upstream_reply import StreamReply, drain_stream, parse_whole_answer
 from app.pipeline.token_counting import MessageCounter
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.last_view_and_calibration import read_last_view
