@@ -12,6 +12,8 @@ from app.errors import GatewayError, UpstreamRefused, UpstreamUnavailable
 
 EventStyle = Literal["chunk", "named", "comment", "off"]
 """The form of a compaction's progress events."""
+ERROR_EVENT: Final = b"error"
+"""The name of an error event."""
 DONE_FRAME: Final = b"data: [DONE]\n\n"
 _EMPTY_ERROR: Final = {"message": "", "type": "server_error", "param": None, "code": None}
 

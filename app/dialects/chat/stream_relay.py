@@ -7,13 +7,18 @@ from typing import Final
 
 from app.dialects.chat.chunk_template import ChunkTemplate, build_chunk_template, may_hold_text
 from app.dialects.chat.stream_collector import StreamCollector
-from app.dialects.chat.stream_frames import CompactionProgressStream, decode_chunk, encode_chunk, splice_fields
+from app.dialects.chat.stream_frames import (
+    ERROR_EVENT,
+    CompactionProgressStream,
+    decode_chunk,
+    encode_chunk,
+    splice_fields,
+)
 from app.dialects.sse import DONE_DATA, SseDecoder, SseEvent
 from app.errors import GatewayError, UpstreamRefused, UpstreamUnavailable, drop_tracebacks
 
 BAD_GATEWAY: Final = 502
 """The status of an error that comes in an answer with status 200."""
-ERROR_EVENT: Final = b"error"
 IDENTITY_FIELDS: Final[tuple[str, ...]] = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
 """Fields that are equal in all chunks of a stream."""
 MAX_TEMPLATES: Final = 8
