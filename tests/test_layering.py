@@ -19,6 +19,7 @@ LINES = [
     {"pipeline"},
     {"compaction"},
     {"context", "upstream", "store"},
+    {"dialects"},
     {"conversation"},
     {"errors", "observability"},
 ]
@@ -47,7 +48,7 @@ HOME_OF_LIBRARY = {
     "yaml": {"settings"},
 }
 """Rooms that may know a library: its exceptions and types end there."""
-PURE = ("context", "conversation")
+PURE = ("context", "conversation", "dialects")
 EFFECTS = {"aiohttp", "anyio", "asyncio", "io", "logging", "os", "pathlib", "random", "secrets", "socket", "subprocess"}
 EFFECTS |= {"tempfile", "threading", "time", "urllib.request", "uuid"}
 
@@ -129,6 +130,7 @@ SUB_FOLDERS = {
     "compaction": {"acceptance", "summarizer"},
     "context": {"count", "plan", "quote", "stages", "view"},
     "conversations": {"erase", "history", "items", "summaries", "transfer", "views"},
+    "dialects": {"chat"},
     "pipeline": {"admission", "call", "compact", "persist", "resolve", "respond", "view"},
     "store": {"contract", "encryption", "memory", "postgres", "search", "sql", "sqlite"},
     "upstream": {"http", "protocols", "quirks", "routing"},

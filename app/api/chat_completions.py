@@ -27,6 +27,7 @@ from app.api.edge.request_reader import (
     read_body,
     read_selected_headers,
 )
+from app.dialects.chat.stream_frames import render_error_frames
 from app.errors import GatewayError, InvalidRequest, UpstreamUnavailable, drop_tracebacks
 from app.observability.log import log_scope
 from app.observability.metric_families import REPLAYS
@@ -37,7 +38,6 @@ from app.pipeline.admission.request_coalescing import RequestCoalescer
 from app.pipeline.admission.shared_attempt import AttemptWaiter
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.respond.answer_types import StreamedAnswer, WholeAnswer
-from app.pipeline.respond.stream_frames import render_error_frames
 
 MIN_TOOL_BYTES: Final = 40
 """The least bytes of JSON that a tool with a name takes. A shorter `tools` field cannot hold too many real tools, so

@@ -12,8 +12,9 @@ import orjson
 
 from app.context.plan.policy import RecallMode
 from app.conversation.identity import is_valid_conversation_id
+from app.dialects.chat.stream_frames import EventStyle
 from app.errors import InvalidRequest
-from app.pipeline.chat_request import Caller, ChatRequest, ContextMode, EventStyle, decode_field
+from app.pipeline.chat_request import Caller, ChatRequest, ContextMode, decode_field
 
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode

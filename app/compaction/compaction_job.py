@@ -190,17 +190,3 @@ def _build_fold_source(job: CompactionJob, log_range: SummaryRange) -> SummarySo
         view_prefix=job.view_prefixes.get(log_range.to_seq, ()),
         reusable_after_seq=last.to_seq,
     )
-
-
-def sum_usages(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Adds up usage objects, with their details; None if there are none."""
-    if not usages:
-        return None
-    total: dict[str, Any] = {}
-    for usage in usages:
-        for name, value in usage.items():
-            if isinstance(value, Mapping):
-                total[name] = sum_usages([total.get(name) or {}, value])
-            elif isinstance(value, int | float) and not isinstance(value, bool):
-                total[name] = total.get(name, 0) + value
-    return total

@@ -22,12 +22,12 @@ from app.compaction.compaction_job import (
     CompactionResult,
     SummarySource,
     build_summary_sources,
-    sum_usages,
 )
 from app.compaction.summarizer.summary_generator import SummaryGenerator
 from app.compaction.summary_maker import RangeResult, SummaryMaker
 from app.context.view.view_rendering import ViewTokenCounter
 from app.conversation.conversation_types import Summary
+from app.dialects.chat.usage import sum_usages
 from app.observability.metric_families import COMPACTION_SECONDS, COMPACTIONS
 from app.observability.metrics import NO_METRICS, Metrics
 from app.store.contract.summaries import ConversationAndSummaryStore

@@ -16,10 +16,10 @@ from app.context.plan.policy import RecallMode
 from app.conversation.api_keys import SCOPES, Scope
 from app.conversation.conversation_types import Conversation
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
+from app.dialects.chat.stream_frames import EventStyle
 from app.errors import InvalidRequest
 
 ContextMode = Literal["auto", "append", "resend", "stateless"]
-EventStyle = Literal["chunk", "named", "comment", "off"]
 RETRY_MAX_AGE_SECONDS: Final = 600.0
 """How long after an attempt its retry may come. SDKs time out after ten minutes, so the next attempt begins by then."""
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from app.context.plan.budget import compute_compaction_threshold
 from app.context.plan.outline import SummarizeMode
 from app.conversation.conversation_types import LogMessage
+from app.dialects.chat.stream_frames import CompactionProgressStream, render_error_frames
 from app.errors import GatewayError, StoreUnavailable, UpstreamRefused, drop_tracebacks
 from app.observability.log import set_log_conversation
 from app.observability.request_facts import record_error
@@ -49,7 +50,6 @@ from app.pipeline.resolve.model_context import ModelContexts
 from app.pipeline.respond.answer_types import Answer, StreamedAnswer
 from app.pipeline.respond.context_status import ContextReport, select_forwarded_headers
 from app.pipeline.respond.response_delivery import ResponseDelivery, build_context_report
-from app.pipeline.respond.stream_frames import CompactionProgressStream, render_error_frames
 from app.pipeline.respond.turn_telemetry import log_and_trace_report
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.pins import PinUpdater, check_pin_share, decode_pins

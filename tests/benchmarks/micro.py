@@ -42,6 +42,8 @@ from app.context.plan.planner import plan_view
 from app.context.plan.policy import ContextPolicy
 from app.conversation.conversation_types import Message, Summary
 from app.conversation.identity import compute_links_after_messages, compute_prefix_digests, compute_start_position
+from app.dialects.chat.stream_collector import StreamCollector
+from app.dialects.sse import DONE_DATA, SseDecoder
 from app.observability.metric_families import REQUEST_SECONDS, REQUESTS
 from app.observability.metrics import Metrics, TurnFacts
 from app.observability.prometheus import PrometheusExposition
@@ -49,8 +51,6 @@ from app.observability.tracing import NoTracing
 from app.store.contract.store import Store
 from app.store.measured_store import measure_store
 from app.store.memory.backend import MemoryStore
-from app.upstream.protocols.sse import DONE_DATA, SseDecoder
-from app.upstream.protocols.stream_collector import StreamCollector
 from app.upstream.provider_contract import ModelDeployment, TokenPrice
 from app.upstream.routing.prices import compute_cost_usd, find_price
 from tests.benchmarks.messages import History, words

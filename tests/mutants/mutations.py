@@ -680,7 +680,7 @@ UPSTREAM: Final = (
     ),
     Mutation(
         "stream-unfinished",
-        "app/pipeline/respond/stream_relay.py",
+        "app/dialects/chat/stream_relay.py",
         "if self.stream_failure is None and not self.collector.is_complete:",
         "if False:",
         (
@@ -690,7 +690,7 @@ UPSTREAM: Final = (
     ),
     Mutation(
         "usage-chunk",
-        "app/pipeline/respond/stream_relay.py",
+        "app/dialects/chat/stream_relay.py",
         "if not self._include_usage and",
         "if False and",
         ("tests/pipeline/respond/test_stream_format.py::test_the_usage_chunk_reaches_only_clients_that_asked",),
@@ -698,7 +698,7 @@ UPSTREAM: Final = (
     ),
     Mutation(
         "error-chunk",
-        "app/pipeline/respond/stream_relay.py",
+        "app/dialects/chat/stream_relay.py",
         "if collector.error is not None or name == ERROR_EVENT:",
         "if name == ERROR_EVENT:",
         (

@@ -28,17 +28,17 @@ from app.conversations.history.readable_log import build_message_row
 from app.conversations.items.item_building import build_items, parse_item_id
 from app.conversations.items.item_parser import parse_items
 from app.conversations.transfer.formats import import_file_parser
+from app.dialects.chat.stream_collector import StreamCollector
+from app.dialects.chat.stream_frames import DONE_FRAME, CompactionProgressStream, render_error_frames
+from app.dialects.sse import SseDecoder, SseEvent
 from app.errors import GatewayError, InvalidRequest, UpstreamUnavailable
 from app.pipeline.call.upstream_request_body import build_upstream_body
 from app.pipeline.chat_request import Caller
-from app.pipeline.respond.stream_frames import DONE_FRAME, CompactionProgressStream, render_error_frames
 from app.upstream.http.decompression import STEP_OUTPUT_BYTES, Decompressor
 from app.upstream.protocols.openai_provider import OpenAIProvider
 from app.upstream.protocols.overflow_detection import detect_overflow
-from app.upstream.protocols.sse import SseDecoder, SseEvent
-from app.upstream.protocols.stream_collector import StreamCollector
 from app.upstream.provider_contract import ModelDeployment, ProviderQuirks, UpstreamRequest
-from tests.pipeline.respond.test_stream_relay import relayed
+from tests.dialects.chat.test_stream_relay import relayed
 from tests.upstream.http.test_http1_properties import answered
 
 Target = Callable[[bytes], None]

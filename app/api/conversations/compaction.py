@@ -29,10 +29,10 @@ from app.api.resource_schemas import (
     build_json_response,
 )
 from app.conversations.summaries.requested_compaction import CompactionQuery, RequestedCompactions, RunningCompaction
+from app.dialects.chat.stream_frames import DONE_FRAME, render_error_frames
 from app.errors import GatewayError, drop_tracebacks
 from app.pipeline.admission.admission import Admission
 from app.pipeline.chat_request import Caller
-from app.pipeline.respond.stream_frames import DONE_FRAME, render_error_frames
 
 EVENT_STREAM_TYPE: Final = "text/event-stream"
 STREAM_HEADERS: Final[Mapping[str, str]] = {"cache-control": "no-cache, no-store", "x-accel-buffering": "no"}

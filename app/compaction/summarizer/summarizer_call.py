@@ -10,9 +10,9 @@ from typing import Any, Protocol
 from app.compaction.acceptance.summary_acceptance import decode_answer
 from app.compaction.summarizer.summarizer_request_body import CallBudget, SummaryPrompt, build_summarizer_body
 from app.compaction.summarizer.summary_request import SummaryRequest
-from app.context.count.provider_usage import read_output_tokens, read_prompt_usage
 from app.context.count.token_counter import choose_token_counter_name
 from app.context.view.view_rendering import ViewTokenCounter
+from app.dialects.chat.usage import read_output_tokens, read_prompt_usage
 from app.errors import UpstreamRefused, UpstreamUnavailable
 from app.observability.metrics import NO_METRICS, Metrics, SummaryFacts
 from app.upstream.provider_contract import ClientKey, ContextWindow, ModelDeployment, RouteTarget

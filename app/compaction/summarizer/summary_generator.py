@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from app.compaction.compaction_job import sum_usages
 from app.compaction.summarizer.prompts import compute_prompt_version
 from app.compaction.summarizer.summarizer_backoffs import UNPROCESSABLE_STATUSES, SummarizerBackoffs
 from app.compaction.summarizer.summarizer_call import SummarizerClient, SummarizerWindows
@@ -13,6 +12,7 @@ from app.compaction.summarizer.summarizer_request_body import compute_max_input_
 from app.compaction.summarizer.summary_request import SAME_MODEL, GeneratedSummary, NoUsableSummary, SummaryRequest
 from app.compaction.summarizer.summary_writer import SummaryWriter
 from app.context.view.view_rendering import ViewTokenCounter
+from app.dialects.chat.usage import sum_usages
 from app.errors import GatewayError, UpstreamRefused, drop_tracebacks
 from app.observability.metrics import NO_METRICS, Metrics
 from app.upstream.routing.router import Router

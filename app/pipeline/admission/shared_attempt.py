@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from app.conversation.conversation_types import Conversation
+from app.dialects.chat.stream_frames import DONE_FRAME, render_error_frames
 from app.errors import GatewayError, UpstreamUnavailable
 from app.observability.request_facts import record_error
 from app.pipeline.admission.answer_replay import REPLAY_HEADERS
 from app.pipeline.admission.idempotency_keys import IdempotencyClaim
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.respond.answer_types import Answer, StreamedAnswer, WholeAnswer
-from app.pipeline.respond.stream_frames import DONE_FRAME, render_error_frames
 
 if TYPE_CHECKING:
     from app.pipeline.admission.request_coalescing import RequestCoalescer

@@ -11,21 +11,20 @@ from msgspec.structs import replace
 
 from app.context.plan.budget import Budget
 from app.context.plan.outline import Plan, SummarizeMode
-from app.conversation.conversation_types import Conversation, Message
+from app.conversation.conversation_types import Conversation
+from app.dialects.chat.round_merging import RoundMerger, StreamRoundMerger, WholeRoundMerger
+from app.dialects.chat.search_tool import build_result_message, parse_search_call
+from app.dialects.chat.stream_frames import render_error_frames
+from app.dialects.search_tool import InvalidArguments, SearchToolQuery
+from app.dialects.sse import DONE_DATA, SseDecoder, SseEvent
 from app.errors import GatewayError, StoreUnavailable, UpstreamRefused, UpstreamUnavailable
-from app.pipeline.call.first_event import StreamReply
-from app.pipeline.call.search_round_merging import StreamRoundMerger, WholeRoundMerger
 from app.pipeline.call.search_tool_definition import (
     MAX_CALLS_PER_ROUND,
     MAX_SEARCH_ROUNDS,
-    InvalidArguments,
-    SearchToolQuery,
     SearchToolSession,
-    add_search_tool,
     build_next_round_request,
     may_offer_search_tool,
-    parse_search_arguments,
-    shorten_call_arguments,
+    offer_search_tool,
 )
 from app.pipeline.call.search_tool_results import (
     MIN_RESULT_TOKENS,
@@ -36,14 +35,12 @@ from app.pipeline.call.search_tool_results import (
     render_search_result,
 )
 from app.pipeline.call.upstream_call import UpstreamAnswer, UpstreamCaller
-from app.pipeline.respond.stream_frames import render_error_frames
-from app.pipeline.respond.stream_relay import ERROR_EVENT, drain_stream, parse_whole_answer
+from app.pipeline.call.upstream_reply import StreamReply, drain_stream, parse_whole_answer
 from app.pipeline.token_counting import MessageCounter
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.last_view_and_calibration import read_last_view
 from app.pipeline.view.view_builder import ViewBuilder
 from app.store.contract.conversations import SearchHit
-from app.upstream.protocols.sse import DONE_DATA, SseDecoder, SseEvent
 from app.upstream.provider_contract import ModelDeployment
 from app.upstream.routing.router import BufferedReply
 
@@ -160,10 +157,10 @@ class SearchToolLoop:
             )
             if not merger.search_calls:
                 return _replace_body(upstream_answer, merger.render_body())
-            next_answer = await rounds.run_next_round(merger.round_message, merger.reported_usages)
+            next_answer = await rounds.run_next_round(merger)
             if next_answer is None:
-                # The window is full. The text so far is an answer that was cut off, which is what `length` means.
-                return _replace_body(upstream_answer, merger.render_body(finish_reason="length"))
+                # The window is full. The text so far is an answer that was cut off.
+                return _replace_body(upstream_answer, merger.render_body(is_cut_off=True))
             upstream_answer = next_answer
 
     def _may_offer_tool(self, turn: Turn) -> bool:
@@ -172,7 +169,7 @@ class SearchToolLoop:
         return may_offer_search_tool(turn.request, turn.target.deployments[0].quirks.strip_fields)
 
     async def _add_tool(self, turn: Turn) -> Turn:
-        resolved_request, request = turn.resolved_request, add_search_tool(turn.request)
+        resolved_request, request = turn.resolved_request, offer_search_tool(turn.request)
         tokens = await self._message_counter.count_instruction_tokens(
             resolved_request.instructions, request, resolved_request.conversation.token_counter_name
         )
@@ -227,14 +224,8 @@ class _SearchRounds:
         """Whether the model must answer without another search."""
         return self._is_out_of_room or self._search_tool_session.rounds >= MAX_SEARCH_ROUNDS
 
-    async def run_next_round(
-        self, call_message: Mapping[str, Any], usages: Sequence[Mapping[str, Any]]
-    ) -> UpstreamAnswer | None:
-        """Runs the searches of a message and calls the upstream for the next round.
-
-        Args:
-            call_message: the model's message, which holds calls of the search tool only.
-            usages: the usage of each round so far, if reported.
+    async def run_next_round(self, merger: RoundMerger) -> UpstreamAnswer | None:
+        """Runs the searches with which the current round ended, and calls the upstream for the next round.
 
         Returns:
             The upstream's answer; None if the window has no room even for results that say so.
@@ -242,10 +233,7 @@ class _SearchRounds:
         Raises:
             GatewayError: the upstream failed.
         """
-        calls = call_message["tool_calls"]
-        shortened_message = Message.from_body(
-            {**call_message, "tool_calls": [shorten_call_arguments(call) for call in calls]}
-        )
+        calls, shortened_message, usages = merger.search_calls, merger.build_call_message(), merger.reported_usages
         (message_tokens,) = await self._message_counter.count_message_tokens([shortened_message], self._encoding)
         budget = self._sent_view.budget
         tokens = self._prompt_tokens + message_tokens
@@ -260,7 +248,7 @@ class _SearchRounds:
             text = (
                 TOO_MANY_SEARCHES if number >= MAX_CALLS_PER_ROUND else await self._run_search_call(call, room_tokens)
             )
-            result = Message.from_body({"role": "tool", "tool_call_id": call["id"], "content": text})
+            result = build_result_message(call, text)
             results.append(result)
             tokens += sum(await self._message_counter.count_message_tokens([result], self._encoding))
         self._added_messages += [shortened_message.raw, *(result.raw for result in results)]
@@ -279,7 +267,7 @@ class _SearchRounds:
 
     async def _run_search_call(self, call: Mapping[str, Any], room_tokens: int) -> str:
         """Runs one search and returns the text of its tool result."""
-        tool_query = parse_search_arguments(call["function"].get("arguments"))
+        tool_query = parse_search_call(call)
         if isinstance(tool_query, InvalidArguments):
             return tool_query.reason
         result = await self._search_messages(tool_query, room_tokens - LAST_CALL_RESERVE_TOKENS)
@@ -340,15 +328,15 @@ async def _stream_merged_frames(
     merger = StreamRoundMerger(source)
     while True:
         async for events in _stream_event_batches(current_reply.stream_reply, merger):
-            if frames := b"".join(_render_frame(event, merger) for event in events):
+            if frames := b"".join(map(merger.render_frame, events)):
                 yield frames
         if not merger.search_calls:
             return
         await current_reply.aclose()
-        upstream_answer = await rounds.run_next_round(merger.round_message, merger.reported_usages)
+        upstream_answer = await rounds.run_next_round(merger)
         if upstream_answer is None:
-            for data in merger.render_closing_chunks("length"):
-                yield _render_data_frame(data)
+            for frame in merger.render_cut_off_end():
+                yield frame
             return
         assert isinstance(upstream_answer.reply, StreamReply)
         current_reply.stream_reply = upstream_answer.reply
@@ -380,22 +368,6 @@ async def _stream_event_batches(
 
 def _is_done_event(event: SseEvent) -> bool:
     return event.data is not None and event.data.strip() == DONE_DATA
-
-
-def _render_frame(event: SseEvent, merger: StreamRoundMerger) -> bytes:
-    data = event.data.strip() if event.data else b""
-    if not data:
-        return b""
-    if _is_done_event(event):
-        return b"" if merger.search_calls else _render_data_frame(DONE_DATA)
-    if event.name == ERROR_EVENT:
-        return b"event: error\n" + _render_data_frame(data)
-    chunk = merger.rewrite_chunk(data)
-    return b"" if chunk is None else _render_data_frame(chunk)
-
-
-def _render_data_frame(data: bytes) -> bytes:
-    return b"data: " + data.replace(b"\n", b" ") + b"\n\n"
 
 
 async def _stream_with_error_event(frames: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:

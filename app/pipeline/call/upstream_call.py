@@ -12,10 +12,11 @@ from msgspec.structs import replace
 
 from app.context.calibration import Calibration
 from app.conversation.conversation_types import Conversation
+from app.dialects.chat.stream_relay import BAD_GATEWAY
 from app.errors import GatewayError, UpstreamRefused
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.call.field_restorer import FieldRestorer
-from app.pipeline.call.first_event import (
+from app.pipeline.call.upstream_reply import (
     StreamReply,
     build_bad_answer_error,
     is_expected_reply,
@@ -25,7 +26,6 @@ from app.pipeline.call.upstream_request_body import build_upstream_body
 from app.pipeline.persist.completion_writer import NUL_CHARACTER
 from app.pipeline.resolve.calibration_slopes import CalibrationSlopes
 from app.pipeline.respond.context_status import select_forwarded_headers
-from app.pipeline.respond.stream_relay import BAD_GATEWAY
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.last_view_and_calibration import read_calibration
 from app.pipeline.view.view_builder import ViewBuilder

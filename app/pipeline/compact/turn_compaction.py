@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from app.compaction.compaction_job import CompactionJob, CompactionResult, SummarySource, sum_usages
+from app.compaction.compaction_job import CompactionJob, CompactionResult, SummarySource
 from app.compaction.compactor import Compactor
 from app.context.plan.log_rounds import LogTail, build_boundary_after, build_log_tail, find_tail_start
 from app.context.plan.outline import LOG_START, Outline, SummaryRange, SummaryStyle
@@ -18,6 +18,7 @@ from app.context.view.client_versions import ClientVersions
 from app.conversation.conversation_types import LogMessage, Message, Summary
 from app.conversation.identity import compute_start_position
 from app.conversation.message_checks import INSTRUCTION_ROLES
+from app.dialects.chat.usage import sum_usages
 from app.errors import StoreUnavailable
 from app.observability.tracing import current_span, trace_span
 from app.pipeline.background_tasks import BackgroundTasks

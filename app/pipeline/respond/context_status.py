@@ -9,10 +9,10 @@ import msgspec
 import orjson
 from msgspec.structs import replace
 
-from app.context.count.provider_usage import PromptUsage
 from app.context.plan.budget import Budget
 from app.context.plan.outline import Plan
 from app.conversation.conversation_types import Summary
+from app.dialects.chat.usage import PromptUsage
 from app.pipeline.resolve.resolved_request import ResolvedRequest
 
 ContextStatus = Literal["full", "summarized", "trimmed", "degraded", "bypassed"]
@@ -57,12 +57,13 @@ class ContextReport(msgspec.Struct, frozen=True):
         name = orjson.dumps(self.conversation_id)
         return b'"context_status":"%b","conversation_id":%b' % (self.status.encode(), name)
 
-    def render_all_fields(self, context: Mapping[str, Any]) -> bytes:
+    def render_all_fields(self, context: Mapping[str, Any] | None = None) -> bytes:
         """Renders the status fields and `context` as JSON members without braces.
 
         Args:
-            context: the result of `build_context_object`.
+            context: the result of `build_context_object`; None: it is built without the provider's usage.
         """
+        context = self.build_context_object() if context is None else context
         return b'%b,"context":%b' % (self.render_status_fields(), orjson.dumps(context))
 
     def build_context_object(self, reported: PromptUsage | None = None) -> dict[str, Any]:

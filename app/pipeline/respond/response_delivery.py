@@ -10,20 +10,23 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from app.context.calibration import HIGHEST_SLOPE
-from app.context.count.provider_usage import PromptUsage, read_prompt_usage
 from app.context.count.token_counter import must_count_off_event_loop
 from app.context.plan.budget import compute_compaction_threshold
 from app.context.plan.outline import make_last_view
 from app.context.plan.policy import ContextPolicy
 from app.conversation.conversation_types import Conversation, Message
+from app.dialects.chat.stream_collector import StreamCollector
+from app.dialects.chat.stream_frames import DONE_FRAME, CompactionProgressStream, render_error_frames, splice_fields
+from app.dialects.chat.stream_relay import StreamRelay
+from app.dialects.chat.usage import PromptUsage, read_prompt_usage
 from app.errors import GatewayError, StoreUnavailable, UpstreamUnavailable, drop_tracebacks
 from app.observability.metrics import NO_METRICS, Metrics
 from app.observability.request_facts import record_error
 from app.pipeline.admission.answer_replay import REQUEST_DIGEST
 from app.pipeline.background_tasks import BackgroundTasks, wait_until_done
-from app.pipeline.call.first_event import StreamReply
 from app.pipeline.call.search_tool_loop import SearchToolLoop
 from app.pipeline.call.upstream_call import UpstreamAnswer, UpstreamCaller
+from app.pipeline.call.upstream_reply import StreamReply, drain_stream, parse_whole_answer
 from app.pipeline.compact.precompaction import Precompactor
 from app.pipeline.persist.completion_writer import CompletionWriter
 from app.pipeline.persist.turn_writer import AnswerToStore, TurnWriter
@@ -31,13 +34,10 @@ from app.pipeline.resolve.held_leases import HeldLeases
 from app.pipeline.resolve.resolved_request import PendingWrite, mark_unstored
 from app.pipeline.respond.answer_types import WholeAnswer
 from app.pipeline.respond.context_status import ContextReport, choose_context_status, select_forwarded_headers
-from app.pipeline.respond.stream_frames import DONE_FRAME, CompactionProgressStream, render_error_frames, splice_fields
-from app.pipeline.respond.stream_relay import StreamRelay, drain_stream, parse_whole_answer
 from app.pipeline.respond.turn_telemetry import build_turn_facts, log_and_trace_report
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.last_view_and_calibration import CALIBRATIONS, LAST_VIEWS, add_last_view, read_last_view
 from app.pipeline.view.view_restoration import REQUEST_FACTS, VIEW_FACTS, build_request_facts, build_view_facts
-from app.upstream.protocols.stream_collector import StreamCollector
 from app.upstream.routing.router import BufferedReply
 
 MIN_TRUNCATED_PROMPT_TOKENS: Final = 2048
@@ -156,8 +156,9 @@ class ResponseDelivery:
         log_and_trace_report(turn.request, report)
         source = upstream_answer.deployment.key
         relay = StreamRelay(
-            upstream_answer.reply,
-            report,
+            upstream_answer.reply.decoder,
+            report.render_status_fields(),
+            report.render_all_fields,
             include_usage=turn.request.include_usage,
             progress_stream=early,
             source=source,
@@ -165,7 +166,7 @@ class ResponseDelivery:
         is_over = False
         pieces = upstream_answer.reply.remaining_bytes
         try:
-            if frames := relay.relay_first_events():
+            if frames := relay.relay_events(upstream_answer.reply.first_events):
                 yield frames
             try:
                 if not relay.has_ended:
@@ -213,9 +214,8 @@ class ResponseDelivery:
                 error = unavailable
             else:
                 log.warning("could not store an answer: %s", unavailable.message)
-                amendment = relay.render_correction_chunk(
-                    _build_unstored_report(turn, upstream_answer.sent_view, report)
-                )
+                unstored_report = _build_unstored_report(turn, upstream_answer.sent_view, report)
+                amendment = relay.render_correction_chunk(unstored_report.render_all_fields())
         except GatewayError as refused:
             drop_tracebacks(refused)
             error = refused

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from app.context.count.provider_usage import read_output_tokens, read_prompt_usage
+from app.dialects.chat.usage import read_output_tokens, read_prompt_usage
 from app.observability.metrics import TurnFacts
 from app.observability.request_facts import current_request_facts
 from app.observability.tracing import STREAMED_ATTRIBUTE, current_span

@@ -14,6 +14,8 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from app.dialects.chat.stream_collector import StreamCollector
+from app.dialects.sse import DONE_DATA, SseDecoder
 from app.errors import UpstreamUnavailable
 from app.observability.tracing import (
     CANCELLED_ERROR_TYPE,
@@ -23,8 +25,6 @@ from app.observability.tracing import (
     make_span_current,
     restore_span,
 )
-from app.upstream.protocols.sse import DONE_DATA, SseDecoder
-from app.upstream.protocols.stream_collector import StreamCollector
 from app.upstream.provider_contract import ModelDeployment, UpstreamProvider, UpstreamReply, UpstreamRequest
 
 SPAN_MODEL_CHARS: Final = 100

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from app.dialects.chat.stream_frames import DONE_FRAME
 from app.errors import GatewayError, IdempotencyKeyInUse, UpstreamUnavailable
 from app.observability.request_facts import ErrorFacts, RequestFacts, begin_request_facts
 from app.pipeline.admission.request_coalescing import MAX_FRAMES_BYTES, RequestCoalescer
@@ -20,7 +21,6 @@ from app.pipeline.admission.shared_attempt import FRAME_RESERVATION_BYTES, Attem
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import Caller, ChatRequest
 from app.pipeline.respond.answer_types import Answer, StreamedAnswer, WholeAnswer
-from app.pipeline.respond.stream_frames import DONE_FRAME
 
 FRAMES = [b"data: %d\n\n" % number for number in range(5)] + [DONE_FRAME]
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -11,8 +11,9 @@ from typing import Any
 import openai
 import pytest
 
+from app.dialects.search_tool import TOOL_NAME
 from app.errors import StoreUnavailable
-from app.pipeline.call.search_tool_definition import MAX_SEARCH_ROUNDS, TOOL_NAME
+from app.pipeline.call.search_tool_definition import MAX_SEARCH_ROUNDS
 from app.pipeline.call.search_tool_loop import SearchToolLoop
 from app.store.memory.backend import MemoryStore
 from app.store.store_factory import create_store

@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
+from app.dialects.chat.stream_relay import StreamRelay
 from app.pipeline.resolve.resolved_request import UNANSWERED_MESSAGES
-from app.pipeline.respond.stream_relay import StreamRelay
 from tests.live import DONE, DROP, Reply, ScriptedUpstream, chunk
 from tests.support.gateway import World, user, world
 from tests.support.raw_http import chunks, long_talk, summarizing, text_of
@@ -189,7 +189,7 @@ async def test_a_fault_of_our_own_in_a_stream_is_told_without_its_trace(monkeypa
 
 async def test_a_fault_of_our_own_before_a_stream_began_is_an_ordinary_error(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world(ScriptedUpstream()) as w:
-        answer = await broken(monkeypatch, w, "relay_first_events")
+        answer = await broken(monkeypatch, w, "relay_events")
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
     assert "secret" not in answer.text
 

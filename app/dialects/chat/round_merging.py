@@ -9,14 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from app.compaction.compaction_job import sum_usages
-from app.pipeline.call.search_tool_definition import TOOL_NAME, is_search_call
-from app.pipeline.respond.stream_frames import decode_chunk, encode_chunk
-from app.upstream.protocols.stream_collector import StreamCollector
-from app.upstream.protocols.tool_call_collector import ToolCallCollector
+from app.conversation.conversation_types import Message
+from app.dialects.chat.search_tool import build_call_message, is_search_call
+from app.dialects.chat.stream_collector import StreamCollector
+from app.dialects.chat.stream_frames import DONE_FRAME, ERROR_EVENT, decode_chunk, encode_chunk
+from app.dialects.chat.tool_call_collector import ToolCallCollector
+from app.dialects.chat.usage import sum_usages
+from app.dialects.search_tool import TOOL_NAME
+from app.dialects.sse import DONE_DATA, SseEvent
 
 TRUNCATED_REASONS: Final = ("length", "content_filter", "error")
 """Finish reasons after which no search is run: the call may be cut off, or filtered."""
+CUT_OFF_REASON: Final = "length"
+"""The finish reason of an answer that was cut off, as of one for whose further rounds the window has no room."""
 TOOL_CALL_REASONS: Final = ("tool_calls", "function_call")
 IDENTITY_FIELDS: Final = ("id", "created", "model")
 JOINED_FIELDS: Final = ("content", "reasoning_content", "reasoning")
@@ -67,10 +72,25 @@ class StreamRoundMerger:
         """Usage of each round so far, if the upstream reported it."""
         return [*self._earlier_usages, *([self._collector.usage] if self._collector.usage else [])]
 
-    @property
-    def round_message(self) -> dict[str, Any]:
-        """The message with which the current round ended."""
-        return {**self._collector.build_message(), "tool_calls": self.search_calls}
+    def build_call_message(self) -> Message:
+        """Builds the message with which the current round ended, for the next round's prompt."""
+        return build_call_message(self._collector.build_message(), self.search_calls)
+
+    def render_frame(self, event: SseEvent) -> bytes:
+        """Renders the client's frame for an event; empty if the client must not see the event.
+
+        Raises:
+            UpstreamUnavailable: the event is a chunk that is not a JSON object.
+        """
+        data = event.data.strip() if event.data else b""
+        if not data:
+            return b""
+        if data == DONE_DATA:
+            return b"" if self.search_calls else DONE_FRAME
+        if event.name == ERROR_EVENT:
+            return b"event: error\n" + _render_data_frame(data)
+        chunk = self.rewrite_chunk(data)
+        return b"" if chunk is None else _render_data_frame(chunk)
 
     def rewrite_chunk(self, data: bytes) -> bytes | None:
         """Rewrites a chunk for the client.
@@ -101,13 +121,13 @@ class StreamRoundMerger:
             return data
         return self._rewrite_decoded_chunk(data, ends=ends)
 
-    def render_closing_chunks(self, finish_reason: str) -> list[bytes]:
-        """Renders the chunks that end the answer if no further round can follow."""
+    def render_cut_off_end(self) -> list[bytes]:
+        """Renders the frames that end the answer if the window has no room for another round."""
         kind = {**self._identity, "object": "chat.completion.chunk"}
-        choice = {"index": 0, "delta": {}, "finish_reason": finish_reason}
+        choice = {"index": 0, "delta": {}, "finish_reason": CUT_OFF_REASON}
         usage = sum_usages(self.reported_usages)
         ends = [{**kind, "choices": [choice]}, *([{**kind, "choices": [], "usage": usage}] if usage else [])]
-        return [encode_chunk(chunk) for chunk in ends]
+        return [_render_data_frame(encode_chunk(chunk)) for chunk in ends]
 
     def _rewrite_decoded_chunk(self, data: bytes, *, ends: bool) -> bytes | None:
         chunk = decode_chunk(data)
@@ -199,13 +219,13 @@ class WholeRoundMerger:
     """Merges the rounds of an answer that is not streamed.
 
     Attributes:
-        search_calls, message, reported_usages: as of `StreamRoundMerger`.
+        search_calls, reported_usages: as of `StreamRoundMerger`.
     """
 
     def __init__(self) -> None:
         self.search_calls: list[dict[str, Any]] = []
         self.reported_usages: list[Mapping[str, Any]] = []
-        self.round_message: dict[str, Any] = {}
+        self._round_message: dict[str, Any] = {}
         self._bodies: list[bytes] = []
 
     def add_round(self, body: bytes, collector: StreamCollector, *, is_last_round: bool) -> None:
@@ -217,23 +237,25 @@ class WholeRoundMerger:
             is_last_round: the model must answer without another search.
         """
         self._bodies.append(body)
-        self.round_message = collector.build_message()
+        self._round_message = collector.build_message()
         if collector.usage:
             self.reported_usages.append(collector.usage)
-        calls = self.round_message.get("tool_calls") or []
+        calls = self._round_message.get("tool_calls") or []
         search_calls = [call for call in calls if is_search_call(call)]
         goes_on = (
             len(search_calls) == len(calls) and collector.finish_reason not in TRUNCATED_REASONS and not is_last_round
         )
         self.search_calls = assign_call_ids(search_calls) if goes_on else []
-        if self.search_calls:
-            self.round_message["tool_calls"] = self.search_calls
 
-    def render_body(self, *, finish_reason: str | None = None) -> bytes:
+    def build_call_message(self) -> Message:
+        """Builds the message with which the last round ended, for the next round's prompt."""
+        return build_call_message(self._round_message, self.search_calls)
+
+    def render_body(self, *, is_cut_off: bool = False) -> bytes:
         """Renders the answer; returns the upstream's own body if there was one round without search calls.
 
         Args:
-            finish_reason: the finish reason if the window had no room for another round; otherwise the last round's.
+            is_cut_off: whether the window had no room for another round.
         """
         rounds = [decode_chunk(body) for body in self._bodies]
         answer = rounds[-1]
@@ -246,8 +268,8 @@ class WholeRoundMerger:
             return self._bodies[0]
         if has_removed_calls and not message.get("tool_calls") and choice.get("finish_reason") in TOOL_CALL_REASONS:
             choice["finish_reason"] = "stop"
-        if finish_reason is not None:
-            choice["finish_reason"] = finish_reason
+        if is_cut_off:
+            choice["finish_reason"] = CUT_OFF_REASON
         self._join_round_texts(message, rounds[:-1])
         answer.update({name: rounds[0][name] for name in IDENTITY_FIELDS if rounds[0].get(name)})
         if self.reported_usages:
@@ -264,6 +286,9 @@ class WholeRoundMerger:
                 message[name] = "".join(texts)
             elif texts:
                 message[name] = [part for text in texts for part in _list_content_parts(text)]
+
+
+RoundMerger = StreamRoundMerger | WholeRoundMerger
 
 
 def assign_call_ids(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -291,6 +316,10 @@ def _remove_search_calls(message: dict[str, Any]) -> bool:
     else:
         del message["tool_calls"]
     return True
+
+
+def _render_data_frame(data: bytes) -> bytes:
+    return b"data: " + data.replace(b"\n", b" ") + b"\n\n"
 
 
 def _find_first_choice(body: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import orjson
 
 from app.errors import GatewayError, UpstreamRefused, UpstreamUnavailable
-from app.pipeline.chat_request import EventStyle
 
+EventStyle = Literal["chunk", "named", "comment", "off"]
+"""The form of a compaction's progress events."""
+ERROR_EVENT: Final = b"error"
+"""The name of an error event."""
 DONE_FRAME: Final = b"data: [DONE]\n\n"
 _EMPTY_ERROR: Final = {"message": "", "type": "server_error", "param": None, "code": None}
 

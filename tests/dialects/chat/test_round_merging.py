@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.dialects.chat.round_merging import StreamRoundMerger, WholeRoundMerger, assign_call_ids
+from app.dialects.chat.stream_collector import StreamCollector
+from app.dialects.search_tool import TOOL_NAME
 from app.errors import UpstreamUnavailable
-from app.pipeline.call.search_round_merging import StreamRoundMerger, WholeRoundMerger, assign_call_ids
-from app.pipeline.call.search_tool_definition import TOOL_NAME
-from app.upstream.protocols.stream_collector import StreamCollector
 
 SEARCH = {"id": "c", "type": "function", "function": {"name": TOOL_NAME, "arguments": '{"query": "x"}'}}
 WEATHER = {"id": "w", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
@@ -105,8 +105,8 @@ def test_an_answer_that_cannot_be_gone_on_with_is_ended() -> None:
     told.rewrite_chunk(event({"tool_calls": [{**SEARCH, "index": 0}]}, "tool_calls"))
     told.rewrite_chunk(event({}, choices=[], usage=usage(5)))
     seen = StreamCollector()
-    for data in told.render_closing_chunks("length"):
-        seen.add_chunk(data)
+    for frame in told.render_cut_off_end():
+        seen.add_chunk(frame.removeprefix(b"data: "))
     assert (seen.finish_reason, seen.usage, seen.id) == ("length", usage(5), "first")
 
 

@@ -1,18 +1,24 @@
-"""Reads the first event of an upstream's answer: some servers refuse a request with status 200."""
+"""Reads an upstream's reply: a whole body, or a stream up to its first event. Some servers refuse a request with status
+200."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Final
 
-from app.errors import UpstreamUnavailable
-from app.upstream.protocols.sse import SseDecoder, SseEvent
+from app.dialects.chat.stream_collector import StreamCollector
+from app.dialects.chat.stream_relay import BAD_GATEWAY
+from app.dialects.sse import SseDecoder, SseEvent
+from app.errors import UpstreamRefused, UpstreamUnavailable
 from app.upstream.provider_contract import ModelDeployment, UpstreamReply
 from app.upstream.routing.router import BufferedReply
 
 STREAM_CONTENT_TYPE: Final = "text/event-stream"
 CHOICES_KEY: Final = b'"choices"'
 """Data with this key is an answer, not an error, even if its text speaks of context windows."""
+DRAIN_TIMEOUT_SECONDS: Final = 0.1
+"""How long to wait after `[DONE]` for the end of the response, so that its connection can be used again."""
 
 
 def is_expected_reply(reply: UpstreamReply | StreamReply, *, stream: bool) -> bool:
@@ -101,3 +107,33 @@ class StreamReply:
 
     async def aclose(self) -> None:
         await self._reply.aclose()
+
+
+async def drain_stream(pieces: AsyncIterator[bytes]) -> None:
+    """Reads the rest of a response whose last event has come, for at most `DRAIN_TIMEOUT_SECONDS`."""
+    try:
+        async with asyncio.timeout(DRAIN_TIMEOUT_SECONDS):
+            async for _ in pieces:
+                pass
+    except TimeoutError:
+        return
+
+
+def parse_whole_answer(body: bytes, deployment: ModelDeployment) -> StreamCollector:
+    """Collects a deployment's answer that is not streamed.
+
+    Raises:
+        UpstreamUnavailable: the body is not a chat completion.
+        UpstreamRefused: the body is an error although its status is 200.
+    """
+    collector = StreamCollector(deployment.key)
+    try:
+        collector.add_completion(body)
+    except UpstreamUnavailable as error:
+        raise build_bad_answer_error(deployment, "answered with something that is not a chat completion") from error
+    if collector.error is not None:
+        raise UpstreamRefused(BAD_GATEWAY, body, {"content-type": "application/json"})
+    # A finish reason alone is an answer: a model may stop at once, with nothing to say.
+    if not collector.has_content and collector.finish_reason is None:
+        raise build_bad_answer_error(deployment, "answered with something that is not a chat completion")
+    return collector

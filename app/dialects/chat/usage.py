@@ -1,4 +1,4 @@
-"""Reads how many tokens of a prompt a provider counted, and how many came from its cache. Pure.
+"""Reads and adds up usage objects: the tokens that a provider counted, and how many came from its cache. Pure.
 
 OpenAI and most others include cached tokens in `prompt_tokens` and report them in `prompt_tokens_details.cached_tokens`
 (DeepSeek: `prompt_cache_hit_tokens`). Anthropic's `input_tokens` exclude those of `cache_read_input_tokens` and
@@ -7,7 +7,7 @@ OpenAI and most others include cached tokens in `prompt_tokens` and report them 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -53,6 +53,20 @@ def read_output_tokens(usage: Mapping[str, Any] | None) -> int:
         if usage
         else 0
     )
+
+
+def sum_usages(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Adds up usage objects, with their details; None if there are none."""
+    if not usages:
+        return None
+    total: dict[str, Any] = {}
+    for usage in usages:
+        for name, value in usage.items():
+            if isinstance(value, Mapping):
+                total[name] = sum_usages([total.get(name) or {}, value])
+            elif isinstance(value, int | float) and not isinstance(value, bool):
+                total[name] = total.get(name, 0) + value
+    return total
 
 
 def _read_cached_tokens(usage: Mapping[str, Any]) -> int:

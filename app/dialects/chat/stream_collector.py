@@ -13,8 +13,8 @@ import msgspec
 import orjson
 
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep
+from app.dialects.chat.choice_collector import ChoiceCollector, ChoiceDelta
 from app.errors import UpstreamUnavailable
-from app.upstream.protocols.choice_collector import ChoiceCollector, ChoiceDelta
 
 
 class _AnswerMessage(ChoiceDelta):
@@ -122,7 +122,10 @@ class StreamCollector:
     def add_text(self, text: str, chunk_count: int) -> None:
         """Adds text of choice 0 from chunks that had nothing else that is new."""
         self.chunk_count += chunk_count
-        self._first_choice.add_text(text)
+        if self._first_choice.content_parts:
+            self._first_choice.add_text(text)
+        else:
+            self._first_choice.text_pieces.append(text)
 
     def add_completion(self, body: bytes) -> None:
         """Adds the body of a whole answer in place of chunks.

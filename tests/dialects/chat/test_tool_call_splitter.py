@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.pipeline.call.search_round_merging import ToolCallSplitter
-from app.pipeline.call.search_tool_definition import TOOL_NAME
-from app.upstream.protocols.tool_call_collector import ToolCallCollector
+from app.dialects.chat.round_merging import ToolCallSplitter
+from app.dialects.chat.tool_call_collector import ToolCallCollector
+from app.dialects.search_tool import TOOL_NAME
 
 NAMES = st.sampled_from([TOOL_NAME, TOOL_NAME, "r", "recall", "recall_conversation_v2", "recall_", "weather", "recap"])
 ARGUMENTS = st.dictionaries(st.sampled_from(["query", "a"]), st.text(max_size=9), min_size=1).map(json.dumps)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.dialects.chat.stream_collector import StreamCollector
 from app.errors import UpstreamUnavailable
-from app.upstream.protocols.stream_collector import StreamCollector
 
 
 def chunk(delta: dict[str, Any] | None = None, finish: str | None = None, index: int = 0, **more: Any) -> bytes:

@@ -14,28 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.context.plan.budget import Budget
-from app.context.plan.outline import LOG_START, Plan
-from app.pipeline.call.first_event import StreamReply
-from app.pipeline.respond import stream_relay as relaying
-from app.pipeline.respond.context_status import ContextReport
-from app.pipeline.respond.stream_frames import CompactionProgressStream
-from app.pipeline.respond.stream_relay import StreamRelay, build_chunk_template
-from app.upstream.protocols.sse import SseDecoder
-from app.upstream.protocols.stream_collector import StreamCollector
-from app.upstream.routing.router import BufferedReply
+from app.dialects.chat import stream_relay as relaying
+from app.dialects.chat.chunk_template import build_chunk_template
+from app.dialects.chat.stream_collector import StreamCollector
+from app.dialects.chat.stream_frames import CompactionProgressStream
+from app.dialects.chat.stream_relay import StreamRelay
+from app.dialects.sse import SseDecoder
 from tests.live import DONE, chunk, usage_chunk
 
-REPORT = ContextReport(
-    status="full",
-    conversation_id="conv_1",
-    policy="additive",
-    plan=Plan(status="full", summaries=(), boundary=LOG_START, prompt_tokens=10, fits=True),
-    budget=Budget(1000, 100, 0, 900, 700),
-    prompt_tokens=10,
-    next_seq=1,
-    compaction_status={"ran": False},
-)
+FIELDS = b'"context_status":"full","conversation_id":"conv_1"'
 TEXTS = st.one_of(
     st.sampled_from(["", " ", "\n", '"', "\\", "\\\\", "é", "😀", "data: ", "}\n\n", '"},"x":"', "\\u00e9", "ab"]),
     st.text(max_size=6),
@@ -93,10 +80,15 @@ def nothing_known() -> Iterator[None]:
 def relayed(
     pieces: Sequence[bytes], *, include_usage: bool = False, early: CompactionProgressStream | None = None
 ) -> tuple[bytes, StreamRelay]:
-    decoder = SseDecoder("m")
-    begun = StreamReply(BufferedReply(200, {}, b""), [], iter(()), decoder)  # type: ignore[arg-type]
-    relay = StreamRelay(begun, REPORT, include_usage=include_usage, progress_stream=early, source="m")
-    frames = relay.relay_first_events()
+    relay = StreamRelay(
+        SseDecoder("m"),
+        FIELDS,
+        lambda: FIELDS + b',"context":{}',
+        include_usage=include_usage,
+        progress_stream=early,
+        source="m",
+    )
+    frames = b""
     for piece in pieces:
         if not relay.has_ended:
             frames += relay.feed(piece)

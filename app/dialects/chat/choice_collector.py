@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from app.upstream.protocols.tool_call_collector import ToolCallCollector, merge_json
+from app.dialects.chat.tool_call_collector import ToolCallCollector, merge_json
 
 
 class ChoiceDelta(msgspec.Struct, forbid_unknown_fields=True, gc=False):

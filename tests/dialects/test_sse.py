@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.dialects.sse import DONE_DATA, SseDecoder, SseEvent
 from app.errors import UpstreamUnavailable
-from app.upstream.protocols.sse import DONE_DATA, SseDecoder, SseEvent
 
 
 def decode(*pieces: bytes) -> list[SseEvent]:

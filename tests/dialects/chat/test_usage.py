@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.context.count.provider_usage import PromptUsage, read_prompt_usage
+from app.dialects.chat.usage import PromptUsage, read_prompt_usage
 
 
 @pytest.mark.parametrize(
