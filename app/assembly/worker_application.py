@@ -1,5 +1,4 @@
-"""Builds the application that each worker process runs. Chat completions and probes are served at once; the other
-endpoints are loaded with their first request, or a second after the start."""
+"""Builds the application that each worker process runs."""
 
 from __future__ import annotations
 
@@ -8,26 +7,23 @@ import functools
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from app.api.admin.probes import HealthProbes
 from app.api.chat_completions import ChatCompletionsEndpoint, RequestListLimits
-from app.api.edge.asgi_front import AsgiFront, LazyApplication
+from app.api.edge.asgi_front import AsgiFront
 from app.api.edge.connections import ClientConnections
 from app.api.edge.header_checks import HeaderChecks, HostRules
 from app.api.edge.request_telemetry import RequestTelemetry
 from app.assembly.dependencies import DEFAULT_DEPENDENCIES, Dependencies
 from app.assembly.engine import GatewayEngine, random_bytes
+from app.assembly.fastapi_application import build_fastapi_application
 from app.assembly.providers_and_routes import warm_up_tokenizers
 from app.assembly.telemetry import VERSION
 from app.observability.log import flush_log
 from app.settings import Settings
 
-LAZY_LOAD_DELAY_SECONDS: Final = 1.0
-"""How long after the start the other endpoints are loaded, unless a request needs them before. The first answers do not
-share the processor with the loading."""
 SIMULATED_HEADER: Final = {"x-concertina-simulated": "true"}
 """Sent with every answer while no provider is configured."""
 
@@ -57,7 +53,7 @@ def build_worker_application(
         metrics=engine.metrics,
         list_limits=RequestListLimits(settings.limits.max_messages, settings.limits.max_tools),
     )
-    lazy_application = LazyApplication(functools.partial(_build_lazy_application, engine, settings, chat_endpoint))
+    application = build_fastapi_application(engine, settings, chat_endpoint, _new_request_id)
     probes = HealthProbes(
         engine.store.check,
         version=VERSION,
@@ -67,10 +63,10 @@ def build_worker_application(
     hosts = HostRules(settings.auth.allowed_hosts, asks_for_key=settings.auth.mode == "keys")
     front = AsgiFront(
         chat_endpoint,
-        lazy_application,
+        application,
         header_checks=HeaderChecks(hosts, engine.authenticator.credential_headers),
         probes=probes.build_routes(_new_request_id),
-        lifespan=functools.partial(_run_lifespan, engine, settings, lazy_application),
+        lifespan=functools.partial(_run_lifespan, engine, settings),
         new_request_id=_new_request_id,
     )
     return RequestTelemetry(
@@ -82,38 +78,19 @@ def build_worker_application(
     )
 
 
-def _build_lazy_application(engine: GatewayEngine, settings: Settings, chat_endpoint: ChatCompletionsEndpoint) -> Any:
-    """Builds the FastAPI application for the endpoints other than chat completions and probes."""
-    # By name: its imports take most of a start's time and much memory, so they wait until the process serves.
-    application = import_module("app.assembly.fastapi_application").build_fastapi_application(
-        engine, settings, chat_endpoint, _new_request_id
-    )
-    # The new modules stay until the process ends: the garbage collector need not examine them.
-    engine.dependencies.freeze_garbage()
-    return application
-
-
 @asynccontextmanager
-async def _run_lifespan(
-    engine: GatewayEngine, settings: Settings, lazy_application: LazyApplication, _: object
-) -> AsyncIterator[None]:
+async def _run_lifespan(engine: GatewayEngine, settings: Settings, _: object) -> AsyncIterator[None]:
     """Opens the engine before the server serves; at the end finishes running work and closes the engine."""
     await engine.open()
     # In a thread: a tokenizer's table takes a third of a second to load, and the event loop renews leases.
     await asyncio.to_thread(warm_up_tokenizers, settings)
-    if settings.server.preload:
-        await lazy_application.load()
     # The objects of the start stay until the process ends: the garbage collector need not examine them. Garbage is
     # collected before, or it would be kept as well.
     engine.dependencies.collect_garbage()
     engine.dependencies.freeze_garbage()
-    load_timer = asyncio.get_running_loop().call_later(
-        LAZY_LOAD_DELAY_SECONDS, lambda: engine.background_tasks.spawn(lazy_application.load())
-    )
     try:
         yield
     finally:
-        load_timer.cancel()
         try:
             await engine.aclose()
         finally:

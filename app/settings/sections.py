@@ -140,9 +140,6 @@ class Server(Section):
     another way."""
     console: bool = True
     """`true`: the console is served at `/console`."""
-    preload: bool = False
-    """`true`: all modules, and the tokenizers of the configured models, are loaded before the start line. The start
-    takes longer and the idle process needs 80 MB more, but no request waits for the loading."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """The least severe level that is logged. No level logs message content or keys."""
     log_format: Literal["auto", "json", "text"] = "auto"

@@ -31,7 +31,7 @@ from rich.console import Console
 from rich.table import Table
 from starlette.types import Receive, Scope, Send
 
-from app.api.edge.asgi_front import CHAT_PATH, AsgiFront, LazyApplication
+from app.api.edge.asgi_front import CHAT_PATH, AsgiFront
 from app.api.edge.header_checks import HeaderChecks, HostRules
 from app.api.edge.request_telemetry import RequestTelemetry
 from app.context.count.token_counter import TokenCounter, load_tokenizer
@@ -253,7 +253,7 @@ def telling() -> Iterator[Case | Known]:
     heads = HeaderChecks(HostRules())
     front = AsgiFront(
         _stream,
-        LazyApplication(FastAPI),
+        FastAPI(),
         header_checks=heads,
         probes={},
         lifespan=lambda _: nullcontext(),

@@ -238,7 +238,7 @@ async def _answered(base_url: str, body: bytes, run: Run) -> int:
 
 def _gateway(folder: Path, base_url: str, upstream: str) -> Process:
     config = {
-        "server": {"host": "127.0.0.1", "port": urlsplit(base_url).port, "preload": True},
+        "server": {"host": "127.0.0.1", "port": urlsplit(base_url).port},
         "database": {"url": f"sqlite+aiosqlite:///{folder}/refusals.db"},
         "providers": {"upstream": {"base_url": f"{upstream}/v1", "api_key": "sk-up"}},
         "models": {"*": {"provider": "upstream", "context_window": 10_000_000}},

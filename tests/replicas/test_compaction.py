@@ -28,7 +28,6 @@ async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Flee
     async with fleet(
         Path(tmp_path_factory.mktemp("compaction")),
         policies={"additive": LATE, "early": {"kind": "additive", **EARLY}},
-        server={"preload": True},  # a process that loads a table stands still, and its leases with it
     ) as made:
         yield made
 

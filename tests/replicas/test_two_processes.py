@@ -41,7 +41,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def replicas(model: Simulated, database: str, tmp_path: Path) -> Iterator[list[Gateway]]:
     model.forget()
     # While one of twenty requests at once made its process load a tokenizer's table, the others would stand still.
-    config = gateway_config(model.base_url, database, window=WINDOW, policies=POLICIES, server={"preload": True})
+    config = gateway_config(model.base_url, database, window=WINDOW, policies=POLICIES)
     with Gateway(tmp_path / "one", config) as one, Gateway(tmp_path / "two", config) as two:
         yield [one, two]
 

@@ -2,13 +2,11 @@
 to FastAPI. Checks the headers of every request but the probes.
 
 FastAPI's routing, exception wrappers and middleware take an eighth of a whole request, and the chat endpoint maps its
-own errors and makes its own request ids. Chat requests and probes also need not wait until FastAPI is loaded.
+own errors and makes its own request ids.
 """
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
@@ -39,7 +37,7 @@ class AsgiFront:
     def __init__(
         self,
         chat: ASGIApp,
-        application: LazyApplication,
+        application: ASGIApp,
         *,
         header_checks: HeaderChecks,
         probes: Mapping[str, Route],
@@ -78,37 +76,3 @@ class AsgiFront:
 def is_chat_completion_request(scope: Scope) -> bool:
     """Returns whether a request asks for a chat completion."""
     return bool(scope["type"] == "http" and scope["path"] == CHAT_PATH and scope["method"] == "POST")
-
-
-class LazyApplication:
-    """An ASGI application that is built in a thread, with the first request or by `load`. Requests that come meanwhile
-    wait for it.
-
-    Args:
-        make: builds the application; called again if it failed.
-    """
-
-    def __init__(self, make: Callable[[], ASGIApp]) -> None:
-        self._make = make
-        self._application: ASGIApp | None = None
-        self._lock = threading.Lock()
-        self._loading: asyncio.Future[ASGIApp] | None = None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        application = self._application or await self.load()
-        await application(scope, receive, send)
-
-    async def load(self) -> ASGIApp:
-        """Returns the application. It is built in a thread, since its imports would block the event loop."""
-        if self._loading is None or (self._loading.done() and self._application is None):
-            self._loading = asyncio.get_running_loop().run_in_executor(None, self.load_blocking)
-        # Shielded: several requests wait for one future, and a client that disconnects must not cancel it for the
-        # others.
-        return await asyncio.shield(self._loading)
-
-    def load_blocking(self) -> ASGIApp:
-        """Returns the application; builds it in the calling thread if nobody has yet."""
-        with self._lock:
-            if self._application is None:
-                self._application = self._make()
-            return self._application

@@ -1,8 +1,8 @@
 """Counts tokens of a text: with tiktoken on the shipped tables, or with toktok-rs (same counts, faster) if it is
 installed.
 
-Loading a table takes a third of a second and 60 MB. It is loaded when enough text is to be counted; until then
-`interim_token_counter` gives the same counts.
+Loading a table takes a third of a second and 60 MB. It is loaded with the first count; a process that serves counts a
+word in a thread before it serves.
 
 Text that looks like a special token is text. Long texts are counted in pieces. This limits the cost of a text without a
 single space, and avoids a panic of tiktoken (openai/tiktoken, pull request 587).
@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, cached_property
 from importlib import import_module
 from typing import Any, Final, Protocol
 
-from app.context.count.interim_token_counter import StartupTokenCounter
 from app.context.count.vocabulary import VOCABULARIES
 
 MAX_PIECE_CHARS: Final = 50_000
@@ -52,48 +51,45 @@ class Tokenizer(Protocol):
 class TiktokenTokenizer:
     """Counts with tiktoken, the reference."""
 
-    def __init__(self, name: str, startup_counter: StartupTokenCounter | None = None) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self._startup_counter = startup_counter
-        self._encode: Callable[[str], list[int]] | None = None
+
+    @cached_property
+    def _encode(self) -> Callable[[str], list[int]]:
+        vocabulary = VOCABULARIES[self.name]
+        tiktoken = import_module("tiktoken")  # when it is used: where toktok-rs is installed, it never is
+        encoding = tiktoken.Encoding(
+            self.name, pat_str=vocabulary.pattern, mergeable_ranks=vocabulary.read_ranks(), special_tokens={}
+        )
+        encode: Callable[[str], list[int]] = encoding.encode_ordinary
+        return encode
 
     def count(self, text: str) -> int:
-        encode = self._encode
-        if encode is None:
-            first = self._startup_counter
-            if first is not None and (tokens := first.count(text)) is not None:
-                return tokens
-            encode = self._encode = _load_tiktoken_encoding(self.name).encode_ordinary
-            self._startup_counter = None
         if len(text) <= MAX_PIECE_CHARS:
-            return len(encode(text))
-        return sum(len(encode(piece)) for piece in split_at_word_ends(_replace_surrogates(text)))
+            return len(self._encode(text))
+        return sum(len(self._encode(piece)) for piece in split_at_word_ends(_replace_surrogates(text)))
 
 
 class ToktokTokenizer:
     """Counts with toktok-rs, which does not build a list of tokens."""
 
-    def __init__(self, name: str, startup_counter: StartupTokenCounter | None = None) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self._startup_counter = startup_counter
-        self._count: Callable[[str], int] | None = None
+
+    @cached_property
+    def _count(self) -> Callable[[str], int]:
+        # Its public batch_count takes 30 µs for a text of any length; the loaded encoding under 1 µs.
+        count: Callable[[str], int] = _toktok._encoding(self.name).count
+        return count
 
     def count(self, text: str) -> int:
-        count = self._count
-        if count is None:
-            first = self._startup_counter
-            if first is not None and (tokens := first.count(text)) is not None:
-                return tokens
-            # Its public batch_count takes 30 µs for a text of any length; the loaded encoding under 1 µs.
-            count = self._count = _toktok._encoding(self.name).count
-            self._startup_counter = None
         if len(text) > MAX_PIECE_CHARS:
-            return sum(count(piece) for piece in split_at_word_ends(_replace_surrogates(text)))
+            return sum(self._count(piece) for piece in split_at_word_ends(_replace_surrogates(text)))
         try:
-            return count(text)
+            return self._count(text)
         # Lone surrogates are rare: they are looked for only if encoding fails.
         except UnicodeEncodeError:
-            return count(_replace_surrogates(text))
+            return self._count(_replace_surrogates(text))
 
 
 @cache
@@ -105,17 +101,7 @@ def load_tokenizer(encoding: str) -> Tokenizer:
     """
     if encoding not in VOCABULARIES:
         raise ValueError(f"Unknown encoding {encoding!r}; expected one of {', '.join(VOCABULARIES)}.")
-    kind = TiktokenTokenizer if _toktok is None else ToktokTokenizer
-    return kind(encoding, StartupTokenCounter(encoding))
-
-
-@cache
-def _load_tiktoken_encoding(name: str) -> Any:
-    vocabulary = VOCABULARIES[name]
-    tiktoken = import_module("tiktoken")  # when it is used: where toktok-rs is installed, it never is
-    return tiktoken.Encoding(
-        name, pat_str=vocabulary.pattern, mergeable_ranks=vocabulary.read_ranks(), special_tokens={}
-    )
+    return TiktokenTokenizer(encoding) if _toktok is None else ToktokTokenizer(encoding)
 
 
 def split_at_word_ends(text: str) -> Iterator[str]:

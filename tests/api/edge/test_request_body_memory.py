@@ -78,7 +78,6 @@ def case(status: int, body: bytes, reply: bytes = FINE, settings: Any = None, **
 
 
 SETTINGS: Final = {
-    "server": {"preload": True},  # nothing is loaded while memory is measured
     "retries": {"base_seconds": 0.01, "max_seconds": 0.02, "breaker_failures": 1000},
 }
 NOBODY = {"base_url": "http://127.0.0.1:9/v1", "api_key": "sk-nobody"}
@@ -104,9 +103,7 @@ CASES = {
     "an unknown model": case(404, BODY, settings=NO_MODEL),
     "an unknown policy": case(400, BODY, settings=WIDE, headers={"x-context-policy": "none"}),
     "a context too long": case(400, BODY),
-    "a body too large": case(
-        413, BODY, settings={"server": {"body_limit_bytes": BODY_BYTES // 2, "preload": True}}, is_chunked=True
-    ),
+    "a body too large": case(413, BODY, settings={"server": {"body_limit_bytes": BODY_BYTES // 2}}, is_chunked=True),
     "a key without rights": case(401, BODY, settings={"auth": {"mode": "keys"}}),
     "an upstream's 400": case(400, BODY, answer(400, REFUSAL), WIDE),
     "an upstream's 500": case(500, BODY, answer(500, REFUSAL), WIDE),

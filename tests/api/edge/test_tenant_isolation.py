@@ -91,7 +91,7 @@ def operations() -> set[str]:
     """What the application offers, as `GET /v1/…`."""
     application: Any = create_test_app(
         load_settings(environ={}, arguments={("database",): {"url": "memory://"}})
-    ).application.load_blocking()
+    ).application
     paths: dict[str, dict[str, Any]] = application.openapi()["paths"]
     return {f"{method.upper()} {path}" for path, item in paths.items() for method in item if method in METHODS}
 

@@ -1,8 +1,7 @@
 """The token tables of OpenAI's encodings, shipped so that nothing is fetched at run time, and the encoding of each
 model.
 
-Tables and patterns are those of tiktoken (MIT, see LICENSE here). `tools/update_vocabulary.py` updates them and the
-`.lookup` files, which hold the same tables for `rank_lookup`.
+Tables and patterns are those of tiktoken (MIT, see LICENSE here). `tools/update_vocabulary.py` updates them.
 """
 
 from __future__ import annotations
@@ -17,9 +16,6 @@ from typing import Any, Final
 
 import orjson
 
-from app.context.count.vocabulary.character_classes import LETTER, LOWER, NUMBER, SPACE, UPPER
-from app.context.count.vocabulary.rank_lookup import RankLookup
-
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
@@ -29,8 +25,6 @@ class Vocabulary:
     sha256: str
     """Digest of the unpacked table, as `tiktoken_ext.openai_public` pins it."""
     pattern: str
-    class_pattern: str
-    """The same pattern for `re`, for text from `character_classes.replace_characters_by_class`."""
 
     def read_ranks(self) -> dict[bytes, int]:
         """Returns ranks by token bytes, from the table beside this file: some 200,000 entries, a few hundred
@@ -44,10 +38,6 @@ class Vocabulary:
             raise ValueError(f"The token table of {self.name!r} is damaged; expected sha256 {self.sha256}.")
         lines = (line.split() for line in table.splitlines())
         return {binascii.a2b_base64(token): int(rank) for token, rank in lines}
-
-    def read_rank_lookup(self) -> RankLookup:
-        """Returns the same entries in a form that needs no unpacking: a millisecond."""
-        return RankLookup(files(__name__).joinpath(f"{self.name}.lookup").read_bytes())
 
 
 _UPPER: Final = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}"
@@ -71,17 +61,6 @@ VOCABULARIES: Final = {
                     r"\s+",
                 ]
             ),
-            class_pattern="|".join(
-                [
-                    rf"[^\r\n{LETTER}{NUMBER}]?[{UPPER}]*[{LOWER}]+{_CONTRACTION}",
-                    rf"[^\r\n{LETTER}{NUMBER}]?[{UPPER}]+[{LOWER}]*{_CONTRACTION}",
-                    rf"[{NUMBER}]{{1,3}}",
-                    rf" ?[^{SPACE}{LETTER}{NUMBER}]+[\r\n/]*",
-                    rf"[{SPACE}]*[\r\n]+",
-                    rf"[{SPACE}]+(?![^{SPACE}])",
-                    rf"[{SPACE}]+",
-                ]
-            ),
         ),
         Vocabulary(
             name="cl100k_base",
@@ -96,18 +75,6 @@ VOCABULARIES: Final = {
                     r"\s*[\r\n]",
                     r"\s+(?!\S)",
                     r"\s",
-                ]
-            ),
-            class_pattern="|".join(
-                [
-                    r"'(?i:[sdmt]|ll|ve|re)",
-                    rf"[^\r\n{LETTER}{NUMBER}]?+[{LETTER}]++",
-                    rf"[{NUMBER}]{{1,3}}+",
-                    rf" ?[^{SPACE}{LETTER}{NUMBER}]++[\r\n]*+",
-                    rf"[{SPACE}]++\Z",
-                    rf"[{SPACE}]*[\r\n]",
-                    rf"[{SPACE}]+(?![^{SPACE}])",
-                    rf"[{SPACE}]",
                 ]
             ),
         ),
