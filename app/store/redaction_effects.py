@@ -63,19 +63,11 @@ def compute_running_total_shifts(conversation_id: str, changes: Iterable[Message
     return [(from_seq, delta) for from_seq, delta in sorted(moved.items()) if delta]
 
 
-def tokens_before_append(write: LogAppend) -> int:
-    """Returns the running total of tokens before an append's first message."""
-    if not write.messages:
-        return write.conversation.head_tokens_total
-    first = write.messages[0]
-    return first.tokens_total - first.tokens
-
-
 def adapt_append_to_redactions(write: LogAppend, stored: Conversation) -> LogAppend:
     """Adapts an append to the stored conversation: if earlier messages were redacted after the write was prepared,
     correct its running totals and drop client versions of these messages.
     """
-    shift = stored.head_tokens_total - tokens_before_append(write)
+    shift = stored.head_tokens_total - write.tokens_before
     versions = drop_redacted_versions(write, stored)
     if not shift and len(versions) == len(write.versions):
         return write

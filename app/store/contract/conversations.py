@@ -76,6 +76,14 @@ class LogAppend(msgspec.Struct, frozen=True):
     redacted after the write was prepared.
     """
 
+    @property
+    def tokens_before(self) -> int:
+        """The running total of tokens before the first message."""
+        if not self.messages:
+            return self.conversation.head_tokens_total
+        first = self.messages[0]
+        return first.tokens_total - first.tokens
+
 
 class ConversationQuery(msgspec.Struct, frozen=True):
     """Selects a page of a tenant's conversations. Times are compared with microseconds."""

@@ -11,14 +11,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
-from app.conversation.api_keys import ApiKey
 from app.conversation.conversation_types import (
-    AnswerAnchor,
     ClientVersion,
     Conversation,
     LogMessage,
@@ -34,10 +31,9 @@ from app.store.contract.conversations import (
     PendingAppend,
     SearchHit,
 )
-from app.store.contract.keys import IdempotencyKeyRecord
 from app.store.contract.leases import Lease
-from app.store.contract.store import Store, StoreInfo
-from app.store.encryption.cipher import Cipher, is_sealed
+from app.store.contract.store import Store
+from app.store.encryption.cipher import SEALED_PREFIX, Cipher
 from app.store.encryption.sealed_fields import FieldSealer
 from app.store.search.unindexed_search import UnindexedSearch
 
@@ -57,19 +53,39 @@ class EncryptedStore:
         self.inner = inner
         self.sealer = FieldSealer(cipher)
         self._unindexed_search = UnindexedSearch(inner, self.sealer)
+        # These have nothing to encrypt: a call goes straight to the inner store.
+        self.open = inner.open
+        self.close = inner.close
+        self.check = inner.check
+        self.assign_external_id = inner.assign_external_id
+        self.add_anchors = inner.add_anchors
+        self.find_anchors = inner.find_anchors
+        self.clear_search_index = inner.clear_search_index
+        self.erase_conversation = inner.erase_conversation
+        self.claim_lease = inner.claim_lease
+        self.renew_leases = inner.renew_leases
+        self.release_lease = inner.release_lease
+        self.replace_marks = inner.replace_marks
+        self.delete_summary = inner.delete_summary
+        self.replace_completion_metadata = inner.replace_completion_metadata
+        self.delete_completion = inner.delete_completion
+        self.claim_idempotency_key = inner.claim_idempotency_key
+        self.complete_idempotency_key = inner.complete_idempotency_key
+        self.release_idempotency_key = inner.release_idempotency_key
+        self.add_api_key = inner.add_api_key
+        self.find_api_key = inner.find_api_key
+        self.list_api_keys = inner.list_api_keys
+        self.revoke_api_key = inner.revoke_api_key
+        self.ensure_server_secret = inner.ensure_server_secret
+        self.purge_idempotency_keys = inner.purge_idempotency_keys
+        self.purge_stray_summaries = inner.purge_stray_summaries
+        self.scrub_deleted_data = inner.scrub_deleted_data
+        self.read_model_facts = inner.read_model_facts
+        self.merge_model_facts = inner.merge_model_facts
 
     @property
     def is_fully_searchable(self) -> bool:
         return not self.sealer.is_encrypting
-
-    async def open(self) -> None:
-        await self.inner.open()
-
-    async def close(self) -> None:
-        await self.inner.close()
-
-    async def check(self) -> StoreInfo:
-        return await self.inner.check()
 
     async def find_link_matches(
         self,
@@ -84,7 +100,7 @@ class EncryptedStore:
             tenant=tenant, root=root, links=links, skeletons=skeletons, named_conversation_id=named_conversation_id
         )
         return await self._seal_or_unseal_all(
-            found, self._unseal_match, estimate_decryption_bytes(match.message for match in found)
+            found, self._unseal_match, estimate_decryption_bytes([match.message for match in found])
         )
 
     def _unseal_match(self, match: LinkMatch) -> LinkMatch:
@@ -103,9 +119,6 @@ class EncryptedStore:
 
     def _unseal_state_lazily(self, found: Conversation | None) -> Conversation | None:
         return None if found is None else self.sealer.unseal_state_lazily(found)
-
-    async def assign_external_id(self, *, tenant: str, external_id: str, conversation: Conversation) -> None:
-        await self.inner.assign_external_id(tenant=tenant, external_id=external_id, conversation=conversation)
 
     async def read_log(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
         return await self._unseal_messages(conversation, await self.inner.read_log(conversation, from_seq, to_seq))
@@ -127,19 +140,10 @@ class EncryptedStore:
         size = sum(len(body) + MESSAGE_OVERHEAD_BYTES for one in found for body in one.bodies or ())
         return await self._seal_or_unseal_all(found, lambda one: self.sealer.unseal_client_version(tenant, one), size)
 
-    async def add_anchors(self, anchors: Sequence[AnswerAnchor]) -> None:
-        await self.inner.add_anchors(anchors)
-
-    async def find_anchors(self, digests: Sequence[bytes]) -> list[AnswerAnchor]:
-        return await self.inner.find_anchors(digests)
-
     async def index_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
         """Indexes messages; does nothing while a key is active, since an index would reveal the words."""
         if self.is_fully_searchable:
             await self.inner.index_messages(conversation, entries)
-
-    async def clear_search_index(self) -> None:
-        await self.inner.clear_search_index()
 
     async def search_log(
         self, conversation: Conversation, *, terms: Sequence[str], from_seq: int, before_seq: int, limit: int
@@ -167,9 +171,6 @@ class EncryptedStore:
         versions = [self.sealer.seal_client_version(tenant, one) for one in write.versions]
         await self.inner.append(replace(write, conversation=sealed, messages=messages, versions=versions))
 
-    async def erase_conversation(self, *, tenant: str, conversation_id: str) -> bool:
-        return await self.inner.erase_conversation(tenant=tenant, conversation_id=conversation_id)
-
     async def find_summaries(
         self,
         *,
@@ -190,15 +191,6 @@ class EncryptedStore:
             tenant=tenant, root=root, summary=self.sealer.seal_summary(tenant, summary), fence=fence
         )
 
-    async def claim_lease(self, *, root: str, key: str, holder: str, seconds: float) -> Lease | None:
-        return await self.inner.claim_lease(root=root, key=key, holder=holder, seconds=seconds)
-
-    async def renew_leases(self, leases: Sequence[Lease], seconds: float) -> list[Lease]:
-        return await self.inner.renew_leases(leases, seconds)
-
-    async def release_lease(self, lease: Lease) -> None:
-        await self.inner.release_lease(lease)
-
     async def list_conversations(self, *, tenant: str | None, query: ConversationQuery) -> list[Conversation]:
         found = await self.inner.list_conversations(tenant=tenant, query=query)
         return [self.sealer.unseal_state_lazily(conversation) for conversation in found]
@@ -208,9 +200,6 @@ class EncryptedStore:
     ) -> Conversation | None:
         described = await self.inner.replace_metadata(tenant=tenant, conversation_id=conversation_id, metadata=metadata)
         return self._unseal_state_lazily(described)
-
-    async def replace_marks(self, conversation: Conversation, marks: Mapping[str, Any]) -> None:
-        await self.inner.replace_marks(conversation, marks)
 
     async def redact_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> list[Summary]:
         tenant = conversation.tenant
@@ -244,9 +233,6 @@ class EncryptedStore:
         found = await self.inner.read_summary_revisions(tenant=tenant, root=root, summary_id=summary_id)
         return [self.sealer.unseal_summary(tenant, summary) for summary in found]
 
-    async def delete_summary(self, *, tenant: str, root: str, summary_id: str) -> bool:
-        return await self.inner.delete_summary(tenant=tenant, root=root, summary_id=summary_id)
-
     async def search_tenant(self, *, tenant: str, terms: Sequence[str], limit: int) -> list[ConversationHit]:
         """As `ConversationStore.search_tenant`. While a key is active, only the newest conversations are searched."""
         if not self.is_fully_searchable:
@@ -272,63 +258,6 @@ class EncryptedStore:
         found = await self.inner.find_completion(tenant=tenant, completion_id=completion_id)
         return None if found is None else self.sealer.unseal_completion(found)
 
-    async def replace_completion_metadata(
-        self, *, tenant: str, completion_id: str, metadata: Mapping[str, str]
-    ) -> bool:
-        return await self.inner.replace_completion_metadata(
-            tenant=tenant, completion_id=completion_id, metadata=metadata
-        )
-
-    async def delete_completion(self, *, tenant: str, completion_id: str) -> bool:
-        return await self.inner.delete_completion(tenant=tenant, completion_id=completion_id)
-
-    async def claim_idempotency_key(
-        self, *, tenant: str, key: str, digest: bytes, holder: str, seconds: float, kept_seconds: float
-    ) -> IdempotencyKeyRecord:
-        return await self.inner.claim_idempotency_key(
-            tenant=tenant, key=key, digest=digest, holder=holder, seconds=seconds, kept_seconds=kept_seconds
-        )
-
-    async def complete_idempotency_key(
-        self, *, tenant: str, key: str, holder: str, conversation_id: str, seq: int
-    ) -> None:
-        await self.inner.complete_idempotency_key(
-            tenant=tenant, key=key, holder=holder, conversation_id=conversation_id, seq=seq
-        )
-
-    async def release_idempotency_key(self, *, tenant: str, key: str, holder: str) -> None:
-        await self.inner.release_idempotency_key(tenant=tenant, key=key, holder=holder)
-
-    async def add_api_key(self, key: ApiKey) -> None:
-        await self.inner.add_api_key(key)
-
-    async def find_api_key(self, digest: str) -> ApiKey | None:
-        return await self.inner.find_api_key(digest)
-
-    async def list_api_keys(self, *, tenant: str | None = None) -> list[ApiKey]:
-        return await self.inner.list_api_keys(tenant=tenant)
-
-    async def revoke_api_key(self, key_id: str, *, tenant: str | None = None) -> ApiKey | None:
-        return await self.inner.revoke_api_key(key_id, tenant=tenant)
-
-    async def ensure_server_secret(self, name: str, *, proposed: str) -> str:
-        return await self.inner.ensure_server_secret(name, proposed=proposed)
-
-    async def purge_idempotency_keys(self) -> int:
-        return await self.inner.purge_idempotency_keys()
-
-    async def purge_stray_summaries(self, *, created_before: datetime) -> int:
-        return await self.inner.purge_stray_summaries(created_before=created_before)
-
-    async def scrub_deleted_data(self) -> None:
-        await self.inner.scrub_deleted_data()
-
-    async def read_model_facts(self) -> dict[str, dict[str, Any]]:
-        return await self.inner.read_model_facts()
-
-    async def merge_model_facts(self, *, model: str, facts: Mapping[str, Any]) -> None:
-        await self.inner.merge_model_facts(model=model, facts=facts)
-
     async def _seal_messages(self, tenant: str, entries: Sequence[LogMessage]) -> Sequence[LogMessage]:
         if not self.sealer.is_encrypting:
             return entries
@@ -350,4 +279,6 @@ class EncryptedStore:
 
 def estimate_decryption_bytes(entries: Iterable[LogMessage]) -> int:
     """Returns the bytes to decrypt, with `MESSAGE_OVERHEAD_BYTES` for each message."""
-    return sum(len(entry.message.raw) + MESSAGE_OVERHEAD_BYTES for entry in entries if is_sealed(entry.message.raw))
+    return sum(
+        [len(raw) + MESSAGE_OVERHEAD_BYTES for entry in entries if (raw := entry.message.raw).startswith(SEALED_PREFIX)]
+    )

@@ -32,11 +32,8 @@ class FieldSealer:
 
     def __init__(self, cipher: Cipher) -> None:
         self._cipher = cipher
-
-    @property
-    def is_encrypting(self) -> bool:
+        self.is_encrypting = cipher.active_key is not None
         """Whether a key is active. Without one, text is only decrypted."""
-        return self._cipher.active_key is not None
 
     def seal_message(self, tenant: str, entry: LogMessage) -> LogMessage:
         raw = self._cipher.seal(entry.message.raw, _associated_data("body", tenant, entry.link.hex()))

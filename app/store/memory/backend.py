@@ -34,7 +34,9 @@ from app.store.lineage import (
     order_links_deepest_first,
     plan_erasure,
 )
-from app.store.memory.side_tables import MemoryLeases, MemorySideTables
+from app.store.memory.completions import MemoryCompletions
+from app.store.memory.keys import MemoryKeys
+from app.store.memory.leases import MemoryLeases
 from app.store.memory.summaries import ConversationKey, MemorySummaries
 from app.store.redaction_effects import (
     REDACTED_KEY,
@@ -54,15 +56,16 @@ _LinkIndex = defaultdict[tuple[str, bytes], dict[tuple[str, int], None]]
 """(root, link) → where messages with this link are: (conversation id, seq), oldest first."""
 
 
-class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
+class MemoryStore(MemoryCompletions, MemorySummaries, MemoryLeases, MemoryKeys):
     """`Store` in the memory of this process."""
 
     is_fully_searchable = True
 
     def __init__(self, *, clock: Callable[[], datetime]) -> None:
-        MemorySideTables.__init__(self, clock=clock)
+        MemoryCompletions.__init__(self)
         MemorySummaries.__init__(self)
         MemoryLeases.__init__(self, clock=clock)
+        MemoryKeys.__init__(self, clock=clock)
         self._conversations: dict[ConversationKey, Conversation] = {}
         self._messages: dict[ConversationKey, dict[int, LogMessage]] = defaultdict(dict)
         self._positions_by_link: _LinkIndex = defaultdict(dict)

@@ -22,7 +22,7 @@ from app.store.contract.conversations import LogAppend, WriteConflict
 from app.store.contract.leases import LeaseLost
 from app.store.postgres.pool import PostgresPool
 from app.store.postgres.statements import SQL, build_append_statement
-from app.store.redaction_effects import adapt_append_to_redactions, drop_redacted_versions, tokens_before_append
+from app.store.redaction_effects import adapt_append_to_redactions, drop_redacted_versions
 from app.store.sql.rows import (
     claims_external_id,
     client_version_values,
@@ -164,7 +164,7 @@ class AppendQueue:
         # Rebasing helps only if the head is the expected one, and a redaction changed its total or may concern a
         # version.
         has_moved = stored.head_seq != write.after_seq
-        if has_moved or not (may_be_stale or stored.head_tokens_total != tokens_before_append(write)):
+        if has_moved or not (may_be_stale or stored.head_tokens_total != write.tokens_before):
             raise WriteConflict
         if not await self._try_append(adapt_append_to_redactions(write, stored), now):
             raise WriteConflict
@@ -221,7 +221,7 @@ def _append_statement_arguments(write: LogAppend, now: datetime) -> tuple[Any, .
     if write.creates_conversation:
         head = conversation_values(after, after.created_at or now, now)
     else:
-        head = head_update_values(after, write.after_seq, tokens_before_append(write), now)
+        head = head_update_values(write, now)
     shared = ([ancestor for ancestor, _ in after.lineage], *after.lineage[-1]) if _creates_branch(write) else ()
     lease = () if write.fence is None else lease_arguments(write.fence)
     return (

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 
 import asyncpg
 import orjson
+from msgspec.structs import astuple
 
 from app.conversation.conversation_types import AnswerAnchor, ClientVersion, Conversation, LogMessage, Summary
 from app.conversation.identity import extract_family_root
@@ -51,7 +52,6 @@ from app.store.sql.dialects import POSTGRES, Rows, TransactionSteps
 from app.store.sql.required_schema_version import SCHEMA_VERSION
 from app.store.sql.rows import (
     MESSAGE_COLUMNS,
-    anchor_values,
     decode_client_version,
     decode_conversation,
     decode_log_message,
@@ -209,7 +209,7 @@ class PostgresStore(SqlSideTables):
         return [decode_client_version(row) for row in rows]
 
     async def add_anchors(self, anchors: Sequence[AnswerAnchor]) -> None:
-        columns = [list(column) for column in zip(*map(anchor_values, anchors), strict=True)]
+        columns = [list(column) for column in zip(*map(astuple, anchors), strict=True)]
         await self._connections.fetch(statements.ADD_ANCHORS, *columns, self._clock())
 
     async def find_anchors(self, digests: Sequence[bytes]) -> list[AnswerAnchor]:

@@ -12,7 +12,6 @@ import orjson
 
 from app.conversation.api_keys import ApiKey
 from app.conversation.conversation_types import (
-    AnswerAnchor,
     ClientVersion,
     Conversation,
     LogMessage,
@@ -20,6 +19,7 @@ from app.conversation.conversation_types import (
     StoredCompletion,
     Summary,
 )
+from app.store.contract.conversations import LogAppend
 
 CONVERSATION_COLUMNS: Final = (
     "id",
@@ -125,8 +125,6 @@ def encode_lineage(lineage: Lineage) -> str:
 
 
 def decode_lineage(text: str) -> Lineage:
-    if text == "[]":
-        return ()
     return tuple((conversation_id, upto_seq) for conversation_id, upto_seq in orjson.loads(text))
 
 
@@ -162,7 +160,10 @@ def decode_conversation(row: Sequence[Any]) -> Conversation:
         marks,
         indexed_before,
     ) = row
-    # Empty JSON values are the usual case, and comparing text is faster than parsing it.
+    # The usual turn reads this row: no call for each of its values. Empty JSON values are the usual case, and comparing
+    # text is faster than parsing it.
+    if isinstance(created_at, str):
+        created_at, updated_at = datetime.fromisoformat(created_at), datetime.fromisoformat(updated_at)
     return Conversation(
         conversation_id,
         root,
@@ -173,14 +174,14 @@ def decode_conversation(row: Sequence[Any]) -> Conversation:
         head_tokens_total,
         bool(answered),
         encoding,
-        decode_lineage(lineage),
+        () if lineage == "[]" else decode_lineage(lineage),
         external_id,
         mode,
         chunk_count,
         {} if state == "{}" else orjson.loads(state),
         {} if metadata == "{}" else orjson.loads(metadata),
-        decode_time(created_at),
-        decode_time(updated_at),
+        created_at,
+        updated_at,
         {} if marks == "{}" else orjson.loads(marks),
         indexed_before,
     )
@@ -220,18 +221,17 @@ def claims_external_id(conversation: Conversation) -> bool:
     return conversation.external_id is not None and not conversation.lineage
 
 
-def head_update_values(
-    conversation: Conversation, expected_head_seq: int, tokens_total_before: int, updated_at: datetime | str
-) -> tuple[Any, ...]:
+def head_update_values(write: LogAppend, updated_at: datetime | str) -> tuple[Any, ...]:
     """Returns the arguments of the statement `update_head`: which head must be stored now, then the values of
     `HEAD_COLUMNS`.
     """
+    conversation = write.conversation
     return (
         conversation.root,
         conversation.id,
         conversation.tenant,
-        expected_head_seq,
-        tokens_total_before,
+        write.after_seq,
+        write.tokens_before,
         conversation.head_seq,
         conversation.head_link,
         conversation.head_skeleton,
@@ -257,7 +257,7 @@ def decode_log_message(row: Sequence[Any]) -> LogMessage:
         tokens_total,
         bool(answered),
         bool(incomplete),
-        decode_time(created_at),
+        datetime.fromisoformat(created_at) if isinstance(created_at, str) else created_at,
         None if meta is None else orjson.loads(meta),
     )
 
@@ -275,7 +275,7 @@ def message_values(entry: LogMessage, created_at: datetime | str) -> tuple[Any, 
         entry.answered,
         entry.incomplete,
         created_at,
-        encode_optional_json(entry.meta),
+        None if entry.meta is None else encode_json(entry.meta),
     )
 
 
@@ -291,11 +291,6 @@ def client_version_values(version: ClientVersion) -> tuple[Any, ...]:
     bodies = version.bodies
     text = None if bodies is None else orjson.dumps([body.decode() for body in bodies]).decode()
     return (version.seq, version.since_seq, version.to_seq, text, version.tokens_delta)
-
-
-def anchor_values(anchor: AnswerAnchor) -> tuple[Any, ...]:
-    """Returns the values of `ANCHOR_COLUMNS`."""
-    return (anchor.digest, anchor.root, anchor.conversation_id, anchor.seq)
 
 
 def decode_summary(row: Sequence[Any]) -> Summary:

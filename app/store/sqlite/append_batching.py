@@ -19,13 +19,12 @@ from typing import Any, Final
 import msgspec
 
 from app.store.contract.conversations import LogAppend, WriteConflict
-from app.store.sql.rows import CONVERSATION_COLUMNS, claims_external_id, encode_time
+from app.store.sql.rows import CONVERSATION_COLUMNS, claims_external_id, encode_time, head_update_values
 from app.store.sql.statements import HEAD_COLUMNS, MESSAGE_INSERT_COLUMNS
 from app.store.sqlite.reads import SQL
 from app.store.sqlite.threads import Job
 from app.store.sqlite.writes import (
-    head_update_row,
-    message_row,
+    message_rows,
     new_conversation_row,
     release_lease,
     require_lease,
@@ -54,6 +53,9 @@ def run_jobs_combining_appends(connection: sqlite3.Connection, jobs: Sequence[Jo
     Raises:
         Exception: what a job raised. The caller must roll the transaction back.
     """
+    # Usually a batch is one job.
+    if len(jobs) == 1:
+        return [jobs[0](connection)]
     values: list[Any] = []
     for can_be_joined, neighbours in groupby(jobs, _is_batchable_append):
         run = list(neighbours)
@@ -90,8 +92,8 @@ def _write_append_batch(connection: sqlite3.Connection, jobs: Sequence[AppendJob
         if write.creates_conversation:
             new.append(new_conversation_row(conversation, moment))
         else:
-            advanced.append(head_update_row(write, moment))
-        messages += [message_row(conversation.root, conversation.id, entry, moment) for entry in write.messages]
+            advanced.append(head_update_values(write, moment))
+        messages += message_rows(write, moment)
     _insert_rows(connection, _build_conversations_insert, new)
     for rows, sql in _split_into_statements(advanced, _build_heads_update):
         # Fewer rows: at least one log does not end where its write expects. Which one, the second run finds out.

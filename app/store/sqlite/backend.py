@@ -111,8 +111,13 @@ class SqliteStore(SqlSideTables):
         named_conversation_id: str | None = None,
     ) -> list[LinkMatch]:
         return await self._lookup_thread.submit(
-            lambda connection: reads.find_link_matches(
-                connection, tenant, root, links, skeletons, named_conversation_id
+            partial(
+                reads.find_link_matches,
+                tenant=tenant,
+                root=root,
+                links=links,
+                skeletons=skeletons,
+                named_conversation_id=named_conversation_id,
             )
         )
 
@@ -164,8 +169,7 @@ class SqliteStore(SqlSideTables):
         )
 
     async def add_anchors(self, anchors: Sequence[AnswerAnchor]) -> None:
-        now = self._clock()
-        await self._writer_thread.submit(lambda connection: writes.add_anchors(connection, anchors, now))
+        await self._writer_thread.submit(partial(writes.add_anchors, anchors=anchors, now=self._clock()))
 
     async def find_anchors(self, digests: Sequence[bytes]) -> list[AnswerAnchor]:
         return await self._lookup_thread.submit(lambda connection: reads.find_anchors(connection, digests))

@@ -90,7 +90,10 @@ def find_link_matches(
 ) -> list[LinkMatch]:
     """As `ConversationStore.find_link_matches`."""
     # The usual turn adds to the end of a log that is stored: one query with one link finds it.
-    near = _find_last_link_matches(connection, tenant, root, links)
+    near: list[LinkMatch] = []
+    for link in reversed(links[-LAST_LINKS:]):
+        if near := _fetch_matches(connection, _LAST_LINK_QUERY, (root, tenant, link), by_skeleton=False):
+            break
     if near and (
         named_conversation_id is None or _matches_named_log(connection, tenant, root, near, named_conversation_id)
     ):
@@ -105,15 +108,17 @@ def find_link_matches(
     return by_link + _find_deepest_matches(connection, tenant, root, skeletons, named_conversation_id, by_skeleton=True)
 
 
-def _find_last_link_matches(
-    connection: sqlite3.Connection, tenant: str, root: str, links: Sequence[bytes]
+def _fetch_matches(
+    connection: sqlite3.Connection, sql: str, arguments: Sequence[Any], *, by_skeleton: bool
 ) -> list[LinkMatch]:
-    """Finds the messages with the last link, or else with the one before it."""
-    for link in reversed(links[-LAST_LINKS:]):
-        rows = connection.execute(_LAST_LINK_QUERY, (root, tenant, link)).fetchall()
-        if rows:
-            return [_decode_link_match(row, by_skeleton=False) for row in rows]
-    return []
+    return [
+        LinkMatch(
+            decode_conversation(row[1 + _MESSAGE_COLUMN_COUNT :]),
+            decode_log_message(row[1 : 1 + _MESSAGE_COLUMN_COUNT]),
+            by_skeleton,
+        )
+        for row in connection.execute(sql, arguments).fetchall()
+    ]
 
 
 def _matches_named_log(
@@ -151,19 +156,10 @@ def _find_deepest_matches(
         size = next(size for size in _LIST_SIZES if size >= len(wanted))
         sql = _build_link_match_query(size, by_skeleton=by_skeleton, with_named=named_conversation_id is not None)
         padding = (None,) * (size - len(wanted))
-        rows = connection.execute(sql, (*leading, *wanted, *padding)).fetchall()
-        if rows:
-            return [_decode_link_match(row, by_skeleton=by_skeleton) for row in rows]
+        if found := _fetch_matches(connection, sql, (*leading, *wanted, *padding), by_skeleton=by_skeleton):
+            return found
         end, window = end - window, _LIST_SIZES[-1]
     return []
-
-
-def _decode_link_match(row: Sequence[Any], *, by_skeleton: bool) -> LinkMatch:
-    return LinkMatch(
-        decode_conversation(row[1 + _MESSAGE_COLUMN_COUNT :]),
-        decode_log_message(row[1 : 1 + _MESSAGE_COLUMN_COUNT]),
-        by_skeleton,
-    )
 
 
 def find_conversation(

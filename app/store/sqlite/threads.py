@@ -14,6 +14,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final, Literal, TypeVar
@@ -27,7 +28,8 @@ Outcome = tuple[Any, BaseException | None]
 RunBatch = Callable[[sqlite3.Connection, Sequence[Job]], list[Outcome]]
 RunJobs = Callable[[sqlite3.Connection, Sequence[Job]], list[Any]]
 
-QueuedJob = tuple["asyncio.Future[Any]", Job]
+Batch = tuple[list["asyncio.Future[Any]"], list[Job]]
+"""Jobs, and the futures of their outcomes in the same order."""
 
 MAX_BATCH_JOBS: Final = 256
 """Bounds the time that other processes wait for the write lock, and the work to be run again after a failure."""
@@ -97,7 +99,7 @@ def translate_driver_error(error: BaseException) -> BaseException:
 
 def run_read_jobs(connection: sqlite3.Connection, jobs: Sequence[Job]) -> list[Outcome]:
     """Runs jobs that only read, each with its own result or error."""
-    return [_run_job(connection, job) for job in jobs]
+    return list(map(_run_job, repeat(connection), jobs))
 
 
 def run_jobs(connection: sqlite3.Connection, jobs: Sequence[Job]) -> list[Any]:
@@ -118,42 +120,25 @@ def run_batch_in_transaction(
     """
     try:
         connection.execute("BEGIN IMMEDIATE")
-        values = _run_jobs_wrapping_errors(connection, jobs, run_all)
-        connection.execute("COMMIT")
-        return [(value, None) for value in values]
-    except _JobError as failed:
-        _roll_back(connection)
-        # Only one job: its error is the result, and no other job needs a second run.
-        if len(jobs) == 1:
-            return [(None, failed.error)]
-    except sqlite3.Error as error:
-        _roll_back(connection)
-        return [(None, error)] * len(jobs)
-    try:
+        try:
+            values = run_all(connection, jobs)
+        # The transaction must be rolled back whatever the job raises.
+        except BaseException as error:  # noqa: BLE001 - handed to whoever waits for the job
+            _roll_back(connection)
+            # Only one job: its error is the result, and no other job needs a second run.
+            if len(jobs) == 1:
+                return [(None, error)]
+        else:
+            connection.execute("COMMIT")
+            return list(zip(values, repeat(None)))
         connection.execute("BEGIN IMMEDIATE")
         outcomes = [_run_in_savepoint(connection, job) for job in jobs]
         connection.execute("COMMIT")
         return outcomes
+    # An error of BEGIN or COMMIT, or one that has made SQLite roll back everything.
     except sqlite3.Error as error:
         _roll_back(connection)
         return [(None, error)] * len(jobs)
-
-
-class _JobError(Exception):
-    """An error of a job, as distinct from an error of BEGIN or COMMIT."""
-
-    def __init__(self, error: BaseException) -> None:
-        super().__init__()
-        self.error = error
-
-
-def _run_jobs_wrapping_errors(connection: sqlite3.Connection, jobs: Sequence[Job], run_all: RunJobs) -> list[Any]:
-    try:
-        return run_all(connection, jobs)
-    # The transaction must be rolled back whatever the job raises; `run_batch_in_transaction` takes the error apart
-    # again.
-    except BaseException as error:
-        raise _JobError(error) from error
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:
@@ -188,11 +173,13 @@ class DatabaseThread:
     def __init__(self, name: str, connect: Callable[[], sqlite3.Connection], run_batch: RunBatch) -> None:
         self._connect = connect
         self._run_batch = run_batch
-        self._submitted: list[QueuedJob] = []
+        self._submitted: list[Job] = []
         """Jobs that the thread has not received yet."""
+        self._futures: list[asyncio.Future[Any]] = []
+        """The futures of `_submitted`."""
         self._is_working = False
         """Whether the thread runs a batch; False only when its results have reached the event loop."""
-        self._batches: SimpleQueue[list[QueuedJob] | None] = SimpleQueue()
+        self._batches: SimpleQueue[Batch | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run_thread, name=name, daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_closing = False
@@ -218,17 +205,19 @@ class DatabaseThread:
         if self._loop is None or self._is_closing:
             raise StoreUnavailable("The store is not open.")
         future: asyncio.Future[Result] = self._loop.create_future()
-        self._submitted.append((future, job))
+        self._futures.append(future)
+        self._submitted.append(job)
         if len(self._submitted) == 1 and not self._is_working:
             # Dispatched after this iteration of the loop, so that other jobs of the iteration join the batch.
             self._loop.call_soon(self._dispatch_batch)
         return future
 
     def _dispatch_batch(self) -> None:
-        if self._submitted and not self._is_working:
+        # While closing, batches do not wait for each other.
+        if self._submitted and (not self._is_working or self._is_closing):
             self._is_working = True
-            self._batches.put(self._submitted[:MAX_BATCH_JOBS])
-            del self._submitted[:MAX_BATCH_JOBS]
+            self._batches.put((self._futures[:MAX_BATCH_JOBS], self._submitted[:MAX_BATCH_JOBS]))
+            del self._futures[:MAX_BATCH_JOBS], self._submitted[:MAX_BATCH_JOBS]
 
     async def stop(self) -> None:
         """Finishes queued jobs, then closes the connection."""
@@ -236,8 +225,7 @@ class DatabaseThread:
             return
         self._is_closing = True
         while self._submitted:
-            self._batches.put(self._submitted[:MAX_BATCH_JOBS])
-            del self._submitted[:MAX_BATCH_JOBS]
+            self._dispatch_batch()
         self._batches.put(None)
         # A cancelled caller must not cancel the future that the thread resolves.
         await asyncio.shield(self._ended_future)
@@ -249,24 +237,23 @@ class DatabaseThread:
             self._reject_first_batch(error)
             return
         while (batch := self._batches.get()) is not None:
-            outcomes = self._run_batch(connection, [job for _, job in batch])
-            self._deliver_outcomes([(future, outcome) for (future, _), outcome in zip(batch, outcomes, strict=True)])
+            futures, jobs = batch
+            self._call_in_loop(self._resolve_futures, futures, self._run_batch(connection, jobs))
         connection.close()
         self._report_end()
 
     def _reject_first_batch(self, error: sqlite3.Error) -> None:
         """Gives the connection's error to the first jobs, which wait for the connection."""
-        self._deliver_outcomes([(future, (None, error)) for future, _ in self._batches.get() or ()])
+        futures, _ = self._batches.get() or ([], [])
+        self._call_in_loop(self._resolve_futures, futures, [(None, error)] * len(futures))
         self._report_end()
 
-    def _deliver_outcomes(self, settled: list[tuple[asyncio.Future[Any], Outcome]]) -> None:
-        self._call_in_loop(self._resolve_futures, settled)
-
-    def _resolve_futures(self, settled: list[tuple[asyncio.Future[Any], Outcome]]) -> None:
+    def _resolve_futures(self, futures: list[asyncio.Future[Any]], outcomes: list[Outcome]) -> None:
         # The next batch goes to the thread before results are set: the thread works while the loop runs the waiters.
         self._is_working = False
-        self._dispatch_batch()
-        for future, (value, error) in settled:
+        if self._submitted:
+            self._dispatch_batch()
+        for future, (value, error) in zip(futures, outcomes, strict=True):
             # Cancelled by its waiter; the job has run all the same.
             if future.done():
                 continue
@@ -284,7 +271,9 @@ class DatabaseThread:
             self._ended_future.set_result(None)
 
     def _call_in_loop(self, function: Callable[..., None], *args: Any) -> None:
-        # The loop is closed if the process ends without closing the store. Then no task waits for an outcome.
-        with contextlib.suppress(RuntimeError):
+        try:
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(function, *args)
+        # The loop is closed if the process ends without closing the store. Then no task waits for an outcome.
+        except RuntimeError:
+            pass

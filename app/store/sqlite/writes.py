@@ -8,16 +8,15 @@ from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
 import orjson
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
-from app.conversation.conversation_types import AnswerAnchor, Conversation, LogMessage, Summary
+from app.conversation.conversation_types import AnswerAnchor, Conversation, Summary
 from app.store.contract.conversations import LogAppend, WriteConflict
 from app.store.contract.leases import Lease, LeaseLost
-from app.store.redaction_effects import adapt_append_to_redactions, drop_redacted_versions, tokens_before_append
+from app.store.redaction_effects import adapt_append_to_redactions, drop_redacted_versions
 from app.store.sql import conversation_transactions, summary_transactions
 from app.store.sql.dialects import SQLITE, Rows, TransactionSteps
 from app.store.sql.rows import (
-    anchor_values,
     claims_external_id,
     client_version_values,
     conversation_values,
@@ -60,26 +59,20 @@ def write_log_append(connection: sqlite3.Connection, write: LogAppend, now: date
     if write.fence is not None:
         require_lease(connection, write.fence, now)
     moment = encode_time(now)
-    write = (
-        _insert_conversation(connection, write, moment)
-        if write.creates_conversation
-        else _update_head(connection, write, moment)
-    )
+    if write.creates_conversation:
+        write = _insert_conversation(connection, write, moment)
+    # The usual case is one statement. Versions must first be compared with the stored redactions.
+    elif write.versions or not _try_update_head(connection, write, moment):
+        write = _update_redacted_head(connection, write, moment)
     if write.messages:
-        root, conversation_id = write.conversation.root, write.conversation.id
-        rows = [message_row(root, conversation_id, message, moment) for message in write.messages]
-        connection.executemany(SQL.insert_message, rows)
-    insert_client_versions(connection, write)
-    if write.releases_lease and write.fence is not None:
-        release_lease(connection, write.fence)
-
-
-def insert_client_versions(connection: sqlite3.Connection, write: LogAppend) -> None:
+        connection.executemany(SQL.insert_message, message_rows(write, moment))
     if write.versions:
         conversation_key = (write.conversation.root, write.conversation.id)
         connection.executemany(
             SQL.insert_version, [(*conversation_key, *client_version_values(one)) for one in write.versions]
         )
+    if write.releases_lease and write.fence is not None:
+        release_lease(connection, write.fence)
 
 
 def _insert_conversation(connection: sqlite3.Connection, write: LogAppend, stored_now: str) -> LogAppend:
@@ -118,11 +111,8 @@ def _ancestors_hold_shared_messages(connection: sqlite3.Connection, conversation
     return bool(heads[-1] >= conversation.lineage[-1][1])
 
 
-def _update_head(connection: sqlite3.Connection, write: LogAppend, stored_now: str) -> LogAppend:
-    """Moves the head. Returns the append as it is written, rebased if a redaction changed the running totals."""
-    # The usual case is one statement. Versions must first be compared with the stored redactions.
-    if not write.versions and _try_update_head(connection, write, stored_now):
-        return write
+def _update_redacted_head(connection: sqlite3.Connection, write: LogAppend, stored_now: str) -> LogAppend:
+    """Moves the head, whatever was redacted meanwhile. Returns the append as it is written."""
     after = write.conversation
     row = connection.execute(SQL.select_conversation, (after.root, after.id, after.tenant)).fetchone()
     if row is None:
@@ -134,16 +124,16 @@ def _update_head(connection: sqlite3.Connection, write: LogAppend, stored_now: s
 
 
 def _try_update_head(connection: sqlite3.Connection, write: LogAppend, stored_now: str) -> bool:
-    return connection.execute(SQL.update_head, head_update_row(write, stored_now)).rowcount == 1
+    return connection.execute(SQL.update_head, head_update_values(write, stored_now)).rowcount == 1
 
 
-def head_update_row(write: LogAppend, stored_now: str) -> tuple[Any, ...]:
-    return head_update_values(write.conversation, write.after_seq, tokens_before_append(write), stored_now)
-
-
-def message_row(root: str, conversation_id: str, entry: LogMessage, stored_now: str) -> tuple[Any, ...]:
-    created_at = stored_now if entry.created_at is None else encode_time(entry.created_at)
-    return (root, conversation_id, *message_values(entry, created_at))
+def message_rows(write: LogAppend, stored_now: str) -> list[tuple[Any, ...]]:
+    """Returns the values of `MESSAGE_INSERT_COLUMNS` for each message of an append."""
+    key = (write.conversation.root, write.conversation.id)
+    return [
+        (*key, *message_values(entry, stored_now if entry.created_at is None else encode_time(entry.created_at)))
+        for entry in write.messages
+    ]
 
 
 def require_lease(connection: sqlite3.Connection, fence: Lease, now: datetime) -> None:
@@ -202,7 +192,7 @@ def assign_external_id(
 
 def add_anchors(connection: sqlite3.Connection, anchors: Sequence[AnswerAnchor], now: datetime) -> None:
     moment = encode_time(now)
-    connection.executemany(SQL.insert_anchor, [(*anchor_values(anchor), moment) for anchor in anchors])
+    connection.executemany(SQL.insert_anchor, [(*astuple(anchor), moment) for anchor in anchors])
 
 
 def add_summary(

@@ -24,7 +24,9 @@ async def test_a_store_is_scrubbed_without_loss(store: Store) -> None:
 async def test_closing_finishes_what_is_queued(url: str, clock: Clock) -> None:
     store = create_store(url, clock=clock)
     await store.open()
-    (write,) = beginnings(1)
-    queued = asyncio.ensure_future(store.append(write))
+    # More than one batch of any backend.
+    queued = [asyncio.ensure_future(store.append(write)) for write in beginnings(300)]
     await store.close()
-    await queued
+    done, waiting = await asyncio.wait(queued, timeout=5)
+    assert not waiting
+    assert [write.exception() for write in done if write.exception()] == []

@@ -44,7 +44,7 @@ TALK = ["user my password is hunter2", "assistant I keep that marmalade", "user 
 SECRETS = [b"hunter2", b"marmalade", b"vault", b"zanzibar", b"clandestine", b"obelisk", b"quinine", b"tarpaulin"]
 
 
-def method_names(kind: type) -> set[str]:
+def method_names(kind: object) -> set[str]:
     return {name for name in dir(kind) if not name.startswith("_")}
 
 
@@ -143,10 +143,12 @@ async def rewrite_all(store: EncryptedStore) -> ReencryptionProgress:
 
 
 def test_no_method_of_a_store_is_forgotten() -> None:
-    assert method_names(Store) <= method_names(EncryptedStore)
+    store = encrypted(MemoryStore(clock=Clock()))
+    assert len(method_names(Store)) > 40
+    assert method_names(Store) <= method_names(store)
     for name in method_names(Store) - {"is_fully_searchable"}:
-        theirs, ours = (inspect.signature(getattr(kind, name)) for kind in (Store, EncryptedStore))
-        assert list(theirs.parameters) == list(ours.parameters), name
+        theirs, ours = (inspect.signature(getattr(kind, name)) for kind in (Store, store))
+        assert list(theirs.parameters) == ["self", *ours.parameters], name
 
 
 async def test_what_was_told_is_read_again_and_everything_is_under_the_key(inner: Store) -> None:
