@@ -19,7 +19,7 @@ from app.api.chat_request_parser import READ_HEADERS, parse_chat_request
 from app.api.edge.auth import Authenticator
 from app.api.edge.connections import SLOW_CLIENT
 from app.api.edge.error_responses import build_error_body, build_error_headers, log_unexpected_error
-from app.api.edge.headers import RawHeader, ResponseHeaders
+from app.api.edge.headers import ResponseHeaders
 from app.api.edge.request_reader import (
     BODY_HEADERS,
     ClientDisconnected,
@@ -29,7 +29,7 @@ from app.api.edge.request_reader import (
 )
 from app.dialects.chat.stream_frames import render_error_frames
 from app.errors import GatewayError, InvalidRequest, UpstreamUnavailable, drop_tracebacks
-from app.observability.log import log_scope
+from app.observability.log import begin_log_scope
 from app.observability.metric_families import REPLAYS
 from app.observability.metrics import NO_METRICS, Metrics
 from app.observability.request_facts import record_error, record_requested_model
@@ -162,22 +162,22 @@ class ChatCompletionsEndpoint:
         except Exception as error:  # noqa: BLE001 - the edge: nobody above us answers the client
             await self._send_json(self._build_error_answer(log_unexpected_error(error, request_id), request_id), client)
             return
-        with log_scope(request_id=request_id):
-            try:
-                if request.stream:
-                    with _DisconnectWatcher(scope, receive, waiter):
-                        await self._send_answer(waiter, request_id, client)
-                else:
-                    # A disconnect does not cancel a whole answer: it is finished and stored for the client's retry.
-                    if len(body) > READ_PAUSE_BYTES:
-                        # Called for its side effect: uvicorn reads again, and so notices a later disconnect.
-                        has_disconnected(receive)
+        begin_log_scope(request_id)
+        try:
+            if request.stream:
+                with _DisconnectWatcher(scope, receive, waiter):
                     await self._send_answer(waiter, request_id, client)
-            except asyncio.CancelledError:
-                # A client's own cancellation ends in `_DisconnectWatcher`; this one comes from the server's shutdown.
-                # It is not raised again, so that the client still gets an error in place of a broken connection.
-                log.warning("the shutdown ended a request that was still running")
-                await self._send_shutdown_error(request_id, client)
+            else:
+                # A disconnect does not cancel a whole answer: it is finished and stored for the client's retry.
+                if len(body) > READ_PAUSE_BYTES:
+                    # Called for its side effect: uvicorn reads again, and so notices a later disconnect.
+                    has_disconnected(receive)
+                await self._send_answer(waiter, request_id, client)
+        except asyncio.CancelledError:
+            # A client's own cancellation ends in `_DisconnectWatcher`; this one comes from the server's shutdown.
+            # It is not raised again, so that the client still gets an error in place of a broken connection.
+            log.warning("the shutdown ended a request that was still running")
+            await self._send_shutdown_error(request_id, client)
 
     async def _send_answer(self, waiter: AttemptWaiter, request_id: str, client: _ResponseSender) -> None:
         try:
@@ -203,13 +203,16 @@ class ChatCompletionsEndpoint:
             await self._send_json(self._build_error_answer(error, request_id), client)
         elif not client.has_sent_all:
             record_error(error)
-            await client.send_last(render_error_frames(error))
+            client.has_sent_all = True
+            await client.send({"type": "http.response.body", "body": render_error_frames(error)})
 
     async def _send_json(self, answer: WholeAnswer, client: _ResponseSender) -> None:
         headers = self._json_headers.merge_headers(answer.headers)
         headers.append((b"content-length", b"%d" % len(answer.body)))
-        await client.send_head(answer.status, headers)
-        await client.send_last(answer.body)
+        client.has_sent_head = True
+        await client.send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        client.has_sent_all = True
+        await client.send({"type": "http.response.body", "body": answer.body})
 
     async def _send_stream(self, answer: StreamedAnswer, request_id: str, client: _ResponseSender) -> None:
         """Sends the frames of a stream as they come. An unexpected failure is sent as an error frame, because the
@@ -232,10 +235,13 @@ class ChatCompletionsEndpoint:
                 record_error(failure)
                 frame = render_error_frames(failure)
                 await send({"type": "http.response.body", "body": frame, "more_body": True})
-            await client.send_last(b"")
+            client.has_sent_all = True
+            await send({"type": "http.response.body", "body": b""})
 
     def _send_stream_head(self, answer: StreamedAnswer, client: _ResponseSender) -> Awaitable[None]:
-        return client.send_head(200, self._stream_headers.merge_headers(answer.headers))
+        headers = self._stream_headers.merge_headers(answer.headers)
+        client.has_sent_head = True
+        return client.send({"type": "http.response.start", "status": 200, "headers": headers})
 
     def _build_error_answer(self, error: GatewayError, request_id: str) -> WholeAnswer:
         record_error(error)
@@ -249,27 +255,17 @@ class ChatCompletionsEndpoint:
         return WholeAnswer(body=build_error_body(error), headers=headers, status=error.status)
 
 
-class _ResponseSender:
-    """Sends one response and remembers how much of it is sent.
+class _ResponseSender(msgspec.Struct):
+    """Sends one response; whoever sends remembers here how much of it is sent.
 
     Attributes:
+        send: sends an ASGI message.
         has_sent_head, has_sent_all: the head, or the last piece, is sent or is being sent.
     """
 
-    __slots__ = ("has_sent_all", "has_sent_head", "send")
-
-    def __init__(self, send: Send) -> None:
-        self.send = send
-        self.has_sent_head = False
-        self.has_sent_all = False
-
-    def send_head(self, status: int, headers: list[RawHeader]) -> Awaitable[None]:
-        self.has_sent_head = True
-        return self.send({"type": "http.response.start", "status": status, "headers": headers})
-
-    def send_last(self, body: bytes) -> Awaitable[None]:
-        self.has_sent_all = True
-        return self.send({"type": "http.response.body", "body": body})
+    send: Send
+    has_sent_head: bool = False
+    has_sent_all: bool = False
 
 
 class _DisconnectWatcher:

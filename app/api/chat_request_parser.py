@@ -39,7 +39,7 @@ FORWARDED_HEADERS: Final = (
 HINT_HEADERS: Final = ("session-id", "thread-id", "x-session-id", "x-session-affinity", "x-claude-code-session-id")
 """Headers in which agents send the id of a session. One id may stand for several conversations, since sub-agents send
 their parent's, so it is a hint and no conversation id."""
-HINT_FIELDS: Final = ("prompt_cache_key",)
+HINT_FIELDS: Final = frozenset({"prompt_cache_key", "metadata"})
 MAX_HINT_CHARS: Final = 256
 OPTION_HEADERS: Final = frozenset(
     {
@@ -52,6 +52,7 @@ is left out since SDKs send it with every request."""
 RETRY_HEADER: Final = "x-stainless-retry-count"
 READ_HEADERS: Final = OPTION_HEADERS | {RETRY_HEADER}
 CONVERSATION_ID_FIELDS: Final = frozenset({"conversation_id", "conversation", "metadata"})
+OUTPUT_LIMIT_FIELDS: Final = frozenset({"max_completion_tokens", "max_tokens"})
 _JSON_BOOLEANS: Final = {b"true": True, b"false": False}
 _EMPTY: Final[Mapping[str, Any]] = {}
 _IDEMPOTENCY_KEY = re.compile(r"^[\x21-\x7e]{1,255}\Z")
@@ -71,7 +72,9 @@ def parse_chat_request(body: bytes, headers: Mapping[str, str], caller: Caller, 
     fields = _decode_body_fields(body)
     option_headers = _EMPTY if OPTION_HEADERS.isdisjoint(headers) else headers
     context = _parse_context_options(fields) if "context" in fields else _EMPTY
-    conversation_id, chat_ui = _parse_conversation_id(fields, option_headers)
+    conversation_id, chat_ui = None, False
+    if option_headers or not CONVERSATION_ID_FIELDS.isdisjoint(fields):
+        conversation_id, chat_ui = _parse_conversation_id(fields, option_headers)
     store = _parse_boolean(fields, "store") if "store" in fields else None
     return ChatRequest(
         caller=caller,
@@ -83,7 +86,7 @@ def parse_chat_request(body: bytes, headers: Mapping[str, str], caller: Caller, 
         stream=("stream" in fields and _parse_boolean(fields, "stream")) or False,
         include_usage="stream_options" in fields and _parse_include_usage(fields),
         choice_count=("n" in fields and _parse_positive_integer(fields, "n")) or 1,
-        max_output_tokens=_parse_max_output_tokens(fields),
+        max_output_tokens=None if OUTPUT_LIMIT_FIELDS.isdisjoint(fields) else _parse_max_output_tokens(fields),
         store=store is not False,
         stores_completion=store is True,
         conversation_id=conversation_id,
@@ -101,7 +104,9 @@ def parse_chat_request(body: bytes, headers: Mapping[str, str], caller: Caller, 
         forwarded_headers={name: option_headers[name] for name in FORWARDED_HEADERS if name in option_headers}
         if option_headers
         else _EMPTY,
-        conversation_hints=_parse_session_hints(fields, option_headers),
+        conversation_hints=_parse_session_hints(fields, option_headers)
+        if option_headers or not HINT_FIELDS.isdisjoint(fields)
+        else _EMPTY,
         idempotency_key=_parse_idempotency_key(option_headers) if option_headers else None,
     )
 
@@ -157,8 +162,6 @@ def _parse_conversation_id(fields: Mapping[str, bytes], headers: Mapping[str, st
 
     The order of precedence is that of the wire contract: the gateway's header, the body's fields, a chat UI's header.
     """
-    if not headers and CONVERSATION_ID_FIELDS.isdisjoint(fields):
-        return None, False
     conversation_id = headers.get("x-conversation-id")
     if conversation_id is not None:
         return _validate_conversation_id(conversation_id, "X-Conversation-Id"), False
@@ -182,9 +185,8 @@ def _parse_conversation_id(fields: Mapping[str, bytes], headers: Mapping[str, st
 def _parse_session_hints(fields: Mapping[str, bytes], headers: Mapping[str, str]) -> Mapping[str, str]:
     """Returns the session ids that a client sends for its own purposes, by the name of the header or field."""
     hints: dict[str, Any] = {name: headers.get(name) for name in HINT_HEADERS} if headers else {}
-    for name in HINT_FIELDS:
-        if name in fields:
-            hints[name] = decode_field(fields, name)
+    if "prompt_cache_key" in fields:
+        hints["prompt_cache_key"] = decode_field(fields, "prompt_cache_key")
     if "metadata" in fields and isinstance(metadata := decode_field(fields, "metadata"), dict):
         hints["user_id"] = _parse_session_id(metadata.get("user_id"))
     return {name: one for name, one in hints.items() if isinstance(one, str) and 0 < len(one) <= MAX_HINT_CHARS}

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections import deque
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, TextIO
 
@@ -50,24 +50,10 @@ _CONTROL_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u
 _PLAIN_VALUE = re.compile(r"[^\s\"'=]+")
 
 
-class log_scope:  # noqa: N801 - used like a function; a generator would take three times as long
-    """A context manager. Within it, each log line of this task has the request's id, and the conversation's id once
-    that is known."""
-
-    __slots__ = ("_fields", "_token")
-
-    def __init__(self, *, request_id: str, conversation_id: str | None = None) -> None:
-        self._fields = {"request_id": request_id}
-        if conversation_id is not None:
-            self._fields["conversation_id"] = conversation_id
-        self._token: Token[dict[str, str] | None] | None = None
-
-    def __enter__(self) -> None:
-        self._token = _scope.set(self._fields)
-
-    def __exit__(self, *_: object) -> None:
-        assert self._token is not None
-        _scope.reset(self._token)
+def begin_log_scope(request_id: str) -> None:
+    """Adds the request's id to each further line of this task, and the conversation's id once that is known."""
+    # Never reset: the server runs each request in a context of its own.
+    _scope.set({"request_id": request_id})
 
 
 def set_log_conversation(conversation_id: str) -> None:

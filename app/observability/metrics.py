@@ -251,11 +251,11 @@ class Metrics:
             values[series.completion] += facts.completion_tokens or 0
         # An unknown cost is not counted as 0: the call counts as unpriced instead.
         if facts.cost_usd is not None:
-            series.cost_series.add(facts.cost_usd)
+            values[series.cost] += facts.cost_usd
         else:
             self.counter_series(f.UNPRICED_CALLS, "usage" if facts.reported_tokens is None else "price").add()
         if facts.saved_usd is not None:
-            series.saved_cost_series.add(facts.saved_usd)
+            values[series.saved_cost] += facts.saved_usd
         if not facts.is_whole:
             self.counter_series(f.INTERRUPTED_TURNS).add()
         if facts.has_recovered:
@@ -295,13 +295,13 @@ class _ModelSeries:
         self.completion = metrics.counter_series(f.COMPLETION_TOKENS, *model_labels).cell
 
     @functools.cached_property
-    def cost_series(self) -> CounterSeries:
-        """The series of the cost. It is created by the first priced answer: an unknown cost must not appear as 0."""
-        return self._metrics.counter_series(f.COST, "answer", *self._labels)
+    def cost(self) -> int:
+        """The cell of the cost. It is created by the first priced answer: an unknown cost must not appear as 0."""
+        return self._metrics.counter_series(f.COST, "answer", *self._labels).cell
 
     @functools.cached_property
-    def saved_cost_series(self) -> CounterSeries:
-        return self._metrics.counter_series(f.SAVED_COST, *self._labels)
+    def saved_cost(self) -> int:
+        return self._metrics.counter_series(f.SAVED_COST, *self._labels).cell
 
 
 def _open_shared_cells(folder: Path) -> CounterCells | None:

@@ -100,12 +100,8 @@ def record_requested_model(model: str, *, stream: bool) -> None:
     """Records the model that a request names, and whether it asks for a stream."""
     facts = _current.get()
     if facts is not None:
-        facts.model, facts.stream = omit_long_name(model), stream
-
-
-def omit_long_name(text: str) -> str | None:
-    """Returns a name that a client or a provider chose; None if it is so long that it may be content."""
-    return text if len(text) <= MAX_FIELD_CHARS else None
+        # A client chose the name: if it is longer, it may be content.
+        facts.model, facts.stream = model if len(model) <= MAX_FIELD_CHARS else None, stream
 
 
 def record_error(error: ReportableError, *, replaces: bool = False) -> None:

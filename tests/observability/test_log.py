@@ -1,4 +1,5 @@
 import asyncio
+import contextvars
 import io
 import json
 import logging
@@ -8,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from app.observability import log as lines
-from app.observability.log import configure_logging, flush_log, log_scope, set_log_conversation
+from app.observability.log import begin_log_scope, configure_logging, flush_log, set_log_conversation
 
 log = logging.getLogger("app.pipeline")
 
@@ -42,13 +43,17 @@ def test_a_line_is_one_json_object_with_its_fields(stream: io.StringIO) -> None:
 
 
 def test_lines_of_a_request_name_it_and_its_conversation(stream: io.StringIO) -> None:
-    configure_logging("info", "json", stream)
-    with log_scope(request_id="req_1"):
+    def answer_request() -> None:
+        begin_log_scope("req_1")
         log.info("begun")
         assert last_line(stream)["request_id"] == "req_1"
         set_log_conversation("conv_1")
         log.info("known")
         assert last_line(stream)["conversation_id"] == "conv_1"
+
+    configure_logging("info", "json", stream)
+    # The server runs each request in a context of its own.
+    contextvars.copy_context().run(answer_request)
     log.info("over")
     assert "request_id" not in last_line(stream)
 

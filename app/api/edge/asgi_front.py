@@ -16,7 +16,6 @@ from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 from app.api.edge.error_responses import build_error_response
 from app.api.edge.header_checks import HeaderChecks
 from app.api.edge.headers import RequestIdMiddleware
-from app.errors import GatewayError
 
 CHAT_PATH: Final = "/v1/chat/completions"
 
@@ -52,27 +51,17 @@ class AsgiFront:
         self._lifespan = Router(lifespan=lifespan).lifespan
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        return self._select_app(scope)(scope, receive, send)
-
-    def _select_app(self, scope: Scope) -> ASGIApp:
         if scope["type"] == "lifespan":
-            return self._lifespan
+            return self._lifespan(scope, receive, send)
         probe = self._probes.get(scope["path"])
-        if probe is not None:
-            if scope.get("method") != "GET":
-                return self.application  # FastAPI answers 405 with the allowed methods
+        if probe is not None and scope.get("method") == "GET":
             scope["route"] = probe  # read by the telemetry, as it reads the route that FastAPI sets
-            return probe.app
-        fault = self._heads.find_fault(scope["headers"])
+            return probe.app(scope, receive, send)
+        # FastAPI answers 405 to other methods of a probe, with the allowed ones.
+        fault = None if probe is not None else self._heads.find_fault(scope["headers"])
+        is_chat = scope["path"] == CHAT_PATH and scope["type"] == "http" and scope["method"] == "POST"
         if fault is not None:
-            return self._build_refusal(fault, scope)
-        return self.chat if is_chat_completion_request(scope) else self.application
-
-    def _build_refusal(self, fault: GatewayError, scope: Scope) -> ASGIApp:
-        headers = {"x-context-status": "bypassed"} if is_chat_completion_request(scope) else {}
-        return RequestIdMiddleware(build_error_response(fault, headers), self._new_request_id)
-
-
-def is_chat_completion_request(scope: Scope) -> bool:
-    """Returns whether a request asks for a chat completion."""
-    return bool(scope["type"] == "http" and scope["path"] == CHAT_PATH and scope["method"] == "POST")
+            # A refused chat request says, as all its answers do, what was done with its conversation.
+            refusal = build_error_response(fault, {"x-context-status": "bypassed"} if is_chat else {})
+            return RequestIdMiddleware(refusal, self._new_request_id)(scope, receive, send)
+        return (self.chat if is_chat else self.application)(scope, receive, send)

@@ -159,7 +159,8 @@ class Authenticator:
             )
         end_user = headers.get(self._end_user_header) if self._end_user_header else None
         credentials = (*map(headers.get, CREDENTIAL_HEADERS), end_user)
-        self._origin_check.check_request(headers, has_credential=any(credentials[:-1]))
+        if "origin" in headers:
+            self._origin_check.check_request(headers, has_credential=any(credentials[:-1]))
         return self._caller_cache.get(credentials) or self._authenticate_open(credentials)
 
     def require_scope(self, required_scope: Scope) -> Callable[[Request], Awaitable[Caller]]:

@@ -150,15 +150,14 @@ class BrowserOriginCheck:
         Raises:
             InsufficientPermissions: a page of another site sent the request.
         """
-        if "origin" in headers and not has_credential:
-            self._check_origin(headers["origin"].lower(), headers)
-
-    def _check_origin(self, origin: str, headers: Mapping[str, str]) -> None:
+        origin = headers.get("origin")
+        if origin is None or has_credential:
+            return
         # Current browsers name the relation in `Sec-Fetch-Site`. Without the header, `Origin` and `Host` are compared.
         if headers.get("sec-fetch-site", "cross-site") != "cross-site":
             return
         # Other schemes belong to browser extensions and desktop programs. `null` is a sandboxed page of any site.
-        scheme, _, host = origin.partition("://")
+        scheme, _, host = origin.lower().partition("://")
         if scheme not in ("http", "https", "null") or host == headers.get("host", "").lower():
             return
         name = parse_host_name(host)

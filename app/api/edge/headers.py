@@ -40,7 +40,7 @@ class ResponseHeaders:
     __slots__ = ("_headers",)
 
     def __init__(self, headers: Mapping[str, str]) -> None:
-        self._headers = [(name, raw) for (name, _), raw in zip(headers.items(), _encode_headers(headers), strict=True)]
+        self._headers = [(name, (name.encode("latin-1"), value.encode("latin-1"))) for name, value in headers.items()]
 
     def merge_headers(self, own_headers: Mapping[str, str]) -> list[RawHeader]:
         """Returns all headers of an answer: its own and the shared ones.
@@ -48,15 +48,11 @@ class ResponseHeaders:
         Args:
             own_headers: values by lower-case name.
         """
-        headers = _encode_headers(own_headers)
+        headers = [(_encoded_names[name], value.encode("latin-1", "replace")) for name, value in own_headers.items()]
         for name, raw in self._headers:
             if name not in own_headers:
                 headers.append(raw)
         return headers
-
-
-def _encode_headers(headers: Mapping[str, str]) -> list[RawHeader]:
-    return [(_encoded_names[name], value.encode("latin-1", "replace")) for name, value in headers.items()]
 
 
 REQUEST_ID_SCOPE_KEY: Final = "request_id"

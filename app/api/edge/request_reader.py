@@ -29,9 +29,9 @@ def read_selected_headers(scope: Scope, names: Mapping[bytes, str]) -> dict[str,
     Args:
         names: lower-case names by their bytes.
     """
-    return _join_repeated_headers(
-        [(names[name], value.decode("latin-1")) for name, value in scope["headers"] if name in names]
-    )
+    headers = [(names[name], value.decode("latin-1")) for name, value in scope["headers"] if name in names]
+    values = dict(headers)
+    return values if len(values) == len(headers) else _join_repeated_headers(headers)
 
 
 def read_headers(scope: Scope) -> dict[str, str]:
@@ -44,9 +44,6 @@ def read_headers(scope: Scope) -> dict[str, str]:
 
 
 def _join_repeated_headers(headers: list[tuple[str, str]]) -> dict[str, str]:
-    once = dict(headers)
-    if len(once) == len(headers):
-        return once
     lists: dict[str, list[str]] = {}
     for name, value in headers:
         lists.setdefault(name, []).append(value)

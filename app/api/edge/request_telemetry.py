@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Final
 
+import msgspec
 from starlette.types import Message, Receive, Scope, Send
 
-from app.api.edge.asgi_front import CHAT_PATH, AsgiFront, is_chat_completion_request
+from app.api.edge.asgi_front import CHAT_PATH, AsgiFront
 from app.api.edge.error_responses import CLIENT_CLOSED_REQUEST
 from app.errors import UpstreamRefused
 from app.observability import metric_families
+from app.observability.log import MAX_FIELD_CHARS
 from app.observability.metric_families import CONSOLE_LABEL, OTHER_LABEL, is_application_endpoint
 from app.observability.metrics import HistogramSeries, Metrics
-from app.observability.request_facts import begin_request_facts, log_request, omit_long_name
+from app.observability.request_facts import RequestFacts, begin_request_facts, log_request
 from app.observability.tracing import CANCELLED_ERROR_TYPE, CONVERSATION_ATTRIBUTE, NO_SPAN, Span, Tracing
 
 PROBE_PATHS: Final = ("/healthz", "/readyz", "/metrics")
@@ -25,6 +27,8 @@ EVENT_STREAM: Final = b"text/event-stream"
 FIRST_ERROR_STATUS: Final = 400
 FIRST_SERVER_ERROR_STATUS: Final = 500
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+OTHER_METHOD: Final = "_OTHER"
+"""OpenTelemetry's word for a method that is not in `METHODS`."""
 
 
 class RequestTelemetry:
@@ -54,31 +58,39 @@ class RequestTelemetry:
             return
         span = NO_SPAN
         if self._tracing.is_on and scope["path"] not in PROBE_PATHS:
-            span = self._tracing.start_request_span(
-                _method_label(scope), scope["headers"], _request_span_attributes(scope)
-            )
-        watch = _ResponseObserver(send, span, self._metrics, self._seconds)
-        is_chat = is_chat_completion_request(scope)
-        in_flight = 1.0 if is_chat else 0.0
-        self._metrics.in_flight.add(in_flight)
+            method = scope["method"] if scope["method"] in METHODS else OTHER_METHOD
+            attributes = {
+                "http.request.method": method,
+                "url.scheme": scope.get("scheme", "http"),
+                "network.protocol.version": scope.get("http_version", "1.1"),
+            }
+            span = self._tracing.start_request_span(method, scope["headers"], attributes)
+        watch = _ResponseObserver(send, self._metrics, self._seconds, span, begin_request_facts(), self._seconds())
+        is_chat = scope["path"] == CHAT_PATH and scope["method"] == "POST"
+        if is_chat:
+            self._metrics.in_flight.add()
         with span:
             try:
                 await self._app(scope, receive, watch.send)
             finally:
-                self._metrics.in_flight.add(-in_flight)
+                if is_chat:
+                    self._metrics.in_flight.add(-1)
                 if watch.is_stream:
                     self._metrics.streams.add(-1)
                 self._finish_request(scope, watch)
 
     def _finish_request(self, scope: Scope, watch: _ResponseObserver) -> None:
         """Counts, traces and logs a request that is over, however it ended."""
-        duration, route = self._seconds() - watch.started_at, find_route_path(scope)
+        duration, method = self._seconds() - watch.started_at, scope["method"]
+        route = CHAT_PATH if scope["path"] == CHAT_PATH else _find_route_path(scope)
         if self._metrics.is_on:
-            self._count_request(_endpoint_label(scope, route), watch, duration)
+            is_console = method in ("GET", "HEAD") and any(name == CONSOLE_HEADER for name, _ in scope["headers"])
+            self._count_request(CONSOLE_LABEL if is_console else route or OTHER_LABEL, watch, duration)
+        method = method if method in METHODS else OTHER_METHOD
         if watch.span.is_recording:
-            _finish_request_span(watch, _method_label(scope), route)
+            _finish_request_span(watch, method, route)
         if self._logs_requests and (watch.status >= FIRST_SERVER_ERROR_STATUS or scope["path"] not in PROBE_PATHS):
-            _log_request(watch, _method_label(scope), route, duration)
+            _log_request(watch, method, route, duration)
 
     def _count_request(self, endpoint: str, watch: _ResponseObserver, duration: float) -> None:
         key = endpoint, watch.status, watch.is_stream
@@ -113,7 +125,7 @@ class _EndpointSeries:
             self.first_byte = metrics.histogram_series(metric_families.FIRST_BYTE_SECONDS, stream)
 
 
-class _ResponseObserver:
+class _ResponseObserver(msgspec.Struct):
     """Observes the messages of one answer.
 
     Attributes:
@@ -124,22 +136,16 @@ class _ResponseObserver:
         is_complete: the last piece was handed to the server.
     """
 
-    __slots__ = (
-        *("_metrics", "_send", "_seconds"),
-        *("started_at", "facts", "first_byte_seconds", "is_complete", "span", "status", "is_stream"),
-    )
-
-    def __init__(self, send: Send, span: Span, metrics: Metrics, seconds: Callable[[], float]) -> None:
-        self._send = send
-        self._metrics = metrics
-        self._seconds = seconds
-        self.span = span
-        self.facts = begin_request_facts()
-        self.started_at = seconds()
-        self.first_byte_seconds: float | None = None
-        self.status = CLIENT_CLOSED_REQUEST
-        self.is_stream = False
-        self.is_complete = False
+    _send: Send
+    _metrics: Metrics
+    _seconds: Callable[[], float]
+    span: Span
+    facts: RequestFacts
+    started_at: float
+    first_byte_seconds: float | None = None
+    status: int = CLIENT_CLOSED_REQUEST
+    is_stream: bool = False
+    is_complete: bool = False
 
     def send(self, message: Message) -> Awaitable[None]:
         """Observes a message and sends it. It is no coroutine, which would cost time with every frame of every
@@ -162,11 +168,11 @@ class _ResponseObserver:
         if kind is not None and kind.startswith(EVENT_STREAM):
             self.is_stream = True
             self._metrics.streams.add()
-        facts.request_id = _decode_header_value(headers.get(b"x-request-id"))
+        facts.request_id = _read_name(headers, b"x-request-id")
         if facts.context_status is None:
-            facts.context_status = _decode_header_value(headers.get(b"x-context-status"))
+            facts.context_status = _read_name(headers, b"x-context-status")
         if facts.conversation_id is None:
-            facts.conversation_id = _decode_header_value(headers.get(b"x-conversation-id"))
+            facts.conversation_id = _read_name(headers, b"x-conversation-id")
 
 
 def _finish_request_span(watch: _ResponseObserver, method: str, route: str | None) -> None:
@@ -185,66 +191,43 @@ def _finish_request_span(watch: _ResponseObserver, method: str, route: str | Non
     span.set(attributes)
     if not watch.is_complete:
         span.fail(CANCELLED_ERROR_TYPE)
-    elif watch.status >= FIRST_SERVER_ERROR_STATUS or _has_stream_error(watch):
+    elif _has_failed(watch):
         span.fail((facts.error and facts.error.code) or str(watch.status))
 
 
 def _log_request(watch: _ResponseObserver, method: str, route: str | None, duration: float) -> None:
     """Writes the log line of a request; absent values are left out."""
+    # `round` takes three times as long.
     log_fields: dict[str, Any] = {
         "method": method,
         "route": route,
         "status": watch.status,
-        "duration_ms": _to_milliseconds(duration),
+        "duration_ms": int(duration * 1_000_000 + 0.5) / 1000,
     }
     if watch.first_byte_seconds is not None:
-        log_fields["first_byte_ms"] = _to_milliseconds(watch.first_byte_seconds)
+        log_fields["first_byte_ms"] = int(watch.first_byte_seconds * 1_000_000 + 0.5) / 1000
     if not watch.is_complete:
         log_fields["cut"] = True
-    failed = watch.status >= FIRST_SERVER_ERROR_STATUS or _has_stream_error(watch)
     if watch.span is not NO_SPAN:
         log_fields.update(watch.span.ids)
-    log_request(watch.facts, logging.WARNING if failed else logging.INFO, log_fields)
+    log_request(watch.facts, logging.WARNING if _has_failed(watch) else logging.INFO, log_fields)
 
 
-def _has_stream_error(watch: _ResponseObserver) -> bool:
-    """Returns whether an error was sent after the status, inside a stream."""
+def _has_failed(watch: _ResponseObserver) -> bool:
+    """Returns whether the gateway or a provider failed, also after the status was sent, inside a stream."""
+    if watch.status >= FIRST_SERVER_ERROR_STATUS:
+        return True
     return watch.facts.error is not None and watch.status < FIRST_ERROR_STATUS
 
 
-def _request_span_attributes(scope: Scope) -> dict[str, str | int]:
-    return {
-        "http.request.method": _method_label(scope),
-        "url.scheme": scope.get("scheme", "http"),
-        "network.protocol.version": scope.get("http_version", "1.1"),
-    }
-
-
-def find_route_path(scope: MutableMapping[str, Any]) -> str | None:
+def _find_route_path(scope: MutableMapping[str, Any]) -> str | None:
     """Returns the declared path of a request's route, such as `/v1/conversations/{id}`; None if no route matches. What
     the client put into the path is left out: it would make a label for each value, and may be confidential."""
-    if scope["path"] == CHAT_PATH:
-        return CHAT_PATH
     path = getattr(scope.get("route"), "path", None)
     return path if isinstance(path, str) else None
 
 
-def _endpoint_label(scope: Scope, route: str | None) -> str:
-    """Returns the label `endpoint`: the route, or one word for the console's reads or for unknown paths."""
-    is_reading = scope["method"] in ("GET", "HEAD")
-    if is_reading and any(name == CONSOLE_HEADER for name, _ in scope["headers"]):
-        return CONSOLE_LABEL
-    return route or OTHER_LABEL
-
-
-def _method_label(scope: Scope) -> str:
-    method = scope["method"]
-    return method if method in METHODS else "_OTHER"
-
-
-def _decode_header_value(value: bytes | None) -> str | None:
-    return None if value is None else omit_long_name(value.decode("latin-1"))
-
-
-def _to_milliseconds(seconds: float) -> float:
-    return int(seconds * 1_000_000 + 0.5) / 1000  # `round` takes three times as long
+def _read_name(headers: Mapping[bytes, bytes], name: bytes) -> str | None:
+    """Returns the value of a header; None if it is absent, or so long that it may be content."""
+    value = headers.get(name)
+    return value.decode("latin-1") if value is not None and len(value) <= MAX_FIELD_CHARS else None

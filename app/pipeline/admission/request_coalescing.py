@@ -76,7 +76,8 @@ class OutcomeCache:
 
     def put(self, coalescing_key: Hashable, outcome: AttemptOutcome) -> None:
         """Stores an outcome, in the place of one with the same key. An outcome that is too large is not stored."""
-        self.evict(coalescing_key)
+        if coalescing_key in self._entries:
+            self.evict(coalescing_key)
         size_bytes = TAIL_BYTES + (outcome.attempt.size_bytes if outcome.attempt is not None else 0)
         if size_bytes > self._max_bytes:
             return
@@ -152,33 +153,30 @@ class RequestCoalescer:
                 are discarded.
         """
         coalescing_key = make_coalescing_key(request)
-        running = self._running_attempts.get(coalescing_key)
-        joined_attempt = None if running is None else self._find_joinable_attempt(running, request)
-        replayed_answer = None
-        if joined_attempt is None and (outcome := self._find_cached_outcome(coalescing_key, request)) is not None:
-            request = replace(
-                request,
-                is_retry=request.is_retry or outcome.conversation_id is not None,
-                first_attempt_at=outcome.first_attempt_at,
+        outcome = self._undelivered_outcomes.get(coalescing_key)
+        if outcome is None and request.is_retry:
+            outcome = self._delivered_outcomes.get(coalescing_key)
+        joined_attempt, replayed_answer = None, None
+        if outcome is not None or coalescing_key in self._running_attempts:
+            request, joined_attempt, replayed_answer = await self._find_earlier_attempt(
+                coalescing_key, outcome, request
             )
-            if outcome.attempt is not None:
-                joined_attempt = self._take_cached_attempt(coalescing_key, outcome.attempt, request)
-            elif outcome.conversation_id is not None:
-                replayed_answer = await self._stored_answers.replay_answer(request, outcome.conversation_id)
-                # During the read, another request may have started an attempt.
-                if (running := self._running_attempts.get(coalescing_key)) is not None:
-                    joined_attempt = self._find_joinable_attempt(running, request)
-            if joined_attempt is None:
-                # A new attempt begins, so the outcome of the last one is no longer the newest.
-                self._undelivered_outcomes.evict(coalescing_key)
         if joined_attempt is not None:
             return AttemptWaiter(joined_attempt, request, is_disconnected, starts_attempt=False)
         first_attempt_at = self._now()
         if request.is_retry or request.idempotency_key is not None:
             # Another process may have made the first attempt, and may have stored its answer.
             first_attempt_at = request.first_attempt_at or first_attempt_at - timedelta(seconds=RETRY_MAX_AGE_SECONDS)
-        attempt = SharedAttempt(self, coalescing_key, request, replayed_answer, first_attempt_at)
+        attempt = SharedAttempt(
+            self,
+            coalescing_key,
+            request,
+            replayed_answer,
+            first_attempt_at,
+            is_complete=replayed_answer is not None,
+        )
         self._delivered_outcomes.evict(coalescing_key)
+        running = self._running_attempts.get(coalescing_key)
         if running is None:
             self._running_attempts[coalescing_key] = [attempt]
         else:
@@ -188,10 +186,44 @@ class RequestCoalescer:
                 other.is_only_attempt = False
         return AttemptWaiter(attempt, request, is_disconnected, starts_attempt=True)
 
-    def _find_joinable_attempt(self, attempts: list[SharedAttempt], request: ChatRequest) -> SharedAttempt | None:
+    async def _find_earlier_attempt(
+        self, coalescing_key: Hashable, outcome: AttemptOutcome | None, request: ChatRequest
+    ) -> tuple[ChatRequest, SharedAttempt | None, Answer | None]:
+        """Finds out whether a request repeats an attempt of this process.
+
+        Args:
+            outcome: how the newest attempt ended, if its client did not get the answer: either this process knows it,
+                or the request says that it is a retry.
+
+        Returns:
+            The request, with what is known of its first attempt; the attempt to join, if there is one; the stored
+            answer, if there is one.
+        """
+        joined_attempt = self._find_joinable_attempt(coalescing_key, request)
+        if joined_attempt is not None or outcome is None:
+            return request, joined_attempt, None
+        request = replace(
+            request,
+            is_retry=request.is_retry or outcome.conversation_id is not None,
+            first_attempt_at=outcome.first_attempt_at,
+        )
+        replayed_answer = None
+        if outcome.attempt is not None:
+            joined_attempt = self._take_cached_attempt(coalescing_key, outcome.attempt, request)
+        elif outcome.conversation_id is not None:
+            replayed_answer = await self._stored_answers.replay_answer(request, outcome.conversation_id)
+            # During the read, another request may have started an attempt.
+            joined_attempt = self._find_joinable_attempt(coalescing_key, request)
+        if joined_attempt is None:
+            # A new attempt begins, so the outcome of the last one is no longer the newest.
+            self._undelivered_outcomes.evict(coalescing_key)
+        return request, joined_attempt, replayed_answer
+
+    def _find_joinable_attempt(self, coalescing_key: Hashable, request: ChatRequest) -> SharedAttempt | None:
         """Returns the running attempt that this request repeats. There must be evidence that it does: the same
         idempotency key, a retry count above 0, or that all clients of the attempt are gone. Without evidence, two equal
         requests are two (for example two samples of one prompt)."""
+        attempts = self._running_attempts.get(coalescing_key, ())
         joinable = [attempt for attempt in attempts if attempt.can_be_joined]
         if not joinable:
             if (
@@ -214,12 +246,6 @@ class RequestCoalescer:
             return min(same_requests, key=lambda one: len(one.waiters))
         return None
 
-    def _find_cached_outcome(self, coalescing_key: Hashable, request: ChatRequest) -> AttemptOutcome | None:
-        """Returns how the newest attempt ended, if its client did not get the answer: either this process knows it, or
-        the request says that it is a retry."""
-        outcome = self._undelivered_outcomes.get(coalescing_key)
-        return self._delivered_outcomes.get(coalescing_key) if outcome is None and request.is_retry else outcome
-
     def _take_cached_attempt(
         self, coalescing_key: Hashable, attempt: SharedAttempt, request: ChatRequest
     ) -> SharedAttempt | None:
@@ -234,14 +260,11 @@ class RequestCoalescer:
         return attempt
 
     async def run_attempt(self, attempt: SharedAttempt) -> Answer:
-        """Answers an attempt's request."""
+        """Answers an attempt's request when the fair queue admits it. One attempt takes one slot, however many clients
+        wait for it."""
         request = attempt.request
         if attempt.replayed_answer is not None:
             return attempt.replayed_answer
-        # Without a stream and a key, `SharedAttempt.start` sees itself when the answer is complete. Without
-        # `on_answer`, the pipeline may store question and answer in one write.
-        if request.idempotency_key is None and not request.stream:
-            return await self._answer_when_admitted(attempt, request)
         if request.idempotency_key is not None and request.store:
             claim_or_answer = await self._idempotency_keys.claim_key_or_replay(request)
             if isinstance(claim_or_answer, IdempotencyClaim):
@@ -249,11 +272,10 @@ class RequestCoalescer:
             elif claim_or_answer is not None:
                 attempt.replayed_answer, attempt.is_complete, attempt.is_recorded_by_key = claim_or_answer, True, True
                 return claim_or_answer
-        return await self._answer_when_admitted(attempt, replace(request, on_answer=attempt.record_complete_answer))
-
-    async def _answer_when_admitted(self, attempt: SharedAttempt, request: ChatRequest) -> Answer:
-        """Answers the request when the fair queue admits it. One attempt takes one slot, however many clients wait for
-        it."""
+        # Without a stream and a key, `SharedAttempt.start` sees itself when the answer is complete. Without
+        # `on_answer`, the pipeline may store question and answer in one write.
+        if request.idempotency_key is not None or request.stream:
+            request = replace(request, on_answer=attempt.record_complete_answer)
         tenant = request.caller.tenant
         if not self._admission.try_acquire_slot(tenant):
             await self._admission.wait_for_slot(tenant, lambda: attempt.is_abandoned)
@@ -293,19 +315,17 @@ class RequestCoalescer:
         # The store knows the answer of a recorded key, and `finish_attempt` has recorded the failure of an attempt.
         if not attempt.is_complete or attempt.is_recorded_by_key:
             return
-        if attempt.is_only_in_memory or not attempt.is_delivered:
-            self._undelivered_outcomes.put(attempt.coalescing_key, _build_outcome(attempt))
+        assert attempt.answer is not None
+        is_only_in_memory, outcomes = attempt.request.idempotency_key is not None, self._undelivered_outcomes
+        conversation_id = attempt.answer.headers.get("x-conversation-id")
+        if conversation_id is None or is_only_in_memory:
+            kept_attempt = None if attempt.has_discarded_frames else attempt
+            outcome = AttemptOutcome(attempt.first_attempt_at, attempt=kept_attempt)
         else:
+            outcome = AttemptOutcome(attempt.first_attempt_at, conversation_id)
+        if attempt.is_delivered and not is_only_in_memory:
+            outcomes = self._delivered_outcomes
             # After two equal attempts at once, a retry is a request of its own: nobody knows which one it repeats.
-            self._delivered_outcomes.put(
-                attempt.coalescing_key,
-                _build_outcome(attempt) if attempt.is_only_attempt else AttemptOutcome(self._now()),
-            )
-
-
-def _build_outcome(attempt: SharedAttempt) -> AttemptOutcome:
-    assert attempt.answer is not None
-    conversation_id = attempt.answer.headers.get("x-conversation-id")
-    if conversation_id is not None and not attempt.is_only_in_memory:
-        return AttemptOutcome(attempt.first_attempt_at, conversation_id)
-    return AttemptOutcome(attempt.first_attempt_at, attempt=None if attempt.has_discarded_frames else attempt)
+            if not attempt.is_only_attempt:
+                outcome = AttemptOutcome(self._now())
+        outcomes.put(attempt.coalescing_key, outcome)

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Hashable
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 from msgspec.structs import replace
 
 from app.conversation.conversation_types import Conversation
@@ -83,7 +84,11 @@ class AttemptWaiter:
 
     def record_delivery(self) -> None:
         """Records whether the client is still connected, right before a whole answer is sent."""
-        self._attempt.record_delivery(self, is_delivered=not self._is_disconnected())
+        attempt = self._attempt
+        attempt.is_delivered = attempt.is_delivered or not self._is_disconnected()
+        attempt.waiters.remove(self)
+        if not attempt.waiters:
+            attempt.coalescing.cache_outcome(attempt)
 
     def disconnect(self) -> None:
         """Records that the client is gone, and ends its task unless other clients need it."""
@@ -99,7 +104,7 @@ class AttemptWaiter:
             self.is_cut_off = True
 
 
-class SharedAttempt:
+class SharedAttempt(msgspec.Struct, eq=False):
     """One run of a request through the pipeline.
 
     An attempt has no task of its own: the waiter that needs the next frame fetches it, and the others read the frames
@@ -119,56 +124,27 @@ class SharedAttempt:
         is_delivered: whether a client was connected to receive the answer.
     """
 
-    __slots__ = (
-        "_change_futures",
-        "_coalescing",
-        "_failure",
-        "_fetching_waiter",
-        "_frames",
-        "_has_ended",
-        "_upstream_frames",
-        "answer",
-        "claim",
-        "coalescing_key",
-        "first_attempt_at",
-        "has_discarded_frames",
-        "has_slot",
-        "is_complete",
-        "is_delivered",
-        "is_only_attempt",
-        "is_recorded_by_key",
-        "replayed_answer",
-        "request",
-        "reserved_frame_bytes",
-        "waiters",
-    )
-
-    def __init__(
-        self,
-        coalescing: RequestCoalescer,
-        coalescing_key: Hashable,
-        request: ChatRequest,
-        replayed_answer: Answer | None,
-        first_attempt_at: datetime,
-    ) -> None:
-        self._coalescing = coalescing
-        self._fetching_waiter: AttemptWaiter | None = None
-        self._failure: Exception | None = None
-        self._frames: list[bytes] = []
-        self._has_ended = False
-        self._upstream_frames: AsyncGenerator[bytes, None] | None = None
-        self._change_futures: list[asyncio.Future[None]] = []
-        self.answer: Answer | None = None
-        self.first_attempt_at = first_attempt_at
-        self.claim: IdempotencyClaim | None = None
-        self.has_discarded_frames = self.has_slot = False
-        self.reserved_frame_bytes = 0
-        self.is_only_attempt = True
-        self.is_complete, self.is_delivered, self.is_recorded_by_key = replayed_answer is not None, False, False
-        self.coalescing_key = coalescing_key
-        self.replayed_answer = replayed_answer
-        self.request = request
-        self.waiters: list[AttemptWaiter] = []
+    coalescing: RequestCoalescer
+    coalescing_key: Hashable
+    request: ChatRequest
+    replayed_answer: Answer | None
+    first_attempt_at: datetime
+    is_complete: bool = False
+    is_delivered: bool = False
+    is_only_attempt: bool = True
+    is_recorded_by_key: bool = False
+    has_slot: bool = False
+    has_discarded_frames: bool = False
+    reserved_frame_bytes: int = 0
+    answer: Answer | None = None
+    claim: IdempotencyClaim | None = None
+    waiters: list[AttemptWaiter] = []
+    _change_futures: list[asyncio.Future[None]] = []
+    _failure: Exception | None = None
+    _fetching_waiter: AttemptWaiter | None = None
+    _frames: list[bytes] = []
+    _has_ended: bool = False
+    _upstream_frames: AsyncGenerator[bytes, None] | None = None
 
     @property
     def can_be_joined(self) -> bool:
@@ -198,7 +174,7 @@ class SharedAttempt:
         """Runs the attempt: until the whole answer, or until the first frame of a stream."""
         self._fetching_waiter = waiter
         try:
-            answer = await self._coalescing.run_attempt(self)
+            answer = await self.coalescing.run_attempt(self)
             if isinstance(answer, StreamedAnswer):
                 self._upstream_frames = answer.frames
                 # An async generator that has not begun runs no `finally` when it is closed: leases and connections
@@ -214,10 +190,10 @@ class SharedAttempt:
         self.answer = answer
         if self._upstream_frames is None:
             await self._finish()
-        elif self._change_futures:
+            return
+        self._fetching_waiter = None
+        if self._change_futures:
             self._wake_waiters()
-        else:
-            self._fetching_waiter = None
 
     async def wait_until_started(self, waiter: AttemptWaiter) -> None:
         """Waits for the answer that another waiter requests."""
@@ -286,7 +262,7 @@ class SharedAttempt:
 
     def _reserve_frame_bytes(self) -> bool:
         """Returns whether more frames may be kept for clients that may still join."""
-        if self.has_discarded_frames or not self._coalescing.reserve_frame_bytes(FRAME_RESERVATION_BYTES):
+        if self.has_discarded_frames or not self.coalescing.reserve_frame_bytes(FRAME_RESERVATION_BYTES):
             return False
         self.reserved_frame_bytes += FRAME_RESERVATION_BYTES
         return True
@@ -303,12 +279,6 @@ class SharedAttempt:
         self.has_discarded_frames = True
         del self._frames[:-1]
         return 1
-
-    def record_delivery(self, waiter: AttemptWaiter, *, is_delivered: bool) -> None:
-        self.is_delivered = self.is_delivered or is_delivered
-        self.waiters.remove(waiter)
-        if not self.waiters:
-            self._coalescing.cache_outcome(self)
 
     def disconnect_waiter(self, waiter: AttemptWaiter) -> None:
         """Ends the task of a client that is gone. If the task is fetching the next frame for other clients, it ends
@@ -334,7 +304,7 @@ class SharedAttempt:
                 await self._upstream_frames.aclose()
         finally:
             await self._finish()
-        self._coalescing.cache_outcome(self)
+        self.coalescing.cache_outcome(self)
 
     async def _finish(self, error: BaseException | None = None) -> None:
         """Records the end of the attempt, and wakes its waiters."""
@@ -345,21 +315,20 @@ class SharedAttempt:
         # shown to the others as such, but as an error of ours.
         if error is not None and not (self.is_complete and self.answer is not None):
             self._failure = error if isinstance(error, Exception) else _make_attempt_ended_error()
-        self._upstream_frames = None
-        self._wake_waiters()
-        self._coalescing.finish_attempt(self)
+        self._upstream_frames = self._fetching_waiter = None
+        if self._change_futures:
+            self._wake_waiters()
+        self.coalescing.finish_attempt(self)
         if self.claim is not None:
-            await self._coalescing.release_claim(self.claim)
+            await self.coalescing.release_claim(self.claim)
 
     def _wake_waiters(self) -> None:
         """Wakes the waiting clients: a new frame is there, or the attempt has ended. Any waiter may fetch the next
         frame."""
-        self._fetching_waiter = None
-        if self._change_futures:
-            futures, self._change_futures = self._change_futures, []
-            for future in futures:
-                if not future.done():
-                    future.set_result(None)
+        futures, self._change_futures = self._change_futures, []
+        for future in futures:
+            if not future.done():
+                future.set_result(None)
 
     async def _wait_for_change(self) -> None:
         change_future = asyncio.get_running_loop().create_future()
