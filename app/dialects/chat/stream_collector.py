@@ -153,8 +153,8 @@ class StreamCollector:
                 self._finish_choice(collector, choice.finish_reason)
 
     @property
-    def finish_reason(self) -> str | None:
-        """Returns the finish reason of choice 0."""
+    def finish(self) -> str | None:
+        """Returns the provider's word for how choice 0 ended; None if it has not ended."""
         return self._first_choice.finish_reason
 
     @property
@@ -169,6 +169,11 @@ class StreamCollector:
         return has_content or (
             bool(self._further_choices) and any(choice.has_content for choice in self._further_choices.values())
         )
+
+    def build_facts(self) -> dict[str, Any]:
+        """Returns the facts that are stored beside the answer; `stored_answer` renders the answer with them."""
+        finish_reason = self._first_choice.finish_reason
+        return {"id": self.id, "model": self.model, "finish_reason": finish_reason, "usage": self.usage}
 
     def build_message(self) -> dict[str, Any]:
         """Returns the assistant message of choice 0 as a client sends it back."""

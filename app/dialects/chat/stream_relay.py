@@ -8,13 +8,14 @@ from typing import Final
 from app.dialects.chat.chunk_template import ChunkTemplate, build_chunk_template, may_hold_text
 from app.dialects.chat.stream_collector import StreamCollector
 from app.dialects.chat.stream_frames import (
+    DONE_DATA,
     ERROR_EVENT,
     CompactionProgressStream,
     decode_chunk,
     encode_chunk,
     splice_fields,
 )
-from app.dialects.sse import DONE_DATA, SseDecoder, SseEvent
+from app.dialects.sse import SseDecoder, SseEvent
 from app.errors import GatewayError, UpstreamRefused, UpstreamUnavailable, drop_tracebacks
 
 BAD_GATEWAY: Final = 502

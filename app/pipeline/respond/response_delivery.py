@@ -290,10 +290,7 @@ class ResponseDelivery:
         # A conversation's log has one answer for each turn: choice 0. The other choices are kept in its facts.
         message = Message.from_body(body)
         meta: dict[str, Any] = {
-            "id": collector.id,
-            "model": collector.model,
-            "finish_reason": collector.finish_reason,
-            "usage": collector.usage,
+            **collector.build_facts(),
             "context_status": report.status,
             "context": context,
             VIEW_FACTS: build_view_facts(

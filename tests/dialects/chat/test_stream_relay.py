@@ -102,7 +102,7 @@ def outcome(pieces: Sequence[bytes], *, include_usage: bool) -> tuple[object, ..
     frames, relay = relayed(pieces, include_usage=include_usage)
     told, failure = relay.collector, relay.stream_failure
     error = None if failure is None else (type(failure), failure.message)
-    counted = (told.chunk_count, told.usage, told.finish_reason, told.is_complete)
+    counted = (told.chunk_count, told.usage, told.finish, told.is_complete)
     return frames, told.build_messages(), counted, error, relay.is_upstream_done, relay.has_ended
 
 
