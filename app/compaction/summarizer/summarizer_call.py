@@ -13,7 +13,7 @@ from app.compaction.summarizer.summary_request import SummaryRequest
 from app.context.count.token_counter import choose_token_counter_name
 from app.context.view.view_rendering import ViewTokenCounter
 from app.dialects.chat.completion import Completion
-from app.dialects.chat.usage import read_output_tokens, read_prompt_usage
+from app.dialects.chat.usage import read_usage
 from app.errors import UpstreamRefused, UpstreamUnavailable
 from app.observability.metrics import NO_METRICS, Metrics, SummaryFacts
 from app.upstream.provider_contract import ClientKey, ContextWindow, ModelDeployment, RouteTarget
@@ -137,15 +137,14 @@ class SummarizerClient:
 
 def _build_call_metrics(answer: SummarizerAnswer, deployment: ModelDeployment) -> SummaryFacts:
     """Builds the metrics of a call, whether its answer is used or not."""
-    usage = answer.completion.usage
-    prompt, completion_tokens = read_prompt_usage(usage), read_output_tokens(usage)
+    usage = read_usage(answer.completion.usage)
     provider, model = deployment.provider.name, deployment.upstream_model
-    if prompt is None:
+    if usage is None:
         return SummaryFacts(provider, model, is_reported=False)
     cost = compute_cost_usd(
         find_price(deployment),
-        prompt_tokens=prompt.tokens,
-        cached_tokens=prompt.cached_tokens,
-        completion_tokens=completion_tokens,
+        prompt_tokens=usage.prompt_tokens,
+        cached_tokens=usage.cached_tokens,
+        completion_tokens=usage.output_tokens,
     )
-    return SummaryFacts(provider, model, prompt.tokens, completion_tokens, cost_usd=cost)
+    return SummaryFacts(provider, model, usage.prompt_tokens, usage.output_tokens, cost_usd=cost)
