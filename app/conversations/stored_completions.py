@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from app.conversation.conversation_types import Conversation, LogMessage, Message, StoredCompletion, extract_text
 from app.conversations.items.item_building import DELETED
+from app.dialects.chat.stored_answer import build_stored_completion
 from app.errors import CompletionNotFound, NotFound
-from app.pipeline.admission.answer_replay import build_stored_completion
 from app.pipeline.chat_request import Caller
 from app.store.contract.conversations import CompletionQuery, ConversationStore
 

@@ -12,9 +12,6 @@ import msgspec
 
 from app.errors import UpstreamUnavailable
 
-DONE_DATA = b"[DONE]"
-"""Data of the event that ends an OpenAI stream."""
-
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 
 _BOM = b"\xef\xbb\xbf"

@@ -43,7 +43,8 @@ from app.context.plan.policy import ContextPolicy
 from app.conversation.conversation_types import Message, Summary
 from app.conversation.identity import compute_links_after_messages, compute_prefix_digests, compute_start_position
 from app.dialects.chat.stream_collector import StreamCollector
-from app.dialects.sse import DONE_DATA, SseDecoder
+from app.dialects.chat.stream_frames import DONE_DATA
+from app.dialects.sse import SseDecoder
 from app.observability.metric_families import REQUEST_SECONDS, REQUESTS
 from app.observability.metrics import Metrics, TurnFacts
 from app.observability.prometheus import PrometheusExposition

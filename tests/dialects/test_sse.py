@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.dialects.sse import DONE_DATA, SseDecoder, SseEvent
+from app.dialects.sse import SseDecoder, SseEvent
 from app.errors import UpstreamUnavailable
 
 
@@ -23,7 +23,7 @@ def data_of(*pieces: bytes) -> list[bytes | None]:
 @pytest.mark.parametrize(
     ("stream", "expected"),
     [
-        pytest.param(b'data: {"a":1}\n\ndata: [DONE]\n\n', [b'{"a":1}', DONE_DATA], id="plain"),
+        pytest.param(b'data: {"a":1}\n\ndata: [DONE]\n\n', [b'{"a":1}', b"[DONE]"], id="plain"),
         pytest.param(b'data:{"a":1}\n\n', [b'{"a":1}'], id="no space after the colon"),
         pytest.param(b"data:  two\n\n", [b" two"], id="only one space is taken off"),
         pytest.param(b"data: a\r\n\r\ndata: b\r\n\r\n", [b"a", b"b"], id="CRLF"),

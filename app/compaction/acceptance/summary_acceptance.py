@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import orjson
 
@@ -17,7 +16,7 @@ from app.compaction.acceptance.values_appendix import (
 from app.compaction.summarizer.summary_request import NoUsableSummary, SummaryRequest
 from app.compaction.summarizer.transcript import CountTokens, strip_reasoning
 from app.context.view.view_rendering import ViewTokenCounter
-from app.conversation.conversation_types import extract_text
+from app.dialects.chat.completion import Completion, read_completion
 from app.errors import UpstreamUnavailable
 
 POOR_WORTH_SHARE = 0.25
@@ -41,7 +40,7 @@ MAX_NAMED_VALUES = 60
 _SENTENCE_ENDS = (". ", "! ", "? ", "。", "\n")
 
 
-def accept_summary(answer: Mapping[str, Any], request: SummaryRequest, counter: ViewTokenCounter) -> str:
+def accept_summary(answer: Completion, request: SummaryRequest, counter: ViewTokenCounter) -> str:
     """Returns the text of a usable summary.
 
     Raises:
@@ -54,23 +53,22 @@ def accept_summary(answer: Mapping[str, Any], request: SummaryRequest, counter: 
     return text
 
 
-def read_answer_text(answer: Mapping[str, Any]) -> str:
+def read_answer_text(answer: Completion) -> str:
     """Returns the text of an answer, without reasoning and protocol.
 
     Raises:
         NoUsableSummary: the answer is blank, calls a tool, was filtered, or has no finish reason.
     """
-    reason = read_finish_reason(answer)
-    # Without a finish reason the answer may have broken off anywhere. `length` is accepted: the summary ends too early,
-    # but what it says is usable.
-    if not reason:
+    # Without a finish reason the answer may have broken off anywhere. An answer that was cut off at its limit is
+    # accepted: the summary ends too early, but what it says is usable.
+    if not answer.finish:
         raise NoUsableSummary("the answer has no finish reason")
-    if reason == "content_filter":
+    if answer.is_filtered:
         raise NoUsableSummary("the answer was filtered")
     # Refused even if there is text beside the call: the text may only announce the call.
-    if _read_message(answer).get("tool_calls") or _read_message(answer).get("function_call"):
+    if answer.has_calls:
         raise NoUsableSummary("the answer calls a tool")
-    text = clean_answer_text(answer)
+    text = strip_to_summary(answer.text)
     if not text:
         raise NoUsableSummary("the answer is blank")
     return text
@@ -126,8 +124,8 @@ def choose_values_to_request(
     return lacking[:MAX_NAMED_VALUES] if len(lacking) >= MIN_LACKING_VALUES else []
 
 
-def decode_answer(raw: bytes) -> dict[str, Any]:
-    """Returns the decoded body of an answer.
+def decode_answer(raw: bytes) -> Completion:
+    """Decodes the body of an answer.
 
     Raises:
         UpstreamUnavailable: it is not a JSON object.
@@ -138,16 +136,7 @@ def decode_answer(raw: bytes) -> dict[str, Any]:
         raise UpstreamUnavailable("The summarizer's answer is not valid JSON.") from error
     if not isinstance(answer, dict):
         raise UpstreamUnavailable("The summarizer's answer is not a JSON object.")
-    return answer
-
-
-def read_finish_reason(answer: Mapping[str, Any]) -> str:
-    return str(_read_first_choice(answer).get("finish_reason") or "")
-
-
-def clean_answer_text(answer: Mapping[str, Any]) -> str:
-    """Returns the text of an answer without reasoning and protocol; blank if there is none."""
-    return strip_to_summary(extract_text(_read_message(answer).get("content")))
+    return read_completion(answer)
 
 
 def _compute_appendix_room(size: int, limit_tokens: int, *, is_poor: bool) -> int:
@@ -171,17 +160,6 @@ def _cut_at_sentence(text: str, limit_tokens: int, count_tokens: CountTokens) ->
         text = text[:end].rstrip() if end > len(text) // 2 else text
         size = count_tokens(text)
     return text
-
-
-def _read_first_choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    choices = answer.get("choices")
-    first = choices[0] if isinstance(choices, list) and choices else None
-    return first if isinstance(first, dict) else {}
-
-
-def _read_message(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    message = _read_first_choice(answer).get("message")
-    return message if isinstance(message, dict) else {}
 
 
 _REASONING_PATTERNS = (

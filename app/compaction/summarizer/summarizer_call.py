@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from app.compaction.acceptance.summary_acceptance import decode_answer
 from app.compaction.summarizer.summarizer_request_body import CallBudget, SummaryPrompt, build_summarizer_body
 from app.compaction.summarizer.summary_request import SummaryRequest
 from app.context.count.token_counter import choose_token_counter_name
 from app.context.view.view_rendering import ViewTokenCounter
-from app.dialects.chat.usage import read_output_tokens, read_prompt_usage
+from app.dialects.chat.completion import Completion
+from app.dialects.chat.usage import read_usage
 from app.errors import UpstreamRefused, UpstreamUnavailable
 from app.observability.metrics import NO_METRICS, Metrics, SummaryFacts
 from app.upstream.provider_contract import ClientKey, ContextWindow, ModelDeployment, RouteTarget
@@ -43,15 +44,10 @@ FIRST_ATTEMPT = SummarizerAttempt()
 
 @dataclass(frozen=True, slots=True)
 class SummarizerAnswer:
-    """The decoded answer; `model` is the provider's name of the model."""
+    """The answer of a model; `model` is the provider's name of the model."""
 
-    body: Mapping[str, Any]
+    completion: Completion
     model: str
-
-    @property
-    def usage(self) -> Mapping[str, Any] | None:
-        usage = self.body.get("usage")
-        return usage if isinstance(usage, dict) else None
 
 
 class SummarizerClient:
@@ -141,14 +137,14 @@ class SummarizerClient:
 
 def _build_call_metrics(answer: SummarizerAnswer, deployment: ModelDeployment) -> SummaryFacts:
     """Builds the metrics of a call, whether its answer is used or not."""
-    prompt, completion_tokens = read_prompt_usage(answer.usage), read_output_tokens(answer.usage)
+    usage = read_usage(answer.completion.usage)
     provider, model = deployment.provider.name, deployment.upstream_model
-    if prompt is None:
+    if usage is None:
         return SummaryFacts(provider, model, is_reported=False)
     cost = compute_cost_usd(
         find_price(deployment),
-        prompt_tokens=prompt.tokens,
-        cached_tokens=prompt.cached_tokens,
-        completion_tokens=completion_tokens,
+        prompt_tokens=usage.prompt_tokens,
+        cached_tokens=usage.cached_tokens,
+        completion_tokens=usage.output_tokens,
     )
-    return SummaryFacts(provider, model, prompt.tokens, completion_tokens, cost_usd=cost)
+    return SummaryFacts(provider, model, usage.prompt_tokens, usage.output_tokens, cost_usd=cost)

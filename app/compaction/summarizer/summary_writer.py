@@ -11,9 +11,8 @@ from app.compaction.acceptance.summary_acceptance import (
     accept_summary,
     append_missing_values,
     choose_values_to_request,
-    clean_answer_text,
     read_answer_text,
-    read_finish_reason,
+    strip_to_summary,
 )
 from app.compaction.acceptance.value_finding import ValueMention
 from app.compaction.acceptance.values_appendix import collect_values, compute_kept_share
@@ -169,7 +168,7 @@ class SummaryWriter:
         replaced_tokens = sum(item.tokens for item in messages) + sum(one.tokens for one in merged_summaries)
         return await asyncio.to_thread(
             append_missing_values,
-            read_answer_text(answer.body),
+            read_answer_text(answer.completion),
             collect_values(messages, merged_summaries),
             limit_tokens=limit_tokens,
             allowed_tokens=replaced_tokens,
@@ -186,7 +185,7 @@ class SummaryWriter:
                 return read_answer_text(
                     (
                         await self._call_with_overflow_halving(TranscriptPrompt(instruction_text, part, limit_tokens))
-                    ).body
+                    ).completion
                 )
 
         # All are awaited even if one fails: a task that runs on would call the model for a summary that nobody takes.
@@ -218,21 +217,21 @@ class SummaryWriter:
     async def _call_with_reasoning_room(self, prompt: SummaryPrompt, attempt: SummarizerAttempt) -> SummarizerAnswer:
         """Calls the model; a second time with a higher output limit if reasoning used up the first."""
         answer = await self._call_model(prompt, attempt)
-        if read_finish_reason(answer.body) == "length" and not clean_answer_text(answer.body):
+        if answer.completion.is_cut_off and not strip_to_summary(answer.completion.text):
             return await self._call_model(prompt, replace(attempt, output_factor=THINKING_FACTOR))
         return answer
 
     async def _call_model(self, prompt: SummaryPrompt, attempt: SummarizerAttempt) -> SummarizerAnswer:
         answer = await self.client.call_model(prompt, attempt)
         self.model = answer.model
-        if answer.usage is not None:
-            self.usages.append(answer.usage)
+        if answer.completion.usage is not None:
+            self.usages.append(answer.completion.usage)
         return answer
 
     async def _complete_summary(self, prompt: SummaryPrompt, answer: SummarizerAnswer) -> str:
         """Reads the summary of an answer and appends the values that it leaves out."""
         request, count_tokens = self.request, self.counter.count
-        text = accept_summary(answer.body, request, self.counter)
+        text = accept_summary(answer.completion, request, self.counter)
         values = await asyncio.to_thread(collect_values, request.messages, request.earlier_summaries)
         lacking = await asyncio.to_thread(choose_values_to_request, text, values, request.limit_tokens, count_tokens)
         if lacking:
@@ -256,7 +255,7 @@ class SummaryWriter:
         """
         try:
             improved_text = accept_summary(
-                (await self._call_model(prompt, FIRST_ATTEMPT)).body, self.request, self.counter
+                (await self._call_model(prompt, FIRST_ATTEMPT)).completion, self.request, self.counter
             )
         # The first summary is usable, so a failed improvement is no failure.
         except (NoUsableSummary, GatewayError):

@@ -46,7 +46,8 @@ class ChoiceCollector:
         """Other fields that come as pieces of text, known and unknown ones."""
         self.content_parts: list[Any] = []
         """Content that came as a list of parts; once there is one, text is added as a part, too."""
-        self.tool_calls = ToolCallCollector()
+        self.tool_calls: ToolCallCollector | None = None
+        """None until a fragment of a call has come."""
         self.function_call: dict[str, str] | None = None
         self.audio_id: str | None = None
         self.list_fields: dict[str, list[Any]] = {}
@@ -73,8 +74,7 @@ class ChoiceCollector:
         if delta.refusal is not None:
             self.text_fields.setdefault("refusal", []).append(delta.refusal)
         if delta.tool_calls is not None:
-            for fragment in delta.tool_calls:
-                self.tool_calls.add_fragment(fragment)
+            self._add_call_fragments(delta.tool_calls)
 
     def add_text(self, text: str) -> None:
         if self.content_parts:
@@ -91,9 +91,7 @@ class ChoiceCollector:
             elif key == "role":
                 self.role = self.role or str(value)
             elif key == "tool_calls" and isinstance(value, list):
-                for fragment in value:
-                    if isinstance(fragment, dict):
-                        self.tool_calls.add_fragment(fragment)
+                self._add_call_fragments([fragment for fragment in value if isinstance(fragment, dict)])
             elif key == "function_call" and isinstance(value, dict):
                 self._add_function_call(value)
             elif key == "audio" and isinstance(value, dict):
@@ -111,15 +109,22 @@ class ChoiceCollector:
             text = "".join(pieces)
             if text:
                 message[key] = text
-        message.update((key, _join_fragments(items)) for key, items in self.list_fields.items())
+        for key, items in self.list_fields.items():
+            message[key] = _join_fragments(items)
         message.update(self.other_fields)
-        if self.tool_calls:
+        if self.tool_calls is not None:
             message["tool_calls"] = self.tool_calls.build_calls()
         if self.function_call is not None:
             message["function_call"] = self.function_call
         if self.audio_id is not None:
             message["audio"] = {"id": self.audio_id}
         return message
+
+    def _add_call_fragments(self, fragments: list[dict[str, Any]]) -> None:
+        for fragment in fragments:
+            if self.tool_calls is None:
+                self.tool_calls = ToolCallCollector()
+            self.tool_calls.add_fragment(fragment)
 
     def _build_content(self) -> str | list[Any] | None:
         if self.content_parts:

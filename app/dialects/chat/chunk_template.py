@@ -9,7 +9,8 @@ import orjson
 
 from app.dialects.chat.stream_frames import splice_fields
 
-_CONTENT_PATTERN: Final = re.compile(rb'"content"\s*:\s*"((?:[^"\\]|\\.)*)"')
+find_text: Final = re.compile(rb'"content"\s*:\s*"((?:[^"\\]|\\.)*)"').search
+"""Finds a `content` string in a chunk: only a chunk that has one can yield a template."""
 _PLAIN_DELTA_FIELDS: Final = {"content", "role"}
 _PROBE_TEXT: Final = "x"
 
@@ -80,11 +81,6 @@ def _has_whole_escapes(texts: list[bytes], joined: bytes) -> bool:
     return b"\\u" not in joined and b"\\\n" not in b"\n".join(texts)
 
 
-def may_hold_text(data: bytes) -> bool:
-    """Whether a chunk has a `content` string, so that a template may be built from it."""
-    return _CONTENT_PATTERN.search(data) is not None
-
-
 def build_chunk_template(data: bytes, fields: bytes) -> ChunkTemplate | None:
     """Builds the template of a chunk; None if the chunk holds more than text of choice 0.
 
@@ -92,7 +88,7 @@ def build_chunk_template(data: bytes, fields: bytes) -> ChunkTemplate | None:
         data: the data of the chunk's event.
         fields: our fields, as `splice_fields` takes them.
     """
-    match = _CONTENT_PATTERN.search(data)
+    match = find_text(data)
     if match is None or data[:1] != b"{" or data[-1:] != b"}" or b"\n" in data:
         return None
     before_text, after_text = data[: match.start(1)], data[match.end(1) :]
@@ -115,7 +111,7 @@ def _find_text_only_delta(chunk: dict[str, Any]) -> dict[str, Any] | None:
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
         return None
     # The collector must see each error, usage, finish reason and tool call; a matched chunk passes by without it.
-    if chunk.get("object") == "error" or any(chunk.get(name) for name in ("error", "usage", "x_groq")):
+    if chunk.get("object") == "error" or chunk.get("error") or chunk.get("usage") or chunk.get("x_groq"):
         return None
     choice = choices[0]
     delta = choice.get("delta")

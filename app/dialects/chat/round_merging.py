@@ -12,11 +12,11 @@ from typing import Any, Final, Literal
 from app.conversation.conversation_types import Message
 from app.dialects.chat.search_tool import build_call_message, is_search_call
 from app.dialects.chat.stream_collector import StreamCollector
-from app.dialects.chat.stream_frames import DONE_FRAME, ERROR_EVENT, decode_chunk, encode_chunk
+from app.dialects.chat.stream_frames import DONE_DATA, DONE_FRAME, ERROR_EVENT, decode_chunk, encode_chunk
 from app.dialects.chat.tool_call_collector import ToolCallCollector
 from app.dialects.chat.usage import sum_usages
 from app.dialects.search_tool import TOOL_NAME
-from app.dialects.sse import DONE_DATA, SseEvent
+from app.dialects.sse import SseEvent
 
 TRUNCATED_REASONS: Final = ("length", "content_filter", "error")
 """Finish reasons after which no search is run: the call may be cut off, or filtered."""
@@ -101,14 +101,14 @@ class StreamRoundMerger:
         Raises:
             UpstreamUnavailable: the chunk is not a JSON object.
         """
-        was_unfinished = self._collector.finish_reason is None
+        was_unfinished = self._collector.finish is None
         self._collector.add_chunk(data)
         # The round has ended and another follows: what still comes is its usage, which `reported_usages` has.
         if self.search_calls:
             return None
         if self._collector.error is not None:
             return data
-        ends = was_unfinished and self._collector.finish_reason is not None
+        ends = was_unfinished and self._collector.finish is not None
         # The fast path, for nearly every chunk: the chunk is plain text of the first round, and is not decoded again.
         if (
             self._identity
@@ -242,9 +242,7 @@ class WholeRoundMerger:
             self.reported_usages.append(collector.usage)
         calls = self._round_message.get("tool_calls") or []
         search_calls = [call for call in calls if is_search_call(call)]
-        goes_on = (
-            len(search_calls) == len(calls) and collector.finish_reason not in TRUNCATED_REASONS and not is_last_round
-        )
+        goes_on = len(search_calls) == len(calls) and collector.finish not in TRUNCATED_REASONS and not is_last_round
         self.search_calls = assign_call_ids(search_calls) if goes_on else []
 
     def build_call_message(self) -> Message:

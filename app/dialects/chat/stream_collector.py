@@ -94,8 +94,8 @@ class StreamCollector:
         self.chunk_count = 0
         self.is_complete = False
 
-    def add_chunk(self, data: bytes) -> None:
-        """Adds the data of one event, except `[DONE]`.
+    def add_chunk(self, data: bytes) -> bool:
+        """Adds the data of one event, except `[DONE]`. Returns whether the chunk has a choice.
 
         Raises:
             UpstreamUnavailable: the data is not a JSON object.
@@ -105,19 +105,20 @@ class StreamCollector:
             chunk = _decode_chunk(data)
         # An unknown field, another type, or split surrogates: the untyped path reads it, or raises.
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            self._add_untyped_answer(data)
-            return
+            return self._add_untyped_answer(data)
         if chunk.object == "error":
-            self._add_untyped_answer(data)
-            return
+            return self._add_untyped_answer(data)
         if self.id is None or chunk.usage or chunk.x_groq is not None:
             self._add_answer_fields(chunk)
-        for choice in chunk.choices or ():
+        if not chunk.choices:
+            return False
+        for choice in chunk.choices:
             collector = self._find_choice_collector(choice.index) if choice.index else self._first_choice
             if choice.delta is not None:
                 collector.add_delta(choice.delta)
             if choice.finish_reason:
                 self._finish_choice(collector, choice.finish_reason)
+        return True
 
     def add_text(self, text: str, chunk_count: int) -> None:
         """Adds text of choice 0 from chunks that had nothing else that is new."""
@@ -153,8 +154,8 @@ class StreamCollector:
                 self._finish_choice(collector, choice.finish_reason)
 
     @property
-    def finish_reason(self) -> str | None:
-        """Returns the finish reason of choice 0."""
+    def finish(self) -> str | None:
+        """Returns the provider's word for how choice 0 ended; None if it has not ended."""
         return self._first_choice.finish_reason
 
     @property
@@ -170,13 +171,18 @@ class StreamCollector:
             bool(self._further_choices) and any(choice.has_content for choice in self._further_choices.values())
         )
 
+    def build_facts(self) -> dict[str, Any]:
+        """Returns the facts that are stored beside the answer; `stored_answer` renders the answer with them."""
+        finish_reason = self._first_choice.finish_reason
+        return {"id": self.id, "model": self.model, "finish_reason": finish_reason, "usage": self.usage}
+
     def build_message(self) -> dict[str, Any]:
         """Returns the assistant message of choice 0 as a client sends it back."""
         return self._build_choice_message(self._first_choice)
 
     def build_messages(self) -> list[dict[str, Any]]:
         """Returns the assistant messages of all choices, by index."""
-        first = self.build_message()
+        first = self._build_choice_message(self._first_choice)
         if not self._further_choices:  # as nearly every answer
             return [first]
         return [
@@ -190,7 +196,7 @@ class StreamCollector:
 
     def _add_answer_fields(self, chunk: _AnswerFields) -> None:
         if self.id is None:
-            self._set_id_and_model(chunk.id, chunk.model)
+            self.id, self.model = chunk.id or None, self.model or chunk.model or None
         if chunk.usage:
             self.usage = chunk.usage
         elif chunk.x_groq is not None:
@@ -225,7 +231,7 @@ class StreamCollector:
         if isinstance(x_groq, dict) and isinstance(x_groq.get("usage"), dict):
             self.usage = x_groq["usage"]
 
-    def _add_untyped_answer(self, data: bytes) -> None:
+    def _add_untyped_answer(self, data: bytes) -> bool:
         try:
             chunk = _require_object(orjson.loads(data), self._source_name)
         except orjson.JSONDecodeError:
@@ -238,6 +244,7 @@ class StreamCollector:
         for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, dict):
                 self._add_untyped_choice(choice)
+        return bool(choices)
 
     def _add_untyped_answer_fields(self, chunk: dict[str, Any], data: bytes) -> None:
         error = chunk if chunk.get("object") == "error" else chunk.get("error")

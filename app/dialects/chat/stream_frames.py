@@ -8,12 +8,15 @@ from typing import Any, Final, Literal
 
 import orjson
 
+from app.dialects.sse import SseEvent
 from app.errors import GatewayError, UpstreamRefused, UpstreamUnavailable
 
 EventStyle = Literal["chunk", "named", "comment", "off"]
 """The form of a compaction's progress events."""
 ERROR_EVENT: Final = b"error"
 """The name of an error event."""
+DONE_DATA: Final = b"[DONE]"
+"""Data of the event that ends a stream."""
 DONE_FRAME: Final = b"data: [DONE]\n\n"
 _EMPTY_ERROR: Final = {"message": "", "type": "server_error", "param": None, "code": None}
 
@@ -29,6 +32,11 @@ def splice_fields(data: bytes, fields: bytes) -> bytes:
         body = body[1:-1].strip()
     open_body = body[:-1].rstrip()
     return b"%b%b%b}" % (open_body, b"" if open_body.endswith(b"{") else b",", fields)
+
+
+def is_done_event(event: SseEvent) -> bool:
+    """Whether the event ends the stream."""
+    return event.data is not None and event.data.strip() == DONE_DATA
 
 
 def render_error_frames(error: GatewayError) -> bytes:

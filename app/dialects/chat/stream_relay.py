@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from app.dialects.chat.chunk_template import ChunkTemplate, build_chunk_template, may_hold_text
+from app.dialects.chat.chunk_template import ChunkTemplate, build_chunk_template, find_text
 from app.dialects.chat.stream_collector import StreamCollector
 from app.dialects.chat.stream_frames import (
+    DONE_DATA,
     ERROR_EVENT,
     CompactionProgressStream,
     decode_chunk,
     encode_chunk,
     splice_fields,
 )
-from app.dialects.sse import DONE_DATA, SseDecoder, SseEvent
+from app.dialects.sse import SseDecoder, SseEvent
 from app.errors import GatewayError, UpstreamRefused, UpstreamUnavailable, drop_tracebacks
 
 BAD_GATEWAY: Final = 502
@@ -167,14 +168,14 @@ class StreamRelay:
         collector = self.collector
         was_complete = collector.is_complete
         usage_before = collector.usage
-        collector.add_chunk(data)
+        has_choice = collector.add_chunk(data)
         if collector.error is not None or name == ERROR_EVENT:
             # The HTTP status is already 200; 502 is what the failure would have been.
             self.stream_failure = UpstreamRefused(BAD_GATEWAY, collector.error_data or data, {})
             self.has_ended = True
             return b""
         # The gateway asks for usage in each stream. The client did not, so it must not get a chunk without choices.
-        if not self._include_usage and collector.usage is not usage_before and _is_usage_only_chunk(data):
+        if not self._include_usage and collector.usage is not usage_before and not has_choice:
             return b""
         fields = self._fields
         if collector.is_complete and not was_complete:
@@ -182,7 +183,7 @@ class StreamRelay:
             self._last_chunk, fields = data, self._render_last_fields()
         if self._progress_stream is not None:
             return self._progress_stream.render_upstream_chunk(data, fields)
-        if self._templates_left and not was_complete and may_hold_text(data):
+        if self._templates_left and not was_complete and find_text(data):
             self._templates_left -= 1
             self._chunk_template = build_chunk_template(data, self._fields) or self._chunk_template
         if b"\n" in data:
@@ -205,8 +206,3 @@ class StreamRelay:
         if self._progress_stream is not None:
             return self._progress_stream.render_upstream_chunk(data, fields)
         return b"data: " + splice_fields(data, fields) + b"\n\n"
-
-
-def _is_usage_only_chunk(data: bytes) -> bool:
-    """Whether a chunk has usage and no choice: it was sent only because the gateway asked for usage."""
-    return not decode_chunk(data).get("choices")

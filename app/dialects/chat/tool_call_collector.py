@@ -23,9 +23,6 @@ class ToolCallCollector:
         self._calls: list[_PartialToolCall] = []
         self._latest_by_index: dict[int, _PartialToolCall] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._calls)
-
     def add_fragment(self, fragment: Mapping[str, Any]) -> int:
         """Adds one element of a delta's `tool_calls` and returns the number of its call, in order of their
         beginnings.

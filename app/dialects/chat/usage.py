@@ -16,16 +16,18 @@ _SEPARATE_CACHE_FIELDS = frozenset({"cache_read_input_tokens", "cache_creation_i
 _DETAIL_FIELDS = "prompt_tokens_details", "input_tokens_details"
 
 
-class PromptUsage(msgspec.Struct, frozen=True):
-    """Tokens of one prompt, as a provider counted them."""
+class TokenUsage(msgspec.Struct, frozen=True):
+    """Tokens of one call, as a provider counted them."""
 
-    tokens: int
+    prompt_tokens: int
     """Cached tokens included."""
     cached_tokens: int = 0
+    output_tokens: int = 0
+    """0 if the provider reports none."""
 
 
-def read_prompt_usage(usage: Mapping[str, Any] | None) -> PromptUsage | None:
-    """Returns the prompt's tokens from a usage object; None if it has no usable number."""
+def read_usage(usage: Mapping[str, Any] | None) -> TokenUsage | None:
+    """Returns the tokens of a usage object; None if it has no usable number for the prompt."""
     if not usage:
         return None
     read = written = 0
@@ -43,16 +45,8 @@ def read_prompt_usage(usage: Mapping[str, Any] | None) -> PromptUsage | None:
     if total <= 0:
         return None
     cached = _read_cached_tokens(usage) or read
-    return PromptUsage(total, min(total, cached) if cached else 0)
-
-
-def read_output_tokens(usage: Mapping[str, Any] | None) -> int:
-    """Returns how many tokens a provider says it wrote; 0 if it reports none."""
-    return (
-        (_read_positive_integer(usage, "completion_tokens") or _read_positive_integer(usage, "output_tokens"))
-        if usage
-        else 0
-    )
+    output = _read_positive_integer(usage, "completion_tokens") or _read_positive_integer(usage, "output_tokens")
+    return TokenUsage(total, min(total, cached) if cached else 0, output)
 
 
 def sum_usages(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:

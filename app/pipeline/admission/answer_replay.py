@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
 from app.conversation.conversation_types import Conversation, LogMessage
-from app.dialects.chat.stream_frames import DONE_FRAME
+from app.dialects.chat.stored_answer import build_stored_completion, render_stored_stream
 from app.errors import StoreUnavailable, drop_tracebacks
 from app.pipeline.admission.request_digest import compute_retry_digest
 from app.pipeline.chat_request import RETRY_MAX_AGE_SECONDS, ChatRequest
@@ -90,64 +90,14 @@ def render_stored_answer(entry: LogMessage, conversation_id: str, request: ChatR
     if "prompt_tokens" in context:
         headers["x-context-tokens"] = f"{context['prompt_tokens']}/{context['limit']}"
     if request.stream:
-        return StreamedAnswer(headers, _stream_frames(list(_build_stream_chunks(entry, meta, gateway_fields, request))))
+        frames = render_stored_stream(
+            entry, request.model, gateway_fields, context, include_usage=request.include_usage
+        )
+        return StreamedAnswer(headers, _stream_frames(list(frames)))
     body = {**build_stored_completion(entry, request.model), **gateway_fields, "context": context}
     return WholeAnswer(orjson.dumps(body), headers)
 
 
-def build_stored_completion(entry: LogMessage, model: str) -> dict[str, Any]:
-    """Builds OpenAI's completion object of a stored answer.
-
-    Args:
-        model: the name that the request has, used if the provider reported none.
-    """
-    meta = entry.meta or {}
-    messages = [entry.message.body, *meta.get("alternatives", ())]
-    return {
-        **_build_common_fields(entry, meta, model, "chat.completion"),
-        "choices": [
-            {"index": index, "message": message, "logprobs": None, "finish_reason": meta.get("finish_reason")}
-            for index, message in enumerate(messages)
-        ],
-        "usage": meta.get("usage"),
-    }
-
-
-def _build_stream_chunks(
-    entry: LogMessage, meta: Mapping[str, Any], gateway_fields: Mapping[str, Any], request: ChatRequest
-) -> Iterator[dict[str, Any]]:
-    common_fields = _build_common_fields(entry, meta, request.model, "chat.completion.chunk")
-    messages = [entry.message.body, *meta.get("alternatives", ())]
-    for index, message in enumerate(messages):
-        yield {**common_fields, "choices": [_build_chunk_choice(index, _build_delta(message), None)], **gateway_fields}
-    for index in range(len(messages)):
-        last_chunk_fields = {**gateway_fields, "context": meta.get("context", {})}
-        yield {
-            **common_fields,
-            "choices": [_build_chunk_choice(index, {}, meta.get("finish_reason"))],
-            **last_chunk_fields,
-        }
-    if request.include_usage:
-        yield {**common_fields, "choices": [], "usage": meta.get("usage"), **gateway_fields}
-
-
-def _build_delta(message: Mapping[str, Any]) -> dict[str, Any]:
-    calls = message.get("tool_calls")
-    if not calls:
-        return dict(message)
-    return {**message, "tool_calls": [{**call, "index": index} for index, call in enumerate(calls)]}
-
-
-def _build_chunk_choice(index: int, delta: dict[str, Any], finish_reason: str | None) -> dict[str, Any]:
-    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-
-
-def _build_common_fields(entry: LogMessage, meta: Mapping[str, Any], model: str, object_type: str) -> dict[str, Any]:
-    created = int(entry.created_at.timestamp()) if entry.created_at else 0
-    return {"id": meta.get("id"), "object": object_type, "created": created, "model": meta.get("model") or model}
-
-
-async def _stream_frames(chunks: list[dict[str, Any]]) -> AsyncGenerator[bytes, None]:
-    for chunk in chunks:
-        yield b"data: " + orjson.dumps(chunk) + b"\n\n"
-    yield DONE_FRAME
+async def _stream_frames(frames: list[bytes]) -> AsyncGenerator[bytes, None]:
+    for frame in frames:
+        yield frame

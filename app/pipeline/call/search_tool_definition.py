@@ -36,10 +36,6 @@ class SearchToolSession:
         self.first_usage: Mapping[str, Any] | None = None
         self.rounds = 0
 
-    def select_planned_prompt_usage(self, usage: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """Returns the usage of the planned prompt alone: after several rounds `usage` is a sum over their prompts."""
-        return self.first_usage if self.rounds else usage
-
 
 def may_offer_search_tool(request: ChatRequest, strip_fields: Sequence[str]) -> bool:
     """Whether the search tool can be added to a request: not if it asks for several choices, if the provider takes no

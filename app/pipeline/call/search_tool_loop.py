@@ -14,9 +14,9 @@ from app.context.plan.outline import Plan, SummarizeMode
 from app.conversation.conversation_types import Conversation
 from app.dialects.chat.round_merging import RoundMerger, StreamRoundMerger, WholeRoundMerger
 from app.dialects.chat.search_tool import build_result_message, parse_search_call
-from app.dialects.chat.stream_frames import render_error_frames
+from app.dialects.chat.stream_frames import is_done_event, render_error_frames
 from app.dialects.search_tool import InvalidArguments, SearchToolQuery
-from app.dialects.sse import DONE_DATA, SseDecoder, SseEvent
+from app.dialects.sse import SseDecoder, SseEvent
 from app.errors import GatewayError, StoreUnavailable, UpstreamRefused, UpstreamUnavailable
 from app.pipeline.call.search_tool_definition import (
     MAX_CALLS_PER_ROUND,
@@ -352,22 +352,18 @@ async def _stream_event_batches(
     """
     try:
         yield stream_reply.first_events
-        if merger.search_calls and any(map(_is_done_event, stream_reply.first_events)):
+        if merger.search_calls and any(map(is_done_event, stream_reply.first_events)):
             return
         async for piece in stream_reply.remaining_bytes:
             events = stream_reply.decoder.feed(piece)
             yield events
-            if merger.search_calls and any(map(_is_done_event, events)):
+            if merger.search_calls and any(map(is_done_event, events)):
                 await drain_stream(stream_reply.remaining_bytes)
                 return
         yield stream_reply.decoder.flush()
     except UpstreamUnavailable:
         if not merger.search_calls:
             raise
-
-
-def _is_done_event(event: SseEvent) -> bool:
-    return event.data is not None and event.data.strip() == DONE_DATA
 
 
 async def _stream_with_error_event(frames: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Final
 
+from app.dialects.chat.completion import ANSWER_KEY
 from app.dialects.chat.stream_collector import StreamCollector
 from app.dialects.chat.stream_relay import BAD_GATEWAY
 from app.dialects.sse import SseDecoder, SseEvent
@@ -15,8 +16,6 @@ from app.upstream.provider_contract import ModelDeployment, UpstreamReply
 from app.upstream.routing.router import BufferedReply
 
 STREAM_CONTENT_TYPE: Final = "text/event-stream"
-CHOICES_KEY: Final = b'"choices"'
-"""Data with this key is an answer, not an error, even if its text speaks of context windows."""
 DRAIN_TIMEOUT_SECONDS: Final = 0.1
 """How long to wait after `[DONE]` for the end of the response, so that its connection can be used again."""
 
@@ -62,7 +61,7 @@ async def read_first_event_or_body(
     finally:
         await reply.aclose()
     whole_reply = BufferedReply(reply.status, reply.headers, body)
-    return whole_reply, None if is_expected_reply(whole_reply, stream=stream) and CHOICES_KEY in body else body
+    return whole_reply, None if is_expected_reply(whole_reply, stream=stream) and ANSWER_KEY in body else body
 
 
 async def _read_until_first_event(reply: UpstreamReply, source: str) -> tuple[StreamReply, bytes | None]:
@@ -74,12 +73,12 @@ async def _read_until_first_event(reply: UpstreamReply, source: str) -> tuple[St
         first_events += events
         data = next((event.data for event in events if event.data and event.data.strip()), None)
         if data is not None:
-            return StreamReply(reply, first_events, remaining_bytes, decoder), None if CHOICES_KEY in data else data
+            return StreamReply(reply, first_events, remaining_bytes, decoder), None if ANSWER_KEY in data else data
     events = decoder.flush()
     data = next((event.data for event in events if event.data), None)
     if data is None:
         raise UpstreamUnavailable(f"The stream of {source!r} ended before its answer began.")
-    return StreamReply(reply, first_events + events, remaining_bytes, decoder), None if CHOICES_KEY in data else data
+    return StreamReply(reply, first_events + events, remaining_bytes, decoder), None if ANSWER_KEY in data else data
 
 
 class StreamReply:
@@ -134,6 +133,6 @@ def parse_whole_answer(body: bytes, deployment: ModelDeployment) -> StreamCollec
     if collector.error is not None:
         raise UpstreamRefused(BAD_GATEWAY, body, {"content-type": "application/json"})
     # A finish reason alone is an answer: a model may stop at once, with nothing to say.
-    if not collector.has_content and collector.finish_reason is None:
+    if not collector.has_content and collector.finish is None:
         raise build_bad_answer_error(deployment, "answered with something that is not a chat completion")
     return collector

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from app.context.plan.budget import Budget
 from app.context.plan.outline import Plan
 from app.conversation.conversation_types import Summary
-from app.dialects.chat.usage import PromptUsage
+from app.dialects.chat.usage import TokenUsage
 from app.pipeline.resolve.resolved_request import ResolvedRequest
 
 ContextStatus = Literal["full", "summarized", "trimmed", "degraded", "bypassed"]
@@ -66,7 +66,7 @@ class ContextReport(msgspec.Struct, frozen=True):
         context = self.build_context_object() if context is None else context
         return b'%b,"context":%b' % (self.render_status_fields(), orjson.dumps(context))
 
-    def build_context_object(self, reported: PromptUsage | None = None) -> dict[str, Any]:
+    def build_context_object(self, reported: TokenUsage | None = None) -> dict[str, Any]:
         """Builds the `context` object. Token numbers are calibrated, except those of summaries, which are raw.
 
         Args:
@@ -101,7 +101,7 @@ class ContextReport(msgspec.Struct, frozen=True):
                 "slope": round(self.slope, 4),
                 "offset": self.offset_tokens,
                 "estimated_tokens": prompt_tokens,
-                "reported_tokens": None if reported is None else reported.tokens,
+                "reported_tokens": None if reported is None else reported.prompt_tokens,
                 "cached_tokens": None if reported is None else reported.cached_tokens,
             },
             "recalls": list(self.searches),

@@ -11,14 +11,14 @@ from msgspec.structs import replace
 
 from app.context.calibration import HIGHEST_SLOPE
 from app.context.count.token_counter import must_count_off_event_loop
-from app.context.plan.budget import compute_compaction_threshold
+from app.context.plan.budget import Budget, compute_compaction_threshold
 from app.context.plan.outline import make_last_view
 from app.context.plan.policy import ContextPolicy
 from app.conversation.conversation_types import Conversation, Message
 from app.dialects.chat.stream_collector import StreamCollector
 from app.dialects.chat.stream_frames import DONE_FRAME, CompactionProgressStream, render_error_frames, splice_fields
 from app.dialects.chat.stream_relay import StreamRelay
-from app.dialects.chat.usage import PromptUsage, read_prompt_usage
+from app.dialects.chat.usage import TokenUsage, read_usage
 from app.errors import GatewayError, StoreUnavailable, UpstreamUnavailable, drop_tracebacks
 from app.observability.metrics import NO_METRICS, Metrics
 from app.observability.request_facts import record_error
@@ -89,10 +89,9 @@ class ResponseDelivery:
     ) -> WholeAnswer:
         try:
             collector, body = await self._read_whole_answer(turn, upstream_answer)
-            report, reported = (
-                build_context_report(turn, upstream_answer.sent_view),
-                _read_planned_prompt_usage(turn, collector.usage),
-            )
+            usage = read_usage(collector.usage)
+            report = build_context_report(turn, upstream_answer.sent_view)
+            reported = _select_planned_prompt_usage(turn, usage)
             if truncation_warning := _describe_provider_truncation(report, reported):
                 report = report.add_warning(truncation_warning)
             log_and_trace_report(turn.request, report)
@@ -111,7 +110,7 @@ class ResponseDelivery:
                 context = report.build_context_object(reported)
             finally:
                 # In `finally`: the answer cost tokens, whether or not the store took it.
-                self._record_metrics(upstream_answer, report, collector.usage, is_whole=True)
+                self._record_metrics(upstream_answer, report, usage, is_whole=True)
         finally:
             await leases.release()
         headers = {
@@ -252,8 +251,9 @@ class ResponseDelivery:
         collector.id = relay.completion_id
         if collector.has_content or (collector.is_complete and relay.stream_failure is None):
             incomplete = not collector.is_complete or relay.stream_failure is not None
-            self._record_metrics(upstream_answer, report, collector.usage, is_whole=not incomplete)
-            reported = _read_planned_prompt_usage(turn, collector.usage)
+            usage = read_usage(collector.usage)
+            self._record_metrics(upstream_answer, report, usage, is_whole=not incomplete)
+            reported = _select_planned_prompt_usage(turn, usage)
             context = report.build_context_object(reported)
             await self._store_answer(
                 turn, view, upstream_answer, collector, report, context, reported, incomplete=incomplete
@@ -264,7 +264,7 @@ class ResponseDelivery:
             )
 
     def _record_metrics(
-        self, upstream_answer: UpstreamAnswer, report: ContextReport, usage: Mapping[str, Any] | None, *, is_whole: bool
+        self, upstream_answer: UpstreamAnswer, report: ContextReport, usage: TokenUsage | None, *, is_whole: bool
     ) -> None:
         """Counts an answer in the metrics: once for each answer, stored or not."""
         if self._metrics.is_on:
@@ -278,7 +278,7 @@ class ResponseDelivery:
         collector: StreamCollector,
         report: ContextReport,
         context: Mapping[str, Any],
-        reported: PromptUsage | None,
+        reported: TokenUsage | None,
         *,
         incomplete: bool = False,
     ) -> Conversation:
@@ -290,10 +290,7 @@ class ResponseDelivery:
         # A conversation's log has one answer for each turn: choice 0. The other choices are kept in its facts.
         message = Message.from_body(body)
         meta: dict[str, Any] = {
-            "id": collector.id,
-            "model": collector.model,
-            "finish_reason": collector.finish_reason,
-            "usage": collector.usage,
+            **collector.build_facts(),
             "context_status": report.status,
             "context": context,
             VIEW_FACTS: build_view_facts(
@@ -346,7 +343,7 @@ class ResponseDelivery:
         return conversation
 
     def _build_learned_state(
-        self, turn: Turn, upstream_answer: UpstreamAnswer, report: ContextReport, reported: PromptUsage | None
+        self, turn: Turn, upstream_answer: UpstreamAnswer, report: ContextReport, reported: TokenUsage | None
     ) -> dict[str, Any]:
         """Builds the members of the conversation's state that change with this answer: last view and calibration.
 
@@ -375,9 +372,11 @@ class ResponseDelivery:
             self._upstream_caller.find_calibration(upstream_answer.deployment, turn),
             turn.build_counted_prompt(view),
         )
-        if (learned_window := calibration_before.find_silent_truncation_window(prompt, reported.tokens)) is not None:
+        if (
+            learned_window := calibration_before.find_silent_truncation_window(prompt, reported.prompt_tokens)
+        ) is not None:
             self._upstream_caller.learn_window(model_key, learned_window)
-        calibration = calibration_before.learn_from_report(prompt, reported.tokens)
+        calibration = calibration_before.learn_from_report(prompt, reported.prompt_tokens)
         self._upstream_caller.learn_slope(model_key, turn.resolved_request.conversation, calibration)
         learned[CALIBRATIONS] = {**state.get(CALIBRATIONS, {}), model_key: calibration.to_dict()}
         return learned
@@ -386,7 +385,7 @@ class ResponseDelivery:
 def build_context_report(turn: Turn, view: View) -> ContextReport:
     """Builds the facts about the context of an answer to this turn."""
     resolved_request, plan, outline, budget = turn.resolved_request, view.plan, view.outline, view.budget
-    pins = outline.pins
+    pins, output_limit = outline.pins, view.compute_lowered_output_limit()
     # After an overflow the ratio comes from the provider's count of the whole prompt, offset included. It may be higher
     # than a slope can be; the part above HIGHEST_SLOPE is reported as offset below.
     slope, added_tokens = (
@@ -407,9 +406,13 @@ def build_context_report(turn: Turn, view: View) -> ContextReport:
         log_tokens=budget.calibrate_tokens(outline.instructions_tokens + outline.log_tokens),
         pinned_messages=sum(pin.to_seq - pin.from_seq for pin in pins) if pins else 0,
         compacts_above=_compute_threshold_with_quotations(turn.policy, view),
-        max_output_tokens=view.compute_lowered_output_limit(),
+        max_output_tokens=output_limit,
         recovered=view.is_overflow_recovered,
-        warnings=(*view.warnings, *_build_output_limit_warning(view)),
+        warnings=(
+            view.warnings
+            if output_limit is None
+            else (*view.warnings, _describe_lowered_output_limit(view.budget, output_limit))
+        ),
         searches=turn.search_tool_session.searches if turn.search_tool_session is not None else (),
         slope=slope,
         offset_tokens=budget.calibrate_tokens(added_tokens)
@@ -437,14 +440,13 @@ def _has_succeeded(work: asyncio.Future[None]) -> bool:
     return not work.cancelled() and work.exception() is None
 
 
-def _read_planned_prompt_usage(turn: Turn, usage: Mapping[str, Any] | None) -> PromptUsage | None:
-    """Reads the usage of the view's own prompt, without the further rounds of the search tool."""
-    return read_prompt_usage(
-        usage if turn.search_tool_session is None else turn.search_tool_session.select_planned_prompt_usage(usage)
-    )
+def _select_planned_prompt_usage(turn: Turn, usage: TokenUsage | None) -> TokenUsage | None:
+    """Returns the usage of the view's own prompt, without the further rounds of the search tool."""
+    session = turn.search_tool_session
+    return read_usage(session.first_usage) if session is not None and session.rounds else usage
 
 
-def _describe_provider_truncation(report: ContextReport, reported: PromptUsage | None) -> str | None:
+def _describe_provider_truncation(report: ContextReport, reported: TokenUsage | None) -> str | None:
     """Describes a prompt of which the provider seems to have cut most; None if there is no such sign.
 
     Ollama cuts prompts without an error.
@@ -453,11 +455,11 @@ def _describe_provider_truncation(report: ContextReport, reported: PromptUsage |
     if (
         reported is None
         or sent_tokens < MIN_TRUNCATED_PROMPT_TOKENS
-        or reported.tokens >= TRUNCATED_SHARE * sent_tokens
+        or reported.prompt_tokens >= TRUNCATED_SHARE * sent_tokens
     ):
         return None
     return (
-        f"The provider counted {reported.tokens} tokens in a prompt of {sent_tokens}. If it cut the "
+        f"The provider counted {reported.prompt_tokens} tokens in a prompt of {sent_tokens}. If it cut the "
         "prompt, its window is "
         "smaller than the one that is configured here."
     )
@@ -470,16 +472,15 @@ def _compute_threshold_with_quotations(policy: ContextPolicy, view: View) -> int
     """
     budget, plan = view.budget, view.plan
     threshold = compute_compaction_threshold(policy, budget, has_summaries=bool(plan.summaries))
+    if not plan.quotations:
+        return threshold
     quoted_tokens = sum(quotation.tokens for quotation in plan.quotations)
-    return min(budget.limit, threshold + budget.calibrate_tokens(quoted_tokens)) if quoted_tokens else threshold
+    return min(budget.limit, threshold + budget.calibrate_tokens(quoted_tokens))
 
 
-def _build_output_limit_warning(view: View) -> tuple[str, ...]:
-    limit, requested, window = view.compute_lowered_output_limit(), view.budget.requested_output, view.budget.window
-    if limit is None:
-        return ()
-    change = f"from {requested} to {limit}" if requested else f"to {limit}"
-    return (f"The answer's limit was lowered {change} tokens: prompt and answer share a window of {window}.",)
+def _describe_lowered_output_limit(budget: Budget, limit: int) -> str:
+    change = f"from {budget.requested_output} to {limit}" if budget.requested_output else f"to {limit}"
+    return f"The answer's limit was lowered {change} tokens: prompt and answer share a window of {budget.window}."
 
 
 def _build_compaction_status(view: View) -> Mapping[str, Any]:

@@ -3,10 +3,7 @@ answer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from app.dialects.chat.usage import read_output_tokens, read_prompt_usage
+from app.dialects.chat.usage import TokenUsage
 from app.observability.metrics import TurnFacts
 from app.observability.request_facts import current_request_facts
 from app.observability.tracing import STREAMED_ATTRIBUTE, current_span
@@ -44,7 +41,7 @@ def log_and_trace_report(request: ChatRequest, report: ContextReport) -> None:
 
 
 def build_turn_facts(
-    deployment: ModelDeployment, report: ContextReport, usage: Mapping[str, Any] | None, *, is_whole: bool
+    deployment: ModelDeployment, report: ContextReport, usage: TokenUsage | None, *, is_whole: bool
 ) -> TurnFacts:
     """Builds the metrics of an answer: tokens sent and saved, and their cost by list price. Pure.
 
@@ -55,7 +52,7 @@ def build_turn_facts(
         is_whole: the answer came to its end.
     """
     sent_tokens, log_tokens = report.prompt_tokens, report.log_tokens
-    price, prompt, completion_tokens = find_price(deployment), read_prompt_usage(usage), read_output_tokens(usage)
+    price = find_price(deployment)
     facts = TurnFacts(
         provider=deployment.provider.name,
         model=deployment.upstream_model,
@@ -68,13 +65,13 @@ def build_turn_facts(
         is_whole=is_whole,
         has_recovered=report.recovered,
     )
-    if prompt is not None:
-        facts.reported_tokens, facts.cached_tokens = prompt.tokens, prompt.cached_tokens
-        facts.completion_tokens = completion_tokens
+    if usage is not None:
+        facts.reported_tokens, facts.cached_tokens = usage.prompt_tokens, usage.cached_tokens
+        facts.completion_tokens = usage.output_tokens
         facts.cost_usd = compute_cost_usd(
             price,
-            prompt_tokens=prompt.tokens,
-            cached_tokens=prompt.cached_tokens,
-            completion_tokens=completion_tokens,
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            completion_tokens=usage.output_tokens,
         )
     return facts

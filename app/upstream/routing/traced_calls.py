@@ -15,7 +15,8 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from app.dialects.chat.stream_collector import StreamCollector
-from app.dialects.sse import DONE_DATA, SseDecoder
+from app.dialects.chat.stream_frames import DONE_DATA
+from app.dialects.sse import SseDecoder
 from app.errors import UpstreamUnavailable
 from app.observability.tracing import (
     CANCELLED_ERROR_TYPE,
@@ -226,7 +227,7 @@ def answer_attributes(collector: StreamCollector) -> dict[str, Any]:
     attributes: dict[str, Any] = {
         "gen_ai.response.id": collector.id,
         "gen_ai.response.model": collector.model,
-        "gen_ai.response.finish_reasons": [collector.finish_reason] if collector.finish_reason else None,
+        "gen_ai.response.finish_reasons": [collector.finish] if collector.finish else None,
     }
     usage = collector.usage or {}
     attributes["gen_ai.usage.input_tokens"] = usage.get("prompt_tokens")

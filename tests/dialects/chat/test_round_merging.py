@@ -107,7 +107,7 @@ def test_an_answer_that_cannot_be_gone_on_with_is_ended() -> None:
     seen = StreamCollector()
     for frame in told.render_cut_off_end():
         seen.add_chunk(frame.removeprefix(b"data: "))
-    assert (seen.finish_reason, seen.usage, seen.id) == ("length", usage(5), "first")
+    assert (seen.finish, seen.usage, seen.id) == ("length", usage(5), "first")
 
 
 def whole(content: str | None, *calls: dict[str, Any], reason: str = "stop", **fields: Any) -> bytes:

@@ -52,7 +52,7 @@ def test_pieces_of_text_become_one_message() -> None:
 
     assert collector.build_message() == {"role": "assistant", "content": "Hello"}
     assert collector.usage == {"prompt_tokens": 3, "completion_tokens": 2}
-    assert (collector.id, collector.model, collector.finish_reason, collector.is_complete) == ("c1", "m", "stop", True)
+    assert (collector.id, collector.model, collector.finish, collector.is_complete) == ("c1", "m", "stop", True)
     assert collector.has_content
     assert not collector.has_failed
 
@@ -62,7 +62,7 @@ def test_without_a_finish_reason_it_is_not_complete() -> None:
     collector.add_chunk(chunk({"content": "lo"}, finish=""))
 
     assert not collector.is_complete
-    assert collector.finish_reason is None
+    assert collector.finish is None
 
 
 def test_an_empty_answer_has_no_content() -> None:
@@ -82,7 +82,7 @@ def test_each_choice_is_a_message_and_all_must_finish() -> None:
     collector.add_chunk(chunk(finish="length", index=1))
 
     assert [message["content"] for message in collector.build_messages()] == ["a", "b"]
-    assert (collector.is_complete, collector.finish_reason) == (True, "stop")
+    assert (collector.is_complete, collector.finish) == (True, "stop")
 
 
 @pytest.mark.parametrize(
@@ -322,8 +322,8 @@ def test_half_an_emoji_anywhere_in_an_answer_can_be_stored() -> None:
     )
 
     kept = [collector.build_messages(), collector.id, collector.model, collector.usage, collector.error]
-    assert "\\ufffd" in json.dumps([*kept, collector.finish_reason])
-    assert orjson.loads(orjson.dumps([*kept, collector.finish_reason])) == [*kept, collector.finish_reason]
+    assert "\\ufffd" in json.dumps([*kept, collector.finish])
+    assert orjson.loads(orjson.dumps([*kept, collector.finish])) == [*kept, collector.finish]
 
 
 def test_usage_is_found_where_groq_puts_it() -> None:
@@ -361,7 +361,7 @@ def test_a_whole_answer_is_taken_like_its_chunks() -> None:
     collector.add_completion(json.dumps(body).encode())
 
     assert collector.build_message() == {"role": "assistant", "content": None, "tool_calls": message["tool_calls"]}
-    assert (collector.is_complete, collector.finish_reason, collector.usage) == (
+    assert (collector.is_complete, collector.finish, collector.usage) == (
         True,
         "tool_calls",
         {"prompt_tokens": 9},

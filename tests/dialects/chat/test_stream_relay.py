@@ -102,7 +102,7 @@ def outcome(pieces: Sequence[bytes], *, include_usage: bool) -> tuple[object, ..
     frames, relay = relayed(pieces, include_usage=include_usage)
     told, failure = relay.collector, relay.stream_failure
     error = None if failure is None else (type(failure), failure.message)
-    counted = (told.chunk_count, told.usage, told.finish_reason, told.is_complete)
+    counted = (told.chunk_count, told.usage, told.finish, told.is_complete)
     return frames, told.build_messages(), counted, error, relay.is_upstream_done, relay.has_ended
 
 
@@ -130,9 +130,9 @@ def test_a_burst_of_like_chunks_is_not_decoded_one_by_one(monkeypatch: pytest.Mo
     decoded: list[bytes] = []
     add = StreamCollector.add_chunk
 
-    def counted(self: StreamCollector, data: bytes) -> None:
+    def counted(self: StreamCollector, data: bytes) -> bool:
         decoded.append(data)
-        add(self, data)
+        return add(self, data)
 
     monkeypatch.setattr(StreamCollector, "add_chunk", counted)
     frames, relay = relayed([stream[start : start + 4096] for start in range(0, len(stream), 4096)])

@@ -1,0 +1,39 @@
+"""What is read of a completion that is no answer to a client, in whatever form a provider sends it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.dialects.chat.completion import Completion, read_completion
+
+
+def say(message: Any, reason: Any = "stop", **fields: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "message": message, "finish_reason": reason}], **fields}
+
+
+@pytest.mark.parametrize(
+    ("body", "completion"),
+    [
+        (say({"content": "A."}, usage={"prompt_tokens": 1}), Completion("A.", False, "stop", {"prompt_tokens": 1})),
+        (
+            say({"content": [{"type": "text", "text": "A"}, {"type": "text", "text": "."}]}),
+            Completion("A.", False, "stop"),
+        ),
+        (say({"content": None, "tool_calls": [{"id": "a"}]}, "tool_calls"), Completion("", True, "tool_calls")),
+        (say({"content": "", "function_call": {"name": "f"}}, None), Completion("", True, "")),
+        (say({"content": "", "tool_calls": []}), Completion("", False, "stop")),
+        (say("text", usage=[]), Completion("", False, "stop")),
+        ({"choices": ["text"]}, Completion("", False, "")),
+        ({"choices": {}}, Completion("", False, "")),
+        ({}, Completion("", False, "")),
+    ],
+)
+def test_what_a_completion_says(body: dict[str, Any], completion: Completion) -> None:
+    assert read_completion(body) == completion
+
+
+def test_an_answer_at_the_limit_of_its_tokens_was_cut_off_and_a_filtered_one_was_not() -> None:
+    ends = [read_completion(say({"content": "A"}, reason)) for reason in ("length", "content_filter", "stop")]
+    assert [(end.is_cut_off, end.is_filtered) for end in ends] == [(True, False), (False, True), (False, False)]
