@@ -25,15 +25,12 @@ class ConnectionDropped(UpstreamUnavailable):
     """
 
 
-class CallTimes:
+class CallTimes(msgspec.Struct):
     """The times of a call, in monotonic seconds. A provider sets the last two as far as it can tell."""
 
-    __slots__ = ("ended_at", "first_byte_at", "started_at")
-
-    def __init__(self, started_at: float) -> None:
-        self.started_at = started_at
-        self.first_byte_at: float | None = None
-        self.ended_at: float | None = None
+    started_at: float
+    first_byte_at: float | None = None
+    ended_at: float | None = None
 
 
 class UpstreamRequest(msgspec.Struct, frozen=True):

@@ -19,13 +19,13 @@ class CircuitBreaker:
         clock: monotonic seconds.
 
     Attributes:
+        failure_count: how many failures in a row there were since the last success.
         is_open: whether it has failed too often.
     """
 
     __slots__ = (
         *(
             "_clock",
-            "_failure_count",
             "_failure_threshold",
             "_first_pause",
             "_max_pause",
@@ -33,7 +33,7 @@ class CircuitBreaker:
             "_pause",
             "_has_trial",
         ),
-        "is_open",
+        *("failure_count", "is_open"),
     )
 
     def __init__(
@@ -43,7 +43,7 @@ class CircuitBreaker:
         self._first_pause = self._pause = pause_seconds
         self._max_pause = max_pause_seconds
         self._clock = clock
-        self._failure_count = 0
+        self.failure_count = 0
         self._trial_allowed_at = 0.0
         self._has_trial = False
         self.is_open = failure_threshold <= 0
@@ -66,15 +66,15 @@ class CircuitBreaker:
         return True
 
     def record_success(self) -> None:
-        self._failure_count = 0
+        self.failure_count = 0
         self._pause = self._first_pause
         self._has_trial = False
         self.is_open = self._failure_threshold <= 0
 
     def record_failure(self) -> None:
         was_open = self.is_open
-        self._failure_count += 1
-        self.is_open = self._failure_count >= self._failure_threshold
+        self.failure_count += 1
+        self.is_open = self.failure_count >= self._failure_threshold
         self._has_trial = False
         if not self.is_open:
             return

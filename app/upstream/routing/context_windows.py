@@ -94,22 +94,25 @@ class ContextWindows:
             deployment: the model at its provider.
             client_key: for the model list of a provider without its own key, if that provider may see it.
         """
+        learned_tokens = self._learned_limits.get(deployment.key)
         if deployment.context_window is not None:
-            return self._apply_learned_limit(
-                deployment, ContextWindow(deployment.context_window, "config", deployment.max_output_tokens)
+            return _apply_learned_limit(
+                ContextWindow(deployment.context_window, "config", deployment.max_output_tokens), learned_tokens
             )
-        model_list = self._find_model_list(deployment.provider)
-        model_list.start_fetch_if_stale(
-            None if client_key is None else client_key.disclose_to_provider(deployment.provider)
-        )
-        if model_list.is_fetching:
-            await model_list.wait_for_first_fetch()
-        listed_window = model_list.find_window(deployment)
+        provider = deployment.provider
+        model_list = self._model_lists.get(provider.name) or self._add_model_list(provider)
+        if (
+            model_list.is_fetching
+            or self._clock() >= model_list.next_fetch_at
+            or (model_list.has_failed_without_key and client_key is not None)
+        ):
+            await model_list.refresh(None if client_key is None else client_key.disclose_to_provider(provider))
+        key = deployment.upstream_model, deployment.max_output_tokens
+        listed_window = model_list.windows[key] if key in model_list.windows else model_list.find_window(deployment)
         if listed_window is not None:
-            return self._apply_learned_limit(deployment, listed_window)
+            return listed_window if learned_tokens is None else _apply_learned_limit(listed_window, learned_tokens)
         known_window = self._find_known(deployment.upstream_model)
         context, max_input, max_output = known_window or (self._default_tokens, None, None)
-        learned_tokens = self._learned_limits.get(deployment.key)
         if learned_tokens is not None:
             return ContextWindow(learned_tokens, "learned", deployment.max_output_tokens or max_output)
         source = "registry" if known_window else "default"
@@ -128,40 +131,46 @@ class ContextWindows:
         client's key is asked again when a request brings one.
         """
         for provider in providers:
-            self._find_model_list(provider).start_fetch_if_stale(None)
+            model_list = self._model_lists.get(provider.name) or self._add_model_list(provider)
+            model_list.start_fetch_if_stale(None)
 
     async def aclose(self) -> None:
         """Stops fetching."""
         for model_list in self._model_lists.values():
             await model_list.aclose()
 
-    def _apply_learned_limit(self, deployment: ModelDeployment, window: ContextWindow) -> ContextWindow:
-        learned_tokens = self._learned_limits.get(deployment.key)
-        if learned_tokens is None or learned_tokens >= window.tokens:
-            return window
-        return ContextWindow(learned_tokens, "learned", window.max_output_tokens)
-
-    def _find_model_list(self, provider: UpstreamProvider) -> _ProviderModelList:
-        model_list = self._model_lists.get(provider.name)
-        if model_list is None:
-            model_list = self._model_lists[provider.name] = _ProviderModelList(provider, self._list_policy, self._clock)
+    def _add_model_list(self, provider: UpstreamProvider) -> _ProviderModelList:
+        model_list = self._model_lists[provider.name] = _ProviderModelList(provider, self._list_policy, self._clock)
         return model_list
 
 
 class _ProviderModelList:
-    """One provider's model list: fetched in the background, valid for a while, awaited at most once."""
+    """One provider's model list: fetched in the background, valid for a while, awaited at most once.
+
+    Attributes:
+        windows: by model and configured longest answer: the window according to the list.
+        is_fetching: whether a fetch is running.
+        next_fetch_at: from when on the list is out of date.
+        has_failed_without_key: whether the last fetch failed and had no client's key.
+    """
 
     def __init__(self, provider: UpstreamProvider, policy: ModelListPolicy, clock: Callable[[], float]) -> None:
         self._provider = provider
         self._policy = policy
         self._clock = clock
         self._entries: dict[str, dict[str, Any]] = {}
-        self._windows: dict[tuple[str, int | None], ContextWindow | None] = {}
-        """By model and configured longest answer: the window according to the list."""
-        self._next_fetch_at = float("-inf")
-        self._failed_without_key = False
+        self.windows: dict[tuple[str, int | None], ContextWindow | None] = {}
+        self.next_fetch_at = float("-inf")
+        self.has_failed_without_key = False
+        self.is_fetching = False
         self._wait_deadline: float | None = None
         self._fetch_task: asyncio.Task[None] | None = None
+
+    async def refresh(self, authorization: str | None) -> None:
+        """Fetches the list if it is out of date, and waits for a running fetch as long as the policy allows."""
+        self.start_fetch_if_stale(authorization)
+        if self.is_fetching:
+            await self._wait_for_first_fetch()
 
     def start_fetch_if_stale(self, authorization: str | None) -> None:
         """Starts a fetch, unless one is running or the last result is still valid. A failure without a client's key
@@ -169,17 +178,13 @@ class _ProviderModelList:
         """
         if self.is_fetching:
             return
-        worth_another_try = self._failed_without_key and authorization is not None
-        if self._clock() < self._next_fetch_at and not worth_another_try:
+        worth_another_try = self.has_failed_without_key and authorization is not None
+        if self._clock() < self.next_fetch_at and not worth_another_try:
             return
+        self.is_fetching = True
         self._fetch_task = asyncio.get_running_loop().create_task(self._fetch_list(authorization))
 
-    @property
-    def is_fetching(self) -> bool:
-        """Says whether a fetch is running."""
-        return self._fetch_task is not None and not self._fetch_task.done()
-
-    async def wait_for_first_fetch(self) -> None:
+    async def _wait_for_first_fetch(self) -> None:
         """Waits for the first fetch. All requests together wait at most `max_wait_seconds` from its beginning."""
         if self._fetch_task is None:
             return
@@ -190,14 +195,12 @@ class _ProviderModelList:
             await asyncio.wait({self._fetch_task}, timeout=remaining)
 
     def find_window(self, deployment: ModelDeployment) -> ContextWindow | None:
-        """Returns what the list says of a deployment; cached for each list."""
-        key = deployment.upstream_model, deployment.max_output_tokens
-        if key in self._windows:
-            return self._windows[key]
-        if len(self._windows) >= _CACHED_WINDOWS:
-            self._windows.clear()
+        """Returns what the list says of a deployment, and adds it to `windows`."""
+        if len(self.windows) >= _CACHED_WINDOWS:
+            self.windows.clear()
         entry = self._find_entry(deployment.upstream_model)
-        window = self._windows[key] = None if entry is None else _parse_listed_window(deployment, entry)
+        window = None if entry is None else _parse_listed_window(deployment, entry)
+        self.windows[deployment.upstream_model, deployment.max_output_tokens] = window
         return window
 
     def _find_entry(self, model: str) -> dict[str, Any] | None:
@@ -217,13 +220,21 @@ class _ProviderModelList:
             entries = await self._provider.list_models(authorization)
         except UpstreamUnavailable as error:
             log.info("could not read the model list of provider %r: %s", self._provider.name, error.message)
-            self._next_fetch_at = self._clock() + self._policy.retry_after_failure_seconds
-            self._failed_without_key = authorization is None
+            self.next_fetch_at = self._clock() + self._policy.retry_after_failure_seconds
+            self.has_failed_without_key = authorization is None
             return
-        self._failed_without_key = False
+        finally:
+            self.is_fetching = False
+        self.has_failed_without_key = False
         self._entries = _index_models_by_name(entries)
-        self._windows.clear()
-        self._next_fetch_at = self._clock() + self._policy.cache_seconds
+        self.windows.clear()
+        self.next_fetch_at = self._clock() + self._policy.cache_seconds
+
+
+def _apply_learned_limit(window: ContextWindow, learned_tokens: int | None) -> ContextWindow:
+    if learned_tokens is None or learned_tokens >= window.tokens:
+        return window
+    return ContextWindow(learned_tokens, "learned", window.max_output_tokens)
 
 
 def _parse_listed_window(deployment: ModelDeployment, entry: Mapping[str, Any]) -> ContextWindow | None:

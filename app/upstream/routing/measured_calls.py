@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from typing import Final
 
 from app.errors import UpstreamUnavailable
 from app.observability import metric_families
 from app.observability.metrics import MAX_MODEL_LABELS, Metrics
+from app.observability.tracing import current_span
 from app.upstream.provider_contract import (
     AnswerTimedOut,
     CallTimes,
@@ -36,29 +38,23 @@ class MeasuredCalls:
         self._metrics = metrics
         self._purpose = purpose
         self._clock = clock
-        self._open_breakers: set[str] = set()
+        self.open_breakers: set[str] = set()
+        """The keys of the deployments whose breaker was recorded as open."""
         self._success_series: dict[tuple[str, str], _SuccessSeries] = {}
 
-    async def send(
-        self, deployment: ModelDeployment, request: UpstreamRequest, body: bytes, *, retries: int = 0
-    ) -> UpstreamReply:
+    async def send(self, deployment: ModelDeployment, request: UpstreamRequest, *, retries: int = 0) -> UpstreamReply:
         """Sends a call.
 
         Args:
             deployment: where to.
-            request: all but its body.
-            body: the body.
+            request: the call, with the time of its start.
             retries: how many attempts at the same request there were before.
 
         Raises:
             UpstreamUnavailable: as `UpstreamProvider.send`.
         """
-        provider, span, times = deployment.provider, start_chat_span(deployment, retries), None
-        if self._metrics.is_on:
-            times = CallTimes(self._clock())
-        request = UpstreamRequest(
-            request.path, body, authorization=request.authorization, headers=request.headers, times=times
-        )
+        provider = deployment.provider
+        span = start_chat_span(deployment, retries) if current_span().is_recording else None
         try:
             reply = await (provider.send(request) if span is None else span.send(provider, request))
         except UpstreamUnavailable as error:
@@ -67,10 +63,11 @@ class MeasuredCalls:
             raise
         if reply.status >= 400:
             self._count_outcome(deployment, _status_outcome(reply.status))
-        elif times is not None:
-            series = self._find_success_series(deployment)
+        elif self._metrics.is_on and request.times is not None:
+            key = (provider.name, deployment.upstream_model)
+            series = self._success_series.get(key) or self._add_success_series(key, deployment)
             series.request_count.add()
-            return MeasuredReply(reply, span, lambda: self._observe_durations(series, times))
+            return MeasuredReply(reply, span, partial(self._observe_durations, series, request.times))
         return reply if span is None else MeasuredReply(reply, span)
 
     def count_retry(self, deployment: ModelDeployment) -> None:
@@ -85,29 +82,23 @@ class MeasuredCalls:
         ).add()
 
     def record_breaker_state(self, deployment: ModelDeployment, *, is_open: bool) -> None:
-        """Records whether a deployment's breaker is open."""
-        if is_open == (deployment.key in self._open_breakers):
-            return
-        (self._open_breakers.add if is_open else self._open_breakers.discard)(deployment.key)
+        """Records that a deployment's breaker is now open, or no longer."""
+        (self.open_breakers.add if is_open else self.open_breakers.discard)(deployment.key)
         labels = self._deployment_labels(deployment, is_served=False)
         self._metrics.counter_series(metric_families.BREAKER_OPEN, *labels, self._purpose).set(float(is_open))
 
     def _observe_durations(self, series: _SuccessSeries, times: CallTimes) -> None:
         """Records the durations of an answer that has ended, or is released."""
         ended_at = self._clock() if times.ended_at is None else times.ended_at
+        first_byte_at = ended_at if times.first_byte_at is None else times.first_byte_at
         series.call_seconds.observe(ended_at - times.started_at)
-        series.first_byte_seconds.observe(
-            (ended_at if times.first_byte_at is None else times.first_byte_at) - times.started_at
-        )
+        series.first_byte_seconds.observe(first_byte_at - times.started_at)
 
-    def _find_success_series(self, deployment: ModelDeployment) -> _SuccessSeries:
-        key = (deployment.provider.name, deployment.upstream_model)
-        series = self._success_series.get(key)
-        if series is None:
-            series = _SuccessSeries(self._metrics, self._deployment_labels(deployment, is_served=True), self._purpose)
-            # Clients may make up names of models: the cache must not grow with them.
-            if len(self._success_series) < MAX_MODEL_LABELS:
-                self._success_series[key] = series
+    def _add_success_series(self, key: tuple[str, str], deployment: ModelDeployment) -> _SuccessSeries:
+        series = _SuccessSeries(self._metrics, self._deployment_labels(deployment, is_served=True), self._purpose)
+        # Clients may make up names of models: the cache must not grow with them.
+        if len(self._success_series) < MAX_MODEL_LABELS:
+            self._success_series[key] = series
         return series
 
     def _count_outcome(self, deployment: ModelDeployment, outcome: str) -> None:
@@ -140,7 +131,7 @@ async def send_passthrough(provider: UpstreamProvider, request: UpstreamRequest)
     Raises:
         UpstreamUnavailable: as `UpstreamProvider.send`.
     """
-    span = start_passthrough_span(provider, request)
+    span = start_passthrough_span(provider, request) if current_span().is_recording else None
     return await provider.send(request) if span is None else MeasuredReply(await span.send(provider, request), span)
 
 
@@ -165,21 +156,22 @@ class MeasuredReply:
     async def read(self) -> bytes:
         # The end is not recorded if reading fails: `aclose`, which must follow, does that.
         body = await (self._reply.read() if self._span is None else self._span.read(self._reply))
-        self._call_on_end()
+        self._record_end()
         return body
 
     def iter_bytes(self) -> AsyncIterator[bytes]:
         return self._reply.iter_bytes() if self._span is None else self._span.iter_bytes(self._reply)
 
     async def aclose(self) -> None:
-        self._call_on_end()
+        if self._on_end is not None:
+            self._record_end()
         await self._reply.aclose()
         if self._span is not None:
             self._span.close()
 
-    def _call_on_end(self) -> None:
-        if (on_end := self._on_end) is not None:
-            self._on_end = None
+    def _record_end(self) -> None:
+        on_end, self._on_end = self._on_end, None
+        if on_end is not None:
             on_end()
 
 

@@ -12,7 +12,6 @@ from email.utils import parsedate_to_datetime
 from typing import Final
 
 import msgspec
-from msgspec.structs import replace
 
 from app.errors import ClientKeyWithheld, ContextLengthExceeded, UpstreamUnavailable, drop_tracebacks
 from app.observability.metrics import NO_METRICS, Metrics
@@ -20,6 +19,7 @@ from app.observability.tracing import current_span
 from app.upstream.protocols.overflow_detection import detect_overflow
 from app.upstream.provider_contract import (
     AnswerTimedOut,
+    CallTimes,
     ClientKey,
     ConnectionDropped,
     ModelDeployment,
@@ -150,7 +150,7 @@ class Router:
             ClientKeyWithheld: a deployment answered 401, and the client's key is not meant for it.
             GatewayError: whatever `build_body` raises for the first deployment.
         """
-        call = _RoutedCall(target, UpstreamRequest(path, headers=headers or {}), client_key)
+        call = _RoutedCall(target, path, headers or {}, client_key)
         for deployment in target.deployments:
             breaker = self._breakers.get(deployment.key) or self._add_breaker(deployment)
             if breaker.is_open and not breaker.try_enter():
@@ -164,7 +164,8 @@ class Router:
                 # changes nothing.
                 if is_trial:
                     breaker.cancel_trial()
-                self._calls.record_breaker_state(deployment, is_open=breaker.is_open)
+                if breaker.is_open != (deployment.key in self._calls.open_breakers):
+                    self._calls.record_breaker_state(deployment, is_open=breaker.is_open)
             if reply is not None:
                 if deployment is not target.deployments[0]:
                     self._calls.count_fallback(deployment)
@@ -209,10 +210,16 @@ class Router:
     async def _send_once(
         self, call: _RoutedCall, deployment: ModelDeployment, body: bytes, breaker: CircuitBreaker
     ) -> RoutedReply | _FailedAttempt:
+        key = call.client_key
+        request = UpstreamRequest(
+            call.path,
+            body,
+            authorization=None if key is None else key.disclose_to_provider(deployment.provider),
+            headers=call.headers,
+            times=CallTimes(self._clock()),
+        )
         try:
-            reply = await self._calls.send(
-                deployment, call.build_request(deployment), body, retries=call.attempt_count - 1
-            )
+            reply = await self._calls.send(deployment, request, retries=call.attempt_count - 1)
         except UpstreamUnavailable as error:
             breaker.record_failure()
             call.record_error(error)
@@ -220,17 +227,19 @@ class Router:
             # only once.
             is_first_drop = isinstance(error, ConnectionDropped) and not call.record_dropped_connection(deployment)
             return _FailedAttempt(may_retry=not isinstance(error, AnswerTimedOut), retry_at_once=is_first_drop)
-        if reply.status == STATUS_OK or not _is_retryable(reply.status):
+        if reply.status != STATUS_OK and _is_retryable(reply.status):
+            return await self._judge_retryable_reply(call, deployment, reply, breaker)
+        if breaker.failure_count:
             breaker.record_success()
+        if reply.status == STATUS_UNAUTHORIZED:
             try:
-                raise_if_key_withheld(reply.status, deployment.provider, call.client_key)
+                raise_if_key_withheld(reply.status, deployment.provider, key)
             except ClientKeyWithheld:
                 await reply.aclose()
                 raise
-            return RoutedReply(reply, deployment, call.attempt_count)
-        return await self._judge_error_reply(call, deployment, reply, breaker)
+        return RoutedReply(reply, deployment, call.attempt_count)
 
-    async def _judge_error_reply(
+    async def _judge_retryable_reply(
         self, call: _RoutedCall, deployment: ModelDeployment, reply: UpstreamReply, breaker: CircuitBreaker
     ) -> RoutedReply | _FailedAttempt:
         """Judges an error answer that may pass by itself. The answer is kept: it is returned if no later attempt does
@@ -328,7 +337,8 @@ class _RoutedCall(msgspec.Struct):
     """The state of one call."""
 
     target: RouteTarget
-    request: UpstreamRequest
+    path: str
+    headers: Mapping[str, str]
     client_key: ClientKey | None = None
     attempt_count: int = 0
     waited_seconds: float = 0.0
@@ -347,11 +357,6 @@ class _RoutedCall(msgspec.Struct):
         drop_tracebacks(error)
         self.last_error = error
         self.failure_text = error.message
-
-    def build_request(self, deployment: ModelDeployment) -> UpstreamRequest:
-        """Returns the call, with the client's key if the deployment's provider may see it."""
-        authorization = None if self.client_key is None else self.client_key.disclose_to_provider(deployment.provider)
-        return self.request if authorization is None else replace(self.request, authorization=authorization)
 
     def record_dropped_connection(self, deployment: ModelDeployment) -> bool:
         """Records a dropped connection; returns whether one was dropped before. Only the first one is retried without a

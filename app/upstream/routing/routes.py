@@ -5,10 +5,11 @@ from __future__ import annotations
 import difflib
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from app.errors import ModelNotFound
 from app.upstream.provider_contract import (
+    NO_QUIRKS,
     UNKNOWN_PRICE,
     ModelDeployment,
     ProviderQuirks,
@@ -31,7 +32,7 @@ class ConfiguredDeployment:
     context_window: int | None = None
     max_output_tokens: int | None = None
     encoding: str | None = None
-    quirks: ProviderQuirks = field(default_factory=ProviderQuirks)
+    quirks: ProviderQuirks = NO_QUIRKS
     price: TokenPrice = UNKNOWN_PRICE
 
 
@@ -109,7 +110,7 @@ class Routes:
                 context_window=configured.context_window or defaults.context_window,
                 max_output_tokens=configured.max_output_tokens or defaults.max_output_tokens,
                 encoding=configured.encoding or defaults.encoding,
-                quirks=configured.quirks if configured.quirks != ProviderQuirks() else defaults.quirks,
+                quirks=configured.quirks if configured.quirks != NO_QUIRKS else defaults.quirks,
                 price=configured.price if configured.price != UNKNOWN_PRICE else defaults.price,
             )
         for fallback in route.fallbacks:

@@ -1,5 +1,5 @@
-"""Traces a model call as a span, from its request to the last byte of its answer. Nothing is inspected if tracing is
-off.
+"""Traces a model call as a span, from its request to the last byte of its answer. Callers start a span only
+if the request is traced.
 
 The names are OpenTelemetry's for generative AI (github.com/open-telemetry/semantic-conventions-genai). That document
 has one span for a call with all its retries. Here each attempt has its own span, since each may go to another provider.
@@ -70,16 +70,13 @@ def server_attributes(name: str, base_url: str) -> dict[str, str | int]:
     return {"gen_ai.provider.name": known, **({"server.address": host, "server.port": port} if host else {})}
 
 
-def start_chat_span(deployment: ModelDeployment, retries: int) -> CallSpan | None:
-    """Starts a span for a chat completion of a deployment; returns None if the request is not traced.
+def start_chat_span(deployment: ModelDeployment, retries: int) -> CallSpan:
+    """Starts a span for a chat completion of a deployment, below the current span.
 
     Args:
         deployment: where the call goes.
         retries: how many attempts at the same request there were before.
     """
-    parent = current_span()
-    if not parent.is_recording:
-        return None
     model = deployment.upstream_model
     attributes: dict[str, str | int] = {
         "gen_ai.operation.name": "chat",
@@ -88,16 +85,14 @@ def start_chat_span(deployment: ModelDeployment, retries: int) -> CallSpan | Non
     }
     if retries:
         attributes["http.request.resend_count"] = retries
-    return CallSpan(parent.start_child(f"chat {model[:SPAN_MODEL_CHARS]}", "client", attributes), parses_answer=True)
+    name = f"chat {model[:SPAN_MODEL_CHARS]}"
+    return CallSpan(current_span().start_child(name, "client", attributes), parses_answer=True)
 
 
-def start_passthrough_span(provider: UpstreamProvider, request: UpstreamRequest) -> CallSpan | None:
-    """Starts a span for a call of unknown content; returns None if the request is not traced."""
-    parent = current_span()
-    if not parent.is_recording:
-        return None
+def start_passthrough_span(provider: UpstreamProvider, request: UpstreamRequest) -> CallSpan:
+    """Starts a span for a call of unknown content, below the current span."""
     attributes = {"http.request.method": request.method, "gen_ai.provider.name": provider.name}
-    return CallSpan(parent.start_child(request.method, "client", attributes), parses_answer=False)
+    return CallSpan(current_span().start_child(request.method, "client", attributes), parses_answer=False)
 
 
 class CallSpan:

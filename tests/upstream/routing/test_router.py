@@ -12,6 +12,7 @@ from app.errors import ContextLengthExceeded, UpstreamUnavailable
 from app.upstream.protocols.openai_provider import OpenAIProvider
 from app.upstream.provider_contract import (
     AnswerTimedOut,
+    CallTimes,
     ClientKey,
     ConnectionDropped,
     ModelDeployment,
@@ -60,7 +61,8 @@ async def test_a_call_goes_to_the_first_deployment() -> None:
     opened = await bench.open()
 
     assert (opened.reply.status, opened.deployment.key, opened.attempt_count) == (200, "a/m", 1)
-    assert first.calls == [UpstreamRequest("/p", b"a/m", authorization="Bearer x", headers={"h": "1"})]
+    times = CallTimes(bench.time.now)
+    assert first.calls == [UpstreamRequest("/p", b"a/m", authorization="Bearer x", headers={"h": "1"}, times=times)]
     assert second.calls == []
 
 

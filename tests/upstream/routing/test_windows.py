@@ -194,6 +194,20 @@ async def test_a_list_that_wants_the_clients_key_is_asked_again_with_it() -> Non
     assert listed.list_asked == 2
 
 
+async def test_a_request_without_a_key_waits_for_the_fetch_that_anothers_key_has_started() -> None:
+    listed = provider()
+    listed.listed = UpstreamUnavailable("401")
+    known = windows()
+    assert (await known.find_window(ModelDeployment(listed, "m"))).source == "default"
+    listed.listed, listed.list_gate = [{"id": "m", "n_ctx": 4096}], asyncio.Event()
+    with_key = asyncio.ensure_future(known.find_window(ModelDeployment(listed, "m"), ClientKey("Bearer theirs", "p")))
+    await asyncio.sleep(0)
+    without_key = asyncio.ensure_future(known.find_window(ModelDeployment(listed, "m")))
+    await asyncio.sleep(0)
+    listed.list_gate.set()
+    assert [(await one).tokens for one in (with_key, without_key)] == [4096, 4096]
+
+
 async def test_a_key_that_is_not_meant_for_a_provider_is_no_reason_to_ask_for_its_list_again() -> None:
     listed = provider()
     listed.listed = UpstreamUnavailable("401")
