@@ -40,6 +40,7 @@ HOME_OF_LIBRARY = {
     "httptools": {"upstream"},
     "opentelemetry": {"observability"},  # an extra: nobody else may need it
     "pydantic": {"api", "settings"},
+    "pydantic_settings": {"settings"},
     "python_multipart": {"api"},
     "sqlalchemy": {"store"},
     "sqlite3": {"store"},

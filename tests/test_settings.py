@@ -199,6 +199,13 @@ def test_what_only_the_file_of_defaults_says_may_be_overridden_without_a_word(fi
     ]
 
 
+def test_a_variable_that_sets_a_section_to_null_overrides_nothing(file: Path) -> None:
+    text = "server: {port: 1}\nproviders: {a: {base_url: 'http://h/v1'}}"
+    environ = {"CONCERTINA_SERVER": "null", "CONCERTINA_PROVIDERS__A": "null"}
+    assert loaded(text, file, **environ) == loaded(text, file)
+    assert overridden(text, file, **environ) == []
+
+
 def test_changing_one_parameter_of_a_policy_keeps_the_others(file: Path) -> None:
     settings = loaded("policies: {additive: {threshold_ratio: 0.6}, mine: {buffer_turns: 2}}", file)
     assert settings.policies["additive"].threshold_ratio == 0.6
