@@ -126,7 +126,6 @@ def test_only_the_pipeline_knows_its_order(file: Path) -> None:
 
 SUB_FOLDERS = {
     "api": {"admin", "conversations", "edge"},
-    "commands": {"top_screen"},
     "compaction": {"acceptance", "summarizer"},
     "context": {"count", "plan", "quote", "stages", "view"},
     "conversations": {"erase", "history", "items", "summaries", "transfer", "views"},

@@ -295,6 +295,10 @@ def test_what_a_cluster_puts_into_the_environment_is_no_setting() -> None:
     assert load_settings(environ={f"CONCERTINA_{name}": tcp for name in names}) == Settings()
 
 
+def test_the_key_of_a_client_in_the_same_environment_is_no_setting() -> None:
+    assert load_settings(environ={"CONCERTINA_KEY": "ck_environment"}) == Settings()
+
+
 def test_what_the_tests_are_told_is_no_setting_of_gateways_that_they_start() -> None:
     assert (
         load_settings(environ={"CONCERTINA_TEST_DATABASE_URL": "postgresql://db", "CONCERTINA_TEST_CHROMIUM": "/b"})

@@ -29,14 +29,13 @@ CONFIG_VARIABLE = f"{VARIABLE_PREFIX}CONFIG"
 """Names the settings file."""
 DEFAULTS_VARIABLE = f"{VARIABLE_PREFIX}DEFAULTS"
 """Names a file of lowest precedence, with which a container image replaces built-in defaults (decision 33)."""
-CLIENT_KEY_VARIABLE = f"{VARIABLE_PREFIX}KEY"
-"""Holds the key that commands send to a running gateway. Not a setting."""
 
 _OTHER_VARIABLES = re.compile(
     rf"{VARIABLE_PREFIX}(CONFIG|DEFAULTS|KEY|TEST_.*|SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_\d+_(TCP|UDP)(_.*)?)?)"
 )
-"""Variables that are no settings. `TEST_…` configures the tests, and the gateways that tests start inherit it.
-Kubernetes sets those with `SERVICE` and `PORT` in every pod if a Service is named `concertina`."""
+"""Variables that are no settings. `KEY` is the key of a client that shares the environment. `TEST_…` configures the
+tests, and the gateways that tests start inherit it. Kubernetes sets those with `SERVICE` and `PORT` in every pod if a
+Service is named `concertina`."""
 
 
 def read_environment(

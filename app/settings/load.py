@@ -26,7 +26,7 @@ from app.settings.configuration_errors import (
     format_setting_path,
     is_misplaced_section,
 )
-from app.settings.environment import CLIENT_KEY_VARIABLE, CONFIG_VARIABLE, DEFAULTS_VARIABLE, read_environment
+from app.settings.environment import CONFIG_VARIABLE, DEFAULTS_VARIABLE, read_environment
 from app.settings.policies import build_default_policies
 from app.settings.sections import Settings
 from app.settings.settings_source import SettingsSource, build_value_source, merge_sources
@@ -67,13 +67,6 @@ def load_settings(
         build_value_source(path, copy.deepcopy(value), f"--{path[-1]}") for path, value in (arguments or {}).items()
     ]
     return _validate_sources([*sources, *variables, *argument_sources])
-
-
-def read_client_key(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Returns the key that commands send to a running gateway; None if the environment has none. It is not a setting of
-    a gateway.
-    """
-    return environ.get(CLIENT_KEY_VARIABLE) or None
 
 
 def _describe_overrides(variables: Sequence[SettingsSource], file: SettingsSource) -> Iterator[str]:
