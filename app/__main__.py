@@ -70,7 +70,6 @@ def _build_parser() -> argparse.ArgumentParser:
     check.add_argument("file", metavar="FILE", help="the YAML file")
     _add_simulate_command(commands)
     _add_show_plan_command(commands)
-    _add_top_command(commands)
     _add_keys_command(commands)
     _add_export_command(commands)
     _add_import_command(commands)
@@ -127,17 +126,6 @@ def _add_show_plan_command(commands: SubcommandParsers) -> None:
     show_plan.add_argument("--window", metavar="TOKENS", type=int, help="plan for a context window of this size")
     show_plan.add_argument("--answer", metavar="SEQ", type=int, help="what the model saw for this answer, instead")
     show_plan.add_argument("--json", action="store_true", help="print one JSON object")
-
-
-def _add_top_command(commands: SubcommandParsers) -> None:
-    top = _add_command(
-        commands, "top", "watch a running gateway: load, tokens, costs, errors", "--url http://gateway.internal:8000"
-    )
-    top.add_argument("--url", default="http://127.0.0.1:8000", help="where the gateway is (http://127.0.0.1:8000)")
-    top.add_argument("--key", help="a key with scope admin, where keys are in use; CONCERTINA_KEY without it")
-    top.add_argument("--interval", metavar="SECONDS", type=float, default=2.0, help="between two looks (2)")
-    top.add_argument("--once", action="store_true", help="look once, print it and stop")
-    top.add_argument("--json", action="store_true", help="look once and print one JSON object")
 
 
 def _add_keys_command(commands: SubcommandParsers) -> None:

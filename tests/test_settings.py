@@ -199,6 +199,13 @@ def test_what_only_the_file_of_defaults_says_may_be_overridden_without_a_word(fi
     ]
 
 
+def test_a_variable_that_sets_a_section_to_null_overrides_nothing(file: Path) -> None:
+    text = "server: {port: 1}\nproviders: {a: {base_url: 'http://h/v1'}}"
+    environ = {"CONCERTINA_SERVER": "null", "CONCERTINA_PROVIDERS__A": "null"}
+    assert loaded(text, file, **environ) == loaded(text, file)
+    assert overridden(text, file, **environ) == []
+
+
 def test_changing_one_parameter_of_a_policy_keeps_the_others(file: Path) -> None:
     settings = loaded("policies: {additive: {threshold_ratio: 0.6}, mine: {buffer_turns: 2}}", file)
     assert settings.policies["additive"].threshold_ratio == 0.6
@@ -286,6 +293,10 @@ def test_what_a_cluster_puts_into_the_environment_is_no_setting() -> None:
     tcp = "tcp://10.0.0.1:8000"
     names = ["SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT", "PORT_8000_TCP", "PORT_8000_TCP_ADDR"]
     assert load_settings(environ={f"CONCERTINA_{name}": tcp for name in names}) == Settings()
+
+
+def test_the_key_of_a_client_in_the_same_environment_is_no_setting() -> None:
+    assert load_settings(environ={"CONCERTINA_KEY": "ck_environment"}) == Settings()
 
 
 def test_what_the_tests_are_told_is_no_setting_of_gateways_that_they_start() -> None:

@@ -12,10 +12,9 @@ import secrets
 import sys
 from pathlib import Path
 
-from app.commands import CommandError
+from app.commands import CommandError, make_printable
 from app.commands.configured_store import open_configured_store
 from app.commands.progress import CommandProgress, pluralize, print_interruption
-from app.commands.top_screen.number_format import make_printable
 from app.context.count.token_counter import find_encoding_name, load_token_counter
 from app.conversations.transfer.conversation_import import (
     CheckedConversation,

@@ -17,9 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from app.api.admin.api_keys import build_key_object
-from app.commands import CommandError
+from app.commands import CommandError, make_printable
 from app.commands.configured_store import open_configured_store
-from app.commands.top_screen.number_format import make_printable
 from app.conversation.api_keys import ApiKey
 from app.conversations.api_keys import DEFAULT_SCOPES, ApiKeys, NewApiKey
 from app.settings import Settings, load_settings

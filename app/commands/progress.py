@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.table import Column
 from rich.text import Text
 
@@ -40,58 +40,47 @@ class CommandProgress:
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._activity, self._unit, self._quiet = activity, unit, quiet
+        self._unit, self._quiet, self._clock = unit, quiet, clock
         self._console = console or Console(stderr=True, highlight=False)
-        self._clock = clock
-        self._total: int | None = None
-        self._done = 0
-        self._note = ""
-        self._started_at = self._last_line_at = clock()
-        self._bar: Progress | None = None
-        self._task = TaskID(0)
+        self._shows_bar = not quiet and self._console.is_terminal and not self._console.is_dumb_terminal
+        columns = (
+            TextColumn("{task.description}", table_column=Column(min_width=len(activity))),
+            BarColumn(BAR_WIDTH, table_column=Column(min_width=BAR_WIDTH)),
+            _FiguresColumn(unit),
+        )
+        # Standard output is not redirected through the bar: it holds results, and often goes to a file or a pipe.
+        self._bar = Progress(*columns, console=self._console, transient=True, redirect_stdout=False, get_time=clock)
+        self._task_id = self._bar.add_task(activity, total=None, note="")
+        self._task = self._bar.tasks[0]
+        self._last_line_at = clock()
 
     @property
     def is_quiet(self) -> bool:
         return self._quiet
 
     def __enter__(self) -> Self:
-        self._started_at = self._last_line_at = self._clock()
-        if not self._quiet and self._console.is_terminal and not self._console.is_dumb_terminal:
-            columns = (
-                TextColumn("{task.description}", table_column=Column(min_width=len(self._activity))),
-                BarColumn(BAR_WIDTH, table_column=Column(min_width=BAR_WIDTH)),
-                _FiguresColumn(self._unit),
-            )
-            # Standard output is not redirected through the bar: it holds results, and often goes to a file or a pipe.
-            self._bar = Progress(*columns, console=self._console, transient=True, redirect_stdout=False)
-            self._task = self._bar.add_task(self._activity, total=None, note="")
+        if self._shows_bar:
             self._bar.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._bar is not None:
+        if self._shows_bar:
             self._bar.stop()
 
     def set_total(self, total: int) -> None:
         """Sets the expected number of units. Without it, no remaining time is shown."""
-        self._total = total
-        if self._bar is not None:
-            self._bar.update(self._task, total=total)
+        self._bar.update(self._task_id, total=total)
 
     def advance(self, count: int = 1) -> None:
         """Counts `count` more units as done."""
-        self._done += count
-        if self._bar is not None:
-            self._bar.advance(self._task, count)
+        self._bar.advance(self._task_id, count)
         self._print_line_if_due()
 
     def set_note(self, text: str) -> None:
         """Sets the text that is shown after the counts, until the next call."""
-        self._note = text
-        if self._bar is not None:
-            self._bar.update(self._task, note=text)
+        self._bar.update(self._task_id, note=text)
         self._print_line_if_due()
 
     def print_line(self, line: str) -> None:
@@ -101,24 +90,13 @@ class CommandProgress:
 
     def format_elapsed(self) -> str:
         """Returns the time since the start, in the form of `format_duration`."""
-        return format_duration(self._clock() - self._started_at)
+        return format_duration(self._task.elapsed or 0)
 
     def _print_line_if_due(self) -> None:
         now = self._clock()
-        if self._bar is None and now - self._last_line_at >= PLAIN_LINE_INTERVAL_SECONDS:
+        if not self._shows_bar and now - self._last_line_at >= PLAIN_LINE_INTERVAL_SECONDS:
             self._last_line_at = now
-            self.print_line(self._format_line(now))
-
-    def _format_line(self, now: float) -> str:
-        per_second = self._done / (now - self._started_at)
-        parts = [
-            f"{self._activity}: {_format_progress_counts(self._done, self._total, self._unit)}",
-            f"{per_second:,.0f}/s",
-        ]
-        # Without a total, or before the first unit is done, the remaining time cannot be estimated.
-        if self._total and per_second:
-            parts.append(_format_time_left((self._total - self._done) / per_second))
-        return ", ".join(parts) + (f"; {self._note}" if self._note else "")
+            self.print_line(f"{self._task.description}: {_format_figures(self._task, self._unit)}")
 
 
 class _FiguresColumn(ProgressColumn):
@@ -130,12 +108,7 @@ class _FiguresColumn(ProgressColumn):
         self._unit = unit
 
     def render(self, task: Task) -> Text:
-        text = _format_progress_counts(int(task.completed), None if task.total is None else int(task.total), self._unit)
-        if task.speed:
-            text += f", {task.speed:,.0f}/s"
-            text += f", {_format_time_left(task.time_remaining)}" if task.time_remaining else ""
-        note = task.fields["note"]
-        return Text(f"{text}; {note}" if note else text)
+        return Text(_format_figures(task, self._unit))
 
 
 def print_interruption(line: str) -> None:
@@ -157,10 +130,15 @@ def format_duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{seconds_left:02} h" if hours else f"{minutes}:{seconds_left:02} min"
 
 
-def _format_time_left(seconds: float) -> str:
-    return f"{format_duration(seconds) if seconds >= 60 else f'{seconds:.0f} s'} left"
-
-
-def _format_progress_counts(done: int, total: int | None, unit: str) -> str:
+def _format_figures(task: Task, unit: str) -> str:
+    done, elapsed = int(task.completed), task.elapsed
     # A running gateway stores more while the command runs, so more may be done than was counted at the start.
-    return f"{done:,} {unit}" if total is None else f"{done:,} of {max(done, total):,} {unit}"
+    parts = [f"{done:,} {unit}" if task.total is None else f"{done:,} of {max(done, int(task.total)):,} {unit}"]
+    if elapsed:
+        parts.append(f"{done / elapsed:,.0f}/s")
+    # Without a total, or before the first unit is done, the remaining time cannot be estimated.
+    if elapsed and task.total and done:
+        seconds = max(0.0, task.total - done) * elapsed / done
+        parts.append(f"{format_duration(seconds) if seconds >= 60 else f'{seconds:.0f} s'} left")
+    note = task.fields["note"]
+    return ", ".join(parts) + (f"; {note}" if note else "")

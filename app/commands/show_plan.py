@@ -17,9 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from app.assembly.providers_and_routes import build_policy
-from app.commands import CommandError
+from app.commands import CommandError, make_printable
 from app.commands.configured_store import open_configured_store
-from app.commands.top_screen.number_format import make_printable as printable
 from app.compaction.summarizer.summary_generator import compute_max_input_tokens
 from app.context.count.token_counter import load_token_counter
 from app.context.plan.policy import ContextPolicy
@@ -319,7 +318,7 @@ def _print_plan(preview_with_log: _PreviewWithLog, *, answer: int | None = None)
         console = Console(highlight=False, width=PLAIN_OUTPUT_WIDTH)
     budget, plan = view_preview.budget, view_preview.plan
     saw_text = "would see it now" if answer is None else f"saw it for answer {answer}"
-    model = escape(printable(preview_with_log.model))
+    model = escape(make_printable(preview_with_log.model))
     console.print(f"[bold]{view_preview.conversation.id}[/] as {model} {saw_text}: [bold]{plan.status}[/]")
     console.print(
         f"{view_preview.prompt_tokens:,} tokens of {view_preview.limit_tokens:,} (window {budget.window:,}, "
@@ -349,7 +348,7 @@ def _build_summary_table(summaries: tuple[Summary, ...]) -> Table:
             _shorten_id(summary.id),
             covers,
             str(summary.tokens),
-            Text("\n".join(map(printable, summary.text.split("\n")))),
+            Text("\n".join(map(make_printable, summary.text.split("\n")))),
         )
     return table
 
@@ -370,7 +369,7 @@ def _build_message_table(preview_with_log: _PreviewWithLog) -> Table:
             sent_as + quoted,
             build_message_excerpt(entry),
         )
-        table.add_row(*(Text(printable(cell)) for cell in cells), style=FATE_STYLES.get(row.kind, ""))
+        table.add_row(*(Text(make_printable(cell)) for cell in cells), style=FATE_STYLES.get(row.kind, ""))
     return table
 
 

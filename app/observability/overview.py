@@ -1,4 +1,4 @@
-"""Builds the overview of the gateway's metrics for the console's first page and for `concertina top`.
+"""Builds the overview of the gateway's metrics for the console's first page.
 
 Totals are read from all workers when the overview is requested. Samples are taken in the background by each worker and
 kept in its memory for an hour.

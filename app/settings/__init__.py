@@ -3,7 +3,7 @@ start.
 """
 
 from app.settings.configuration_errors import ConfigurationError, ConfigurationFault
-from app.settings.load import load_settings, read_client_key
+from app.settings.load import load_settings
 from app.settings.sections import Settings
 
-__all__ = ["ConfigurationError", "ConfigurationFault", "Settings", "load_settings", "read_client_key"]
+__all__ = ["ConfigurationError", "ConfigurationFault", "Settings", "load_settings"]

@@ -16,25 +16,9 @@ SettingPath = tuple[str | int, ...]
 """The place of a setting: keys and list positions, from the top of the settings."""
 
 _SECTION_ERROR_TYPES = {"model_type", "model_attributes_type", "dict_type", "dataclass_type"}
-# pydantic's types of errors for numbers, booleans and choices. Only their messages quote the value: a wrong value of
-# another type may be a secret.
-_ERROR_TYPES_WITH_VALUE = {
-    "int_parsing",
-    "int_type",
-    "int_from_float",
-    "float_parsing",
-    "float_type",
-    "bool_parsing",
-    "bool_type",
-}
-_ERROR_TYPES_WITH_VALUE |= {
-    "literal_error",
-    "greater_than",
-    "greater_than_equal",
-    "less_than",
-    "less_than_equal",
-    "finite_number",
-}
+# The beginnings of pydantic's types of errors for numbers, booleans and choices. Only their messages quote the value: a
+# wrong value of another type may be a secret.
+_ERROR_TYPES_WITH_VALUE = ("int_", "float_", "bool_", "literal_", "greater_than", "less_than", "finite_number")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +55,9 @@ def format_setting_path(path: Sequence[str | int]) -> str:
     return text
 
 
-def find_setting_source(path: SettingPath, sources: Mapping[SettingPath, str]) -> str | None:
-    """Returns where a value came from: its own source, else the source of the nearest section around it."""
-    return next((sources[path[:end]] for end in range(len(path), 0, -1) if path[:end] in sources), None)
+def find_setting_place(path: SettingPath, places: Mapping[SettingPath, str]) -> str | None:
+    """Returns where a value came from: its own place, else the place of the nearest section around it."""
+    return next((places[path[:end]] for end in range(len(path), 0, -1) if path[:end] in places), None)
 
 
 def find_nearest_name(word: str, valid: Iterable[str]) -> str | None:
@@ -93,11 +77,11 @@ def suggest_names(word: str, valid: Iterable[str]) -> str:
     return f"valid: {', '.join(map(repr, names))}" if names else "there are none"
 
 
-def build_configuration_fault(error: ErrorDetails, sources: Mapping[SettingPath, str]) -> ConfigurationFault:
+def build_configuration_fault(error: ErrorDetails, places: Mapping[SettingPath, str]) -> ConfigurationFault:
     """Builds the fault for a pydantic error. The message quotes the value only if the value cannot be a secret."""
     location: SettingPath = error["loc"]
     kind = error["type"]
-    source = find_setting_source(location, sources)
+    source = find_setting_place(location, places)
     # pydantic's marker for a wrong key of a map; the key itself stands before the marker.
     if location[-1:] == ("[key]",):
         return ConfigurationFault(location[:-1], "expected a name of letters, digits, '.', '_' and '-'", source)
@@ -105,7 +89,7 @@ def build_configuration_fault(error: ErrorDetails, sources: Mapping[SettingPath,
         return ConfigurationFault(location, _describe_unknown_setting(location), source)
     message = _describe_expected(error)
     # A source with `$` is a value with a reference: it came from the environment, where secrets are.
-    if kind in _ERROR_TYPES_WITH_VALUE and not (source and "$" in source):
+    if kind.startswith(_ERROR_TYPES_WITH_VALUE) and not (source and "$" in source):
         message += f", got {_shorten_value(error['input'])}"
     if kind == "literal_error" and isinstance(error["input"], str):
         nearest_name = find_nearest_name(error["input"], re.findall(r"'([^']*)'", error["ctx"]["expected"]))

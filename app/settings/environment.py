@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from app.settings.configuration_errors import ConfigurationFault, SettingPath
-from app.settings.layers import SettingsLayer
+from app.settings.settings_source import SettingsSource, build_value_source
 from app.settings.settings_tree import (
     ANY_NAME,
     find_child_type,
@@ -29,33 +29,34 @@ CONFIG_VARIABLE = f"{VARIABLE_PREFIX}CONFIG"
 """Names the settings file."""
 DEFAULTS_VARIABLE = f"{VARIABLE_PREFIX}DEFAULTS"
 """Names a file of lowest precedence, with which a container image replaces built-in defaults (decision 33)."""
-CLIENT_KEY_VARIABLE = f"{VARIABLE_PREFIX}KEY"
-"""Holds the key that commands send to a running gateway. Not a setting."""
-TESTS_PREFIX = f"{VARIABLE_PREFIX}TEST_"
-"""Prefix of variables that configure the tests. Gateways that tests start inherit them, so they are ignored."""
 
-_KUBERNETES_VARIABLES = re.compile(rf"{VARIABLE_PREFIX}(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_\d+_(TCP|UDP)(_.*)?)?)")
-"""Variables that Kubernetes sets in every pod if a Service is named `concertina`."""
+_OTHER_VARIABLES = re.compile(
+    rf"{VARIABLE_PREFIX}(CONFIG|DEFAULTS|KEY|TEST_.*|SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_\d+_(TCP|UDP)(_.*)?)?)"
+)
+"""Variables that are no settings. `KEY` is the key of a client that shares the environment. `TEST_…` configures the
+tests, and the gateways that tests start inherit it. Kubernetes sets those with `SERVICE` and `PORT` in every pod if a
+Service is named `concertina`."""
 
 
 def read_environment(
     environ: Mapping[str, str], lower_values: Mapping[str, Any], references: Collection[str] = ()
-) -> SettingsLayer:
-    """Reads settings from the environment. A variable that is set but empty counts as not set.
+) -> list[SettingsSource]:
+    """Reads settings from the environment: one source for each variable. A variable that is set but empty counts as not
+    set.
 
     Args:
         environ: the process environment.
-        lower_values: the values of the layers below. Keys that the operator chose in them are matched without regard to
-            case and punctuation: `CONCERTINA_MODELS__GPT_4O__PROVIDER` sets `models.gpt-4o.provider`.
+        lower_values: the values of the sources below. Keys that the operator chose in them are matched without regard
+            to case and punctuation: `CONCERTINA_MODELS__GPT_4O__PROVIDER` sets `models.gpt-4o.provider`.
         references: the variables that values of a file refer to. Any other variable with the prefix that names no
             setting is a fault.
     """
-    layer = SettingsLayer()
     # Sorted, so that faults and overlapping variables do not depend on the order of the environment.
-    for variable in sorted(environ):
-        if environ[variable] and variable.startswith(VARIABLE_PREFIX) and not _is_ignored_variable(variable):
-            _read_variable(layer, variable, environ[variable], lower_values, is_referred_to=variable in references)
-    return layer
+    return [
+        _read_variable(variable, environ[variable], lower_values, is_referred_to=variable in references)
+        for variable in sorted(environ)
+        if environ[variable] and variable.startswith(VARIABLE_PREFIX) and not _OTHER_VARIABLES.fullmatch(variable)
+    ]
 
 
 def variable_name(path: tuple[str, ...]) -> str:
@@ -63,23 +64,16 @@ def variable_name(path: tuple[str, ...]) -> str:
     return VARIABLE_PREFIX + "__".join(re.sub(r"[^A-Z0-9]", "_", key.upper()) for key in path)
 
 
-def _is_ignored_variable(variable: str) -> bool:
-    if variable in (CONFIG_VARIABLE, DEFAULTS_VARIABLE, CLIENT_KEY_VARIABLE) or variable.startswith(TESTS_PREFIX):
-        return True
-    return _KUBERNETES_VARIABLES.fullmatch(variable) is not None
-
-
 def _read_variable(
-    layer: SettingsLayer, variable: str, text: str, lower_values: Mapping[str, Any], *, is_referred_to: bool
-) -> None:
+    variable: str, text: str, lower_values: Mapping[str, Any], *, is_referred_to: bool
+) -> SettingsSource:
     path = _find_setting_path(variable, lower_values)
     node = find_setting_type(path)
-    # A file may take values from variables of any name, such as `${CONCERTINA_PEPPER}`.
-    if node is None and is_referred_to:
-        return
     if node is None:
-        layer.faults.append(ConfigurationFault((), f"unknown variable; {_suggest_variable(path)}", variable))
-        return
+        # A file may take values from variables of any name, such as `${CONCERTINA_PEPPER}`.
+        if is_referred_to:
+            return SettingsSource()
+        return SettingsSource(faults=[ConfigurationFault((), f"unknown variable; {_suggest_variable(path)}", variable)])
     # Scalars stay text, so that YAML does not turn a key such as `12345` or `no` into another type. pydantic parses
     # numbers and booleans.
     value: Any = text
@@ -87,11 +81,9 @@ def _read_variable(
         try:
             value = parse_yaml_value(text)
         except (yaml.YAMLError, ValueError):
-            layer.faults.append(
-                ConfigurationFault(path, "expected YAML in one line, such as [a, b] or {a: b}", variable)
-            )
-            return
-    layer.set_value(path, value, variable)
+            message = "expected YAML in one line, such as [a, b] or {a: b}"
+            return SettingsSource(faults=[ConfigurationFault(path, message, variable)])
+    return build_value_source(path, value, variable)
 
 
 def _find_setting_path(variable: str, lower_values: Mapping[str, Any]) -> SettingPath:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path as File
 from typing import Any
 
@@ -21,14 +22,14 @@ from app.settings.configuration_errors import (
     ConfigurationFault,
     SettingPath,
     build_configuration_fault,
-    find_setting_source,
+    find_setting_place,
     format_setting_path,
     is_misplaced_section,
 )
-from app.settings.environment import CLIENT_KEY_VARIABLE, CONFIG_VARIABLE, DEFAULTS_VARIABLE, read_environment
-from app.settings.layers import SettingsLayer
+from app.settings.environment import CONFIG_VARIABLE, DEFAULTS_VARIABLE, read_environment
+from app.settings.policies import build_default_policies
 from app.settings.sections import Settings
-from app.settings.settings_tree import find_child_type, is_map_type, list_child_keys
+from app.settings.settings_source import SettingsSource, build_value_source, merge_sources
 from app.settings.yaml_file import read_yaml_file
 
 
@@ -51,47 +52,33 @@ def load_settings(
     Raises:
         ConfigurationError: with all faults of all sources.
     """
-    merged = SettingsLayer(_build_default_policy_values())
-    defaults = environ.get(DEFAULTS_VARIABLE)
-    if defaults:
-        merged = read_yaml_file(File(defaults), environ).merge_over(merged)
-    name = config or environ.get(CONFIG_VARIABLE)
-    file = read_yaml_file(File(name), environ) if name else SettingsLayer()
-    merged = file.merge_over(merged)
+    names = (environ.get(DEFAULTS_VARIABLE), config or environ.get(CONFIG_VARIABLE))
+    defaults, file = (read_yaml_file(File(name), environ) if name else SettingsSource() for name in names)
+    sources = [_build_default_policy_source(), defaults, file]
     # The environment comes after the files: its variables are matched with the names that the operator chose in them.
-    variables = read_environment(environ, merged.values, merged.referenced_variables)
-    merged = variables.merge_over(merged)
+    references = defaults.referenced_variables | file.referenced_variables
+    variables = read_environment(environ, merge_sources(sources), references)
     # Values of the file of defaults may be overridden without a message: that is what they are for (decision 33).
     if on_override is not None:
         for sentence in _describe_overrides(variables, file):
             on_override(sentence)
-    argument_layer = SettingsLayer()
-    for path, value in (arguments or {}).items():
-        # A copy, since the validation changes nested values in place.
-        argument_layer.set_value(path, copy.deepcopy(value), f"--{path[-1]}")
-    return _validate_layer(argument_layer.merge_over(merged))
+    # Copies, since the validation changes nested values in place.
+    argument_sources = [
+        build_value_source(path, copy.deepcopy(value), f"--{path[-1]}") for path, value in (arguments or {}).items()
+    ]
+    return _validate_sources([*sources, *variables, *argument_sources])
 
 
-def read_client_key(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Returns the key that commands send to a running gateway; None if the environment has none. It is not a setting of
-    a gateway.
-    """
-    return environ.get(CLIENT_KEY_VARIABLE) or None
-
-
-def _describe_overrides(variables: SettingsLayer, file: SettingsLayer) -> Iterator[str]:
+def _describe_overrides(variables: Sequence[SettingsSource], file: SettingsSource) -> Iterator[str]:
     """Yields a sentence for each value of the settings file that a variable overrides."""
-    # A variable may set a whole section in YAML. Then each value in the section is compared with the file.
-    for section, variable in variables.sources.items():
-        value: Any = variables.values
-        for key in section:
-            value = value[key]
-        for path in _list_value_paths(value, section):
-            if path in file.sources:
-                yield f"{variable} overrides {format_setting_path(path)} ({file.sources[path]})"
+    for variable in variables:
+        for path in _list_value_paths(variable()):
+            if path in file.places:
+                place = find_setting_place(path, variable.places)
+                yield f"{place} overrides {format_setting_path(path)} ({file.places[path]})"
 
 
-def _list_value_paths(value: Any, path: SettingPath) -> Iterator[SettingPath]:
+def _list_value_paths(value: Any, path: SettingPath = ()) -> Iterator[SettingPath]:
     """Yields the paths at and below `path` whose value is not a section."""
     if isinstance(value, dict):
         for key, child_value in value.items():
@@ -100,53 +87,45 @@ def _list_value_paths(value: Any, path: SettingPath) -> Iterator[SettingPath]:
         yield path
 
 
-def _build_default_policy_values() -> dict[str, Any]:
-    """Returns the built-in policies as the lowest layer, so that a file that changes or adds a policy keeps the others.
-    All other defaults are in the models.
+def _build_default_policy_source() -> SettingsSource:
+    """Returns the built-in policies as the lowest source, so that a file that changes or adds a policy keeps the
+    others. All other defaults are in the models.
     """
-    return {"policies": {name: policy.model_dump(exclude_unset=True) for name, policy in Settings().policies.items()}}
+    policies = {name: policy.model_dump(exclude_unset=True) for name, policy in build_default_policies().items()}
+    return SettingsSource({"policies": policies})
 
 
-def _validate_layer(layer: SettingsLayer) -> Settings:
+def _validate_sources(sources: Sequence[SettingsSource]) -> Settings:
     """Builds the settings from merged values. Invalid values are removed before contradictions are searched, so that
     one invalid value hides no contradiction elsewhere.
 
     Raises:
-        ConfigurationError: with all faults of the layer, of single values, and between values.
+        ConfigurationError: with all faults of the sources, of single values, and between values.
     """
-    _replace_null_sections(layer.values, Settings)
-    faults = list(layer.faults)
+    values = merge_sources(sources)
+    places = ChainMap(*(source.places for source in reversed(sources)))
+    faults = [fault for source in sources for fault in source.faults]
     removed_paths: set[SettingPath] = set()
     # Each round removes the values that pydantic refused, and validates the rest again.
     while True:
         try:
-            settings = Settings.model_validate(layer.values)
+            settings = Settings.model_validate(values)
             break
         except ValidationError as error:
             errors = error.errors(include_url=False)
-            faults += [build_configuration_fault(details, layer.sources) for details in errors]
+            faults += [build_configuration_fault(details, places) for details in errors]
             # Backwards: to delete an element of a list moves the ones behind it.
             for details in reversed(errors):
-                _remove_invalid_value(layer.values, details)
+                _remove_invalid_value(values, details)
                 removed_paths.add(details["loc"])
     # A contradiction at a removed value follows from the removal: the default is in its place. One mistake is reported
     # once.
     for path, message in find_contradictions(settings):
         if not any(path[:end] in removed_paths for end in range(1, len(path) + 1)):
-            faults.append(ConfigurationFault(path, message, find_setting_source(path, layer.sources)))
+            faults.append(ConfigurationFault(path, message, find_setting_place(path, places)))
     if faults:
         raise ConfigurationError(faults)
     return settings
-
-
-def _replace_null_sections(values: dict[str, Any], node: Any) -> None:
-    """Turns null sections into empty ones. YAML reads a section whose lines are all commented out as null."""
-    for key, value in values.items():
-        value_type = find_child_type(node, key)
-        if value is None and (list_child_keys(value_type) or is_map_type(value_type)):
-            values[key] = {}
-        elif isinstance(value, dict):
-            _replace_null_sections(value, value_type)
 
 
 def _remove_invalid_value(values: Any, details: ErrorDetails) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from app.settings.configuration_errors import ConfigurationFault, SettingPath
-from app.settings.layers import SettingsLayer
+from app.settings.settings_source import SettingsSource
 
 _Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MAPPING_TAG, _SEQUENCE_TAG, _NULL_TAG = (f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "null"))
@@ -26,8 +26,8 @@ _CHARS_PER_NODE = 128
 _REFERENCE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|\$\{[^}]*\}?")
 
 
-def read_yaml_file(file: File, environ: Mapping[str, str]) -> SettingsLayer:
-    """Reads a settings file. What is wrong with the file is in the layer's `faults`.
+def read_yaml_file(file: File, environ: Mapping[str, str]) -> SettingsSource:
+    """Reads a settings file. What is wrong with the file is in the source's `faults`.
 
     `${NAME}` in a value is replaced by that environment variable, `${NAME:-text}` by the text if the variable is unset
     or empty; `$${` is a literal `${`. The replacement happens after the parsing, so the value of a variable is always
@@ -36,9 +36,9 @@ def read_yaml_file(file: File, environ: Mapping[str, str]) -> SettingsLayer:
     try:
         text = file.read_text(encoding="utf-8-sig")
     except OSError as error:
-        return SettingsLayer(faults=[ConfigurationFault((), f"cannot read the file: {error.strerror}", str(file))])
+        return SettingsSource(faults=[ConfigurationFault((), f"cannot read the file: {error.strerror}", str(file))])
     except UnicodeDecodeError:
-        return SettingsLayer(faults=[ConfigurationFault((), "expected a text file in UTF-8", str(file))])
+        return SettingsSource(faults=[ConfigurationFault((), "expected a text file in UTF-8", str(file))])
     return _YamlFileReader(file.name, environ).read(text)
 
 
@@ -92,38 +92,38 @@ def _make_yaml_error(problem: str, event: yaml.Event) -> yaml.MarkedYAMLError:
 
 
 class _YamlFileReader:
-    """Reads one file into a layer. It goes through the nodes itself, because only nodes have line numbers."""
+    """Reads one file. It goes through the nodes itself, because only nodes have line numbers."""
 
     def __init__(self, file_name: str, environ: Mapping[str, str]) -> None:
         self._file_name = file_name
         self._environ = environ
-        self._layer = SettingsLayer()
+        self._source = SettingsSource()
 
-    def read(self, text: str) -> SettingsLayer:
+    def read(self, text: str) -> SettingsSource:
         loader = _Loader(text)
         try:
             # Before the nodes are composed: the composer recurses, so deep nesting would exhaust the stack.
             _check_yaml_size(text)
             root = loader.get_single_node()
             if isinstance(root, yaml.MappingNode):
-                self._layer.values = self._read_mapping(loader, root, ())
+                self._source.values = self._read_mapping(loader, root, ())
             elif root is not None and root.tag != _NULL_TAG:
                 self._add_fault((), "expected sections such as 'server:' at the top", root)
         except yaml.MarkedYAMLError as error:
             line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-            self._layer.faults.append(
+            self._source.faults.append(
                 ConfigurationFault((), f"not valid YAML: {error.problem}", f"{self._file_name}{line}")
             )
         # Errors of the reader, such as a control character, have no mark and thus no line.
         except yaml.YAMLError as error:
-            self._layer.faults.append(ConfigurationFault((), f"not valid YAML: {error}", self._file_name))
+            self._source.faults.append(ConfigurationFault((), f"not valid YAML: {error}", self._file_name))
         finally:
             loader.dispose()
-        return self._layer
+        return self._source
 
     def _read_value(self, loader: yaml.SafeLoader, node: yaml.Node, path: SettingPath) -> Any:
-        # A key has set the source already, with its own line; only list elements are new here.
-        self._layer.sources.setdefault(path, self._format_source(node))
+        # A key has set the place already, with its own line; only list elements are new here.
+        self._source.places.setdefault(path, self._format_place(node))
         # Scalars, and nodes with another tag (`!!set`, `!!python/…`), go to the safe loader, which builds or refuses
         # them.
         if isinstance(node, yaml.MappingNode) and node.tag == _MAPPING_TAG:
@@ -150,7 +150,7 @@ class _YamlFileReader:
             if not isinstance(key, str):
                 self._add_fault(path, f"the key {key!r} is not text: put it in quotes", key_node)
                 continue
-            self._layer.sources[*path, key] = self._format_source(key_node)
+            self._source.places[*path, key] = self._format_place(key_node)
             values[key] = self._read_value(loader, value_node, (*path, key))
         return values
 
@@ -171,7 +171,7 @@ class _YamlFileReader:
             if name is None:
                 self._add_fault(path, f"{reference!r} is not a reference: write ${{NAME}} or ${{NAME:-default}}", node)
                 return ""
-            self._layer.referenced_variables.add(name)
+            self._source.referenced_variables.add(name)
             value = self._environ.get(name)
             if value is None and default is None:
                 self._add_fault(path, f"the environment variable {name} is not set, and there is no default", node)
@@ -179,14 +179,13 @@ class _YamlFileReader:
 
         expanded, references = _REFERENCE.subn(replaced, text)
         if references:
-            # The source shows the reference: an operator sees which variable has the wrong value, and
-            # `build_configuration_fault`
-            # sees that the value must not be quoted.
-            self._layer.sources[path] = f"{self._format_source(node)}, {text if len(text) <= 40 else '${…}'}"
+            # The place shows the reference: an operator sees which variable has the wrong value, and
+            # `build_configuration_fault` sees that the value must not be quoted.
+            self._source.places[path] = f"{self._format_place(node)}, {text if len(text) <= 40 else '${…}'}"
         return expanded
 
-    def _format_source(self, node: yaml.Node) -> str:
+    def _format_place(self, node: yaml.Node) -> str:
         return f"{self._file_name}:{node.start_mark.line + 1}"
 
     def _add_fault(self, path: SettingPath, message: str, node: yaml.Node) -> None:
-        self._layer.faults.append(ConfigurationFault(path, message, self._format_source(node)))
+        self._source.faults.append(ConfigurationFault(path, message, self._format_place(node)))

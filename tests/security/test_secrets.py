@@ -146,9 +146,7 @@ def test_what_is_built_from_settings_shows_none_either() -> None:
     assert found_in(repr(vars(app))) == []
 
 
-@pytest.mark.parametrize(
-    "command", ["", "serve", "migrate", "check-config", "keys", "top", "show-plan", "export", "purge"]
-)
+@pytest.mark.parametrize("command", ["", "serve", "migrate", "check-config", "keys", "show-plan", "export", "purge"])
 def test_help_shows_the_names_of_settings_and_no_value(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
