@@ -8,7 +8,9 @@ RUN python -m venv /opt/concertina
 COPY requirements.lock ./
 RUN /opt/concertina/bin/pip install --require-hashes --only-binary :all: --requirement requirements.lock
 COPY pyproject.toml README.md LICENSE NOTICE ./
+COPY config config
 COPY migrations migrations
+COPY concertina_gateway concertina_gateway
 COPY app app
 RUN /opt/concertina/bin/pip install --no-deps .
 
@@ -30,5 +32,5 @@ WORKDIR /data
 VOLUME /data
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=3s --start-period=20s --retries=3 \
-    CMD ["python", "-c", "import urllib.request as r; from app.settings import load_settings; r.urlopen(f'http://127.0.0.1:{load_settings().server.port}/healthz', timeout=2)"]
+    CMD ["python", "-c", "import urllib.request as r, concertina_gateway.__main__; from app.settings import load_settings; r.urlopen(f'http://127.0.0.1:{load_settings().server.port}/healthz', timeout=2)"]
 CMD ["concertina", "serve"]
