@@ -1,16 +1,20 @@
-# Built from the lock; runs as an ordinary user with a read-only root, /data being the only place that is written to.
+# Built from the locks; runs as an ordinary user with a read-only root, /data being the only place that is written to.
 ARG PYTHON_VERSION=3.13
 
 FROM python:${PYTHON_VERSION}-slim AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 WORKDIR /src
-RUN python -m venv /opt/concertina
-COPY requirements.lock ./
-RUN /opt/concertina/bin/pip install --require-hashes --only-binary :all: --requirement requirements.lock
+RUN python -m venv /opt/build && python -m venv --without-pip /opt/concertina
+COPY requirements.lock requirements-build.lock ./
+RUN /opt/build/bin/pip install --require-hashes --only-binary :all: --requirement requirements-build.lock
+RUN /opt/build/bin/pip --python /opt/concertina install --require-hashes --only-binary :all: --requirement requirements.lock
 COPY pyproject.toml README.md LICENSE NOTICE ./
+COPY config config
 COPY migrations migrations
+COPY concertina_gateway concertina_gateway
 COPY app app
-RUN /opt/concertina/bin/pip install --no-deps .
+RUN /opt/build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir dist . \
+    && /opt/build/bin/pip --python /opt/concertina install --no-deps --no-index dist/*.whl
 
 FROM python:${PYTHON_VERSION}-slim
 LABEL org.opencontainers.image.title="Concertina" \
@@ -30,5 +34,5 @@ WORKDIR /data
 VOLUME /data
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=3s --start-period=20s --retries=3 \
-    CMD ["python", "-c", "import urllib.request as r; from app.settings import load_settings; r.urlopen(f'http://127.0.0.1:{load_settings().server.port}/healthz', timeout=2)"]
+    CMD ["python", "-c", "import urllib.request as r, concertina_gateway.__main__; from app.settings import load_settings; r.urlopen(f'http://127.0.0.1:{load_settings().server.port}/healthz', timeout=2)"]
 CMD ["concertina", "serve"]

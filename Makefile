@@ -95,4 +95,4 @@ audit: $(TOOLS)  ## ask the advisory service of PyPI for known faults of what re
 
 clean:  ## remove .venv and caches
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
-	@find app migrations tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find app concertina_gateway migrations tests -name __pycache__ -type d -prune -exec rm -rf {} +

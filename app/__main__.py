@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _build_parser()
     arguments = parser.parse_args(argv)
     if arguments.version:
-        print(f"concertina {importlib.metadata.version('concertina')}")
+        print(f"concertina {importlib.metadata.version('concertina-gateway')}")
         return 0
     if arguments.command is None:
         parser.print_help(sys.stderr)

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -24,13 +24,19 @@ _ADDRESS = re.compile(r"listening on (http://\S+)")
 
 
 class Process:
-    """`python -m app …`, started and waited for until it names its address."""
+    """`python -m app …`, or another program, started and waited for until it names its address."""
 
-    def __init__(self, *arguments: str, environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        environ: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        program: Sequence[str] = (sys.executable, "-m", "app"),
+    ) -> None:
         self._lines: list[str] = []
         self._ready = threading.Event()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "app", *arguments],
+            [*program, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

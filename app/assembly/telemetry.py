@@ -18,7 +18,7 @@ from app.settings import Settings
 from app.settings.sections import EVERY_MODEL
 from app.store.database_url import parse_database_url
 
-VERSION: Final = importlib.metadata.version("concertina")
+VERSION: Final = importlib.metadata.version("concertina-gateway")
 
 
 def build_metrics(settings: Settings, folder: Path | None) -> Metrics:
@@ -74,7 +74,7 @@ def build_tracing(settings: Settings) -> Tracing:
     tracing: Tracing = otel.OtelTracing(
         otel.build_span_exporter(traces.endpoint, headers),
         service_name=traces.service_name,
-        version=importlib.metadata.version("concertina"),
+        version=importlib.metadata.version("concertina-gateway"),
         sample_ratio=traces.sample_ratio,
         drain_seconds=traces.drain_seconds,
     )

@@ -21,7 +21,7 @@ Contradiction = tuple[SettingPath, str]
 MIN_PEPPER_CHARS = 16
 """A shorter pepper can be guessed, and with it the digests that identify tenants."""
 TRACING_MODULES = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http")
-"""Modules that the optional dependencies `concertina[otel]` install."""
+"""Modules that the optional dependencies `concertina-gateway[otel]` install."""
 _DATABASE_SCHEMES = ("sqlite+aiosqlite", "sqlite", "postgresql+asyncpg", "postgresql", "postgres", "memory")
 
 
@@ -124,7 +124,7 @@ def _check_traces(traces: Traces) -> Iterator[Contradiction]:
     elif "@" in parts.netloc:
         yield path, "a password has no place in an address: put it into telemetry.traces.headers"
     elif any(not _is_installed(module) for module in TRACING_MODULES):
-        yield path, "traces need OpenTelemetry, which is not installed: pip install 'concertina[otel]'"
+        yield path, "traces need OpenTelemetry, which is not installed: pip install 'concertina-gateway[otel]'"
 
 
 def _split_address(url: str) -> SplitResult | None:

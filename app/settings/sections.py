@@ -223,7 +223,7 @@ class Traces(Section):
     endpoint: str | None = None
     """The address of an OpenTelemetry collector that takes OTLP over HTTP, such as `http://localhost:4318`.
     `/v1/traces` is appended unless the address ends with it. `null` or empty: no traces. Needs `pip install
-    'concertina[otel]'`."""
+    'concertina-gateway[otel]'`."""
     headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict)
     """Headers of each export, such as the collector's key."""
     service_name: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)] = "concertina"

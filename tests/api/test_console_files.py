@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
-import zipfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,7 +17,6 @@ from app.settings import load_settings
 from tests.api.edge.test_api_keys import locked
 from tests.live import create_test_app, serving
 
-ROOT = Path(__file__).parents[2]
 FILES = sorted(str(path.relative_to(CONSOLE_FOLDER)) for path in CONSOLE_FOLDER.rglob("*") if path.is_file())
 DIRECTIVES = {
     "default-src": "'none'",
@@ -221,25 +217,6 @@ async def test_a_session_knows_its_key() -> None:
             assert told["simulated"] is False
         await keys.gateway.store.revoke_api_key(key.id)
         assert (await session(secret)).status_code == 401
-
-
-def test_the_wheel_carries_the_console(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--no-deps",
-        "--no-build-isolation",
-        "--quiet",
-        "-w",
-        str(tmp_path),
-    ]
-    subprocess.run([*command, str(ROOT)], check=True, capture_output=True, timeout=100)
-    (wheel,) = tmp_path.glob("*.whl")
-    with zipfile.ZipFile(wheel) as packed:
-        held = {name.removeprefix("app/console/") for name in packed.namelist() if name.startswith("app/console/")}
-    assert held == set(FILES)
 
 
 def test_the_policy_is_on_everything() -> None:

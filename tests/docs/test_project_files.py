@@ -38,7 +38,7 @@ def gateways() -> dict[str, dict[str, Any]]:
 def test_the_image_is_made_of_files_that_exist_and_are_sent_along() -> None:
     sent = set(re.findall(r"^!(\S+)", (ROOT / ".dockerignore").read_text(), re.MULTILINE))
     copied = set(" ".join(re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE)).split())
-    assert copied == sent
+    assert {name.partition("/")[0] for name in copied} == sent
     assert [name for name in copied if not (ROOT / name).exists()] == []
 
 

@@ -239,7 +239,7 @@ def test_without_an_endpoint_the_library_is_not_even_imported(monkeypatch: pytes
 
 def test_an_endpoint_without_the_library_is_refused_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'concertina\[otel\]'"):
+    with pytest.raises(ConfigurationError, match=r"pip install 'concertina-gateway\[otel\]'"):
         settings_with("http://localhost:4318")
 
 
