@@ -1,0 +1,1 @@
+"""Chat Completions, OpenAI's protocol: the words of its messages, requests and answers."""
