@@ -9,6 +9,7 @@ from typing import Any, Final
 import orjson
 
 from app.conversation.conversation_types import Conversation, LogMessage
+from app.dialects.chat.message import decode_body
 from app.errors import StoreUnavailable, drop_tracebacks
 from app.pipeline.admission.request_digest import compute_retry_digest
 from app.pipeline.chat_request import RETRY_MAX_AGE_SECONDS, ChatRequest
@@ -102,7 +103,7 @@ def build_stored_completion(entry: LogMessage, model: str) -> dict[str, Any]:
         model: the name that the request has, used if the provider reported none.
     """
     meta = entry.meta or {}
-    messages = [entry.message.body, *meta.get("alternatives", ())]
+    messages = [decode_body(entry.message), *meta.get("alternatives", ())]
     return {
         **_build_common_fields(entry, meta, model, "chat.completion"),
         "choices": [
@@ -117,7 +118,7 @@ def _build_stream_chunks(
     entry: LogMessage, meta: Mapping[str, Any], gateway_fields: Mapping[str, Any], request: ChatRequest
 ) -> Iterator[dict[str, Any]]:
     common_fields = _build_common_fields(entry, meta, request.model, "chat.completion.chunk")
-    messages = [entry.message.body, *meta.get("alternatives", ())]
+    messages = [decode_body(entry.message), *meta.get("alternatives", ())]
     for index, message in enumerate(messages):
         yield {**common_fields, "choices": [_build_chunk_choice(index, _build_delta(message), None)], **gateway_fields}
     for index in range(len(messages)):

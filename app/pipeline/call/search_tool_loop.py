@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from app.context.plan.budget import Budget
 from app.context.plan.outline import Plan, SummarizeMode
-from app.conversation.conversation_types import Conversation, Message
+from app.conversation.conversation_types import Conversation
+from app.dialects.chat.message import ChatMessage
 from app.errors import GatewayError, StoreUnavailable, UpstreamRefused, UpstreamUnavailable
 from app.pipeline.call.first_event import StreamReply
 from app.pipeline.call.search_round_merging import StreamRoundMerger, WholeRoundMerger
@@ -277,7 +278,7 @@ class _SearchRounds:
             GatewayError: the upstream failed.
         """
         calls = call_message["tool_calls"]
-        shortened_message = Message.from_body(
+        shortened_message = ChatMessage.from_body(
             {**call_message, "tool_calls": [shorten_call_arguments(call) for call in calls]}
         )
         (message_tokens,) = await self._message_counter.count_message_tokens([shortened_message], self._encoding)
@@ -294,7 +295,7 @@ class _SearchRounds:
             text = (
                 TOO_MANY_SEARCHES if number >= MAX_CALLS_PER_ROUND else await self._run_search_call(call, room_tokens)
             )
-            result = Message.from_body({"role": "tool", "tool_call_id": call["id"], "content": text})
+            result = ChatMessage.from_body({"role": "tool", "tool_call_id": call["id"], "content": text})
             results.append(result)
             tokens += sum(await self._message_counter.count_message_tokens([result], self._encoding))
         self._added_messages += [shortened_message.raw, *(result.raw for result in results)]

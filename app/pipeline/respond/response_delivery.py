@@ -15,7 +15,9 @@ from app.context.count.token_counter import must_count_off_event_loop
 from app.context.plan.budget import compute_compaction_threshold
 from app.context.plan.outline import make_last_view
 from app.context.plan.policy import ContextPolicy
-from app.conversation.conversation_types import Conversation, Message
+from app.conversation.conversation_types import Conversation
+from app.conversation.item import Item
+from app.dialects.chat.message import ChatMessage
 from app.errors import GatewayError, StoreUnavailable, UpstreamUnavailable, drop_tracebacks
 from app.observability.metrics import NO_METRICS, Metrics
 from app.observability.request_facts import record_error
@@ -288,7 +290,7 @@ class ResponseDelivery:
         """
         body, *alternatives = collector.build_messages()
         # A conversation's log has one answer for each turn: choice 0. The other choices are kept in its facts.
-        message = Message.from_body(body)
+        message = ChatMessage.from_body(body)
         meta: dict[str, Any] = {
             "id": collector.id,
             "model": collector.model,
@@ -426,7 +428,7 @@ def _build_unstored_report(turn: Turn, view: View, report: ContextReport) -> Con
     return replace(stateless_report, warnings=report.warnings)
 
 
-def _is_single_write(turn: Turn, message: Message) -> bool:
+def _is_single_write(turn: Turn, message: Item) -> bool:
     """Whether one write stores the answer. Such a write needs no task of its own to survive a cancellation."""
     request, resolved_request = turn.request, turn.resolved_request
     has_more = request.stores_completion or resolved_request.assigns_external_id or request.idempotency_key is not None

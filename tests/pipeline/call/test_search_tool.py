@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.conversation.conversation_types import LogMessage, Message
+from app.conversation.conversation_types import LogMessage
+from app.dialects.chat.message import ChatMessage
 from app.pipeline.call.search_tool_definition import (
     TOOL_DEFINITION,
     TOOL_NAME,
@@ -34,7 +35,7 @@ def asked(**fields: Any) -> ChatRequest:
 
 
 def found(seq: int, text: str, score: float | None = 1.0, role: str = "user") -> SearchHit:
-    message = Message.from_body({"role": role, "content": text})
+    message = ChatMessage.from_body({"role": role, "content": text})
     entry = LogMessage(
         seq=seq, message=message, link=b"", skeleton=b"", in_skeleton=True, tokens=1, tokens_total=1, answered=True
     )
