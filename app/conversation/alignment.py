@@ -28,8 +28,7 @@ from app.conversation.alignment_pairs import (
     is_random_call_id,
     order_indexes_by_calls,
 )
-from app.conversation.canonical_form import canonicalize_answer_text, canonicalize_message
-from app.conversation.conversation_types import Message
+from app.conversation.item import Item
 
 __all__ = [
     "MIN_ANCHOR_TOKENS",
@@ -114,7 +113,7 @@ class Alignment(msgspec.Struct, frozen=True):
         return self.aligned_client_message_count / self.client_message_count if self.client_message_count else 1.0
 
 
-def compute_message_digest(message: Message, key: bytes = b"") -> bytes:
+def compute_message_digest(message: Item, key: bytes = b"") -> bytes:
     """Returns 16 bytes that name a message alone: the digest of its canonical form, or of its content if the chain
     skips the message.
 
@@ -125,12 +124,12 @@ def compute_message_digest(message: Message, key: bytes = b"") -> bytes:
     Raises:
         InvalidRequest: the message is not a JSON object.
     """
-    form = canonicalize_message(message.body) or canonicalize_message(message.body | {"role": "note"}) or b""
+    form = message.canonical_form or message.canonical_note
     return blake2b(form, digest_size=DIGEST_BYTES, key=key).digest()
 
 
 def build_alignment_element(
-    message: Message,
+    message: Item,
     *,
     tokens: int = 0,
     is_answer: bool = False,
@@ -143,24 +142,19 @@ def build_alignment_element(
     Raises:
         InvalidRequest: the message is not a JSON object.
     """
-    body = message.body
     kind: ElementKind = _KINDS.get(message.role, "user")
     call_ids: tuple[str, ...] = ()
-    if canonicalize_message(body) is None:
-        kind = "note"
+    form = message.canonical_form
+    # Calls and results without an id (of deprecated functions) share the empty id.
+    if form is None:
+        kind, form = "note", message.canonical_note
     elif kind == "assistant":
-        calls: Sequence[object] = message.tool_calls
-        call_ids = tuple([_read_call_id(call.get("id") if isinstance(call, dict) else None) for call in calls])
+        call_ids = tuple([call.id or "" for call in message.calls])
     elif kind == "tool":
-        call_ids = (_read_call_id(body.get("tool_call_id")),)
-    text = canonicalize_answer_text(body) if kind == "assistant" else ""
-    digest = compute_message_digest(message, key)
+        call_ids = (message.result_for or "",)
+    text = message.canonical_answer if kind == "assistant" else ""
+    digest = blake2b(form, digest_size=DIGEST_BYTES, key=key).digest()
     return AlignmentElement(kind, digest, call_ids, text, tokens, is_answer, alternatives)
-
-
-def _read_call_id(value: object) -> str:
-    """Returns an id as it came. Calls and results without an id (the deprecated `function_call`) share the empty id."""
-    return value if isinstance(value, str) else ""
 
 
 def align_history(

@@ -1,9 +1,8 @@
-"""The canonical form of a message: the part that stays the same when clients send the message back in their own shape.
+"""The pieces of canonical forms: texts, JSON and lengths, written so that equal content has equal bytes.
 
-The form contains the role, the text, other parts by the hash of their content, tool calls by name and parsed arguments,
-and tool results (parsed if they are JSON). It leaves out everything else (nulls, ids, annotations, reasoning, vendor
-fields, key order), because clients drop or reshape it. The bytes are only hashed. A change of the form needs a new
-`ALGORITHM` in `conversation.identity`.
+The canonical form of a message is the part that stays the same when clients send the message back in their own shape.
+Its dialect builds it (`dialects.chat.canonical_message`) from these pieces. The bytes are only hashed. A change of the
+form needs a new `ALGORITHM` in `conversation.identity`.
 """
 
 from __future__ import annotations
@@ -12,18 +11,12 @@ import hashlib
 import json
 import math
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any
 
 import orjson
 
 from app.conversation.json_depth import MAX_JSON_DEPTH
-
-ROLES_LEFT_OUT = ("system", "developer")
-REASONING_PART_TYPES = ("thinking", "redacted_thinking", "reasoning", "reasoning_text")
-UNSTABLE_PART_FIELDS = ("cache_control", "prompt_cache_breakpoint", "detail")
-"""Fields of a content part that a client may change although it means the same part."""
 
 LARGEST_PLAIN_NUMBER = 1e21
 """ECMAScript writes whole numbers below this without an exponent (ECMA-262, Number::toString)."""
@@ -38,56 +31,7 @@ CanonicalItem = tuple[bytes, bytes]
 """A kind of one letter, and the item's bytes."""
 
 
-def canonicalize_message(body: dict[str, Any]) -> bytes | None:
-    """Returns the canonical bytes of a message, or None if the chain skips the message.
-
-    The chain skips system and developer messages wherever they are, and assistant messages with neither content nor
-    tool calls. Any JSON object is accepted: values of an unexpected type are compared by their JSON.
-    """
-    role, content = body.get("role"), body.get("content")
-    if role == "user":
-        return _encode_with_lengths(b"user", _build_content_items(content, _build_text_item))
-    if role in ROLES_LEFT_OUT:
-        return None
-    if role == "assistant":
-        calls = _extract_tool_calls(body)
-        # The text beside tool calls is left out: some clients drop it, others send it back.
-        if calls:
-            return _encode_with_lengths(b"assistant", [_build_call_item(call) for call in calls])
-        items = _build_answer_items(body)
-        return _encode_with_lengths(b"assistant", items) if items else None
-    if role in ("tool", "function"):
-        return _encode_with_lengths(b"tool", _build_content_items(content, _build_json_or_text_item))
-    return _encode_with_lengths(_encode_name(role), _build_content_items(content, _build_text_item))
-
-
-def belongs_to_skeleton(body: dict[str, Any]) -> bool:
-    """Returns whether a message that the chain does not skip is part of the skeleton: a user's text or an assistant's
-    final text."""
-    role = body.get("role")
-    return role == "user" or (role == "assistant" and not _extract_tool_calls(body))
-
-
-def canonicalize_skeleton_message(body: dict[str, Any]) -> bytes | None:
-    """Returns the part that a message adds to the skeleton's chain, or None."""
-    return canonicalize_message(body) if belongs_to_skeleton(body) else None
-
-
-def canonicalize_answer_text(body: dict[str, Any]) -> str:
-    """Returns the text of an assistant's final answer in canonical form. Empty for an answer with tool calls."""
-    if _extract_tool_calls(body):
-        return ""
-    return b"".join([text for kind, text in _build_answer_items(body) if kind == b"t"]).decode("utf-8", "surrogatepass")
-
-
-def _build_answer_items(body: dict[str, Any]) -> list[CanonicalItem]:
-    content = body.get("content")
-    return _build_content_items(
-        _append_refusal(content, body["refusal"]) if "refusal" in body else content, _build_text_item_without_thinking
-    )
-
-
-def _encode_with_lengths(role: bytes, items: Sequence[CanonicalItem]) -> bytes:
+def encode_with_lengths(role: bytes, items: Sequence[CanonicalItem]) -> bytes:
     """Joins role and items with their lengths, so that no two different messages have the same bytes."""
     if len(items) == 1:
         ((kind, value),) = items
@@ -95,124 +39,34 @@ def _encode_with_lengths(role: bytes, items: Sequence[CanonicalItem]) -> bytes:
     return b"%d:%b" % (len(role), role) + b"".join([b"%b%d:%b" % (kind, len(value), value) for kind, value in items])
 
 
-def _append_refusal(content: object, refusal: object) -> object:
-    """Returns an assistant's content with its refusal at the end. A refusal counts as text."""
-    if not isinstance(refusal, str) or not refusal:
-        return content
-    if not content:
-        return refusal
-    return [*content, refusal] if isinstance(content, list) else [content, refusal]
+def encode_name(name: object) -> bytes:
+    return encode_utf8(name) if isinstance(name, str) else encode_json(name)
 
 
-def _build_content_items(
-    content: object, build_text_item: Callable[[str], CanonicalItem | None]
-) -> list[CanonicalItem]:
-    """Returns the items of a content in order. Each run of text parts is joined and passed to `build_text_item`; other
-    parts are encoded by kind and hash."""
-    if isinstance(content, str):
-        item = build_text_item(content)
-        return [item] if item else []
-    if content is None:
-        return []
-    if not isinstance(content, list):
-        return [(b"p", _encode_json(content))]
-    items: list[CanonicalItem | None] = []
-    run: list[str] = []
-    for part in content:
-        text = _extract_part_text(part)
-        if text is not None:
-            run.append(text)
-        else:
-            items += (build_text_item("".join(run)), _build_part_item(part))
-            run = []
-    items.append(build_text_item("".join(run)))
-    return [item for item in items if item]
-
-
-def _extract_part_text(part: object) -> str | None:
-    """Returns the text of a text or refusal part, "" for a reasoning part, and None for a part of another kind."""
-    if isinstance(part, str):
-        return part
-    if not isinstance(part, dict):
-        return None
-    match part:
-        case {"type": "text" | "input_text" | "output_text", "text": str(text)}:
-            return text
-        case {"type": "refusal", "refusal": str(refusal)}:
-            return refusal
-    return "" if part.get("type") in REASONING_PART_TYPES else None
-
-
-def _build_part_item(part: object) -> CanonicalItem:
-    """Encodes an image, audio or file part by its content or its address, and an unknown part by its whole JSON."""
-    match part:
-        case {"type": "image_url", "image_url": {"url": str(source)} | str(source)}:
-            return b"i", _hash_sha256(_encode_utf8(source))
-        case {"type": "input_audio", "input_audio": {"data": str(source)}}:
-            return b"a", _hash_sha256(_encode_utf8(source))
-        case {"type": "file", "file": {"file_id": str(source)} | {"file_data": str(source)}}:
-            return b"f", _hash_sha256(_encode_utf8(source))
-    if isinstance(part, dict):
-        part = {key: value for key, value in part.items() if key not in UNSTABLE_PART_FIELDS}
-    return b"p", _hash_sha256(_encode_json(part))
-
-
-def _extract_tool_calls(body: dict[str, Any]) -> list[Any]:
-    """Returns the tool calls in order. A deprecated `function_call` counts as one call."""
-    if "tool_calls" not in body and "function_call" not in body:
-        return []
-    calls = body.get("tool_calls")
-    if isinstance(calls, list) and calls:
-        return calls
-    legacy = body.get("function_call")
-    return [{"function": legacy}] if isinstance(legacy, dict) else []
-
-
-def _build_call_item(call: object) -> CanonicalItem:
-    match call:
-        case {"custom": {"name": name, "input": str(text)}}:
-            return b"u", _encode_with_lengths(_encode_name(name), [(b"t", _encode_utf8(_normalize_text(text)))])
-        case {"function": {"name": name} as function}:
-            return b"c", _encode_with_lengths(_encode_name(name), [_build_arguments_item(function.get("arguments"))])
-    return b"p", _encode_json(call)
-
-
-def _encode_name(name: object) -> bytes:
-    return _encode_utf8(name) if isinstance(name, str) else _encode_json(name)
-
-
-def _build_arguments_item(arguments: object) -> CanonicalItem:
-    """Encodes parsed arguments. Missing arguments and an empty object are the same, because clients turn one into the
-    other."""
-    if isinstance(arguments, str):
-        return _build_json_or_text_item(arguments) or (b"j", b"{}")
-    return b"j", _encode_json({} if arguments is None else arguments)
-
-
-def _build_text_item(text: str) -> CanonicalItem | None:
+def build_text_item(text: str) -> CanonicalItem | None:
     """Encodes a text with LF line ends, in NFC, without outer white space. Returns None for an empty text."""
-    cleaned = _normalize_text(text)
+    cleaned = normalize_text(text)
     return (b"t", cleaned.encode("utf-8", "surrogatepass")) if cleaned else None
 
 
-def _build_text_item_without_thinking(text: str) -> CanonicalItem | None:
+def build_answer_text_item(text: str) -> CanonicalItem | None:
     """Encodes a text without its leading `<think>…</think>` blocks. A block without an end stays."""
     while (rest := text.lstrip()).startswith("<think>"):
         end = rest.find("</think>")
         if end < 0:
             break
         text = rest[end + len("</think>") :]
-    return _build_text_item(text)
+    return build_text_item(text)
 
 
-def _build_json_or_text_item(text: str) -> CanonicalItem | None:
+def build_json_or_text_item(text: str) -> CanonicalItem | None:
     """Encodes a text as canonical JSON if it is JSON, else as text. It is parsed before it is normalized: NFC would
     make a difference between an escaped character and the same character written out."""
     dumped = _canonicalize_json_text(text.strip())
-    return _build_text_item(text) if dumped is None else (b"j", dumped)
+    return build_text_item(text) if dumped is None else (b"j", dumped)
 
 
-def _normalize_text(text: str) -> str:
+def normalize_text(text: str) -> str:
     if "\r\n" in text:
         text = text.replace("\r\n", "\n")
     if not text.isascii():
@@ -236,7 +90,7 @@ def _canonicalize_json_text(text: str) -> bytes | None:
         return None
 
 
-def _encode_json(value: object) -> bytes:
+def encode_json(value: object) -> bytes:
     """Returns the canonical JSON of a decoded value. All values that are nested too deeply have the same encoding."""
     return _encode_canonical_json(value) or b"too deep"
 
@@ -256,7 +110,7 @@ def _encode_canonical_json(value: object, *, exact: bool = True) -> bytes | None
     try:
         return orjson.dumps(plain, option=orjson.OPT_SORT_KEYS)
     except TypeError:  # an integer beyond 64 bits, a lone surrogate, NaN, an infinity
-        return _encode_utf8(json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False))
+        return encode_utf8(json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False))
 
 
 class _NumberRounded(Exception):
@@ -300,9 +154,9 @@ def _normalize_number(number: float, exact: bool) -> int | float:
     return int(number) if abs(number) <= LARGEST_EXACT_FLOAT else int(Decimal(repr(number)))
 
 
-def _hash_sha256(data: bytes) -> bytes:
+def hash_sha256(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
 
 
-def _encode_utf8(text: str) -> bytes:
+def encode_utf8(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")

@@ -1,4 +1,4 @@
-"""The values that all rooms share: messages, log messages, summaries, conversations. They are pure and immutable.
+"""The values that all rooms share: log messages, summaries, conversations. They are pure and immutable.
 
 Sequence numbers (`seq`) count log messages from 0; ranges are half-open, `[from_seq, to_seq)`. Token numbers are raw
 counts (not calibrated) in the conversation's encoding. Links have 16 bytes (`conversation.identity`).
@@ -6,15 +6,13 @@ counts (not calibrated) in the conversation's encoding. Links have 16 bytes (`co
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, Literal
 
 import msgspec
-import orjson
 
-from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep
-from app.errors import InvalidRequest
+from app.conversation.item import Item
 
 HistoryMode = Literal["unknown", "append", "resend"]
 SummaryKind = Literal["model", "mechanical", "edited", "part"]
@@ -27,109 +25,11 @@ IMAGE_RULE_STATE_KEY: Final = "image_rule"
 """A key of `Conversation.state`: the rule by which images are counted, if it is not the default."""
 
 
-class Message:
-    """A chat message: its JSON text exactly as it came (`raw`), decoded when its body is first read.
-
-    A long resent history has thousands of messages, and only the newest are ever read.
-    """
-
-    __slots__ = ("_body", "raw")
-
-    def __init__(self, raw: bytes, body: dict[str, Any] | None = None) -> None:
-        self.raw = raw
-        self._body = body
-
-    @classmethod
-    def from_body(cls, body: dict[str, Any]) -> Message:
-        """Returns a message that the gateway makes itself.
-
-        Raises:
-            InvalidRequest: the body contains something that is nested too deeply to be written as JSON.
-        """
-        try:
-            return cls(orjson.dumps(body), body)
-        except TypeError as error:
-            if not is_too_deep(body):
-                raise
-            raise InvalidRequest(f"A message {TOO_DEEP_MESSAGE}", code="invalid_value", param="messages") from error
-
-    @property
-    def body(self) -> dict[str, Any]:
-        """The decoded message.
-
-        Raises:
-            InvalidRequest: the text is not a JSON object.
-        """
-        if self._body is None:
-            try:
-                decoded = orjson.loads(self.raw)
-            except orjson.JSONDecodeError as error:
-                raise InvalidRequest(f"A message is not valid JSON: {error}.", param="messages") from error
-            if not isinstance(decoded, dict):
-                raise InvalidRequest("A message must be a JSON object.", code="invalid_type", param="messages")
-            self._body = decoded
-        return self._body
-
-    @property
-    def role(self) -> str:
-        return str(self.body.get("role", ""))
-
-    @property
-    def text(self) -> str:
-        """All text of the message: a string content, or its text and refusal parts, joined."""
-        return extract_text(self.body.get("content"))
-
-    @property
-    def tool_calls(self) -> list[dict[str, Any]]:
-        """The tool calls in order. A deprecated `function_call` counts as one call."""
-        body = self.body
-        if "tool_calls" not in body and "function_call" not in body:
-            return []
-        calls = body.get("tool_calls")
-        if isinstance(calls, list) and calls:
-            return calls
-        legacy = body.get("function_call")
-        return [{"type": "function", "function": legacy}] if isinstance(legacy, dict) else []
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Message) and self.raw == other.raw
-
-    def __hash__(self) -> int:
-        return hash(self.raw)
-
-    def __repr__(self) -> str:
-        return f"Message({len(self.raw)} bytes)"
-
-
-def count_message_bytes(messages: Sequence[Message]) -> int:
-    """Returns how many bytes the JSON texts of the messages have."""
-    if len(messages) == 1:
-        return len(messages[0].raw)
-    return sum([len(message.raw) for message in messages])
-
-
-def extract_text(content: object) -> str:
-    """Returns the text of a message's content: the string itself, or its text and refusal parts, joined."""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        return ""
-    parts = []
-    for part in content:
-        if isinstance(part, str):
-            parts.append(part)
-        elif isinstance(part, dict):
-            text = part.get("text") or part.get("refusal")
-            if isinstance(text, str):
-                parts.append(text)
-    return "".join(parts)
-
-
 class LogMessage(msgspec.Struct, frozen=True):
     """A message in a conversation's log."""
 
     seq: int
-    message: Message
+    message: Item
     link: bytes
     skeleton: bytes
     """The skeleton's link after this message."""

@@ -17,14 +17,11 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from app.conversation.canonical_form import belongs_to_skeleton, canonicalize_message, canonicalize_skeleton_message
-from app.conversation.conversation_types import Message
+from app.conversation.item import Item
 
 __all__ = [
     "LinkPosition",
     "PrefixCache",
-    "canonicalize_message",
-    "canonicalize_skeleton_message",
     "compute_anchor_digest",
     "compute_family_root",
     "compute_first_link",
@@ -92,7 +89,7 @@ def compute_start_position(tenant: str) -> LinkPosition:
     return LinkPosition(link=compute_first_link(tenant), skeleton_link=skeleton, is_in_skeleton=False)
 
 
-def compute_links_after_messages(messages: Iterable[Message], start: LinkPosition) -> Iterator[LinkPosition]:
+def compute_links_after_messages(messages: Iterable[Item], start: LinkPosition) -> Iterator[LinkPosition]:
     """Yields the position of both chains after each message.
 
     Raises:
@@ -100,13 +97,12 @@ def compute_links_after_messages(messages: Iterable[Message], start: LinkPositio
     """
     link, skeleton = start.link, start.skeleton_link
     for message in messages:
-        body = message.body
-        part = canonicalize_message(body)
+        part = message.canonical_form
         if part is None:
             yield LinkPosition(link, skeleton, False)
             continue
         link = compute_next_link(link, part)
-        if joins_skeleton := belongs_to_skeleton(body):
+        if joins_skeleton := message.is_in_skeleton:
             skeleton = compute_next_link(skeleton, part)
         yield LinkPosition(link, skeleton, joins_skeleton)
 

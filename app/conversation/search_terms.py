@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import orjson
 
-from app.conversation.conversation_types import Message
+from app.conversation.item import Item
 
 MAX_TERM_CHARS: Final = 64
 """Of a longer word only the beginning is indexed. That is enough to tell hashes apart, and base64 is not worth more."""
@@ -96,29 +96,23 @@ def extract_query_terms(text: str) -> list[str]:
     return query_terms[:half] + query_terms[-half:]
 
 
-def extract_message_terms(message: Message) -> list[str]:
+def extract_message_terms(message: Item) -> list[str]:
     """Returns the terms of a message: of its text, or a result's text, and of the tools that it calls with their
     arguments."""
     return extract_terms(extract_searchable_text(message))
 
 
-def extract_searchable_text(message: Message) -> str:
+def extract_searchable_text(message: Item) -> str:
     """Returns the beginning of all text of a message, at most `MAX_MESSAGE_CHARS`."""
     texts = [message.text[:MAX_MESSAGE_CHARS]]
-    for call in message.tool_calls:
-        if isinstance(call, dict):
-            called = call.get("function") or call.get("custom")
-            if isinstance(called, dict):
-                name = called.get("name")
-                texts += [name] if isinstance(name, str) else []
-                texts.append(_extract_argument_text(called.get("arguments", called.get("input"))))
+    for call in message.calls:
+        if call.kind != "other":
+            texts += (call.name, _extract_argument_text(call.arguments))
     return "\n".join(texts)[:MAX_MESSAGE_CHARS]
 
 
-def _extract_argument_text(arguments: object) -> str:
+def _extract_argument_text(arguments: str) -> str:
     """Returns the text of arguments without JSON's escapes: a line break in a file's text must separate words."""
-    if not isinstance(arguments, str):
-        return "" if arguments is None else " ".join(_iterate_json_leaves(arguments))
     try:
         return " ".join(_iterate_json_leaves(orjson.loads(arguments)))
     except orjson.JSONDecodeError:

@@ -12,8 +12,11 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from app.conversation.conversation_types import Conversation, LogMessage, Message, StoredCompletion, extract_text
+from app.conversation.conversation_types import Conversation, LogMessage, StoredCompletion
+from app.conversation.item import Item
 from app.conversations.items.item_building import DELETED
+from app.dialects.chat.message import ChatMessage, decode_body
+from app.dialects.chat.message_fields import extract_text
 from app.dialects.chat.stored_answer import build_stored_completion
 from app.errors import CompletionNotFound, NotFound
 from app.pipeline.chat_request import Caller
@@ -139,7 +142,7 @@ class StoredCompletions:
         ]
         return items, len(range(first_number, -1 if descending else count, step)) > limit
 
-    async def _read_messages(self, conversation: Conversation, seqs: Sequence[int]) -> dict[int, Message]:
+    async def _read_messages(self, conversation: Conversation, seqs: Sequence[int]) -> dict[int, Item]:
         if not seqs:
             return {}
         entries = await self._store.read_log(conversation, min(seqs), max(seqs) + 1)
@@ -183,9 +186,9 @@ def _build_completion_object(completion: StoredCompletion, answer: LogMessage) -
     }
 
 
-def _build_message_object(completion: StoredCompletion, number: int, message: str | Message) -> dict[str, Any]:
+def _build_message_object(completion: StoredCompletion, number: int, message: str | Item) -> dict[str, Any]:
     """Builds a message as OpenAI lists it: `content` is text, and content in parts is also in `content_parts`."""
-    body = Message(message.encode()).body if isinstance(message, str) else message.body
+    body = decode_body(ChatMessage(message.encode()) if isinstance(message, str) else message)
     content = body.get("content")
     parts = content if isinstance(content, list) else None
     return {

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from app.context.count.token_counter import TokenCounter
-from app.conversation.conversation_types import Conversation, LogMessage, Message
+from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.identity import (
     LinkPosition,
     compute_first_link,
@@ -20,7 +20,9 @@ from app.conversation.identity import (
     compute_start_position,
     extract_family_root,
 )
+from app.conversation.item import Item
 from app.conversations.items.item_building import DELETED
+from app.dialects.chat.message import ChatMessage
 from app.errors import InvalidRequest, StoreUnreadable
 from app.store.database_snapshot import DatabaseSnapshot, SummaryRow
 from app.store.encryption.sealed_fields import FieldSealer
@@ -257,7 +259,7 @@ class _LogVerifier:
             link_fault = self._find_link_fault(stored, decrypted)
             if link_fault is not None:
                 faults.append(("link", link_fault))
-            self.recounted_tokens = self._counter.count_message(decrypted.message.body)
+            self.recounted_tokens = self._counter.count_message(decrypted.message)
         except InvalidRequest as error:
             return [("body", f"message {stored.seq} cannot be read: {error.message}")]
         if self.recounted_tokens != stored.tokens:
@@ -281,12 +283,12 @@ class _LogVerifier:
         chain_name = "link" if stored.link != expected.link else "skeleton"
         return f"the {chain_name} of message {stored.seq} does not match its body and the messages before it"
 
-    def _find_linked_message(self, decrypted: LogMessage) -> Message | None:
+    def _find_linked_message(self, decrypted: LogMessage) -> Item | None:
         """Returns the message from which the link was computed; None if it was erased."""
         if not self.was_redacted:
             return decrypted.message
         deleted: dict[str, Any] = (decrypted.meta or {}).get(DELETED) or {}
-        return Message(deleted["body"].encode()) if deleted.get("body") and not deleted.get("erased") else None
+        return ChatMessage(deleted["body"].encode()) if deleted.get("body") and not deleted.get("erased") else None
 
     def find_head_faults(self) -> list[str]:
         """Returns where the conversation's row differs from its last message."""

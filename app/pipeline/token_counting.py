@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from app.context.count.token_counter import PRIMING_TOKENS, TokenCounter, must_count_off_event_loop
-from app.conversation.conversation_types import Message, count_message_bytes
+from app.conversation.item import Item, count_item_bytes
+from app.dialects.chat.counted_content import SCHEMA_FIELDS, read_schemas
 from app.pipeline.chat_request import ChatRequest
 
 MAX_CACHED_INSTRUCTIONS: Final = 1024
-SCHEMA_FIELDS: Final = frozenset({"tools", "functions", "response_format"})
 
 
 class MessageCounter:
@@ -26,16 +26,14 @@ class MessageCounter:
     def find_token_counter(self, encoding: str) -> TokenCounter:
         return self._find_token_counter(encoding)
 
-    async def count_message_tokens(self, messages: Sequence[Message], encoding: str) -> list[int]:
+    async def count_message_tokens(self, messages: Sequence[Item], encoding: str) -> list[int]:
         """Returns the raw tokens of each message."""
         count = self._find_token_counter(encoding).count_message
-        if must_count_off_event_loop(count_message_bytes(messages)):
-            return await asyncio.to_thread(lambda: [count(message.body) for message in messages])
-        return [count(message.body) for message in messages]
+        if must_count_off_event_loop(count_item_bytes(messages)):
+            return await asyncio.to_thread(lambda: [count(message) for message in messages])
+        return [count(message) for message in messages]
 
-    async def count_instruction_tokens(
-        self, instructions: Sequence[Message], request: ChatRequest, encoding: str
-    ) -> int:
+    async def count_instruction_tokens(self, instructions: Sequence[Item], request: ChatRequest, encoding: str) -> int:
         """Returns the raw tokens of the leading system messages, the tool schemas and the fixed overhead of a
         request."""
         fields = request.raw_fields
@@ -48,13 +46,12 @@ class MessageCounter:
         if cached_tokens is not None:
             self._instructions_cache.move_to_end(key)
             return cached_tokens
-        bodies = [message.body for message in instructions]
-        arguments: dict[str, Any] = {name: request.decode_field(name) for name in schemas}
+        counted_schemas = read_schemas({name: request.decode_field(name) for name in schemas})
         counter = self._find_token_counter(encoding)
-        if must_count_off_event_loop(sum(len(raw) for raw in schemas.values()) + count_message_bytes(instructions)):
-            tokens = await asyncio.to_thread(counter.count_request, bodies, **arguments)
+        if must_count_off_event_loop(sum(len(raw) for raw in schemas.values()) + count_item_bytes(instructions)):
+            tokens = await asyncio.to_thread(counter.count_request, instructions, counted_schemas)
         else:
-            tokens = counter.count_request(bodies, **arguments)
+            tokens = counter.count_request(instructions, counted_schemas)
         self._instructions_cache[key] = tokens
         if len(self._instructions_cache) > MAX_CACHED_INSTRUCTIONS:
             self._instructions_cache.popitem(last=False)

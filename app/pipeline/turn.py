@@ -13,10 +13,10 @@ from app.context.calibration import Calibration, CountedPrompt, digest_instructi
 from app.context.plan.budget import Budget
 from app.context.plan.outline import Outline, Plan
 from app.context.plan.policy import ContextPolicy
+from app.dialects.chat.counted_content import SCHEMA_FIELDS
 from app.pipeline.call.search_tool_definition import SearchToolSession
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.resolved_request import ResolvedRequest
-from app.pipeline.token_counting import SCHEMA_FIELDS
 from app.upstream.provider_contract import ClientKey, ContextWindow, RouteTarget, bind_client_key
 
 RawLogMessages = Mapping[int, bytes] | Sequence[bytes]

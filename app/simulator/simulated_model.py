@@ -6,13 +6,16 @@ when asked to, and summarizes transcripts by extraction. So a fact that is missi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import orjson
 
-from app.conversation.conversation_types import extract_text
+from app.conversation.item import CountedSchemas, Item
+from app.dialects.chat.counted_content import read_schemas
+from app.dialects.chat.message import ChatMessage
+from app.dialects.chat.message_fields import extract_text
 from app.errors import InvalidRequest
 from app.simulator.context_window import build_error_body, build_error_if_overflow
 from app.simulator.extractive_summary import (
@@ -47,9 +50,7 @@ class SimulatorTokenCounter(Protocol):
 
     def count(self, text: str) -> int: ...
 
-    def count_request(
-        self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] | None = None
-    ) -> int: ...
+    def count_request(self, messages: Iterable[Item], schemas: CountedSchemas) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,9 @@ def _answer_valid_request(
     fault = find_tool_pairing_fault(messages)
     if fault is not None:
         return SimulatedAnswer(error_body=build_error_body(fault.message, param=fault.param))
-    prompt_tokens = counter.count_request(messages, tools=request.get("tools"))
+    prompt_tokens = counter.count_request(
+        [ChatMessage(b"", message) for message in messages], read_schemas({"tools": request.get("tools")})
+    )
     limit = request.get("max_completion_tokens") or request.get("max_tokens") or 0
     overflow_error = build_error_if_overflow(window, prompt_tokens, limit)
     if overflow_error is not None:

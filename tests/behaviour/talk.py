@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -17,7 +17,9 @@ import httpx
 from app.api.edge.auth import build_open_caller
 from app.assembly.dependencies import Dependencies, utc_now
 from app.context.count.token_counter import TokenCounter
-from app.conversation.conversation_types import Conversation, Message, Summary, extract_text
+from app.conversation.conversation_types import Conversation, Summary
+from app.conversation.item import Item
+from app.dialects.chat.message import decode_body
 from app.pipeline.token_counting import MessageCounter
 from app.store.contract.store import Store
 from app.store.memory.backend import MemoryStore
@@ -242,7 +244,7 @@ class Talk:
         conversation = self.conversation()
         entries = self.run(self._kept().read_log(conversation, 0, conversation.head_seq + 1))
         assert [entry.seq for entry in entries] == list(range(conversation.head_seq + 1))
-        return [entry.message.body for entry in entries]
+        return [decode_body(entry.message) for entry in entries]
 
     def chunks(self) -> list[Summary]:
         """The stored summaries of the conversation."""
@@ -269,7 +271,7 @@ class _NotingCounting(MessageCounter):
         super().__init__(counter_for)
         self._counted = counted
 
-    async def count_message_tokens(self, messages: Sequence[Message], encoding: str) -> list[int]:
+    async def count_message_tokens(self, messages: Sequence[Item], encoding: str) -> list[int]:
         self._counted += [message.text for message in messages]
         return await super().count_message_tokens(messages, encoding)
 
@@ -282,9 +284,9 @@ class _NotingCounter(TokenCounter):
         vars(self).update(vars(counter))
         self._counted = counted
 
-    def count_message(self, body: Mapping[str, Any]) -> int:
-        self._counted.append(extract_text(body.get("content")))
-        return super().count_message(body)
+    def count_message(self, message: Item) -> int:
+        self._counted.append(message.text)
+        return super().count_message(message)
 
 
 def turns_of(messages: list[Body]) -> list[list[Body]]:

@@ -6,10 +6,10 @@ from functools import cache
 from itertools import cycle, islice
 from typing import Any, Final
 
-from app.context.count.token_counter import TokenCounter
 from app.context.count.tokenizers import load_tokenizer
+from tests.support.chat_counter import ChatCounter
 
-COUNTER: Final = TokenCounter(load_tokenizer("o200k_base"))
+COUNTER: Final = ChatCounter(load_tokenizer("o200k_base"))
 _WORDS: Final = (
     " garden",
     " river",

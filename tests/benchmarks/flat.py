@@ -26,8 +26,9 @@ from msgspec import structs
 from rich.console import Console
 from rich.table import Table
 
-from app.conversation.conversation_types import Conversation, LogMessage, Message, Summary
+from app.conversation.conversation_types import Conversation, LogMessage, Summary
 from app.conversation.identity import LinkPosition, compute_links_after_messages, compute_start_position
+from app.dialects.chat.message import ChatMessage
 from app.store.contract.conversations import ConversationQuery, LogAppend
 from app.store.contract.store import Store
 from app.store.store_factory import create_store
@@ -159,7 +160,9 @@ async def grow(store: Store, name: str, size: int) -> None:
 
 def _entries(before: Conversation, count: int) -> list[LogMessage]:
     seqs = range(before.head_seq + 1, before.head_seq + 1 + count)
-    messages = [Message.from_body({"role": "assistant" if seq % 2 else "user", "content": prose(seq)}) for seq in seqs]
+    messages = [
+        ChatMessage.from_body({"role": "assistant" if seq % 2 else "user", "content": prose(seq)}) for seq in seqs
+    ]
     positions = compute_links_after_messages(messages, LinkPosition(before.head_link, before.head_skeleton, False))
     return [
         LogMessage(

@@ -40,8 +40,9 @@ from app.context.plan.budget import compute_budget
 from app.context.plan.outline import Outline
 from app.context.plan.planner import plan_view
 from app.context.plan.policy import ContextPolicy
-from app.conversation.conversation_types import Message, Summary
+from app.conversation.conversation_types import Summary
 from app.conversation.identity import compute_links_after_messages, compute_prefix_digests, compute_start_position
+from app.dialects.chat.message import ChatMessage
 from app.dialects.chat.stream_collector import StreamCollector
 from app.dialects.chat.stream_frames import DONE_DATA
 from app.dialects.sse import SseDecoder
@@ -179,7 +180,7 @@ def recognising() -> Iterator[Case]:
     start = compute_start_position("tenant")
 
     def walked() -> object:
-        return [position.link for position in compute_links_after_messages([Message(raw) for raw in raws], start)]
+        return [position.link for position in compute_links_after_messages([ChatMessage(raw) for raw in raws], start)]
 
     yield Case("identity", "canonical chain, 2 MB", "message", len(raws), walked)
     yield Case(

@@ -18,8 +18,9 @@ from app.compaction.summarizer.summary_generator import SummaryGenerator
 from app.context.plan.log_rounds import LogTail
 from app.context.plan.outline import SummaryRange
 from app.context.plan.policy import ContextPolicy
-from app.conversation.conversation_types import LogMessage, Message, Summary
+from app.conversation.conversation_types import LogMessage, Summary
 from app.conversation.identity import compute_links_after_messages, compute_start_position
+from app.dialects.chat.message import ChatMessage
 from app.errors import ConversationBusy, StoreUnavailable
 from app.simulator.options_and_faults import SimulatorOptions
 from app.simulator.simulated_provider import SimulatedProvider
@@ -40,6 +41,7 @@ from app.upstream.provider_contract import (
 )
 from app.upstream.routing.router import Router
 from tests.simulator.counting import RoughCounter
+from tests.support.chat_counter import AnyMessage, as_body
 
 TENANT = "tenant"
 ROOT = "0123456789abcdef"
@@ -50,7 +52,8 @@ Body = dict[str, Any]
 class FlatCounter(RoughCounter):
     """Four characters a token, four tokens a message; calls count too."""
 
-    def count_message(self, body: Mapping[str, Any]) -> int:
+    def count_message(self, message: AnyMessage) -> int:
+        body = as_body(message)
         return 4 + self.count(str(body.get("content") or "")) + self.count(str(body.get("tool_calls") or ""))
 
 
@@ -58,13 +61,13 @@ COUNT = FlatCounter()
 
 
 def log_of(bodies: Sequence[Body]) -> list[LogMessage]:
-    messages = [Message.from_body(body) for body in bodies]
+    messages = [ChatMessage.from_body(body) for body in bodies]
     total = 0
     log = []
     for seq, (message, place) in enumerate(
         zip(messages, compute_links_after_messages(messages, compute_start_position(TENANT)), strict=True)
     ):
-        tokens = COUNT.count_message(message.body)
+        tokens = COUNT.count_message(message)
         total += tokens
         log.append(
             LogMessage(

@@ -16,7 +16,8 @@ from app.compaction.compaction_job import CompactionJob, CompactionResult, build
 from app.compaction.compactor import Compactor
 from app.compaction.summary_maker import DELETED_PARTS
 from app.context.plan.outline import SummaryRange
-from app.conversation.conversation_types import Conversation, LogMessage, Message, Summary
+from app.conversation.conversation_types import Conversation, LogMessage, Summary
+from app.dialects.chat.message import ChatMessage
 from app.store.contract.conversations import LogAppend
 from app.store.leases import LeaseKeeper
 from app.store.memory.backend import MemoryStore
@@ -25,7 +26,7 @@ from tests.store.example_logs import branch_of, chunk_over, conversation_of
 
 SECRET = "xylograph7781"
 TURNS = 10
-ERASED = Message.from_body({"role": "user", "content": "[erased]"})
+ERASED = ChatMessage.from_body({"role": "user", "content": "[erased]"})
 
 
 class StoredTalk:
@@ -65,7 +66,7 @@ class StoredTalk:
         named = {"conversation": self.conversation, "conversation_id": self.conversation.id, **fields}
         return job_for(self.log, *ranges, root=self.conversation.root, **named)
 
-    async def erase(self, *, meta: Mapping[str, Any] | None = None, message: Message = ERASED) -> None:
+    async def erase(self, *, meta: Mapping[str, Any] | None = None, message: ChatMessage = ERASED) -> None:
         await self.store.redact_messages(
             await self.read_conversation(), [replace(self.log[0], message=message, meta=meta)]
         )
@@ -121,7 +122,7 @@ async def test_a_message_that_was_erased_while_its_range_waited_is_not_summarize
 @WAYS
 async def test_a_message_that_lost_more_words_while_its_range_waited_is_not_summarized(compact: Compact) -> None:
     world = await StoredTalk().store_log()
-    part = Message.from_body({"role": "user", "content": f"Only {SECRET} is left of it. " * 20})
+    part = ChatMessage.from_body({"role": "user", "content": f"Only {SECRET} is left of it. " * 20})
     await world.erase(message=part, meta={DELETED_PARTS: ["name"]})
     world.log = list(await world.store.read_log(world.conversation, 0, 99))
 

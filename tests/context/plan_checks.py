@@ -147,7 +147,7 @@ def check_rounds_stay_whole(world: World, decided: Plan) -> None:
         if told:
             told_by = render_edited_message(decided.edits[one.from_seq], lambda at: world.log[at].message)
             assert told_by is not None
-            assert not told_by.tool_calls
+            assert not told_by.calls_tools
 
 
 def check_nothing_is_orphaned(world: World, decided: Plan) -> None:
@@ -167,7 +167,7 @@ def check_nothing_is_orphaned(world: World, decided: Plan) -> None:
 def calls_that_wait(world: World) -> int:
     """How many calls of the log's last round have no result yet."""
     one = split_into_rounds(world.log)[-1]
-    return len(world.log[one.from_seq].message.tool_calls) - (one.to_seq - one.from_seq - 1)
+    return len(world.log[one.from_seq].message.calls) - (one.to_seq - one.from_seq - 1)
 
 
 def check_ranges(world: World, decided: Plan) -> None:

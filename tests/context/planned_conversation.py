@@ -20,7 +20,10 @@ from app.context.plan.policy import ContextPolicy
 from app.context.plan.summary_chain import find_chain_and_folds
 from app.context.view.message_edits import render_edited_message
 from app.context.view.view_rendering import count_summary_message_tokens, count_summary_section_tokens, render_view
-from app.conversation.conversation_types import LogMessage, Message, Summary, extract_text
+from app.conversation.conversation_types import LogMessage, Summary
+from app.dialects.chat.message import ChatMessage, decode_body
+from app.dialects.chat.message_fields import extract_text
+from tests.support.chat_counter import AnyMessage, as_body
 
 PIECE = re.compile(r"\w{1,5}|[^\w\s]|\s+")
 IMAGE_TOKENS = 85
@@ -39,7 +42,8 @@ class WordCounter:
         self.calls += 1
         return len(PIECE.findall(text))
 
-    def count_message(self, body: Body) -> int:
+    def count_message(self, message: AnyMessage) -> int:
+        body = as_body(message)
         return (
             4
             + self.count(extract_text(body.get("content")))
@@ -100,7 +104,7 @@ def log_of(bodies: Sequence[Body], count: WordCounter = COUNT) -> list[LogMessag
         tokens = count.count_message(body)
         total += tokens
         link = seq.to_bytes(16, "big")
-        log.append(LogMessage(seq, Message.from_body(body), link, link, True, tokens, total, False))
+        log.append(LogMessage(seq, ChatMessage.from_body(body), link, link, True, tokens, total, False))
     return log
 
 
@@ -160,7 +164,7 @@ class World:
             seq, tokens = len(self.log), COUNT.count_message(body)
             total = tokens + (self.log[-1].tokens_total if self.log else 0)
             link = seq.to_bytes(16, "big")
-            self.log.append(LogMessage(seq, Message.from_body(body), link, link, True, tokens, total, False))
+            self.log.append(LogMessage(seq, ChatMessage.from_body(body), link, link, True, tokens, total, False))
 
     def outline(self, *, loaded: bool = True, start: Boundary | None = None) -> Outline:
         chain, folds = find_chain_and_folds(self.stored, are_replacing=self.policy.has_replacing_summaries)
@@ -238,7 +242,7 @@ class World:
         """A message as a plan shows it."""
         message = render_edited_message(decided.edits[seq], lambda at: self.log[at].message)
         assert message is not None
-        return message.body
+        return decode_body(message)
 
     def summary_of(self, part: SummaryRange, kind: str = "model") -> Summary:
         if part.folds:

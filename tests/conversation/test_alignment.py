@@ -19,7 +19,7 @@ from app.conversation.alignment import (
     record_first_seqs_of_answers_and_calls,
 )
 from app.conversation.alignment_evidence import confirms_conversation_hint, proves_same_conversation
-from app.conversation.conversation_types import Message
+from app.dialects.chat.message import ChatMessage
 from tests.support.cpu_time import grows_linearly
 
 Body = dict[str, Any]
@@ -66,9 +66,9 @@ def read_log(bodies: Sequence[Body], choices: tuple[Body, ...] = ()) -> list[Ali
     """
     elements = []
     for place, body in enumerate(bodies):
-        message = Message.from_body(body)
+        message = ChatMessage.from_body(body)
         others = (
-            tuple(compute_message_digest(Message.from_body(choice)) for choice in choices)
+            tuple(compute_message_digest(ChatMessage.from_body(choice)) for choice in choices)
             if place == len(bodies) - 1
             else ()
         )
@@ -80,7 +80,7 @@ def read_log(bodies: Sequence[Body], choices: tuple[Body, ...] = ()) -> list[Ali
 
 
 def read_history(bodies: Sequence[Body]) -> list[AlignmentElement]:
-    return [build_alignment_element(Message.from_body(body)) for body in bodies]
+    return [build_alignment_element(ChatMessage.from_body(body)) for body in bodies]
 
 
 def align_bodies(
@@ -375,7 +375,7 @@ def test_a_hint_needs_the_newest_question_and_one_more_message() -> None:
 
 
 def test_a_digest_needs_the_key() -> None:
-    message = Message.from_body(user("yes"))
+    message = ChatMessage.from_body(user("yes"))
     assert compute_message_digest(message, b"a") != compute_message_digest(message, b"b")
     assert build_alignment_element(message, key=b"a").digest == compute_message_digest(message, b"a")
 
@@ -501,10 +501,10 @@ def test_long_sequences_take_no_quadratic_time(repeat: int) -> None:
         log = [body for n in range(turns) for body in (user(f"u{n % repeat}"), answer(f"a{n % repeat}" + "." * 100))]
         changed = [body | {"content": f"x{n}"} if n % 3 == 0 else body for n, body in enumerate(log)]
         elements = [
-            build_alignment_element(Message.from_body(body), tokens=30, is_answer=body["role"] == "assistant")
+            build_alignment_element(ChatMessage.from_body(body), tokens=30, is_answer=body["role"] == "assistant")
             for body in log
         ]
-        history = [build_alignment_element(Message.from_body(body)) for body in changed]
+        history = [build_alignment_element(ChatMessage.from_body(body)) for body in changed]
         return lambda: align_history(elements, history[100:])
 
     assert grows_linearly(aligning, 5_000)

@@ -20,7 +20,7 @@ from app.conversation.alignment import (
     record_first_seqs_of_answers_and_calls,
 )
 from app.conversation.alignment_evidence import confirms_conversation_hint, proves_same_conversation
-from app.conversation.conversation_types import Message
+from app.dialects.chat.message import ChatMessage
 
 Body = dict[str, Any]
 SHORT_QUESTIONS = ("yes", "ok", "go on", "Hi")
@@ -92,8 +92,8 @@ def elements_of(turns: Sequence[Turn]) -> list[AlignmentElement]:
     elements = []
     for line in [line for turn in turns for line in turn.lines]:
         ours = line.body["role"] == "assistant"
-        message = Message.from_body(line.body)
-        other = build_alignment_element(Message.from_body(alternative_of(line.seq or 0))).digest if ours else b""
+        message = ChatMessage.from_body(line.body)
+        other = build_alignment_element(ChatMessage.from_body(alternative_of(line.seq or 0))).digest if ours else b""
         tokens = len(message.text) // 4
         elements.append(
             build_alignment_element(message, tokens=tokens, is_answer=ours, alternatives=(other,) if ours else ())
@@ -177,7 +177,7 @@ def new_lines(draw: st.DrawFn) -> list[Line]:
 
 
 def align_lines(turns: Sequence[Turn], lines: Sequence[Line], *, named: bool = False, first_seq: int = 0) -> Alignment:
-    history = [build_alignment_element(Message.from_body(line.body)) for line in lines]
+    history = [build_alignment_element(ChatMessage.from_body(line.body)) for line in lines]
     return align_history(elements_of(turns), history, is_log_named=named, first_seq=first_seq)
 
 
@@ -199,7 +199,7 @@ def check_form(turns: Sequence[Turn], lines: Sequence[Line], alignment: Alignmen
     ]
     assert in_order == sorted(in_order)
     for line, aligned in zip(lines, marks, strict=True):
-        element = build_alignment_element(Message.from_body(line.body))
+        element = build_alignment_element(ChatMessage.from_body(line.body))
         assert element.kind == "note" or aligned.kind != "note"
         if aligned.kind in ("same", "rewritten"):
             assert log[aligned.seq].kind == element.kind
@@ -333,7 +333,7 @@ def test_what_is_aligned_behind_a_beginning_is_aligned_as_in_the_whole(data: st.
     turns = data.draw(logs_with_own_calls() | logs())
     earlier = turns[: data.draw(st.integers(2, len(turns)))]
     old = data.draw(retold(earlier))
-    log, history = elements_of(earlier), [build_alignment_element(Message.from_body(line.body)) for line in old]
+    log, history = elements_of(earlier), [build_alignment_element(ChatMessage.from_body(line.body)) for line in old]
     heads = close_somewhere(log, history, align_history(log, history, is_log_named=named), named=named)
     if not heads:
         return
@@ -343,7 +343,7 @@ def test_what_is_aligned_behind_a_beginning_is_aligned_as_in_the_whole(data: st.
     told = data.draw(retold(turns, slides=False))
     behind = [line for line in told if line.seq is not None and line.seq > last]
     lines = [*old[:kept], *behind, *data.draw(new_lines())]
-    log, history = elements_of(turns), [build_alignment_element(Message.from_body(line.body)) for line in lines]
+    log, history = elements_of(turns), [build_alignment_element(ChatMessage.from_body(line.body)) for line in lines]
     firsts: dict[Hashable, int] = {}
     record_first_seqs_of_answers_and_calls(firsts, log, 0)
     found = align_after_head(head, log, history[len(head.message_alignments) - 1 :], firsts, is_log_named=named)
@@ -401,7 +401,7 @@ def people(draw: st.DrawFn, name: str, opening: Sequence[Line], greeting: str) -
 def person_elements(lines: Sequence[Line]) -> list[AlignmentElement]:
     elements = []
     for line in lines:
-        message = Message.from_body(line.body)
+        message = ChatMessage.from_body(line.body)
         ours = line.body["role"] == "assistant" and line.seq != 0
         elements.append(build_alignment_element(message, tokens=len(message.text) // 4, is_answer=ours))
     return elements

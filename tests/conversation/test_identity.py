@@ -13,11 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.conversation.conversation_types import Message
 from app.conversation.identity import (
     PrefixCache,
-    canonicalize_message,
-    canonicalize_skeleton_message,
     compute_anchor_digest,
     compute_family_root,
     compute_first_link,
@@ -29,6 +26,8 @@ from app.conversation.identity import (
     is_valid_conversation_id,
     make_conversation_id,
 )
+from app.dialects.chat.canonical_message import canonicalize_message, canonicalize_skeleton_message
+from app.dialects.chat.message import ChatMessage
 
 Body = dict[str, Any]
 
@@ -40,14 +39,14 @@ LOSSY_CLIENTS = {"ai_js"}
 def chain(bodies: Iterable[Body], tenant: str = "t") -> list[bytes]:
     return [
         position.link
-        for position in compute_links_after_messages(map(Message.from_body, bodies), compute_start_position(tenant))
+        for position in compute_links_after_messages(map(ChatMessage.from_body, bodies), compute_start_position(tenant))
     ]
 
 
 def skeleton(bodies: Iterable[Body], tenant: str = "t") -> list[bytes]:
     return [
         p.skeleton_link
-        for p in compute_links_after_messages(map(Message.from_body, bodies), compute_start_position(tenant))
+        for p in compute_links_after_messages(map(ChatMessage.from_body, bodies), compute_start_position(tenant))
         if p.is_in_skeleton
     ]
 
@@ -151,7 +150,7 @@ def test_the_chain_and_the_skeleton_never_meet() -> None:
 
 
 def test_links_are_sixteen_bytes_and_a_walk_can_go_on_from_any_position() -> None:
-    messages = [Message.from_body(body) for body in as_sent([("Hi", [], "Hello"), ("More", [], "Here")])]
+    messages = [ChatMessage.from_body(body) for body in as_sent([("Hi", [], "Hello"), ("More", [], "Here")])]
     positions = list(compute_links_after_messages(messages, compute_start_position("t")))
     assert {len(p.link) for p in positions} == {len(p.skeleton_link) for p in positions} == {16}
     assert list(compute_links_after_messages(messages[2:], positions[1])) == positions[2:]
@@ -161,7 +160,9 @@ def test_a_walk_is_the_chain_of_canonical_forms() -> None:
     bodies = as_sent([("Hi", [(("function", "read", {}), {})], "Hello")])
     link, bones = compute_first_link("t"), compute_start_position("t").skeleton_link
     for body, position in zip(
-        bodies, compute_links_after_messages(map(Message.from_body, bodies), compute_start_position("t")), strict=True
+        bodies,
+        compute_links_after_messages(map(ChatMessage.from_body, bodies), compute_start_position("t")),
+        strict=True,
     ):
         link, bones = (
             compute_next_link(link, canonicalize_message(body)),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from app.conversation.conversation_types import Message
 from app.conversation.identity import compute_links_after_messages, compute_start_position
 from app.conversation.json_depth import MAX_JSON_DEPTH, is_too_deep, may_be_too_deep
-from app.conversation.message_checks import check_messages
 from app.conversation.search_terms import extract_message_terms
+from app.dialects.chat.message import ChatMessage
+from app.dialects.chat.message_checks import check_messages
 from app.errors import InvalidRequest
 
 DEPTHS = (MAX_JSON_DEPTH - 20, MAX_JSON_DEPTH + 1, 330, 500, 900, 1_000)
@@ -35,7 +35,7 @@ def nested(depth: int, *, lists: bool) -> str:
 @pytest.mark.parametrize("depth", [depth for depth in DEPTHS if depth > MAX_JSON_DEPTH])
 @pytest.mark.parametrize("place", PLACES)
 def test_a_message_that_is_nested_too_deeply_is_refused_by_name(place: str, depth: int, lists: bool) -> None:
-    message = Message((place % nested(depth, lists=lists)).encode())
+    message = ChatMessage((place % nested(depth, lists=lists)).encode())
     with pytest.raises(InvalidRequest, match=r"messages\[3\] is nested too deeply: at most 200 levels") as refused:
         check_messages([message], first_index=3, may_begin_with_result=False)
     assert refused.value.param == "messages[3]"
@@ -45,7 +45,7 @@ def test_a_message_that_is_nested_too_deeply_is_refused_by_name(place: str, dept
 @pytest.mark.parametrize("depth", DEPTHS)
 @pytest.mark.parametrize("place", PLACES)
 def test_whatever_can_be_read_has_a_link_and_terms(place: str, depth: int, lists: bool) -> None:
-    message = Message((place % nested(depth, lists=lists)).encode())
+    message = ChatMessage((place % nested(depth, lists=lists)).encode())
     assert len(list(compute_links_after_messages([message], compute_start_position("t")))) == 1
     assert isinstance(extract_message_terms(message), list)
 
@@ -53,7 +53,7 @@ def test_whatever_can_be_read_has_a_link_and_terms(place: str, depth: int, lists
 def test_arguments_are_searchable_however_deep_their_text_is_nested() -> None:
     arguments = '{"a":' * 900 + '"lighthouse"' + "}" * 900
     call = {"id": "c", "function": {"name": "f", "arguments": arguments}}
-    message = Message(orjson.dumps({"role": "assistant", "tool_calls": [call]}))
+    message = ChatMessage(orjson.dumps({"role": "assistant", "tool_calls": [call]}))
     assert "lighthous" in extract_message_terms(message)
     check_messages([message], first_index=0, may_begin_with_result=False)
 
@@ -70,4 +70,4 @@ def test_depth_is_counted_by_levels_and_not_by_brackets() -> None:
 def test_a_message_that_cannot_be_written_is_refused_for_its_depth() -> None:
     body = {"role": "user", "content": orjson.loads(nested(300, lists=True))}
     with pytest.raises(InvalidRequest, match="A message is nested too deeply"):
-        Message.from_body(body)
+        ChatMessage.from_body(body)

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.conversation.conversation_types import Message
 from app.conversation.search_terms import (
     MAX_MESSAGE_CHARS,
     MAX_QUERY_TERMS,
@@ -13,6 +12,7 @@ from app.conversation.search_terms import (
     extract_query_terms,
     extract_terms,
 )
+from app.dialects.chat.message import ChatMessage
 
 
 @pytest.mark.parametrize(
@@ -91,17 +91,19 @@ def test_a_message_is_found_by_its_calls_and_results() -> None:
     }
     broken = {"type": "function", "function": {"name": "run", "arguments": '{"half'}}
     custom = {"type": "custom", "custom": {"name": "shell", "input": "make all"}}
-    message = Message.from_body({"role": "assistant", "content": "Done.", "tool_calls": [call, broken, custom, "odd"]})
+    message = ChatMessage.from_body(
+        {"role": "assistant", "content": "Done.", "tool_calls": [call, broken, custom, "odd"]}
+    )
     terms = set(extract_message_terms(message))
     assert {"don", "write_file", "writ", "fil", "text", "two", "7", "half", "shell", "mak"} <= terms
     assert "none" not in terms
     assert "result" in extract_message_terms(
-        Message.from_body({"role": "tool", "tool_call_id": "1", "content": "results"})
+        ChatMessage.from_body({"role": "tool", "tool_call_id": "1", "content": "results"})
     )
 
 
 def test_only_the_beginning_of_a_long_message_is_indexed() -> None:
-    message = Message.from_body({"role": "tool", "content": "word\n" * MAX_MESSAGE_CHARS + "last"})
+    message = ChatMessage.from_body({"role": "tool", "content": "word\n" * MAX_MESSAGE_CHARS + "last"})
     assert set(extract_message_terms(message)) <= {"word", "w", "wo", "wor"}
 
 

@@ -13,14 +13,14 @@ from typing import Any
 
 import httpx
 
-from app.context.count.token_counter import TokenCounter
 from app.context.count.tokenizers import load_tokenizer
 from tests.live import Reply, ScriptedUpstream, completion, gateway, serving
+from tests.support.chat_counter import ChatCounter
 from tests.support.gateway import World, call, is_summary, system, user
 
 WINDOW = 8192
 KEY = "sk-one"
-COUNTER = TokenCounter(load_tokenizer("o200k_base"))
+COUNTER = ChatCounter(load_tokenizer("o200k_base"))
 SYSTEM = system("You help with gardens.")
 LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 

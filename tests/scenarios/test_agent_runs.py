@@ -11,18 +11,18 @@ from typing import Any
 import httpx
 import pytest
 
-from app.context.count.token_counter import TokenCounter
 from app.context.count.tokenizers import load_tokenizer
 from app.simulator.options_and_faults import SimulatorOptions
 from app.simulator.server import SimulatorApp
 from app.simulator.simulator import Simulator
 from tests.live import Reply, ScriptedUpstream, completion, gateway, serving
 from tests.shared_data import agent_tools, needs_recordings, recorded
+from tests.support.chat_counter import ChatCounter
 
 WINDOWS = {"sim-4096": 4096, "sim-8192": 8192}
 AGENT_RUNS_STEP = int(os.environ.get("AGENT_RUNS_STEP", "12"))
 """Every so manieth run is repeated turn by turn."""
-COUNTER = TokenCounter(load_tokenizer("o200k_base"))
+COUNTER = ChatCounter(load_tokenizer("o200k_base"))
 
 
 def turns(run: dict[str, Any], tools: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -15,15 +15,15 @@ from typing import Any
 import httpx
 import pytest
 
-from app.context.count.token_counter import TokenCounter
 from app.context.count.tokenizers import TiktokenTokenizer, load_tokenizer
 from app.simulator.options_and_faults import SimulatorOptions
 from app.simulator.server import SimulatorApp
 from app.simulator.simulator import Simulator
 from tests.live import gateway, serving
+from tests.support.chat_counter import ChatCounter
 
 WINDOW = 4096
-COUNTER = TokenCounter(load_tokenizer("o200k_base"))
+COUNTER = ChatCounter(load_tokenizer("o200k_base"))
 FILLER = "The quarterly report mentions it in passing, between the weather and the canteen menu. " * 12
 
 

@@ -18,16 +18,16 @@ from app.api.chat_request_parser import READ_HEADERS, parse_chat_request
 from app.compaction.acceptance.value_finding import MentionCollector
 from app.compaction.summarizer.transcript import build_transcript
 from app.context.count.image_tokens import count_image_tokens
-from app.context.count.token_counter import TokenCounter
-from app.conversation.canonical_form import canonicalize_message
-from app.conversation.conversation_types import LogMessage, Message
+from app.conversation.conversation_types import LogMessage
 from app.conversation.identity import compute_links_after_messages, compute_start_position, is_valid_conversation_id
-from app.conversation.message_checks import check_messages
 from app.conversation.search_terms import extract_message_terms, extract_searchable_text
 from app.conversations.history.readable_log import build_message_row
 from app.conversations.items.item_building import build_items, parse_item_id
 from app.conversations.items.item_parser import parse_items
 from app.conversations.transfer.formats import import_file_parser
+from app.dialects.chat.canonical_message import canonicalize_message
+from app.dialects.chat.message import ChatMessage
+from app.dialects.chat.message_checks import check_messages
 from app.dialects.chat.stream_collector import StreamCollector
 from app.dialects.chat.stream_frames import DONE_FRAME, CompactionProgressStream, render_error_frames
 from app.dialects.sse import SseDecoder, SseEvent
@@ -39,6 +39,7 @@ from app.upstream.protocols.openai_provider import OpenAIProvider
 from app.upstream.protocols.overflow_detection import detect_overflow
 from app.upstream.provider_contract import ModelDeployment, ProviderQuirks, UpstreamRequest
 from tests.dialects.chat.test_stream_relay import relayed
+from tests.support.chat_counter import ChatCounter
 from tests.upstream.http.test_http1_properties import answered
 
 Target = Callable[[bytes], None]
@@ -61,7 +62,7 @@ class _Letters:
         return len(text)
 
 
-COUNTER: Final = TokenCounter(_Letters())
+COUNTER: Final = ChatCounter(_Letters())
 PROVIDER: Final = OpenAIProvider("p", "http://provider.test/v1")
 REBUILDING: Final = ModelDeployment(
     PROVIDER,
@@ -94,7 +95,7 @@ def chat_request(data: bytes) -> None:
         for raw in request.raw_messages:
             _look_at(bytes(raw))
         check_messages(
-            [Message(bytes(raw)) for raw in request.raw_messages], first_index=0, may_begin_with_result=False
+            [ChatMessage(bytes(raw)) for raw in request.raw_messages], first_index=0, may_begin_with_result=False
         )
         assert fields_of(build_upstream_body(request, None, REBUILDING)).keys() <= {*request.raw_fields, *ADDED_FIELDS}
     except GatewayError as error:
@@ -250,7 +251,7 @@ TARGETS: Final[dict[str, Target]] = {
 
 
 def _look_at(raw: bytes) -> None:
-    said = Message(raw)
+    said = ChatMessage(raw)
     body = said.body
     check_messages([said], first_index=0, may_begin_with_result=True)
     (position,) = compute_links_after_messages([said], compute_start_position("t"))
@@ -288,7 +289,7 @@ def _kept(collector: StreamCollector) -> None:
     """What a provider said, as it is stored."""
     for said in collector.build_messages():
         try:
-            _look_at(Message.from_body(said).raw)
+            _look_at(ChatMessage.from_body(said).raw)
         except InvalidRequest as error:
             _check_refusal(error)
 

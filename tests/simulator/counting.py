@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import orjson
 
-from app.conversation.conversation_types import extract_text
+from app.conversation.item import NO_SCHEMAS, CountedSchemas
+from app.dialects.chat.counted_content import read_schemas
+from tests.support.chat_counter import AnyMessage, as_item
 
 
 class RoughCounter:
     def count(self, text: str) -> int:
         return (len(text) + 3) // 4
 
-    def count_request(
-        self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] | None = None
-    ) -> int:
-        told = sum(4 + self.count(extract_text(message.get("content"))) for message in messages)
+    def count_request(self, messages: Iterable[AnyMessage], schemas: CountedSchemas = NO_SCHEMAS, **fields: Any) -> int:
+        told = sum(4 + self.count(as_item(message).text) for message in messages)
+        schemas = read_schemas(fields) if fields else schemas
+        tools = [*schemas.functions, *schemas.custom_tools, *schemas.other_tools]
         return told + 3 + (self.count(orjson.dumps(tools).decode()) if tools else 0)

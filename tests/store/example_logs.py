@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 from msgspec.structs import replace
 
-from app.conversation.conversation_types import Conversation, LogMessage, Message, Summary
+from app.conversation.conversation_types import Conversation, LogMessage, Summary
 from app.conversation.identity import (
     LinkPosition,
     compute_family_root,
@@ -18,6 +18,7 @@ from app.conversation.identity import (
     compute_start_position,
     make_conversation_id,
 )
+from app.dialects.chat.message import ChatMessage
 from app.store.contract.conversations import LogAppend
 from app.store.contract.leases import Lease
 from app.store.contract.store import Store
@@ -48,17 +49,17 @@ def fresh_tenant() -> str:
     return f"tenant-{next(_numbers)}"
 
 
-def message(line: str) -> Message:
+def message(line: str) -> ChatMessage:
     """`user hi`, `assistant hello`, `call f` (an assistant's tool call), `result 42`, `assistant` (says nothing)."""
     kind, _, text = line.partition(" ")
     if kind == "call":
         function = {"name": text, "arguments": "{}"}
-        return Message.from_body(
+        return ChatMessage.from_body(
             {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": function}]}
         )
     if kind == "result":
-        return Message.from_body({"role": "tool", "tool_call_id": "1", "content": text})
-    return Message.from_body({"role": kind, "content": text})
+        return ChatMessage.from_body({"role": "tool", "tool_call_id": "1", "content": text})
+    return ChatMessage.from_body({"role": kind, "content": text})
 
 
 def log_of(

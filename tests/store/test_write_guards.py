@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from app.conversation.conversation_types import Conversation, LogMessage, Message, StoredCompletion
+from app.conversation.conversation_types import Conversation, LogMessage, StoredCompletion
 from app.conversation.search_terms import extract_terms
+from app.dialects.chat.message import ChatMessage
 from app.store.contract.conversations import CompletionQuery, ConversationQuery, LogAppend, WriteConflict
 from app.store.contract.leases import Lease, LeaseLost
 from app.store.contract.store import Store
@@ -203,7 +204,7 @@ class Owned:
 
     @property
     def erased_entries(self) -> list[LogMessage]:
-        return [replace(self.log[0], message=Message.from_body({"role": "user", "content": "[erased]"}))]
+        return [replace(self.log[0], message=ChatMessage.from_body({"role": "user", "content": "[erased]"}))]
 
     async def everything(self) -> list[Any]:
         """All that the owner finds."""
@@ -365,7 +366,7 @@ async def test_what_was_erased_while_it_was_to_be_indexed_is_not_found(store: St
     tenant = fresh_tenant()
     conversation, log = await begin(store, tenant, CHAT)
     await store.redact_messages(
-        conversation, [replace(log[0], message=Message.from_body({"role": "user", "content": "[erased]"}))]
+        conversation, [replace(log[0], message=ChatMessage.from_body({"role": "user", "content": "[erased]"}))]
     )
     # In several portions at once, each as it was read before the erasure.
     await asyncio.gather(*(store.index_messages(conversation, [entry]) for entry in log))
@@ -377,7 +378,7 @@ async def test_what_was_erased_while_it_was_to_be_indexed_is_not_found(store: St
 async def test_words_that_a_stranger_has_indexed_are_found_by_nobody(store: Store) -> None:
     tenant = fresh_tenant()
     conversation, log = await begin(store, tenant, CHAT)
-    others = [replace(entry, message=Message.from_body({"role": "user", "content": "treasure"})) for entry in log]
+    others = [replace(entry, message=ChatMessage.from_body({"role": "user", "content": "treasure"})) for entry in log]
     await store.index_messages(replace(conversation, tenant=STRANGER), others)
     assert await find_seqs(store, conversation, "treasure") == []
     found = await store.find_conversation(tenant=tenant, conversation_id=conversation.id)
@@ -393,7 +394,7 @@ async def test_what_was_erased_while_it_was_to_be_written_anew_does_not_come_bac
     conversation, log = await begin(store, tenant, CHAT)
     read = await store.read_log(conversation, 0, 9)
     # As long as it was, so that its count of tokens does not tell them apart.
-    erased = replace(log[0], message=Message.from_body({"role": "user", "content": "[erased]"}))
+    erased = replace(log[0], message=ChatMessage.from_body({"role": "user", "content": "[erased]"}))
     await store.redact_messages(conversation, [erased])
     await asyncio.gather(*(store.rewrite_sealed_fields(conversation, entries=[entry]) for entry in read))
     assert bodies(await store.read_log(conversation, 0, 9))[0] == "[erased]"
@@ -403,7 +404,7 @@ async def test_leases_of_summaries_end_with_an_erasure_and_those_of_other_famili
     (mine, log), (other, _) = [await begin(store, fresh_tenant(), CHAT) for _ in range(2)]
     ranges = [await lease_on(store, one.root, f"range:{one.root}") for one in (mine, other)]
     await store.redact_messages(
-        mine, [replace(log[0], message=Message.from_body({"role": "user", "content": "[erased]"}))]
+        mine, [replace(log[0], message=ChatMessage.from_body({"role": "user", "content": "[erased]"}))]
     )
     assert await store.renew_leases(ranges, 60) == ranges[:1]
 

@@ -15,6 +15,7 @@ import httpx
 
 from app.assembly.dependencies import Dependencies
 from app.conversation.conversation_types import Conversation, Summary
+from app.dialects.chat.message import decode_body
 from app.store.contract.conversations import ConversationQuery
 from app.store.memory.backend import MemoryStore
 from tests.live import TEST_DEPENDENCIES, Reply, ScriptedUpstream, completion, gateway, serving, stream
@@ -92,7 +93,7 @@ class World:
         (conversation,) = (one for one in self.conversations() if one.id == conversation_id)
         entries = await self.store.read_log(conversation, 0, conversation.head_seq + 1)
         assert [entry.seq for entry in entries] == list(range(conversation.head_seq + 1))
-        return [entry.message.body for entry in entries]
+        return [decode_body(entry.message) for entry in entries]
 
     def rows(self) -> int:
         """How many messages are stored, over all conversations. A branch shares those before its own."""

@@ -14,15 +14,11 @@ from app.compaction.acceptance.values_appendix import (
     render_appendix,
     strip_appendix,
 )
-from app.compaction.summarizer.transcript import CountTokens, render_message_text
-from app.context.stages.tool_round_text import (
-    TOOL_RESULT_ROLES,
-    render_result_excerpt,
-    render_tool_call_lines,
-    truncate_to_one_line,
-)
+from app.compaction.summarizer.transcript import CountTokens
+from app.context.stages.tool_round_text import render_result_excerpt, render_tool_call_lines, truncate_to_one_line
 from app.context.view.view_rendering import ViewTokenCounter, count_summary_section_tokens
-from app.conversation.conversation_types import LogMessage, Message, Summary
+from app.conversation.conversation_types import LogMessage, Summary
+from app.conversation.item import TOOL_RESULT_ROLES, Item
 
 MECHANICAL_VERSION = "mechanical-2"
 
@@ -95,14 +91,14 @@ def _count_fitting(sizes: Sequence[int], room_tokens: int) -> int:
     return fitting
 
 
-def render_message_lines(messages: Sequence[Message]) -> Iterator[str]:
+def render_message_lines(messages: Sequence[Item]) -> Iterator[str]:
     """Yields the lines of consecutive messages: `user: …`, `assistant: …`, and one line for each tool call with its
     result."""
     index = 0
     while index < len(messages):
         message = messages[index]
         index += 1
-        text = truncate_to_one_line(render_message_text(message), MAX_LINE_TEXT_CHARS)
+        text = truncate_to_one_line(message.transcript_text, MAX_LINE_TEXT_CHARS)
         # A result whose call is not among the messages. Results of calls are read with their call below.
         if message.role in TOOL_RESULT_ROLES:
             yield f"tool: {render_result_excerpt(text)}"
@@ -110,7 +106,7 @@ def render_message_lines(messages: Sequence[Message]) -> Iterator[str]:
         if text:
             yield f"{message.role or 'user'}: {text}"
         results = []
-        while message.tool_calls and index < len(messages) and messages[index].role in TOOL_RESULT_ROLES:
+        while message.calls_tools and index < len(messages) and messages[index].role in TOOL_RESULT_ROLES:
             results.append(messages[index])
             index += 1
         yield from render_tool_call_lines(message, results)

@@ -14,9 +14,10 @@ from app.compaction.acceptance.values_appendix import (
     render_appendix,
 )
 from app.compaction.summarizer.summary_request import NoUsableSummary, SummaryRequest
-from app.compaction.summarizer.transcript import CountTokens, strip_reasoning
+from app.compaction.summarizer.transcript import CountTokens
 from app.context.view.view_rendering import ViewTokenCounter
 from app.dialects.chat.completion import Completion, read_completion
+from app.dialects.chat.message import strip_reasoning
 from app.errors import UpstreamUnavailable
 
 POOR_WORTH_SHARE = 0.25

@@ -13,9 +13,8 @@ from typing import Any, Literal
 
 import orjson
 
-from app.compaction.summarizer.transcript import render_message_text
-from app.context.stages.tool_round_text import read_tool_call
 from app.conversation.conversation_types import LogMessage
+from app.conversation.item import TOOL_RESULT_ROLES
 
 MentionSource = Literal["user", "argument", "assistant", "result", "kept"]
 
@@ -96,14 +95,12 @@ class MentionCollector:
 
     def add_message(self, log_message: LogMessage) -> None:
         message = log_message.message
-        if message.role in {"tool", "function"}:
-            self._add_result(render_message_text(message), log_message.seq)
+        if message.role in TOOL_RESULT_ROLES:
+            self._add_result(message.transcript_text, log_message.seq)
             return
-        self.add_text(
-            render_message_text(message), "assistant" if message.role == "assistant" else "user", log_message.seq
-        )
-        for call in message.tool_calls:
-            self._add_arguments(read_tool_call(call)[1], log_message.seq)
+        self.add_text(message.transcript_text, "assistant" if message.role == "assistant" else "user", log_message.seq)
+        for call in message.calls:
+            self._add_arguments(call.arguments, log_message.seq)
 
     def add_text(self, text: str, source: MentionSource, message_key: int) -> None:
         """Adds the values of a text, with names and quoted texts.

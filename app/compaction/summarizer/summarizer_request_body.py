@@ -19,6 +19,13 @@ from app.compaction.summarizer.transcript import TranscriptEntry, render_fenced_
 from app.context.plan.budget import compute_summary_token_limit
 from app.context.plan.policy import ContextPolicy
 from app.context.view.view_rendering import ViewTokenCounter
+from app.dialects.chat.message import ChatMessage
+from app.dialects.chat.request_fields import (
+    CACHED_PREFIX_FIELDS,
+    RESERVED_FIELDS,
+    choose_output_limit_field,
+    encode_request_body,
+)
 from app.upstream.provider_contract import ModelDeployment
 from app.upstream.quirks import apply_quirks
 
@@ -29,15 +36,6 @@ INSTRUCTION_TOKENS: Final = 400
 """Tokens of instruction and fence, rounded up. Used when ranges are planned, before there is a prompt to count."""
 MATERIAL_SHARE: Final = 0.85
 """The share of a transcript that its messages take; the rest is lines that name speakers."""
-REASONING_MODELS: Final = ("o1", "o3", "o4", "gpt-5")
-"""Prefixes of OpenAI models that accept `max_completion_tokens` only."""
-CACHED_PREFIX_FIELDS: Final = ("tools", "functions", "parallel_tool_calls", "prompt_cache_key")
-"""Request fields that belong to the provider's cached prefix, or name its cache."""
-RESERVED_FIELDS: Final = frozenset(
-    {"model", "messages", "stream", "stream_options", "n", "max_tokens", "max_completion_tokens", "tool_choice"}
-    | {"function_call", *CACHED_PREFIX_FIELDS}
-)
-"""Fields that configured parameters cannot set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +83,8 @@ class TranscriptPrompt:
 
     def compute_material_limit(self, call_budget: CallBudget) -> int:
         """Computes the room for material in tokens."""
-        empty_message = _build_user_message(
-            build_transcript_prompt(self.instruction, "0" * 8, "", limit_tokens=self.limit_tokens)
+        empty_message = ChatMessage.from_text(
+            "user", build_transcript_prompt(self.instruction, "0" * 8, "", limit_tokens=self.limit_tokens)
         )
         return max(
             MIN_INPUT_TOKENS,
@@ -101,7 +99,7 @@ class TranscriptPrompt:
             self.entries, self.compute_material_limit(call_budget), call_budget.counter.count
         )
         prompt = build_transcript_prompt(self.instruction, material.mark, material.text, limit_tokens=self.limit_tokens)
-        return [orjson.dumps(_build_user_message(prompt))]
+        return [ChatMessage.from_text("user", prompt).raw]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +113,12 @@ class CachedViewPrompt:
     fields: Mapping[str, bytes] = field(default_factory=dict)
 
     def build_messages(self, call_budget: CallBudget) -> list[bytes]:
-        user_message = _build_user_message(
-            build_instruction_after_view(self.instruction, self.range_description, limit_tokens=self.limit_tokens)
+        user_message = ChatMessage.from_text(
+            "user",
+            build_instruction_after_view(self.instruction, self.range_description, limit_tokens=self.limit_tokens),
         )
         tokens = call_budget.counter.count_message(user_message) + sum(
-            call_budget.counter.count_message(orjson.loads(raw)) for raw in self.view_prefix
+            call_budget.counter.count_message(ChatMessage(raw)) for raw in self.view_prefix
         )
         tokens += sum(
             call_budget.counter.count(raw.decode()) for name, raw in self.fields.items() if name in CACHED_PREFIX_FIELDS
@@ -127,7 +126,7 @@ class CachedViewPrompt:
         # Without MARGIN_RATIO: the provider has accepted these messages before, so they fit.
         if tokens > call_budget.window_tokens - call_budget.output_tokens:
             raise NoUsableSummary("the conversation does not fit into the summarizer's window")
-        return [*self.view_prefix, orjson.dumps(user_message)]
+        return [*self.view_prefix, user_message.raw]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,22 +146,14 @@ class ImprovementPrompt:
         return self.first_prompt.fields
 
     def build_messages(self, call_budget: CallBudget) -> list[bytes]:
+        request = build_improvement_prompt(self.lacking_values, limit_tokens=self.limit_tokens)
         added_messages = [
-            {"role": "assistant", "content": self.first_answer},
-            _build_user_message(build_improvement_prompt(self.lacking_values, limit_tokens=self.limit_tokens)),
+            ChatMessage.from_text("assistant", self.first_answer),
+            ChatMessage.from_text("user", request),
         ]
         added_tokens = sum(map(call_budget.counter.count_message, added_messages))
         smaller_budget = replace(call_budget, window_tokens=call_budget.window_tokens - added_tokens)
-        return [*self.first_prompt.build_messages(smaller_budget), *map(orjson.dumps, added_messages)]
-
-
-def build_cached_prefix_fields(fields: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Builds the fields that keep the provider's cache valid: the same tools, with calls forbidden."""
-    kept_fields = {name: bytes(fields[name]) for name in CACHED_PREFIX_FIELDS if name in fields}
-    for name, choice in (("tools", "tool_choice"), ("functions", "function_call")):
-        if orjson.loads(kept_fields.get(name, b"null")):
-            kept_fields[choice] = b'"none"'
-    return kept_fields
+        return [*self.first_prompt.build_messages(smaller_budget), *[message.raw for message in added_messages]]
 
 
 def compute_max_input_tokens(policy: ContextPolicy, window_tokens: int) -> int:
@@ -189,19 +180,9 @@ def build_summarizer_body(
     parameters = {
         name: orjson.dumps(value) for name, value in policy.summarizer.parameters.items() if name not in RESERVED_FIELDS
     }
-    limit = {_choose_limit_field(deployment): b"%d" % call_budget.output_tokens}
+    limit_field = deployment.quirks.max_tokens_field or choose_output_limit_field(deployment.upstream_model)
+    limit = {limit_field: b"%d" % call_budget.output_tokens}
     messages, fields = apply_quirks(
         deployment.quirks, prompt.build_messages(call_budget), {**prompt.fields, **parameters, **limit}
     )
-    fields = {"model": orjson.dumps(deployment.upstream_model), "messages": b"[" + b",".join(messages) + b"]", **fields}
-    return b"{" + b",".join(b"%b:%b" % (orjson.dumps(name), raw) for name, raw in fields.items()) + b"}"
-
-
-def _build_user_message(content: str) -> dict[str, str]:
-    return {"role": "user", "content": content}
-
-
-def _choose_limit_field(deployment: ModelDeployment) -> str:
-    configured_field = deployment.quirks.max_tokens_field
-    name = deployment.upstream_model.rpartition("/")[2]
-    return configured_field or ("max_completion_tokens" if name.startswith(REASONING_MODELS) else "max_tokens")
+    return encode_request_body(deployment.upstream_model, messages, fields)

@@ -36,13 +36,13 @@ from app.compaction.summarizer.summarizer_request_body import (
     ImprovementPrompt,
     SummaryPrompt,
     TranscriptPrompt,
-    build_cached_prefix_fields,
 )
 from app.compaction.summarizer.summary_request import NoUsableSummary, SummaryRequest
-from app.compaction.summarizer.transcript import TranscriptEntry, build_transcript_entries, render_message_text
+from app.compaction.summarizer.transcript import TranscriptEntry, build_transcript_entries
 from app.context.plan.log_rounds import split_into_rounds
 from app.context.view.view_rendering import ViewTokenCounter
 from app.conversation.conversation_types import LogMessage, Summary
+from app.dialects.chat.request_fields import build_cached_prefix_fields
 from app.errors import GatewayError, UpstreamRefused
 from app.upstream.protocols.overflow_detection import detect_overflow
 
@@ -91,7 +91,7 @@ class SummaryWriter:
             return describe_fold(len(request.folded_summaries))
         first = request.messages[0].message
         count = request.prefix_message_count or len(request.messages)
-        return describe_range(request.style, count=count, speaker=first.role, opening_text=render_message_text(first))
+        return describe_range(request.style, count=count, speaker=first.role, opening_text=first.transcript_text)
 
     async def write_from_transcript(self) -> str:
         """Writes a summary from a fenced transcript, in parts if the summarizer cannot read it at once.

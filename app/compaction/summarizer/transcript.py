@@ -6,15 +6,12 @@ speaker line. Reasoning is left out.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from app.context.quote.quotation_message import compute_fence_mark
-from app.context.stages.tool_round_text import read_call_id, read_tool_call
-from app.conversation.canonical_form import REASONING_PART_TYPES
-from app.conversation.conversation_types import LogMessage, Message, Summary
+from app.conversation.conversation_types import LogMessage, Summary
+from app.conversation.item import TOOL_RESULT_ROLES, UNNAMED_TOOL, Item
 
 CountTokens = Callable[[str], int]
 
@@ -31,8 +28,6 @@ MAX_FILL_ATTEMPTS = 24
 """How often to try if nothing fits yet."""
 SPEAKER_LINE_TOKENS = 16
 """Tokens of the line that names a speaker, rounded up."""
-
-_REASONING_BLOCK = re.compile(r"<(think|thinking|reasoning)>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,57 +99,31 @@ def cut_entries(
     return list(entries) if sum(sizes) <= limit_tokens else _cut_to_common_size(entries, sizes, limit_tokens)
 
 
-def strip_reasoning(text: str) -> str:
-    """Removes the `<think>` blocks that some models write into their answers."""
-    return _REASONING_BLOCK.sub("", text).strip()
-
-
-def render_message_text(message: Message) -> str:
-    """Renders the text of a message: without reasoning, other kinds of parts by their type."""
-    content = message.body.get("content")
-    if isinstance(content, str):
-        return strip_reasoning(content)
-    if not isinstance(content, list):
-        refusal = message.body.get("refusal")
-        return refusal if isinstance(refusal, str) else ""
-    return strip_reasoning("\n".join(filter(None, map(_render_part, content))))
-
-
 def _iterate_message_entries(messages: Sequence[LogMessage]) -> Iterator[TranscriptEntry]:
-    pending_calls: list[tuple[object, str]] = []
+    pending_calls: list[tuple[str | None, str]] = []
     for log_message in messages:
         message = log_message.message
-        text = render_message_text(message)
-        if message.role in {"tool", "function"}:
+        text = message.transcript_text
+        if message.role in TOOL_RESULT_ROLES:
             yield TranscriptEntry(log_message.seq, f"tool result of {_find_tool_name(message, pending_calls)}", text)
             continue
-        calls = message.tool_calls
+        calls = message.calls
         if text or not calls:
             yield TranscriptEntry(log_message.seq, message.role or "user", text)
-        pending_calls = [(read_call_id(call), read_tool_call(call)[0]) for call in calls]
+        pending_calls = [(call.id, call.name or UNNAMED_TOOL) for call in calls]
         for call in calls:
-            name, arguments = read_tool_call(call)
-            yield TranscriptEntry(log_message.seq, f"{message.role} calls {_flatten_name(name)}", arguments)
+            speaker = f"{message.role} calls {_flatten_name(call.name or UNNAMED_TOOL)}"
+            yield TranscriptEntry(log_message.seq, speaker, call.arguments)
 
 
-def _find_tool_name(message: Message, pending_calls: list[tuple[object, str]]) -> str:
+def _find_tool_name(message: Item, pending_calls: list[tuple[str | None, str]]) -> str:
     """Finds the tool of a result: by id within its round, otherwise the first call without a result."""
-    result_call_id = message.body.get("tool_call_id")
-    index = next((at for at, (call_id, _) in enumerate(pending_calls) if call_id == result_call_id), 0)
-    return _flatten_name(pending_calls.pop(index)[1] if pending_calls else str(message.body.get("name") or "tool"))
+    index = next((at for at, (call_id, _) in enumerate(pending_calls) if call_id == message.result_for), 0)
+    return _flatten_name(pending_calls.pop(index)[1] if pending_calls else message.name or UNNAMED_TOOL)
 
 
 def _flatten_name(text: str) -> str:
     return " ".join(text.split())[:80]
-
-
-def _render_part(part: Any) -> str:
-    if isinstance(part, str):
-        return part
-    if not isinstance(part, dict) or part.get("type") in REASONING_PART_TYPES:
-        return ""
-    text = part.get("text") or part.get("refusal")
-    return text if isinstance(text, str) else f"[{part.get('type', 'attachment')}]"
 
 
 def _render_fenced_entries(entries: Sequence[TranscriptEntry], *, is_shortened: bool = False) -> Transcript:

@@ -1,4 +1,5 @@
-"""Counts tokens of messages, tool schemas and whole requests. The tokenizer is an argument.
+"""Counts tokens of messages, tool schemas and whole requests. The tokenizer is an argument; a message's dialect says
+which texts, images and calls it has.
 
 A request is exactly the sum of its parts. So each part is counted once, and a range's tokens are a difference of
 totals. Sources: OpenAI's cookbook "How to count tokens with tiktoken" for messages; for tool calls and schemas, which
@@ -9,21 +10,22 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, lru_cache
-from typing import Any, Final
+from typing import Final
 
 from app.context.count.image_rules import DEFAULT_IMAGE_RULE, ImageRule, choose_image_rule, find_named_image_rule
 from app.context.count.image_tokens import ASSUMED_IMAGE_SIZE, count_image_tokens, decode_base64_start
 from app.context.count.tokenizers import Tokenizer, load_tokenizer
 from app.context.count.tool_schema_rendering import (
-    encode_compact_json,
     render_custom_tool,
     render_functions_as_typescript,
     render_response_format,
 )
 from app.context.count.vocabulary import find_encoding_name
 from app.conversation.conversation_types import COUNTER_NAME_SEPARATOR
+from app.conversation.item import NO_SCHEMAS, Audio, ContentPart, CountedSchemas, File, Image, Item
+from app.dialects.chat.counted_content import encode_compact_json
 
 __all__ = [
     "TokenCounter",
@@ -37,8 +39,6 @@ __all__ = [
 
 MESSAGE_TOKENS: Final = 3
 NAME_TOKENS: Final = 1
-PLAIN_MESSAGE_FIELDS: Final = frozenset({"role", "content"})
-"""A message with no other fields than these has nothing else to count."""
 PRIMING_TOKENS: Final = 3
 """Every answer is primed with the start of an assistant message."""
 TOOL_CALL_TOKENS: Final = 4
@@ -55,8 +55,6 @@ RESPONSE_FORMAT_TOKENS: Final = 4
 ROLE_CACHE_SIZE: Final = 64
 MAX_CACHED_ROLE_CHARS: Final = 16
 """A longer role is not cached: it does not come again."""
-ATTACHMENT_FIELDS: Final = frozenset({"image_url", "input_audio", "file"})
-"""Fields of content parts that are not text."""
 BINARY_SAMPLE_CHARS: Final = 1_000
 MAX_PART_DEPTH: Final = 20
 
@@ -96,8 +94,7 @@ def must_count_off_event_loop(size: int) -> bool:
 class TokenCounter:
     """Counts text in one encoding, and images by one rule.
 
-    Any decodable JSON is accepted. A value of an unexpected type counts as its JSON text; a value nested beyond 250
-    levels counts nothing.
+    A part of an unknown kind counts as its JSON text; one nested beyond 250 levels counts nothing.
     """
 
     def __init__(self, tokenizer: Tokenizer, images: ImageRule = DEFAULT_IMAGE_RULE) -> None:
@@ -109,104 +106,57 @@ class TokenCounter:
         """Returns the tokens of a text by itself."""
         return self._count(text) if text else 0
 
-    def count_request(
-        self,
-        messages: Iterable[Mapping[str, Any]],
-        *,
-        tools: object = None,
-        functions: object = None,
-        response_format: object = None,
-    ) -> int:
+    def count_request(self, messages: Iterable[Item], schemas: CountedSchemas = NO_SCHEMAS) -> int:
         """Returns the tokens of a whole prompt: priming, schemas and messages."""
-        schemas = self.count_tools(tools, functions=functions) + self.count_response_format(response_format)
-        return PRIMING_TOKENS + schemas + sum(self.count_message(message) for message in messages)
+        return PRIMING_TOKENS + self.count_schemas(schemas) + sum(self.count_message(message) for message in messages)
 
-    def count_message(self, body: Mapping[str, Any]) -> int:
+    def count_message(self, message: Item) -> int:
         """Returns the tokens that a message adds to a prompt."""
-        role = body.get("role", "")
-        known = isinstance(role, str) and len(role) <= MAX_CACHED_ROLE_CHARS
-        tokens = MESSAGE_TOKENS + (self._count_role(role) if known else self._count(_render_as_text(role)))
-        content = body.get("content")
-        text = self.count(content) if isinstance(content, str) else self._count_content(content)
-        if body.keys() <= PLAIN_MESSAGE_FIELDS:
-            return tokens + text
-        refusal, name = body.get("refusal"), body.get("name")
-        if isinstance(refusal, str):
-            text += self.count(refusal)
-        if isinstance(name, str) and name:
-            tokens += NAME_TOKENS + self._count(name)
-        if isinstance(body.get("audio"), dict):
+        content = message.counted_content
+        role, parts = content.role, content.parts
+        tokens = MESSAGE_TOKENS + (self._count_role(role) if len(role) <= MAX_CACHED_ROLE_CHARS else self._count(role))
+        if isinstance(parts, str):
+            return tokens + self.count(parts)
+        text = sum(self._count_part(part) for part in parts)
+        if content.name:
+            tokens += NAME_TOKENS + self._count(content.name)
+        if content.has_spoken_answer:
             tokens += ANSWER_AUDIO_TOKENS
-        if "tool_calls" not in body and "function_call" not in body:
-            return tokens + text
-        return tokens + text + self._count_tool_calls(body, beside_text=text > 0)
+        return tokens + text + self._count_calls(content.calls, beside_text=text > 0)
 
-    def count_attachments(self, body: Mapping[str, Any]) -> int:
+    def count_attachments(self, message: Item) -> int:
         """Returns the tokens of the images, audio and files in a message. A file of text counts as text, not here."""
-        content = body.get("content")
-        parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
-        attached = [part for part in parts if not ATTACHMENT_FIELDS.isdisjoint(part) and "text" not in part]
-        return sum(self._count_part(part) for part in attached if not _is_text_file(part))
+        return sum(self._count_part(part) for part in message.attachments if not _is_text_file(part))
 
-    def count_tools(self, tools: object, *, functions: object = None) -> int:
-        """Returns the tokens of tool schemas and of deprecated functions."""
-        rendered: list[Any] = list(functions) if isinstance(functions, list) else []
-        tokens = 0
-        for tool in tools if isinstance(tools, list) else ():
-            match tool:
-                case {"custom": custom}:
-                    tokens += CUSTOM_TOOL_TOKENS + self._count(render_custom_tool(custom))
-                case {"function": function}:
-                    rendered.append(function)
-                case _:
-                    tokens += self.count(encode_compact_json(tool))
-        return tokens + (
-            TOOL_NAMESPACE_TOKENS + self._count(render_functions_as_typescript(rendered)) if rendered else 0
-        )
+    def count_schemas(self, schemas: CountedSchemas) -> int:
+        """Returns the tokens of tool schemas and of the schema of the answer."""
+        tokens = sum(CUSTOM_TOOL_TOKENS + self._count(render_custom_tool(tool)) for tool in schemas.custom_tools)
+        tokens += sum(self.count(encode_compact_json(tool)) for tool in schemas.other_tools)
+        if schemas.functions:
+            tokens += TOOL_NAMESPACE_TOKENS + self._count(render_functions_as_typescript(schemas.functions))
+        if schemas.answer_format is not None:
+            tokens += RESPONSE_FORMAT_TOKENS + self._count(render_response_format(schemas.answer_format))
+        return tokens
 
-    def count_response_format(self, response_format: object) -> int:
-        """Returns the tokens of a `json_schema`; other formats cost nothing."""
-        match response_format:
-            case {"type": "json_schema", "json_schema": {} as schema}:
-                return RESPONSE_FORMAT_TOKENS + self._count(render_response_format(schema))
-        return 0
-
-    def _count_tool_calls(self, body: Mapping[str, Any], *, beside_text: bool) -> int:
-        calls = body.get("tool_calls")
-        if not isinstance(calls, list) or not calls:
-            legacy = body.get("function_call")
-            calls = [{"function": legacy}] if isinstance(legacy, dict) else []
+    def _count_calls(self, calls: Sequence[tuple[str, str]], *, beside_text: bool) -> int:
         if not calls:
             return 0
-        wrapping = (PARALLEL_CALLS_TOKENS if len(calls) > 1 else 0) + (TEXT_BESIDE_CALLS_TOKENS if beside_text else 0)
-        return wrapping + sum(self._count_tool_call(call) for call in calls)
+        frame = (PARALLEL_CALLS_TOKENS if len(calls) > 1 else 0) + (TEXT_BESIDE_CALLS_TOKENS if beside_text else 0)
+        return frame + sum(
+            [TOOL_CALL_TOKENS + 2 * self._count(name) + self.count(arguments) for name, arguments in calls]
+        )
 
-    def _count_tool_call(self, call: object) -> int:
-        match call:
-            case {"function": {} as called} | {"custom": {} as called}:
-                arguments = called.get("arguments", called.get("input"))
-                written = arguments if isinstance(arguments, str) else encode_compact_json(arguments)
-                return TOOL_CALL_TOKENS + 2 * self._count(_render_as_text(called.get("name", ""))) + self.count(written)
-        return TOOL_CALL_TOKENS + self.count(encode_compact_json(call))
-
-    def _count_content(self, content: object) -> int:
-        if isinstance(content, list):
-            return sum(self._count_part(part) for part in content)
-        return self._count_unknown_part(content) if content else 0
-
-    def _count_part(self, part: object) -> int:
+    def _count_part(self, part: ContentPart) -> int:
         match part:
-            case str(text) | {"text": str(text)} | {"refusal": str(text)}:
-                return self.count(text)
-            case {"image_url": {"url": str(url)} as image}:
-                return count_image_tokens(url, image.get("detail"), self._image_rule)
-            case {"image_url": str(url)}:
-                return count_image_tokens(url, rule=self._image_rule)
-            case {"input_audio": {} as audio}:
-                return count_audio_tokens(audio)
-            case {"file": {} as file}:
-                return count_file_tokens(file, self.count)
-        return self._count_unknown_part(part)
+            case str():
+                return self.count(part)
+            case Image():
+                return count_image_tokens(part.url, part.detail, self._image_rule)
+            case Audio():
+                return count_audio_tokens(part)
+            case File():
+                return count_file_tokens(part, self.count)
+        return self._count_unknown_part(part.value)
 
     def _count_unknown_part(self, part: object) -> int:
         """Counts a part of another protocol by its JSON text. A string that looks like base64 counts as an image."""
@@ -214,13 +164,8 @@ class TokenCounter:
         return self.count(encode_compact_json(plain)) + binaries * self._image_rule.cost(*ASSUMED_IMAGE_SIZE, False)
 
 
-def _is_text_file(part: Mapping[str, Any]) -> bool:
-    file = part.get("file")
-    return isinstance(file, dict) and is_text_file(file)
-
-
-def _render_as_text(value: object) -> str:
-    return value if isinstance(value, str) else encode_compact_json(value)
+def _is_text_file(part: ContentPart) -> bool:
+    return isinstance(part, File) and is_text_file(part)
 
 
 def _blank_binaries(value: object, depth: int = 0) -> tuple[object, int]:
@@ -258,21 +203,21 @@ ASSUMED_FILE_TOKENS: Final = 5 * PAGE_TOKENS
 _TEXT_TYPES: Final = ("text/", "application/json", "application/xml", "application/yaml")
 
 
-def count_audio_tokens(audio: dict[str, Any]) -> int:
-    """Returns the tokens of `input_audio`: by the duration in its WAV header, else by its length."""
-    data = audio.get("data")
-    if not isinstance(data, str):
+def count_audio_tokens(audio: Audio) -> int:
+    """Returns the tokens of audio: by the duration in its WAV header, else by its length."""
+    data = audio.data
+    if data is None:
         return ANSWER_AUDIO_TOKENS
     seconds = _compute_decoded_size(len(data)) / _read_wav_byte_rate(data)
     return max(1, math.ceil(seconds * AUDIO_TOKENS_PER_SECOND))
 
 
-def count_file_tokens(file: dict[str, Any], count: Callable[[str], int]) -> int:
-    """Returns the tokens of a `file` part: of a text file by its text, of any other by the number of pages that it may
+def count_file_tokens(file: File, count: Callable[[str], int]) -> int:
+    """Returns the tokens of a file: of a text file by its text, of any other by the number of pages that it may
     have.
     """
-    data = file.get("file_data")
-    if not isinstance(data, str):
+    data = file.data
+    if data is None:
         return ASSUMED_FILE_TOKENS
     head, comma, _ = data[:200].partition(",")
     start = len(head) + 1 if comma else 0
@@ -282,10 +227,10 @@ def count_file_tokens(file: dict[str, Any], count: Callable[[str], int]) -> int:
     return PAGE_TOKENS * min(max(1, pages), MAX_PAGES)
 
 
-def is_text_file(file: dict[str, Any]) -> bool:
-    """Says whether a `file` part holds text, which is counted as text."""
-    data = file.get("file_data")
-    return isinstance(data, str) and data[:200].lower().startswith(tuple(f"data:{kind}" for kind in _TEXT_TYPES))
+def is_text_file(file: File) -> bool:
+    """Says whether a file holds text, which is counted as text."""
+    data = file.data
+    return data is not None and data[:200].lower().startswith(tuple(f"data:{kind}" for kind in _TEXT_TYPES))
 
 
 def _compute_decoded_size(base64_chars: int) -> int:

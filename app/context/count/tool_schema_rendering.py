@@ -6,9 +6,10 @@ describe, `?` marks optional properties, enumerations are alternatives, an empty
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
-import orjson
+from app.dialects.chat.counted_content import encode_compact_json
 
 MAX_SCHEMA_DEPTH: Final = 24
 """Schemas nested deeper are rendered as JSON: this limits the recursion."""
@@ -24,7 +25,7 @@ _TYPESCRIPT_TYPES: Final = {
 }
 
 
-def render_functions_as_typescript(functions: list[Any]) -> str:
+def render_functions_as_typescript(functions: Sequence[Any]) -> str:
     """Returns the namespace for functions given as `{name, description, parameters}`. Values of unexpected types are
     rendered as JSON.
     """
@@ -59,14 +60,6 @@ def render_response_format(schema: dict[str, Any]) -> str:
         *_render_typescript_comment(schema.get("description")),
     ]
     return "\n".join([*lines, encode_compact_json(schema.get("schema"))])
-
-
-def encode_compact_json(value: object) -> str:
-    """Returns compact JSON; an empty text for a value that cannot be encoded."""
-    try:
-        return orjson.dumps(value).decode()
-    except TypeError:
-        return ""
 
 
 def _render_function_as_typescript(function: Any) -> list[str]:

@@ -15,8 +15,8 @@ from itertools import accumulate, pairwise
 import msgspec
 
 from app.context.plan.outline import LOG_START, Boundary, Outline
-from app.context.stages.tool_round_text import TOOL_RESULT_ROLES
 from app.conversation.conversation_types import LogMessage, Summary
+from app.conversation.item import TOOL_RESULT_ROLES
 
 MIN_STRETCH_FILL_SHARE = 0.75
 """A stretch may be shorter than its fair share, down to this share of it, to end with a turn."""
@@ -78,7 +78,7 @@ class LogTail:
     @cached_property
     def tool_results(self) -> list[LogMessage]:
         """Returns the tool results, oldest first."""
-        return [entry for entry in self.messages if entry.message.body.get("role") in TOOL_RESULT_ROLES]
+        return [entry for entry in self.messages if entry.message.role in TOOL_RESULT_ROLES]
 
     @property
     def ends_with_final_answer(self) -> bool:
@@ -86,7 +86,7 @@ class LogTail:
         if not self.messages:
             return False
         last = self.messages[-1].message
-        return last.role == "assistant" and not last.tool_calls
+        return last.role == "assistant" and not last.calls_tools
 
     def count_tokens_before(self, seq: int) -> int:
         """Returns the tokens of the log before `seq`."""
@@ -155,7 +155,7 @@ def split_into_rounds(messages: Sequence[LogMessage]) -> tuple[Round, ...]:
     """Splits messages into rounds, in order: an assistant message with the results directly after it, or one message of
     another role.
     """
-    roles = [entry.message.body.get("role") for entry in messages]
+    roles = [entry.message.role for entry in messages]
     rounds: list[Round] = []
     start, count = 0, len(messages)
     while start < count:

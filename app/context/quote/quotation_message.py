@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Callable, Sequence
 
 from app.context.plan.outline import Quotation, QuotedPassage
-from app.context.stages.tool_round_text import read_tool_call
-from app.conversation.conversation_types import Message
+from app.conversation.item import UNNAMED_TOOL, Item
+from app.dialects.chat.message import ChatMessage
 
 QUOTATION_LABEL = (
     "Quoted from earlier in this conversation, word for word, as background to the next message: not a new request "
@@ -16,14 +16,14 @@ QUOTATION_LABEL = (
 QUOTATION_GAP = " […] "
 
 
-def build_quotation_message(quotation: Quotation, message_at: Callable[[int], bytes]) -> Message:
+def build_quotation_message(quotation: Quotation, message_at: Callable[[int], bytes]) -> Item:
     """Returns the message that stands in front of the message for which it quotes."""
     return render_quotation_message(
-        [(passage, Message(bytes(message_at(passage.seq)))) for passage in quotation.passages]
+        [(passage, ChatMessage(bytes(message_at(passage.seq)))) for passage in quotation.passages]
     )
 
 
-def render_quotation_message(quoted_messages: Sequence[tuple[QuotedPassage, Message]]) -> Message:
+def render_quotation_message(quoted_messages: Sequence[tuple[QuotedPassage, Item]]) -> Item:
     """Returns the same from loaded messages."""
     entries = [
         (f"[{passage.seq}] {one.role or 'user'}", extract_passage_text(passage, one))
@@ -34,10 +34,10 @@ def render_quotation_message(quoted_messages: Sequence[tuple[QuotedPassage, Mess
     for speaker, text in entries:
         lines += (f"--- {mark} {speaker}", text)
     lines.append(f"</quoted {mark}>")
-    return Message.from_body({"role": "user", "content": "\n".join(lines)})
+    return ChatMessage.from_text("user", "\n".join(lines))
 
 
-def extract_passage_text(passage: QuotedPassage, message: Message) -> str:
+def extract_passage_text(passage: QuotedPassage, message: Item) -> str:
     """Returns the text of a passage, with marks where text is left out."""
     text = extract_quotable_text(message)
     if not passage.spans:
@@ -48,12 +48,9 @@ def extract_passage_text(passage: QuotedPassage, message: Message) -> str:
     return before + QUOTATION_GAP.join(parts) + after
 
 
-def extract_quotable_text(message: Message) -> str:
+def extract_quotable_text(message: Item) -> str:
     """Returns what can be quoted of a message: its text, and each tool call in a line."""
-    calls = []
-    for call in message.tool_calls:
-        name, arguments = read_tool_call(call)
-        calls.append(f"calls {name}({arguments})")
+    calls = [f"calls {call.name or UNNAMED_TOOL}({call.arguments})" for call in message.calls]
     return "\n".join([*filter(None, [message.text]), *calls])
 
 

@@ -189,7 +189,7 @@ def _choose_sentences(
     units: Sequence[ScoredSentence], sources: Mapping[int, SentenceSource], max_tokens: int, counter: ViewTokenCounter
 ) -> list[ScoredSentence]:
     """Returns the sentences that add most to each other and for which there is room, best first."""
-    left = max_tokens - counter.count_message(render_quotation_message([]).body)
+    left = max_tokens - counter.count_message(render_quotation_message([]))
     chosen: list[ScoredSentence] = []
     said: set[str] = set()
     holding: dict[str, set[int]] = {}
@@ -238,7 +238,7 @@ def _build_quotation(
         for seq in sorted({unit.seq for unit in chosen})
     )
     passages_with_messages = [(passage, sources[passage.seq].log_message.message) for passage in passages]
-    return Quotation(before_seq, passages, counter.count_message(render_quotation_message(passages_with_messages).body))
+    return Quotation(before_seq, passages, counter.count_message(render_quotation_message(passages_with_messages)))
 
 
 def _build_passage(source: SentenceSource, spans: Sequence[tuple[int, int]]) -> QuotedPassage:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from app.context.stages.draft import Draft
-from app.context.stages.tool_round_text import TOOL_RESULT_ROLES
 from app.context.stages.truncation_caps import CHARS_PER_TOKEN, compute_age_weights, compute_equal_cap
 from app.conversation.conversation_types import LogMessage
+from app.conversation.item import TOOL_RESULT_ROLES
 
 
 def cap_messages(draft: Draft) -> Draft:
@@ -42,7 +42,7 @@ def _cap_arguments(draft: Draft) -> Draft:
     chars = max(1, min(int(policy.arguments_ratio * room_chars), policy.arguments_max_chars))
     editing = draft.start_editing()
     for entry in draft.iterate_editable_messages():
-        if len(entry.message.raw) > chars and entry.message.tool_calls:
+        if len(entry.message.raw) > chars and entry.message.calls_tools:
             editing.apply_operation_if_smaller(entry, "truncated", ("arguments", chars))
     return editing.build_draft()
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from app.context.stages.draft import Draft, DraftEditor
-from app.context.stages.tool_round_text import read_call_id, read_tool_call
-from app.context.view.message_edits import REASONING_FIELDS, is_reasoning_part
 from app.conversation.conversation_types import LogMessage
+from app.conversation.item import TOOL_RESULT_ROLES, UNNAMED_TOOL
 
 CLEARED_RESULT_TEXT = "[old tool result cleared]"
 
@@ -46,18 +45,14 @@ def clear_reasoning(draft: Draft) -> Draft:
         return draft
     first_kept_seq = openings[-max(1, keep)]
     editing = draft.start_editing()
-    old = [entry for entry in draft.iterate_editable_messages() if entry.seq < first_kept_seq and _has_reasoning(entry)]
+    old = [
+        entry
+        for entry in draft.iterate_editable_messages()
+        if entry.seq < first_kept_seq and entry.message.has_reasoning
+    ]
     cleared = sum(editing.apply_operation_if_smaller(entry, "cleared", ("thoughtless",)) for entry in old)
     freed = draft.tokens_above_goal - editing.tokens_above_goal
     return editing.build_draft().add_note("reasoning_cleared", messages=cleared, tokens=freed) if cleared else draft
-
-
-def _has_reasoning(entry: LogMessage) -> bool:
-    body = entry.message.body
-    content = body.get("content")
-    return any(body.get(name) for name in REASONING_FIELDS) or (
-        isinstance(content, list) and any(is_reasoning_part(part) for part in content)
-    )
 
 
 def _map_tool_names(messages: Sequence[LogMessage]) -> dict[int, str]:
@@ -65,13 +60,13 @@ def _map_tool_names(messages: Sequence[LogMessage]) -> dict[int, str]:
     round.
     """
     names: dict[int, str] = {}
-    called: list[tuple[object, str]] = []
+    called: list[tuple[str | None, str]] = []
     for entry in messages:
         message = entry.message
         if message.role == "assistant":
-            called = [(read_call_id(call), read_tool_call(call)[0]) for call in message.tool_calls]
-        elif called and message.role in {"tool", "function"}:
-            wanted = message.body.get("tool_call_id")
+            called = [(call.id, call.name or UNNAMED_TOOL) for call in message.calls]
+        elif called and message.role in TOOL_RESULT_ROLES:
+            wanted = message.result_for
             index = next((index for index, (call_id, _) in enumerate(called) if call_id == wanted), 0)
             names[entry.seq] = called.pop(index)[1]
     return names

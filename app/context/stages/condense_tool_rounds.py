@@ -8,6 +8,7 @@ from app.context.plan.log_rounds import Round
 from app.context.stages.draft import Draft, DraftEditor
 from app.context.stages.tool_round_text import render_tool_round
 from app.context.view.message_edits import Edit
+from app.dialects.chat.message import ChatMessage
 
 
 def tell_old_rounds(draft: Draft) -> Draft:
@@ -23,7 +24,7 @@ def tell_old_rounds(draft: Draft) -> Draft:
     for entry in rounds[first : bisect_left(rounds, _find_first_young_seq(draft), key=_read_round_start)]:
         if editing.tokens_above_goal <= 0:
             break
-        if draft.context.tail.find_message(entry.from_seq).message.tool_calls and fixed.isdisjoint(
+        if draft.context.tail.find_message(entry.from_seq).message.calls_tools and fixed.isdisjoint(
             _list_round_seqs(entry)
         ):
             condensed_count += _condense_round(draft, editing, entry)
@@ -59,7 +60,7 @@ def _condense_round(draft: Draft, editing: DraftEditor, entry: Round) -> bool:
     first, *others = logged
     chars = scene.policy.told_result_chars
     text = render_tool_round([each.message for each in logged], chars)
-    tokens = scene.counter.count_message({"role": "assistant", "content": text})
+    tokens = scene.counter.count_message(ChatMessage.from_text("assistant", text))
     if tokens >= sum(editing.count_message_tokens(each) for each in logged):
         return False
     editing.put_edit(Edit(first.seq, "told", (("tell", len(logged), chars),), tokens, first.tokens - tokens))

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from app.context.plan.budget import Budget
 from app.context.plan.log_rounds import LogTail
 from app.context.plan.outline import Boundary, Pin, PlanNote
 from app.context.plan.policy import ContextPolicy
-from app.context.stages.text_truncation import find_fitting_text_share
-from app.context.stages.tool_round_text import TOOL_RESULT_ROLES
-from app.context.view.message_edits import Edit, EditKind, EditOperation, add_edit_operation, apply_edit_operations
+from app.context.view.message_edits import Edit, EditKind, add_edit_operation
 from app.context.view.view_rendering import ViewTokenCounter, count_summary_message_tokens
-from app.conversation.conversation_types import LogMessage, Summary, extract_text
+from app.conversation.conversation_types import LogMessage, Summary
+from app.conversation.item import TOOL_RESULT_ROLES, EditOperation, Item
 
 UNCOUNTED_OPERATIONS = frozenset({"thoughtless"})
 """They remove what is not counted as tokens of the prompt, or not by every provider. They need not make a message
@@ -21,6 +20,21 @@ smaller."""
 CONTENT_CUT_OPERATIONS = frozenset({"shorten", "contents"})
 """They cut the content. A result has nothing else to cut, so a later one replaces the earlier one and cuts the whole
 result."""
+
+FIRST_ATTEMPT_FACTOR = 0.95
+"""The first attempt aims at this share of the cap: text is not equally dense everywhere, and the notice takes some
+tokens."""
+MAX_ATTEMPTS = 16
+GOOD_FILL_SHARE = 0.95
+"""A message that fills this share of its cap is good enough."""
+SUFFICIENT_ATTEMPTS = 3
+"""After this many attempts any message within its cap is good enough."""
+SAFETY_FACTOR = 0.985
+"""Each further attempt aims at this share of the cap."""
+MAX_GROWTH_FACTOR = 1.5
+"""The share grows at most by this factor from one attempt to the next: some texts do not get longer with it."""
+SHRINK_FACTOR = 0.7
+"""The share of the text is multiplied by this if an attempt is still too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +202,7 @@ class DraftEditor:
             known = tuple(one for one in known if one[0] not in CONTENT_CUT_OPERATIONS)
         ops = add_edit_operation(known, operation)
         return self._put_edit_if_smaller(
-            entry, kind, ops, self._draft.context.counter.count_message(apply_edit_operations(entry.message.body, ops))
+            entry, kind, ops, self._draft.context.counter.count_message(entry.message.edit(ops))
         )
 
     def cap_message(self, entry: LogMessage, cap_tokens: int) -> bool:
@@ -200,8 +214,9 @@ class DraftEditor:
         count = self._draft.context.counter.count_message
         replaced = CONTENT_CUT_OPERATIONS if entry.message.role in TOOL_RESULT_ROLES else {"shorten"}
         others = tuple(op for op in self._find_operations(entry) if op[0] not in replaced)
-        body = apply_edit_operations(entry.message.body, others)
-        share, tokens = find_fitting_text_share(body, count(body) if others else entry.tokens, cap_tokens, count)
+        message = entry.message.edit(others) if others else entry.message
+        tokens = count(message) if others else entry.tokens
+        share, tokens = find_fitting_text_share(message, tokens, cap_tokens, count)
         return self._put_edit_if_smaller(entry, "truncated", (*others, ("shorten", share)), tokens)
 
     def put_edit(self, edit: Edit) -> None:
@@ -219,7 +234,7 @@ class DraftEditor:
         known = self._edits.get(entry.seq)
         if known is None or entry.seq in self._condensed_seqs:
             return entry.message.text
-        return extract_text(apply_edit_operations(entry.message.body, known.ops).get("content"))
+        return entry.message.edit(known.ops).text
 
     def _find_operations(self, entry: LogMessage) -> tuple[EditOperation, ...]:
         known = self._edits.get(entry.seq)
@@ -255,3 +270,31 @@ def count_tokens_shown_before(boundary: Boundary, pins: tuple[Pin, ...]) -> int:
     # An anchor that is pinned is shown once.
     pinned = any(pin.from_seq == boundary.anchor_seq for pin in pins)
     return tokens if pinned else tokens + boundary.anchor_tokens
+
+
+def find_fitting_text_share(
+    message: Item, tokens: int, cap_tokens: int, count_message: Callable[[Item], int]
+) -> tuple[float, int]:
+    """Returns the share of its texts that a message may keep to take at most `cap_tokens`, and the tokens that it then
+    takes; the smallest share that was tried if none is small enough.
+
+    Args:
+        tokens: tokens of the whole message.
+        count_message: counts the tokens of a message.
+    """
+    share = FIRST_ATTEMPT_FACTOR * cap_tokens / max(1, tokens)
+    best: tuple[float, int] | None = None
+    for attempt in range(MAX_ATTEMPTS):
+        taken = count_message(message.edit([("shorten", share)]))
+        if taken <= cap_tokens and (best is None or taken > best[1]):
+            best = share, taken
+        if best is not None and (best[1] >= GOOD_FILL_SHARE * cap_tokens or attempt >= SUFFICIENT_ATTEMPTS):
+            return best
+        # The text is not equally dense everywhere: correct the share by the error of this attempt. After two attempts
+        # that were too long, shrink by a fixed factor, which is sure to end.
+        share *= (
+            min(MAX_GROWTH_FACTOR, SAFETY_FACTOR * cap_tokens / taken)
+            if taken <= cap_tokens or attempt < 2
+            else SHRINK_FACTOR
+        )
+    return best or (share, count_message(message.edit([("shorten", share)])))

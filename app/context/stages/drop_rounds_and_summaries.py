@@ -98,7 +98,7 @@ def share_evenly(draft: Draft) -> Draft:
     for entry in shown:
         if len(editing.read_message_text(entry)) > chars:
             editing.apply_operation_if_smaller(entry, "truncated", ("contents", chars))
-        if len(entry.message.raw) > chars and entry.message.tool_calls:
+        if len(entry.message.raw) > chars and entry.message.calls_tools:
             editing.apply_operation_if_smaller(entry, "truncated", ("arguments", chars))
     removed = draft.tokens_above_goal - editing.tokens_above_goal
     shared = editing.build_draft().add_note("shared_evenly", chars=chars, tokens=removed)

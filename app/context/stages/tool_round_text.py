@@ -6,51 +6,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import orjson
 
-from app.conversation.conversation_types import Message
+from app.conversation.item import UNNAMED_TOOL, Call, Item
 
 MAX_ARGUMENT_CHARS = 80
 MAX_RESULT_CHARS = 200
-TOOL_RESULT_ROLES = frozenset({"tool", "function"})
 
 _ERROR_PATTERN = re.compile(r"^\W*(?:\w+\.)*(?:\w*error|\w*exception|traceback|failed|failure|fatal)\b", re.IGNORECASE)
 
 
-def render_tool_round(messages: Sequence[Message], result_chars: int) -> str:
+def render_tool_round(messages: Sequence[Item], result_chars: int) -> str:
     """Returns the text of an assistant message, then one line per call with its result."""
     first, *results = messages
     return "\n".join([*filter(None, [first.text.strip()]), *render_tool_call_lines(first, results, result_chars)])
 
 
 def render_tool_call_lines(
-    message: Message, results: Sequence[Message], result_chars: int = MAX_RESULT_CHARS
+    message: Item, results: Sequence[Item], result_chars: int = MAX_RESULT_CHARS
 ) -> Iterator[str]:
     """Yields a line for each call of a message, with its result: by id, else by position in the round."""
     left = list(results)
-    for call in message.tool_calls:
-        name, arguments = read_tool_call(call)
+    for call in message.calls:
         result = _take_call_result(call, left)
         excerpt = "no result" if result is None else render_result_excerpt(result.text, result_chars)
-        yield f"{name}({truncate_to_one_line(arguments, MAX_ARGUMENT_CHARS)}): {excerpt}"
-
-
-def read_tool_call(call: Any) -> tuple[str, str]:
-    """Returns name and arguments of a tool call of any kind."""
-    if not isinstance(call, dict):
-        return "tool", ""
-    facts = call.get(call.get("type", "function")) or call.get("function")
-    if not isinstance(facts, dict):
-        return "tool", ""
-    given = facts.get("arguments", facts.get("input"))
-    return str(facts.get("name") or "tool"), given if isinstance(given, str) else ""
-
-
-def read_call_id(call: Any) -> object:
-    """Returns the id of a tool call; None if it has none."""
-    return call.get("id") if isinstance(call, dict) else None
+        yield f"{call.name or UNNAMED_TOOL}({truncate_to_one_line(call.arguments, MAX_ARGUMENT_CHARS)}): {excerpt}"
 
 
 def render_result_excerpt(text: str, chars: int = MAX_RESULT_CHARS) -> str:
@@ -80,8 +61,6 @@ def truncate_to_one_line(text: str, chars: int) -> str:
     return flat if len(flat) <= chars else flat[: chars - 1] + "…"
 
 
-def _take_call_result(call: Any, results: list[Message]) -> Message | None:
-    index = next(
-        (index for index, result in enumerate(results) if result.body.get("tool_call_id") == read_call_id(call)), 0
-    )
+def _take_call_result(call: Call, results: list[Item]) -> Item | None:
+    index = next((index for index, result in enumerate(results) if result.result_for == call.id), 0)
     return results.pop(index) if results else None

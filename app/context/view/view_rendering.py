@@ -9,13 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Any, Protocol
+from typing import Protocol
 
 from app.context.plan.outline import Plan, Quotation
 from app.context.quote.quotation_message import build_quotation_message
 from app.context.view.client_versions import NO_VERSIONS, ClientVersions
 from app.context.view.message_edits import render_edited_message
-from app.conversation.conversation_types import Message, Summary
+from app.conversation.conversation_types import Summary
+from app.conversation.item import Item
+from app.dialects.chat.message import ChatMessage
 
 SUMMARY_PREAMBLE = (
     "Summary of earlier conversation. The sections below stand for messages that are no longer shown. "
@@ -32,8 +34,8 @@ class ViewTokenCounter(Protocol):
     def count(self, text: str) -> int:
         """Returns the tokens of a text by itself."""
 
-    def count_message(self, body: dict[str, Any]) -> int:
-        """Returns the tokens of a chat message with its overhead."""
+    def count_message(self, message: Item) -> int:
+        """Returns the tokens of a message with its overhead."""
 
 
 def render_summary_section(text: str, *, through_turn: int) -> str:
@@ -53,7 +55,7 @@ def render_dropped_notice(message_count: int) -> str:
     return f"[{message_count} earlier messages of this conversation are not shown.]"
 
 
-def build_summary_message(summaries: Sequence[Summary], dropped: int = 0) -> Message | None:
+def build_summary_message(summaries: Sequence[Summary], dropped: int = 0) -> Item | None:
     """Returns the user message in front of the verbatim part; None if there are neither summaries nor dropped
     messages.
     """
@@ -63,14 +65,16 @@ def build_summary_message(summaries: Sequence[Summary], dropped: int = 0) -> Mes
     content = "".join(
         [SUMMARY_PREAMBLE if summaries else "", *sections, render_dropped_notice(dropped) if dropped else ""]
     )
-    return Message.from_body({"role": "user", "content": content})
+    return ChatMessage.from_text("user", content)
 
 
 def count_summary_message_tokens(summaries: Sequence[Summary], dropped: int, counter: ViewTokenCounter) -> int:
     """Returns the tokens of `build_summary_message`, from the stored tokens of its summaries."""
     if not summaries and not dropped:
         return 0
-    frame = count_summary_frame_tokens(counter) if summaries else counter.count_message({"role": "user", "content": ""})
+    frame = (
+        count_summary_frame_tokens(counter) if summaries else counter.count_message(ChatMessage.from_text("user", ""))
+    )
     return (
         frame
         + sum(summary.tokens for summary in summaries)
@@ -80,7 +84,7 @@ def count_summary_message_tokens(summaries: Sequence[Summary], dropped: int, cou
 
 def count_summary_frame_tokens(counter: ViewTokenCounter) -> int:
     """Returns the tokens of the summary message without its sections."""
-    return counter.count_message({"role": "user", "content": SUMMARY_PREAMBLE})
+    return counter.count_message(ChatMessage.from_text("user", SUMMARY_PREAMBLE))
 
 
 def count_empty_summary_tokens(counter: ViewTokenCounter) -> int:
@@ -128,11 +132,11 @@ def render_view(
     return view
 
 
-def _find_sent_message(seq: int, find_raw_message: Callable[[int], bytes], versions: ClientVersions) -> Message:
+def _find_sent_message(seq: int, find_raw_message: Callable[[int], bytes], versions: ClientVersions) -> Item:
     """Returns a log message as the client shows it."""
     original = bytes(find_raw_message(seq))
     bodies = versions.list_bodies(seq, original)
-    return Message(bodies[-1] if bodies else original)
+    return ChatMessage(bodies[-1] if bodies else original)
 
 
 def list_shown_seqs(plan: Plan, next_seq: int) -> Iterator[int]:

@@ -14,9 +14,10 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from app.conversation.conversation_types import Message
+from app.conversation.item import Item
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep
-from app.conversations.items.item_content import CACHE_BREAKPOINT_FIELD
+from app.dialects.chat.item_parts import CACHE_BREAKPOINT_FIELD
+from app.dialects.chat.message import ChatMessage
 from app.errors import InvalidRequest
 
 MAX_ITEMS: Final = 20
@@ -31,8 +32,8 @@ class ParsedMessage(msgspec.Struct, frozen=True):
     item_fields: dict[str, Any]
 
     @property
-    def message(self) -> Message:
-        return Message.from_body(self.body)
+    def message(self) -> Item:
+        return ChatMessage.from_body(self.body)
 
 
 def parse_items(items: Sequence[object], *, open_calls: Collection[str] | None) -> list[ParsedMessage]:

@@ -9,10 +9,10 @@ import msgspec
 
 from app.context.plan.summary_chain import find_chain_and_folds
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
-from app.conversation.message_checks import TOOL_ROLES
+from app.conversation.item import TOOL_RESULT_ROLES
 from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.items.item_building import (
-    Item,
+    ItemObject,
     build_compaction_item,
     build_instruction_items,
     build_items,
@@ -49,7 +49,7 @@ class ItemReader:
         self._store = store
         self._records = records
 
-    async def list_items(self, conversation: Conversation, query: ItemQuery) -> tuple[list[Item], bool]:
+    async def list_items(self, conversation: Conversation, query: ItemQuery) -> tuple[list[ItemObject], bool]:
         """Returns a page of a conversation's items, and whether more follow.
 
         Raises:
@@ -57,7 +57,7 @@ class ItemReader:
         """
         summaries = await self._read_active_summaries(conversation)
         position = None if query.after is None else await self._find_item_position(conversation, summaries, query.after)
-        items: list[Item] = []
+        items: list[ItemObject] = []
         async for item_position, item in self._stream_items(conversation, summaries, query, position):
             if position is None or (item_position < position if query.descending else item_position > position):
                 items.append(item)
@@ -65,7 +65,7 @@ class ItemReader:
                     return items[:-1], True
         return items, False
 
-    async def find_item(self, conversation: Conversation, item_id: str) -> Item:
+    async def find_item(self, conversation: Conversation, item_id: str) -> ItemObject:
         """Returns the item with this id.
 
         Raises:
@@ -90,9 +90,9 @@ class ItemReader:
 
     async def _stream_items(
         self, conversation: Conversation, summaries: Sequence[Summary], query: ItemQuery, position: ItemPosition | None
-    ) -> AsyncIterator[tuple[ItemPosition, Item]]:
+    ) -> AsyncIterator[tuple[ItemPosition, ItemObject]]:
         """Yields items with their positions, from the beginning of the page or shortly before it."""
-        instructions: list[tuple[ItemPosition, Item]] = [
+        instructions: list[tuple[ItemPosition, ItemObject]] = [
             ((INSTRUCTIONS_SEQ, index), item) for index, item in enumerate(build_instruction_items(conversation))
         ]
         size = query.limit + 1
@@ -114,11 +114,11 @@ class ItemReader:
 
     async def _read_item_range(
         self, conversation: Conversation, summaries: Sequence[Summary], from_seq: int, to_seq: int
-    ) -> list[tuple[ItemPosition, Item]]:
+    ) -> list[tuple[ItemPosition, ItemObject]]:
         entries = await self._store.read_log(conversation, from_seq, min(to_seq, conversation.head_seq + 1))
         ending = [summary for summary in summaries if from_seq < summary.to_seq <= to_seq]
         shown_summaries = await self._read_summary_texts(conversation, ending)
-        positioned_items: list[tuple[ItemPosition, Item]] = []
+        positioned_items: list[tuple[ItemPosition, ItemObject]] = []
         for entry, call in zip(entries, await self._find_call_messages(conversation, entries), strict=True):
             for item in build_items(entry, call=call):
                 item_id_parts = parse_item_id(item["id"])
@@ -137,7 +137,7 @@ class ItemReader:
         """Returns for each message the one with the tool call that it answers; None for other messages, or if the call
         is too far back."""
         earlier_entries: list[LogMessage] = []
-        if entries and entries[0].message.role in TOOL_ROLES:
+        if entries and entries[0].message.role in TOOL_RESULT_ROLES:
             first_seq = entries[0].seq
             earlier_entries = await self._store.read_log(
                 conversation, max(0, first_seq - MAX_ROUND_MESSAGES), first_seq
@@ -145,7 +145,7 @@ class ItemReader:
         calls: list[LogMessage | None] = []
         call: LogMessage | None = None
         for entry in (*earlier_entries, *entries):
-            if entry.message.role not in TOOL_ROLES:
+            if entry.message.role not in TOOL_RESULT_ROLES:
                 call = entry
             near = call is not None and 0 < entry.seq - call.seq <= MAX_ROUND_MESSAGES
             calls.append(call if near else None)

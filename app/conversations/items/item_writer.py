@@ -8,11 +8,11 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from app.conversation.conversation_types import Conversation, LogMessage, Message
+from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.identity import LinkPosition, compute_family_root, compute_start_position, make_conversation_id
-from app.conversation.message_checks import INSTRUCTION_ROLES, TOOL_ROLES, may_precede_tool_result
+from app.conversation.item import INSTRUCTION_ROLES, TOOL_RESULT_ROLES, Item, may_precede_tool_result
 from app.conversations.history.conversation_records import ConversationRecords
-from app.conversations.items.item_building import ITEM_FIELDS, Item, build_instruction_items, build_items
+from app.conversations.items.item_building import ITEM_FIELDS, ItemObject, build_instruction_items, build_items
 from app.conversations.items.item_parser import ParsedMessage, parse_items
 from app.errors import ConversationBusy
 from app.pipeline.chat_request import Caller
@@ -80,7 +80,7 @@ class ItemWriter:
 
     async def add_items(
         self, caller: Caller, conversation_id: str, items: Sequence[object], *, is_retry: bool = False
-    ) -> tuple[Conversation, list[Item]]:
+    ) -> tuple[Conversation, list[ItemObject]]:
         """Adds items to the end of a conversation; returns the conversation and the stored items.
 
         Args:
@@ -128,14 +128,14 @@ class ItemWriter:
         self._leases.forget_released_lease(lease)
         return conversation_after
 
-    async def _read_added_items(self, before: Conversation, after: Conversation) -> list[Item]:
+    async def _read_added_items(self, before: Conversation, after: Conversation) -> list[ItemObject]:
         """Returns the items that `after` has and `before` does not."""
         instruction_count = len(before.state.get(STORED_INSTRUCTIONS, ()))
         items = build_instruction_items(after)[instruction_count:]
         call: LogMessage | None = None
         last_call = before.head_seq + 1 - (MAX_ROUND_MESSAGES if before.state.get(OPEN_TOOL_CALLS) else 0)
         for entry in await self._store.read_log(after, max(0, last_call), after.head_seq + 1):
-            call = call if entry.message.role in TOOL_ROLES else entry
+            call = call if entry.message.role in TOOL_RESULT_ROLES else entry
             if entry.seq > before.head_seq:
                 items += build_items(entry, call=call)
         return items
@@ -170,9 +170,9 @@ class ItemWriter:
         for entry in reversed(
             await self._store.read_log(conversation, max(0, after_head - MAX_ROUND_MESSAGES), after_head)
         ):
-            if entry.message.role not in TOOL_ROLES:
-                ids = [call.get("id") for call in entry.message.tool_calls]
-                return [one for one in ids if isinstance(one, str)] if all(ids) else None
+            if entry.message.role not in TOOL_RESULT_ROLES:
+                ids = [call.id for call in entry.message.calls]
+                return [one for one in ids if one] if all(ids) else None
         return None
 
     async def _prepare_append(
@@ -198,7 +198,7 @@ class ItemWriter:
         return replace(advance_head(before, entries), state=state), entries
 
 
-def _count_leading_instructions(messages: Sequence[Message]) -> int:
+def _count_leading_instructions(messages: Sequence[Item]) -> int:
     instruction_count = next((index for index, one in enumerate(messages) if one.role not in INSTRUCTION_ROLES), None)
     return len(messages) if instruction_count is None else instruction_count
 

@@ -219,7 +219,7 @@ class RequestedCompactions:
     async def _ends_unanswered(self, conversation: Conversation) -> bool:
         """Returns whether the log ends with a message that needs an answer, or with tool calls."""
         (last,) = await self._store.read_log(conversation, conversation.head_seq, conversation.head_seq + 1)
-        return last.message.role != "assistant" or bool(last.message.tool_calls)
+        return last.message.role != "assistant" or last.message.calls_tools
 
     async def _run_compaction(
         self,

@@ -21,7 +21,7 @@ from app.conversation.identity import (
     compute_start_position,
     make_conversation_id,
 )
-from app.conversation.message_checks import INSTRUCTION_ROLES, check_messages, may_precede_tool_result
+from app.conversation.item import INSTRUCTION_ROLES, may_precede_tool_result
 from app.conversations.transfer.formats.import_file_parser import Format, parse_import_file
 from app.conversations.transfer.formats.imported_conversation import (
     ImportedBranch,
@@ -29,6 +29,7 @@ from app.conversations.transfer.formats.imported_conversation import (
     ImportedMessage,
     build_warning,
 )
+from app.dialects.chat.message_checks import check_messages
 from app.errors import ConversationBusy, StoreUnavailable
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.persist.conversation_builders import (

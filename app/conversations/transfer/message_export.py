@@ -12,7 +12,7 @@ from typing import Any, Final
 import orjson
 
 from app.conversation.conversation_types import Conversation, LogMessage
-from app.conversation.message_checks import may_precede_tool_result
+from app.conversation.item import may_precede_tool_result
 from app.conversations.erase.redaction import DELETED_MARK, ERASED_MARK
 from app.conversations.items.item_building import DELETED
 from app.errors import ConversationNotFound
@@ -108,5 +108,5 @@ def _render_message(entry: LogMessage, *, with_hidden: bool) -> bytes | None:
     body = deleted.get("body")
     if with_hidden and body:
         return str(body).encode()
-    is_mark = entry.message.body.get("content") in (DELETED_MARK, ERASED_MARK)
+    is_mark = entry.message.text in (DELETED_MARK, ERASED_MARK)
     return None if is_mark and not may_precede_tool_result(entry.message) else entry.message.raw

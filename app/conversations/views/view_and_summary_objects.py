@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
+import orjson
 
 from app.context.plan.outline import Pin, Plan
 from app.context.view.message_fate import MessageFate
@@ -34,7 +35,7 @@ def build_preview_object(
         "object": "context.preview",
         **_common_view_fields(preview, model, policy),
         "fits": plan.fits,
-        "instructions": [message.body for message in preview.instructions],
+        "instructions": [orjson.loads(message.raw) for message in preview.instructions],
         "summaries": list(summaries),
         "to_summarize": list(ranges),
         "notes": [{"code": note.code, **note.facts} for note in plan.notes],
@@ -129,8 +130,7 @@ def build_pin_object(pin: Pin, entries: Sequence[LogMessage]) -> dict[str, Any]:
 
 def build_message_excerpt(entry: LogMessage) -> str:
     """Returns a message in one line: the beginning of its text, and the names of its calls."""
-    calls = [call.get(call.get("type", "function")) for call in entry.message.tool_calls]
-    call_texts = [f"calls {call.get('name')}" for call in calls if isinstance(call, dict)]
+    call_texts = [f"calls {call.name}" for call in entry.message.calls]
     return " ".join([*entry.message.text[: 4 * EXCERPT_CHARS].split(), *call_texts])[:EXCERPT_CHARS]
 
 

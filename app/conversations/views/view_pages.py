@@ -10,7 +10,6 @@ import orjson
 
 from app.context.plan.outline import Plan
 from app.context.view.message_origins import MessageOrigin, compute_message_origins
-from app.context.view.missing_tool_results import is_placeholder_result
 from app.conversation.conversation_types import Conversation
 from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.items.boundary_item_ids import read_boundary_item_ids
@@ -23,6 +22,7 @@ from app.conversations.views.view_and_summary_objects import (
     build_view_message_row,
     build_view_summary_object,
 )
+from app.dialects.chat.missing_tool_results import is_placeholder_result
 from app.errors import ItemNotFound, ViewNotFound
 from app.pipeline.chat_request import Caller
 from app.pipeline.view.pins import decode_pins

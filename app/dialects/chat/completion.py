@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from app.conversation.conversation_types import extract_text
+from app.dialects.chat.message_fields import extract_text
 
 ANSWER_KEY: Final = b'"choices"'
 """Data with this key is an answer, not an error, even if its text speaks of context windows."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from app.conversation.conversation_types import Message
+from app.dialects.chat.message import ChatMessage
 from app.dialects.chat.search_tool import build_call_message, is_search_call
 from app.dialects.chat.stream_collector import StreamCollector
 from app.dialects.chat.stream_frames import DONE_DATA, DONE_FRAME, ERROR_EVENT, decode_chunk, encode_chunk
@@ -72,7 +72,7 @@ class StreamRoundMerger:
         """Usage of each round so far, if the upstream reported it."""
         return [*self._earlier_usages, *([self._collector.usage] if self._collector.usage else [])]
 
-    def build_call_message(self) -> Message:
+    def build_call_message(self) -> ChatMessage:
         """Builds the message with which the current round ended, for the next round's prompt."""
         return build_call_message(self._collector.build_message(), self.search_calls)
 
@@ -245,7 +245,7 @@ class WholeRoundMerger:
         goes_on = len(search_calls) == len(calls) and collector.finish not in TRUNCATED_REASONS and not is_last_round
         self.search_calls = assign_call_ids(search_calls) if goes_on else []
 
-    def build_call_message(self) -> Message:
+    def build_call_message(self) -> ChatMessage:
         """Builds the message with which the last round ended, for the next round's prompt."""
         return build_call_message(self._round_message, self.search_calls)
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import orjson
 
-from app.conversation.conversation_types import Message
+from app.dialects.chat.message import ChatMessage
 from app.dialects.search_tool import (
     MAX_QUERY_CHARS,
     TOOL_DESCRIPTION,
@@ -90,14 +90,14 @@ def parse_search_call(call: Mapping[str, Any]) -> SearchToolQuery | InvalidArgum
     return parse_search_arguments(call["function"].get("arguments"))
 
 
-def build_call_message(message: Mapping[str, Any], calls: Sequence[Mapping[str, Any]]) -> Message:
+def build_call_message(message: Mapping[str, Any], calls: Sequence[Mapping[str, Any]]) -> ChatMessage:
     """Builds the message with the calls of a round, for the next round's prompt."""
-    return Message.from_body({**message, "tool_calls": [shorten_call_arguments(call) for call in calls]})
+    return ChatMessage.from_body({**message, "tool_calls": [shorten_call_arguments(call) for call in calls]})
 
 
-def build_result_message(call: Mapping[str, Any], text: str) -> Message:
+def build_result_message(call: Mapping[str, Any], text: str) -> ChatMessage:
     """Builds the message with the result of a call."""
-    return Message.from_body({"role": "tool", "tool_call_id": call["id"], "content": text})
+    return ChatMessage.from_body({"role": "tool", "tool_call_id": call["id"], "content": text})
 
 
 def shorten_call_arguments(call: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from app.conversation.conversation_types import LogMessage
+from app.dialects.chat.message import decode_body
 from app.dialects.chat.stream_frames import DONE_FRAME
 
 
@@ -64,7 +65,7 @@ def _render_frame(chunk: Mapping[str, Any]) -> bytes:
 
 def _list_messages(entry: LogMessage) -> list[dict[str, Any]]:
     """Returns the message of each choice."""
-    return [entry.message.body, *(entry.meta or {}).get("alternatives", ())]
+    return [decode_body(entry.message), *(entry.meta or {}).get("alternatives", ())]
 
 
 def _build_delta(message: Mapping[str, Any]) -> dict[str, Any]:

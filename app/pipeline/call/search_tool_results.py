@@ -7,9 +7,8 @@ from typing import Final
 
 import msgspec
 
-from app.compaction.summarizer.transcript import TranscriptEntry, render_fenced_transcript, render_message_text
-from app.context.stages.tool_round_text import read_tool_call
-from app.conversation.conversation_types import Message
+from app.compaction.summarizer.transcript import TranscriptEntry, render_fenced_transcript
+from app.conversation.item import UNNAMED_TOOL, Item
 from app.conversation.search_terms import extract_query_terms
 from app.store.contract.conversations import SearchHit
 
@@ -95,10 +94,10 @@ def _build_entry(match: SearchHit, terms: Collection[str]) -> TranscriptEntry:
     )
 
 
-def _render_message(message: Message) -> str:
+def _render_message(message: Item) -> str:
     """Renders the text of a message, and one line for each tool call."""
-    calls = [f"calls {name}({arguments})" for name, arguments in map(read_tool_call, message.tool_calls)]
-    return "\n".join([*filter(None, [render_message_text(message)]), *calls])
+    calls = [f"calls {call.name or UNNAMED_TOOL}({call.arguments})" for call in message.calls]
+    return "\n".join([*filter(None, [message.transcript_text]), *calls])
 
 
 def _find_term_positions(text: str, terms: Collection[str]) -> list[tuple[int, str]]:

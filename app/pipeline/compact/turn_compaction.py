@@ -15,9 +15,10 @@ from app.context.plan.log_rounds import LogTail, build_boundary_after, build_log
 from app.context.plan.outline import LOG_START, Outline, SummaryRange, SummaryStyle
 from app.context.plan.policy import ContextPolicy
 from app.context.view.client_versions import ClientVersions
-from app.conversation.conversation_types import LogMessage, Message, Summary
+from app.conversation.conversation_types import LogMessage, Summary
 from app.conversation.identity import compute_start_position
-from app.conversation.message_checks import INSTRUCTION_ROLES
+from app.conversation.item import INSTRUCTION_ROLES
+from app.dialects.chat.message import ChatMessage
 from app.dialects.chat.usage import sum_usages
 from app.errors import StoreUnavailable
 from app.observability.tracing import current_span, trace_span
@@ -310,7 +311,7 @@ def _is_retracted_instruction(entry: LogMessage, versions: ClientVersions) -> bo
 
 def _blank_text(entry: LogMessage) -> LogMessage:
     """Blanks an instruction that the client has removed from its history, so that no summary repeats it."""
-    return replace(entry, message=Message.from_body({"role": entry.message.role, "content": ""}))
+    return replace(entry, message=ChatMessage.from_text(entry.message.role, ""))
 
 
 def _choose_style_of_rewritten_summary(policy: ContextPolicy) -> SummaryStyle:

@@ -16,10 +16,9 @@ from app.conversation.conversation_types import (
     Conversation,
     HistoryMode,
     LogMessage,
-    Message,
-    count_message_bytes,
 )
 from app.conversation.identity import LinkPosition, compute_links_after_messages, compute_start_position
+from app.conversation.item import Item, count_item_bytes
 from app.pipeline.resolve.resolved_request import (
     FIRST_REQUEST_MESSAGES,
     build_branch_lineage,
@@ -92,7 +91,7 @@ def build_branch(parent: Conversation, last: LogMessage, branch_id: str) -> Conv
 
 async def build_log_entries(
     conversation: Conversation,
-    messages: Sequence[Message],
+    messages: Sequence[Item],
     message_counter: MessageCounter,
     *,
     positions: Sequence[LinkPosition] | None = None,
@@ -113,16 +112,16 @@ async def build_log_entries(
     if not messages:
         return []
     count = message_counter.find_token_counter(conversation.token_counter_name).count_message
-    if must_count_off_event_loop(count_message_bytes(messages)):
+    if must_count_off_event_loop(count_item_bytes(messages)):
         return await asyncio.to_thread(_build_entries, conversation, messages, positions, count, answers_from_seq)
     return _build_entries(conversation, messages, positions, count, answers_from_seq)
 
 
 def _build_entries(
     conversation: Conversation,
-    messages: Sequence[Message],
+    messages: Sequence[Item],
     positions: Sequence[LinkPosition] | None,
-    count: Callable[[Mapping[str, Any]], int],
+    count: Callable[[Item], int],
     answers_from_seq: int,
 ) -> list[LogMessage]:
     if positions is None:
@@ -136,12 +135,11 @@ def _build_entries(
     seq = conversation.head_seq
     for message, position in zip(messages, positions, strict=True):
         seq += 1
-        body = message.body
-        tokens = count(body)
+        tokens = count(message)
         total += tokens
         # Some messages do not change the link, so a history that ends with one equals a history that ends before it.
         # Such a message must not make the log recognisable.
-        if not answered and seq >= answers_from_seq and position.link != link and body.get("role") == "assistant":
+        if not answered and seq >= answers_from_seq and position.link != link and message.role == "assistant":
             answered = True
         link = position.link
         entries.append(

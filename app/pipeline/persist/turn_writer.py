@@ -15,9 +15,10 @@ from msgspec.structs import replace
 
 from app.context.count.token_counter import must_count_off_event_loop
 from app.conversation.alignment import build_alignment_element
-from app.conversation.conversation_types import Conversation, Message
+from app.conversation.conversation_types import Conversation
 from app.conversation.identity import LinkPosition, PrefixCache, compute_links_after_messages, make_conversation_id
-from app.conversation.message_checks import may_precede_tool_result
+from app.conversation.item import Item, may_precede_tool_result
+from app.dialects.chat.message import ChatMessage
 from app.errors import ConversationBusy, StoreUnavailable
 from app.observability.tracing import CANCELLED_ERROR_TYPE, Span, current_span, error_type_name
 from app.pipeline.background_tasks import BackgroundTasks, wait_until_done
@@ -63,7 +64,7 @@ class AnswerToStore(msgspec.Struct, frozen=True):
         chunk_count: how many summaries the conversation has at least.
     """
 
-    message: Message
+    message: Item
     incomplete: bool = False
     meta: Mapping[str, Any] = msgspec.field(default_factory=dict)
     state: Mapping[str, Any] = msgspec.field(default_factory=dict)
@@ -195,7 +196,7 @@ class TurnWriter:
             fence=resolved_request.lease,
             releases_lease=resolved_request.lease is not None,
         )
-        alternatives = list(map(Message.from_body, answer.meta.get("alternatives", ())))
+        alternatives = list(map(ChatMessage.from_body, answer.meta.get("alternatives", ())))
         position = LinkPosition(conversation.head_link, conversation.head_skeleton, False)
         other_positions = tuple(
             next(compute_links_after_messages([alternative], position)) for alternative in alternatives

@@ -11,9 +11,8 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from app.context.view.missing_tool_results import has_missing_tool_results
 from app.conversation.alignment import Alignment, build_alignment_element
-from app.conversation.conversation_types import Conversation, Message, count_message_bytes
+from app.conversation.conversation_types import Conversation
 from app.conversation.identity import (
     LinkPosition,
     compute_family_root,
@@ -22,7 +21,10 @@ from app.conversation.identity import (
     compute_prefix_digests,
     compute_start_position,
 )
-from app.conversation.message_checks import INSTRUCTION_ROLES, check_messages
+from app.conversation.item import INSTRUCTION_ROLES, Item, count_item_bytes
+from app.dialects.chat.message import ChatMessage
+from app.dialects.chat.message_checks import check_messages
+from app.dialects.chat.missing_tool_results import TOOL_CALLS_KEY, has_missing_tool_results
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.answer_anchors import build_answer_digests, digest_choice_position, digest_question_and_answer
 from app.pipeline.resolve.resolved_request import REWRITE_MARK, has_other_end_user
@@ -110,15 +112,15 @@ class ClientHistory:
         self,
         tenant: str,
         raw_messages: Sequence[bytes],
-        first_message: Message,
-        instructions: tuple[Message, ...] = (),
+        first_message: Item,
+        instructions: tuple[Item, ...] = (),
     ) -> None:
         self.instructions = instructions
         self.start_position = compute_start_position(tenant)
         self._tenant = tenant
         self.raw_messages = raw_messages
         self._first_message = first_message
-        self._messages: list[Message] | None = None
+        self._messages: list[Item] | None = None
         self._positions: list[LinkPosition] | None = None
         self._newest_positions: list[LinkPosition] | None = None
         self._may_contain_answer: bool | None = None
@@ -128,18 +130,18 @@ class ClientHistory:
         """Set if the beginning of the history is known to be aligned."""
 
     @property
-    def messages(self) -> list[Message]:
+    def messages(self) -> list[Item]:
         if self._messages is None:
             rest = self.raw_messages[1:]
             self._messages = (
-                [self._first_message, *[Message(bytes(raw)) for raw in rest]] if rest else [self._first_message]
+                [self._first_message, *[ChatMessage(bytes(raw)) for raw in rest]] if rest else [self._first_message]
             )
         return self._messages
 
-    def decode_messages(self, from_index: int) -> list[Message]:
+    def decode_messages(self, from_index: int) -> list[Item]:
         """Returns the messages from an index on. Earlier messages are not decoded."""
         if self._messages is None and from_index:
-            return [Message(bytes(raw)) for raw in self.raw_messages[from_index:]]
+            return [ChatMessage(bytes(raw)) for raw in self.raw_messages[from_index:]]
         return self.messages[from_index:]
 
     @property
@@ -235,8 +237,8 @@ class ClientHistory:
             ]
         return aligned_prefix.last_index, self._newest_positions
 
-    async def _compute_positions_from(self, messages: Sequence[Message], start: LinkPosition) -> list[LinkPosition]:
-        if count_message_bytes(messages) >= LONG_HISTORY_BYTES:
+    async def _compute_positions_from(self, messages: Sequence[Item], start: LinkPosition) -> list[LinkPosition]:
+        if count_item_bytes(messages) >= LONG_HISTORY_BYTES:
             return await asyncio.to_thread(lambda: list(compute_links_after_messages(messages, start)))
         return list(compute_links_after_messages(messages, start))
 
@@ -249,17 +251,17 @@ class ClientHistory:
     @property
     def must_process_in_thread(self) -> bool:
         """Whether work on every message must be done in a thread."""
-        return count_message_bytes(self.messages) >= LONG_HISTORY_BYTES
+        return count_item_bytes(self.messages) >= LONG_HISTORY_BYTES
 
 
 def build_client_history(request: ChatRequest) -> ClientHistory:
     """Splits a request into its instructions and its client history. The history is never empty: the last message
     belongs to it, whatever its role."""
     raw_messages, tenant = request.raw_messages, request.caller.tenant
-    instructions: list[Message] = []
+    instructions: list[Item] = []
     for index, raw in enumerate(raw_messages):
-        message = Message(bytes(raw))
-        if message.body.get("role") not in INSTRUCTION_ROLES:
+        message = ChatMessage(bytes(raw))
+        if message.role not in INSTRUCTION_ROLES:
             history = raw_messages[index:] if index else raw_messages
             return ClientHistory(tenant, history, message, tuple(instructions))
         instructions.append(message)
@@ -295,7 +297,7 @@ class PrefixSearch:
         request: ChatRequest,
         named_conversation: Conversation | None,
         remembered_prefix: RememberedPrefix,
-        rest: Sequence[Message],
+        rest: Sequence[Item],
         prefix_count: int,
     ) -> PrefixMatch | None:
         """Returns the last stored message that the history reaches after `prefix_count` remembered messages. Returns
@@ -499,10 +501,10 @@ def _find_deepest_by_skeleton(matches: Sequence[LinkMatch], positions: Sequence[
     return best
 
 
-async def check_new_messages(messages: Sequence[Message], *, first_index: int, has_open_calls: bool) -> None:
+async def check_new_messages(messages: Sequence[Item], *, first_index: int, has_open_calls: bool) -> None:
     """Checks new messages (`check_messages`). Long messages are checked in a thread, so that the event loop stays
     free."""
-    if count_message_bytes(messages) > LONG_HISTORY_BYTES:
+    if count_item_bytes(messages) > LONG_HISTORY_BYTES:
         await asyncio.to_thread(check_messages, messages, first_index=first_index, may_begin_with_result=has_open_calls)
     else:
         check_messages(messages, first_index=first_index, may_begin_with_result=has_open_calls)
@@ -520,7 +522,7 @@ async def detect_missing_results(
         count, remembered = remembered_prefix
         return remembered.has_missing_results or has_missing_tool_results(client_history.raw_messages[count - 1 :])
     # A search for the bytes is cheaper than decoding the messages, and most requests have no tool calls.
-    if b'"tool_calls"' not in request.body:
+    if TOOL_CALLS_KEY not in request.body:
         return False
     if client_history.must_process_in_thread:
         return await asyncio.to_thread(has_missing_tool_results, client_history.raw_messages)

@@ -15,7 +15,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from app.conversation.alignment import Alignment
-from app.conversation.conversation_types import Conversation, LogMessage, Message
+from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.identity import (
     LinkPosition,
     PrefixCache,
@@ -23,7 +23,8 @@ from app.conversation.identity import (
     extract_family_root,
     make_conversation_id,
 )
-from app.conversation.message_checks import may_precede_tool_result
+from app.conversation.item import Item, may_precede_tool_result
+from app.dialects.chat.message import ChatMessage
 from app.errors import ConversationNotFound, StoreUnavailable
 from app.observability.tracing import trace_span
 from app.pipeline.admission.answer_replay import StoredAnswers
@@ -327,7 +328,7 @@ class ConversationResolver:
             None,
         )
         has_open_calls = last_aligned_index is not None and may_precede_tool_result(
-            Message(bytes(client_history.raw_messages[last_aligned_index]))
+            ChatMessage(bytes(client_history.raw_messages[last_aligned_index]))
         )
         return await self._build_resolved_request(
             request,
@@ -428,7 +429,7 @@ class ConversationResolver:
                 *range(last_message.seq + 1 - (new_from_index - len(log_seqs)), last_message.seq + 1),
             )
         aligned_history = AlignedHistory(new_from_index, log_seqs, versions, ())
-        has_open_calls = may_precede_tool_result(Message(bytes(client_history.raw_messages[prefix_match.index])))
+        has_open_calls = may_precede_tool_result(ChatMessage(bytes(client_history.raw_messages[prefix_match.index])))
         return await self._build_resolved_request(
             request,
             target,
@@ -468,7 +469,7 @@ class ConversationResolver:
             raise ConversationNotFound(
                 f"Conversation with id {named_conversation.id!r} not found.", param="conversation_id"
             )
-        messages: Sequence[Message] = client_history.messages
+        messages: Sequence[Item] = client_history.messages
         stored_answer = await self._stored_answers.find_retry_answer(conversation, request, client_history)
         versions = await self._history_aligner.read_client_versions(conversation)
         # In mode `append` the client has declared that all messages are new. In mode `auto` an agent may send its run
@@ -480,7 +481,7 @@ class ConversationResolver:
         has_open_calls = bool(conversation.state.get(OPEN_TOOL_CALLS))
         await check_new_messages(messages, first_index=len(client_history.instructions), has_open_calls=has_open_calls)
         stored_instructions = conversation.state.get(STORED_INSTRUCTIONS, ())
-        instructions = client_history.instructions or tuple(Message(raw.encode()) for raw in stored_instructions)
+        instructions = client_history.instructions or tuple(ChatMessage(raw.encode()) for raw in stored_instructions)
         if conversation.mode == "unknown":
             conversation = replace(conversation, mode="append")
         return ResolvedRequest(
@@ -575,7 +576,7 @@ class ConversationResolver:
         )
 
     async def _build_log_messages(
-        self, conversation: Conversation, messages: Sequence[Message], positions: Sequence[LinkPosition] | None = None
+        self, conversation: Conversation, messages: Sequence[Item], positions: Sequence[LinkPosition] | None = None
     ) -> tuple[LogMessage, ...]:
         """Returns the new messages as log messages after the conversation's head."""
         entries = await build_log_entries(
@@ -588,5 +589,5 @@ class ConversationResolver:
         return tuple(entries)
 
 
-def _has_only_tool_results(messages: Sequence[Message]) -> bool:
+def _has_only_tool_results(messages: Sequence[Item]) -> bool:
     return bool(messages) and all(message.role == "tool" for message in messages)

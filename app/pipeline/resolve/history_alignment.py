@@ -29,8 +29,10 @@ from app.conversation.alignment import (
     cut_alignment_head,
     record_first_seqs_of_answers_and_calls,
 )
-from app.conversation.conversation_types import ClientVersion, Conversation, LogMessage, Message
+from app.conversation.conversation_types import ClientVersion, Conversation, LogMessage
 from app.conversation.identity import PrefixCache
+from app.conversation.item import Item
+from app.dialects.chat.message import ChatMessage
 from app.pipeline.resolve.client_history_matching import AlignedPrefix, ClientHistory
 from app.pipeline.resolve.resolved_request import REWRITE_MARK
 from app.pipeline.token_counting import MessageCounter
@@ -74,7 +76,7 @@ class _RememberedLog(msgspec.Struct):
     """What is remembered of a log, and of the messages that its client sent last."""
 
     head_seq: int
-    newest_message: Message | None
+    newest_message: Item | None
     """The message at `head_seq`."""
     redacted_seqs: tuple[int, ...]
     elements: list[AlignmentElement]
@@ -304,7 +306,7 @@ class HistoryAligner:
             tokens_delta = 0
             if bodies is not None:
                 counts = await self._message_counter.count_message_tokens(
-                    [Message(body) for body in bodies], target.token_counter_name
+                    [ChatMessage(body) for body in bodies], target.token_counter_name
                 )
                 tokens_delta = sum(counts) - remembered_log.elements[seq].tokens
             new_versions.append(ClientVersion(seq, target.head_seq + 1, to_seq, bodies, tokens_delta))
@@ -473,7 +475,7 @@ def _build_history_elements(remembered_log: _RememberedLog, raw_messages: Sequen
         key = hashlib.sha256(raw).digest()
         element = remembered_log.sent_elements.get(key)
         if element is None:
-            element = build_alignment_element(Message(bytes(raw)))
+            element = build_alignment_element(ChatMessage(bytes(raw)))
         sent_elements[key] = element
         elements.append(element)
     remembered_log.sent_elements = sent_elements
@@ -519,7 +521,7 @@ def _align_joined_prefills(
 
 
 def _build_log_elements(
-    entries: Sequence[LogMessage], previous_message: Message | None
+    entries: Sequence[LogMessage], previous_message: Item | None
 ) -> tuple[list[AlignmentElement], dict[bytes, int]]:
     """Returns the elements of log messages, and their `_RememberedLog.joined_prefills`.
 
@@ -536,17 +538,17 @@ def _build_log_elements(
     return elements, joined_prefills
 
 
-def join_prefill(prefill: Message | None, answer: Message) -> Message | None:
+def join_prefill(prefill: Item | None, answer: Item) -> Item | None:
     """Returns the message that a client makes of a prefill and the answer that continues it; None without a prefill."""
-    if prefill is None or prefill.role != "assistant" or prefill.tool_calls or answer.role != "assistant":
+    if prefill is None or prefill.role != "assistant" or prefill.calls_tools or answer.role != "assistant":
         return None
-    return Message.from_body({"role": "assistant", "content": prefill.text + answer.text})
+    return ChatMessage.from_text("assistant", prefill.text + answer.text)
 
 
 def _build_log_element(entry: LogMessage) -> AlignmentElement:
     meta = entry.meta or {}
     alternatives = tuple(
-        build_alignment_element(Message.from_body(body)).digest for body in meta.get("alternatives", ())
+        build_alignment_element(ChatMessage.from_body(body)).digest for body in meta.get("alternatives", ())
     )
     is_answer = "id" in meta and entry.message.role == "assistant"
     return build_alignment_element(entry.message, tokens=entry.tokens, is_answer=is_answer, alternatives=alternatives)

@@ -12,6 +12,7 @@ from app.compaction.summarizer.summary_generator import SAME_MODEL, compute_max_
 from app.context.calibration import AttachmentCost
 from app.context.count.token_counter import choose_token_counter_name
 from app.context.plan.policy import ContextPolicy
+from app.dialects.chat.counted_content import ATTACHMENT_MARKERS
 from app.errors import PolicyNotFound
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.calibration_slopes import CalibrationSlopes
@@ -23,8 +24,6 @@ from app.upstream.provider_contract import ClientKey, ContextWindow, RouteTarget
 from app.upstream.routing.context_windows import ContextWindows
 from app.upstream.routing.router import Router
 
-ATTACHMENT_MARKERS: Final = (b'"image_url"', b'"input_audio"', b'"file"')
-"""The JSON of every message with an attachment contains one of these (`app.context.count`)."""
 MAX_MODEL_CONTEXTS: Final = 1_000
 """How many pairs of policy and model are cached."""
 
@@ -144,7 +143,7 @@ class ModelContexts:
         for entry in resolved_request.new_messages:
             if any(name in entry.message.raw for name in ATTACHMENT_MARKERS):
                 counter = self._message_counter.find_token_counter(resolved_request.conversation.token_counter_name)
-                if tokens := counter.count_attachments(entry.message.body):
+                if tokens := counter.count_attachments(entry.message):
                     yield AttachmentCost(entry.seq, tokens)
 
     async def _find_summarizer_input_tokens(

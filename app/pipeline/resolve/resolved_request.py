@@ -15,8 +15,9 @@ from msgspec.structs import replace
 from app.context.plan.outline import LastView, limit_last_view_to_log
 from app.context.view.client_versions import NO_VERSIONS, ClientVersions
 from app.conversation.alignment import AlignmentElement
-from app.conversation.conversation_types import ClientVersion, Conversation, LogMessage, Message
+from app.conversation.conversation_types import ClientVersion, Conversation, LogMessage
 from app.conversation.identity import LinkPosition, extract_family_root
+from app.conversation.item import Item
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.view.last_view_and_calibration import LAST_VIEWS
 from app.store.contract.conversations import LogAppend
@@ -49,7 +50,7 @@ class ResolvedRequest(msgspec.Struct, frozen=True, dict=True):
     messages begin."""
     creates_conversation: bool
     new_messages: tuple[LogMessage, ...]
-    instructions: tuple[Message, ...]
+    instructions: tuple[Item, ...]
     instructions_tokens: int
     client_messages: Sequence[bytes] | None
     """The client history without instructions. None if the client history is not to be sent upstream: the client sent
@@ -81,7 +82,7 @@ class ResolvedRequest(msgspec.Struct, frozen=True, dict=True):
     """The answer from the log, if this request is a retry that was answered meanwhile."""
     new_messages_tokens: int = 0
     """Tokens of the new messages, set once they are stored."""
-    last_new_message: Message | None = None
+    last_new_message: Item | None = None
     """The last new message, set once it is stored. If it is an assistant message, it is a prefill: the beginning of the
     answer."""
     changed_pins: Sequence[Mapping[str, Any]] | None = None

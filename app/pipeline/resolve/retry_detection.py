@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.conversation.canonical_form import canonicalize_message
-from app.conversation.conversation_types import Conversation, LogMessage, Message
+from app.conversation.conversation_types import Conversation, LogMessage
+from app.conversation.item import Item
 from app.pipeline.admission.answer_replay import StoredAnswers
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.client_history_matching import ClientHistory
@@ -20,7 +20,7 @@ class RetryDetector:
         self._store = store
         self._stored_answers = stored_answers
 
-    async def is_unanswered_retry(self, conversation: Conversation, messages: Sequence[Message]) -> bool:
+    async def is_unanswered_retry(self, conversation: Conversation, messages: Sequence[Item]) -> bool:
         """Returns whether the log ends with exactly these messages, stored by an attempt that got no answer."""
         count = len(messages)
         if not count or int(conversation.state.get(UNANSWERED_MESSAGES, 0)) < count:
@@ -30,7 +30,7 @@ class RetryDetector:
         )
         return _are_equal_messages(log_tail, messages)
 
-    async def count_repeated_messages(self, conversation: Conversation, messages: Sequence[Message]) -> int:
+    async def count_repeated_messages(self, conversation: Conversation, messages: Sequence[Item]) -> int:
         """Returns how many of the first messages of a request, up to and including an assistant message, are the end of
         the log.
 
@@ -76,11 +76,11 @@ class RetryDetector:
         return await self._stored_answers.find_retry_answer(named_conversation, request, client_history) is not None
 
 
-def _are_equal_messages(entries: Sequence[LogMessage], messages: Sequence[Message]) -> bool:
+def _are_equal_messages(entries: Sequence[LogMessage], messages: Sequence[Item]) -> bool:
     """Compares messages by their canonical form. A message without a canonical form (the chain skips it) is compared by
     its bytes."""
     return [_canonical_bytes(entry.message) for entry in entries] == [_canonical_bytes(message) for message in messages]
 
 
-def _canonical_bytes(message: Message) -> bytes:
-    return canonicalize_message(message.body) or message.raw
+def _canonical_bytes(message: Item) -> bytes:
+    return message.canonical_form or message.raw

@@ -14,7 +14,9 @@ from app.context.count.token_counter import must_count_off_event_loop
 from app.context.plan.budget import Budget, compute_compaction_threshold
 from app.context.plan.outline import make_last_view
 from app.context.plan.policy import ContextPolicy
-from app.conversation.conversation_types import Conversation, Message
+from app.conversation.conversation_types import Conversation
+from app.conversation.item import Item
+from app.dialects.chat.message import ChatMessage
 from app.dialects.chat.stream_collector import StreamCollector
 from app.dialects.chat.stream_frames import DONE_FRAME, CompactionProgressStream, render_error_frames, splice_fields
 from app.dialects.chat.stream_relay import StreamRelay
@@ -288,7 +290,7 @@ class ResponseDelivery:
         """
         body, *alternatives = collector.build_messages()
         # A conversation's log has one answer for each turn: choice 0. The other choices are kept in its facts.
-        message = Message.from_body(body)
+        message = ChatMessage.from_body(body)
         meta: dict[str, Any] = {
             **collector.build_facts(),
             "context_status": report.status,
@@ -429,7 +431,7 @@ def _build_unstored_report(turn: Turn, view: View, report: ContextReport) -> Con
     return replace(stateless_report, warnings=report.warnings)
 
 
-def _is_single_write(turn: Turn, message: Message) -> bool:
+def _is_single_write(turn: Turn, message: Item) -> bool:
     """Whether one write stores the answer. Such a write needs no task of its own to survive a cancellation."""
     request, resolved_request = turn.request, turn.resolved_request
     has_more = request.stores_completion or resolved_request.assigns_external_id or request.idempotency_key is not None

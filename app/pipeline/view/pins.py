@@ -12,9 +12,8 @@ from msgspec.structs import replace
 from app.context.plan.budget import Budget
 from app.context.plan.outline import Pin
 from app.context.plan.policy import ContextPolicy
-from app.context.stages.tool_round_text import TOOL_RESULT_ROLES
-from app.conversation.conversation_types import Message
-from app.conversation.message_checks import INSTRUCTION_ROLES
+from app.conversation.item import INSTRUCTION_ROLES, TOOL_RESULT_ROLES, Item
+from app.dialects.chat.message import ChatMessage
 from app.errors import InvalidRequest
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.resolved_request import PINS, ResolvedRequest
@@ -73,13 +72,13 @@ class PinUpdater:
         tokens = await self._count_tokens(resolved_request, [neighbors[index] for index in range(first, last + 1)])
         return Pin(first, last + 1, tokens)
 
-    async def _read_neighbor_messages(self, resolved_request: ResolvedRequest, seq: int) -> dict[int, Message]:
+    async def _read_neighbor_messages(self, resolved_request: ResolvedRequest, seq: int) -> dict[int, Item]:
         """Returns the log messages around a seq, by seq. They are read from the store if the client did not send
         them."""
         first = max(0, seq - MAX_ROUND_MESSAGES)
         end = min(resolved_request.next_seq, seq + MAX_ROUND_MESSAGES)
         if resolved_request.is_aligned_by_index and resolved_request.client_messages is not None:
-            return {index: Message(bytes(resolved_request.client_messages[index])) for index in range(first, end)}
+            return {index: ChatMessage(bytes(resolved_request.client_messages[index])) for index in range(first, end)}
         head = resolved_request.conversation.head_seq
         stored = (
             await self._store.read_log(resolved_request.conversation, first, min(end, head + 1))
@@ -103,7 +102,7 @@ class PinUpdater:
         tokens = sum(entry.tokens for entry in results)
         return [Pin(pin.from_seq, end + len(results), pin.tokens + tokens) for pin in pins if pin.to_seq == end]
 
-    async def _count_tokens(self, resolved_request: ResolvedRequest, messages: Sequence[Message]) -> int:
+    async def _count_tokens(self, resolved_request: ResolvedRequest, messages: Sequence[Item]) -> int:
         return sum(
             await self._message_counter.count_message_tokens(messages, resolved_request.conversation.token_counter_name)
         )
@@ -155,7 +154,7 @@ def _find_pinned_seq(index: int, request: ChatRequest, resolved_request: Resolve
     """Returns the seq of a message of the request. Returns None for instructions, which every view shows."""
     if index >= len(request.raw_messages):
         raise _make_pin_error(index, f"there are {len(request.raw_messages)} messages")
-    if all(Message(bytes(raw)).role in INSTRUCTION_ROLES for raw in request.raw_messages[: index + 1]):
+    if all(ChatMessage(bytes(raw)).role in INSTRUCTION_ROLES for raw in request.raw_messages[: index + 1]):
         return None
     distance_to_end = len(request.raw_messages) - index
     seq = (

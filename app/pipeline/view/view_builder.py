@@ -19,9 +19,10 @@ from app.context.plan.planner import plan_view
 from app.context.plan.policy import ContextPolicy
 from app.context.plan.summary_chain import find_omitted_seqs
 from app.context.view.client_versions import NO_VERSIONS, ClientVersions
-from app.context.view.missing_tool_results import add_missing_tool_results, is_placeholder_result
 from app.context.view.view_rendering import build_summary_message, render_view
-from app.conversation.conversation_types import Conversation, LogMessage, Message, Summary
+from app.conversation.conversation_types import Conversation, LogMessage, Summary
+from app.dialects.chat.message import ChatMessage
+from app.dialects.chat.missing_tool_results import add_missing_tool_results, is_placeholder_result
 from app.errors import ContextLengthExceeded
 from app.pipeline.compact.summary_chain_cache import EMPTY_CHAIN, SummaryChain, SummaryChainCache, build_chain
 from app.pipeline.resolve.resolved_request import PINS, ResolvedRequest
@@ -144,7 +145,7 @@ class ViewBuilder:
     def _count_missing_result_tokens(self, resolved_request: ResolvedRequest, messages: Sequence[bytes]) -> int:
         """Returns the tokens of the messages that stand for missing tool results."""
         counter = self._message_counter.find_token_counter(resolved_request.conversation.token_counter_name)
-        return sum(counter.count_message(Message(raw).body) for raw in messages if is_placeholder_result(raw))
+        return sum(counter.count_message(ChatMessage(raw)) for raw in messages if is_placeholder_result(raw))
 
     async def render_view(self, resolved_request: ResolvedRequest, view: View, plan: Plan) -> View:
         """Renders the messages of a view by a plan that may have more quotations than the view's own. Messages that the

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from app.context.plan.budget import Budget, compute_compaction_threshold
 from app.context.plan.outline import Plan
 from app.context.view.message_fate import MessageFate, compute_message_fates
-from app.conversation.conversation_types import Conversation, LogMessage, Message
+from app.conversation.conversation_types import Conversation, LogMessage
+from app.conversation.item import Item
 from app.pipeline.turn import Turn
 from app.pipeline.view.view_builder import ViewBuilder
 from app.store.contract.conversations import ConversationStore
@@ -20,7 +21,7 @@ class ViewPreview:
     """The plan for a conversation's log as it is stored."""
 
     conversation: Conversation
-    instructions: Sequence[Message]
+    instructions: Sequence[Item]
     """The stored system messages. Most clients send theirs with each request, and these are not known here."""
     budget: Budget
     plan: Plan

@@ -15,10 +15,10 @@ from app.conversation.conversation_types import (
     ClientVersion,
     Conversation,
     LogMessage,
-    Message,
     StoredCompletion,
     Summary,
 )
+from app.dialects.chat.message import ChatMessage
 from app.store.contract.conversations import LogAppend
 
 CONVERSATION_COLUMNS: Final = (
@@ -249,7 +249,7 @@ def decode_log_message(row: Sequence[Any]) -> LogMessage:
     seq, body, link, skeleton, in_skeleton, tokens, tokens_total, answered, incomplete, created_at, meta = row
     return LogMessage(
         seq,
-        Message(body.encode()),
+        ChatMessage(body.encode()),
         link,
         skeleton,
         bool(in_skeleton),

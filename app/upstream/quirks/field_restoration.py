@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Literal
 
-from app.conversation.canonical_form import canonicalize_message
+from app.dialects.chat.canonical_message import canonicalize_message
 from app.upstream.quirks.message_and_request_fields import CALL_PROPERTY_PREFIX
 from app.upstream.quirks.outgoing_message import (
     OutgoingMessage,
@@ -118,5 +118,5 @@ def find_answers_in_scope(scope: RestoreScope, messages: Sequence[OutgoingMessag
             answer_indexes, has_called_tool = [], False
         elif message.role == "assistant":
             answer_indexes.append(index)
-            has_called_tool = has_called_tool or message.has_calls
+            has_called_tool = has_called_tool or message.calls_tools
     return indexes.union(answer_indexes)

@@ -129,7 +129,7 @@ class OutgoingMessage:
         return self["content"]
 
     @property
-    def has_calls(self) -> bool:
+    def calls_tools(self) -> bool:
         return not is_empty_value(self["tool_calls"]) or not is_empty_value(self["function_call"])
 
     @property

@@ -63,7 +63,7 @@ def _insert_missing_turns(messages: Sequence[OutgoingMessage]) -> list[OutgoingM
             if not has_begun:
                 alternated.append(OutgoingMessage.from_text("user", OPENING_USER_TEXT))
                 awaits_assistant = True
-            if role == "assistant" and not message.has_calls:
+            if role == "assistant" and not message.calls_tools:
                 awaits_assistant = False
         has_begun = has_begun or role not in SYSTEM_ROLES
         alternated.append(message)

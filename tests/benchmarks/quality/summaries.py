@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Final
 
-from app.context.count.token_counter import TokenCounter
 from app.context.count.tokenizers import load_tokenizer
 from tests.benchmarks.quality.texts import Prose, text_of
+from tests.support.chat_counter import ChatCounter
 
 Summaries = Callable[[Mapping[str, Any]], str | None]
 """From the body of a summary call to its answer; None for an error 500."""
 
-COUNTER: Final = TokenCounter(load_tokenizer("o200k_base"))
+COUNTER: Final = ChatCounter(load_tokenizer("o200k_base"))
 DEFAULT_TOKENS: Final = 512
 FILL: Final = 0.9
 """Of the allowance that a summary uses: a model that is cut off ends with `length`."""

@@ -16,9 +16,9 @@ from app.compaction.summarizer.prompts import (
     build_instruction,
     compute_prompt_version,
 )
-from app.compaction.summarizer.summarizer_request_body import build_cached_prefix_fields
 from app.compaction.summarizer.summary_request import NoUsableSummary, SummaryRequest
 from app.context.plan.policy import ContextPolicy, SummarizerPolicy
+from app.dialects.chat.request_fields import build_cached_prefix_fields
 from app.errors import GatewayError, UpstreamRefused
 from app.upstream.provider_contract import ProviderQuirks
 from tests.compaction.simulated_compaction import COUNT, Body, Said, Scene, log_of, saying, talk

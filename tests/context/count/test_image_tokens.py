@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from app.context.count.image_rules import DEFAULT_IMAGE_RULE, IMAGE_RULES, choose_image_rule, find_named_image_rule
 from app.context.count.image_tokens import ASSUMED_IMAGE_SIZE, count_image_tokens, read_image_dimensions
 from app.context.count.token_counter import choose_token_counter_name, load_token_counter
+from tests.support.chat_counter import as_item
 
 ASSUMED_TOKENS = DEFAULT_IMAGE_RULE.cost(*ASSUMED_IMAGE_SIZE, False)
 BASE_TOKENS = 85
@@ -178,7 +179,10 @@ def test_an_image_costs_what_the_documentation_of_its_model_says(
     counter = load_token_counter(choose_token_counter_name(model))
     image = {"type": "image_url", "image_url": {"url": url(png(*size))}}
     message = {"role": "user", "content": [image]}
-    assert counter.count_message(message) - counter.count_message({"role": "user", "content": []}) == tokens
+    assert (
+        counter.count_message(as_item(message)) - counter.count_message(as_item({"role": "user", "content": []}))
+        == tokens
+    )
 
 
 @pytest.mark.parametrize(
@@ -206,6 +210,6 @@ def test_a_conversation_keeps_the_name_of_its_counter() -> None:
     assert choose_token_counter_name("gpt-4o") == choose_token_counter_name("unknown") == "o200k_base"
     assert choose_token_counter_name("claude-sonnet-4-5") == "o200k_base+claude"
     assert choose_token_counter_name("gemini-2.5-pro", "cl100k_base") == "cl100k_base+gemini"
-    assert load_token_counter("o200k_base+gone").count_message({"role": "user", "content": "Hello"}) > 0
+    assert load_token_counter("o200k_base+gone").count_message(as_item({"role": "user", "content": "Hello"})) > 0
     assert find_named_image_rule("gone") is DEFAULT_IMAGE_RULE
     assert len({rule.name for rule in IMAGE_RULES}) == len(IMAGE_RULES)

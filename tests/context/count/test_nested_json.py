@@ -7,10 +7,10 @@ from typing import Any
 import orjson
 import pytest
 
-from app.context.count.token_counter import TokenCounter
 from app.context.count.tokenizers import load_tokenizer
-from app.context.stages.text_truncation import truncate_arguments
+from app.dialects.text_truncation import truncate_arguments
 from tests.conversation.test_json_depth import DEPTHS, PLACES, nested
+from tests.support.chat_counter import ChatCounter
 
 TOOLS = (
     '[{"function":{"name":"f","parameters":%s}}]',
@@ -26,13 +26,13 @@ TOOLS = (
 
 
 @pytest.fixture(scope="module")
-def counter() -> TokenCounter:
-    return TokenCounter(load_tokenizer("o200k_base"))
+def counter() -> ChatCounter:
+    return ChatCounter(load_tokenizer("o200k_base"))
 
 
 @pytest.mark.parametrize("lists", [True, False])
 @pytest.mark.parametrize("depth", DEPTHS)
-def test_whatever_can_be_read_is_counted(counter: TokenCounter, depth: int, lists: bool) -> None:
+def test_whatever_can_be_read_is_counted(counter: ChatCounter, depth: int, lists: bool) -> None:
     value = nested(depth, lists=lists)
     for place in (*PLACES, '{"role":%s}'):
         assert counter.count_message(orjson.loads(place % value)) > 0

@@ -19,14 +19,14 @@ from app.context.count.token_counter import (
     PAGE_BYTES,
     PAGE_TOKENS,
     PRIMING_TOKENS,
-    TokenCounter,
     load_tokenizer,
     must_count_off_event_loop,
 )
+from tests.support.chat_counter import ChatCounter
 from tests.support.cpu_time import least_cpu_seconds
 
-CL100K = TokenCounter(load_tokenizer("cl100k_base"))
-O200K = TokenCounter(load_tokenizer("o200k_base"))
+CL100K = ChatCounter(load_tokenizer("cl100k_base"))
+O200K = ChatCounter(load_tokenizer("o200k_base"))
 
 JARGON = [
     (
@@ -83,12 +83,12 @@ def user(*parts: object) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("counter", "tokens"), [(CL100K, 129), (O200K, 124)], ids=["gpt-4", "gpt-4o"])
-def test_messages_cost_what_the_api_reported(counter: TokenCounter, tokens: int) -> None:
+def test_messages_cost_what_the_api_reported(counter: ChatCounter, tokens: int) -> None:
     assert counter.count_request(JARGON_MESSAGES) == tokens
 
 
 @pytest.mark.parametrize(("counter", "tokens"), [(CL100K, 105), (O200K, 101)], ids=["gpt-4", "gpt-4o"])
-def test_tools_cost_what_the_api_reported(counter: TokenCounter, tokens: int) -> None:
+def test_tools_cost_what_the_api_reported(counter: ChatCounter, tokens: int) -> None:
     assert counter.count_request(WEATHER_MESSAGES, tools=[WEATHER_TOOL]) == tokens
 
 

@@ -257,7 +257,7 @@ def test_a_tool_loop_longer_than_the_budget_is_cut_between_its_rounds() -> None:
     assert decided.to_summarize
     cut_seq = decided.to_summarize[-1].to_seq
     assert 5 < cut_seq < len(world.log)
-    assert world.log[cut_seq].message.tool_calls
+    assert world.log[cut_seq].message.calls_tools
     settled = world.settle()
     check_nothing_is_orphaned(world, settled)
     assert settled.repeated_message_seq == 4

@@ -9,8 +9,8 @@ from msgspec import structs
 
 from app.context.plan.outline import LOG_START
 from app.context.plan.planner import plan_view
-from app.context.stages.text_truncation import truncate_text
 from app.conversation.conversation_types import LogMessage
+from app.dialects.text_truncation import truncate_text
 from tests.context.conversation_strategies import POLICIES
 from tests.context.planned_conversation import Body, WordCounter, World, assistant, calls, result, user, words
 

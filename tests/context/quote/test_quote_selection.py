@@ -8,17 +8,18 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.context.count.token_counter import TokenCounter
 from app.context.count.tokenizers import load_tokenizer
 from app.context.plan.outline import Quotation, QuotedPassage
 from app.context.quote.question_terms import extract_question_terms
 from app.context.quote.quotation_message import extract_quotable_text, render_quotation_message
 from app.context.quote.quote_selection import choose_quotation
-from app.conversation.conversation_types import LogMessage, Message
+from app.conversation.conversation_types import LogMessage
 from app.conversation.search_terms import extract_message_terms, extract_query_terms
+from app.dialects.chat.message import ChatMessage
 from app.store.search.term_ranking import rank_by_weight, weights_to_score
+from tests.support.chat_counter import ChatCounter
 
-COUNT = TokenCounter(load_tokenizer("o200k_base"))
+COUNT = ChatCounter(load_tokenizer("o200k_base"))
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -38,7 +39,7 @@ def assistant(text: str) -> dict[str, Any]:
 
 def log_of(bodies: Sequence[dict[str, Any]]) -> list[LogMessage]:
     return [
-        LogMessage(seq, Message.from_body(body), b"", b"", True, COUNT.count_message(body), 0, True)
+        LogMessage(seq, ChatMessage.from_body(body), b"", b"", True, COUNT.count_message(body), 0, True)
         for seq, body in enumerate(bodies)
     ]
 
@@ -200,7 +201,7 @@ def test_quotations_fit_and_are_verbatim_in_log_order(
     if quotation is None:
         return
     said = [(passage, log[passage.seq].message) for passage in quotation.passages]
-    assert quotation.tokens == COUNT.count_message(render_quotation_message(said).body) <= room
+    assert quotation.tokens == COUNT.count_message(render_quotation_message(said)) <= room
     assert seqs(quotation) == sorted(set(seqs(quotation)))
     assert max(seqs(quotation)) < visible_from
     for passage, message in said:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from app.context.plan.outline import Plan, SummarizeMode
 from app.context.plan.policy import ContextPolicy
-from app.context.view.message_edits import apply_edit_operations
+from app.dialects.chat.message import decode_body
+from app.dialects.chat.message_edits import apply_edit_operations
 from tests.context.plan_checks import check_nothing_is_orphaned, check_plan
 from tests.context.planned_conversation import COUNT, Body, World, assistant, calls, result, user, words
 from tests.shared_data import needs_recordings, recorded
@@ -29,7 +30,7 @@ def can_be_masked_to_fit(world: World) -> bool:
     return (
         world.instructions_tokens
         + sum(
-            min(entry.tokens, COUNT.count_message(apply_edit_operations(entry.message.body, [masked])))
+            min(entry.tokens, COUNT.count_message(apply_edit_operations(decode_body(entry.message), [masked])))
             if entry.message.role == "tool"
             else entry.tokens
             for entry in world.log

@@ -15,7 +15,9 @@ from app.context.plan.policy import ContextPolicy, ReasoningClearing, ToolResult
 from app.context.stages.draft import Draft, DraftContext
 from app.context.stages.stage_registry import STAGES
 from app.context.stages.truncation_caps import compute_age_weights
-from app.context.view.message_edits import apply_edit_operations, render_edited_message
+from app.context.view.message_edits import render_edited_message
+from app.dialects.chat.message import decode_body
+from app.dialects.chat.message_edits import apply_edit_operations
 from tests.context.planned_conversation import COUNT, Body, assistant, calls, log_of, result, user, words
 
 WINDOW = 10_000
@@ -48,7 +50,7 @@ def shown(draft: Draft, seq: int) -> Body:
     edit = draft.edits[seq]
     message = render_edited_message(edit, lambda at: draft.context.tail.find_message(at).message)
     assert message is not None
-    return message.body
+    return decode_body(message)
 
 
 def filled_to(tokens: int, bodies: list[Body]) -> list[Body]:
@@ -401,7 +403,7 @@ def test_calls_and_their_results_are_dropped_together() -> None:
     arguments = '{"a": "' + "z" * 4_000 + '"}'
     loop = [body for _ in range(12) for body in (calls("a", "b", arguments=arguments), result("x"), result("y"))]
     draft = applied("drop_oldest", draft_of([user("Find it"), *loop], over=True))
-    assert draft.context.tail.find_message(draft.boundary_seq).message.tool_calls
+    assert draft.context.tail.find_message(draft.boundary_seq).message.calls_tools
     assert draft.boundary.anchor_seq == 0
 
 
@@ -452,9 +454,11 @@ def test_the_log_itself_is_never_changed(stage: str) -> None:
         "clear_tool_results": ToolResultClearing(1, keep=0, inputs=True),
     }
     draft = draft_of(talk, over=True, **settings)
-    before = [(entry.message.raw, orjson.dumps(entry.message.body)) for entry in draft.context.tail.messages]
+    before = [(entry.message.raw, orjson.dumps(decode_body(entry.message))) for entry in draft.context.tail.messages]
     applied(stage, draft)
-    assert before == [(entry.message.raw, orjson.dumps(entry.message.body)) for entry in draft.context.tail.messages]
+    assert before == [
+        (entry.message.raw, orjson.dumps(decode_body(entry.message))) for entry in draft.context.tail.messages
+    ]
 
 
 @pytest.mark.parametrize("kind", ["thinking", "redacted_thinking", "reasoning", "reasoning_text"])

@@ -5,7 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.context.stages.text_truncation import find_fitting_text_share, truncate_message_texts, truncate_text
+from app.context.stages.draft import find_fitting_text_share
+from app.dialects.chat.message import decode_body
+from app.dialects.chat.message_edits import truncate_message_texts
+from app.dialects.text_truncation import truncate_text
 from tests.context.plan_checks import check_nothing_is_orphaned, check_plan
 from tests.context.planned_conversation import COUNT, World, assistant, calls, log_of, result, user, words
 
@@ -69,8 +72,8 @@ def test_arguments_of_a_call_stay_a_json_object_when_they_are_shortened() -> Non
 )
 def test_arguments_that_cannot_give_become_an_object_that_says_so(arguments: str) -> None:
     [message] = log_of([calls("write", arguments=arguments)])
-    share, tokens = find_fitting_text_share(message.message.body, message.tokens, 60, COUNT.count_message)
-    body = truncate_message_texts(message.message.body, share)
+    share, tokens = find_fitting_text_share(message.message, message.tokens, 60, COUNT.count_message)
+    body = truncate_message_texts(decode_body(message.message), share)
     [call] = body["tool_calls"]
     assert "left_out" in orjson.loads(call["function"]["arguments"])
     assert COUNT.count_message(body) == tokens <= 60

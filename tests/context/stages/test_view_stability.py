@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from app.context.plan.outline import Plan, SummarizeMode
-from app.context.view.message_edits import apply_edit_operations
+from app.dialects.chat.message import decode_body
+from app.dialects.chat.message_edits import apply_edit_operations
 from tests.context.conversation_strategies import POLICIES, tool_call
 from tests.context.plan_checks import check_plan
 from tests.context.planned_conversation import COUNT, World, assistant, result, user, words
@@ -57,7 +58,7 @@ def is_masked_as_far_as_can_be(world: World, decided: Plan) -> bool:
     """Whether no message was left out, and each result that was read keeps 300 characters at most."""
     for entry in world.log[:-2]:
         shown_tokens = decided.edits[entry.seq].tokens if entry.seq in decided.edits else entry.tokens
-        masked_tokens = COUNT.count_message(apply_edit_operations(entry.message.body, [("contents", 300)]))
+        masked_tokens = COUNT.count_message(apply_edit_operations(decode_body(entry.message), [("contents", 300)]))
         if decided.boundary_seq or (entry.message.role == "tool" and shown_tokens > masked_tokens):
             return False
     return True

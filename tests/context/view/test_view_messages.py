@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from typing import Any
-
 import orjson
 import pytest
 from hypothesis import given, settings
@@ -20,6 +18,7 @@ from app.context.view.view_rendering import (
     render_view,
 )
 from app.conversation.conversation_types import Summary
+from app.conversation.item import Item
 from tests.context.planned_conversation import COUNT, chunk_of, words
 
 
@@ -29,8 +28,8 @@ class RealCounter:
         self.count = tokenizer.count
         self._counter = TokenCounter(tokenizer)
 
-    def count_message(self, body: dict[str, Any]) -> int:
-        return self._counter.count_message(body)
+    def count_message(self, message: Item) -> int:
+        return self._counter.count_message(message)
 
 
 COUNTERS: dict[str, ViewTokenCounter] = {
@@ -63,7 +62,7 @@ def test_the_tokens_of_a_summary_message_are_the_sum_of_its_chunks(name: str, te
     count = COUNTERS[name]
     chunks = chunks_of(texts, count)
     message = build_summary_message(chunks, dropped)
-    assert count_summary_message_tokens(chunks, dropped, count) == (count.count_message(message.body) if message else 0)
+    assert count_summary_message_tokens(chunks, dropped, count) == (count.count_message(message) if message else 0)
 
 
 @given(text=TEXTS, through_turn=st.integers(0, 10_000))

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.conversation.conversation_types import LogMessage, Message
+from app.conversation.conversation_types import LogMessage
 from app.conversations.erase.redaction import DELETED_MARK, ERASED_MARK, read_deleted_parts, redact_item
 from app.conversations.items.item_building import build_items
+from app.dialects.chat.message import ChatMessage, decode_body
 
 WORDS = "the secret word"
 FIELDS: dict[str, Any] = {
@@ -57,7 +58,7 @@ def entries(draw: st.DrawFn) -> LogMessage:
 
 def entry(body: dict[str, Any], meta: dict[str, Any] | None = None) -> LogMessage:
     link = bytes(range(16))
-    return LogMessage(7, Message.from_body(body), link, link, True, 5, 50, True, meta=meta)
+    return LogMessage(7, ChatMessage.from_body(body), link, link, True, 5, 50, True, meta=meta)
 
 
 @given(entries())
@@ -88,21 +89,21 @@ def test_roles_calls_and_what_they_answer_stay(one: LogMessage) -> None:
     items = build_items(one)
     after = redact_item(one, items[0], items, erase=True)
     assert after.message.role == one.message.role
-    assert [known["id"] for known in after.message.tool_calls] == [known["id"] for known in one.message.tool_calls]
-    assert after.message.body.get("tool_call_id") == one.message.body.get("tool_call_id")
+    assert [known.id for known in after.message.calls] == [known.id for known in one.message.calls]
+    assert decode_body(after.message).get("tool_call_id") == decode_body(one.message).get("tool_call_id")
 
 
 def test_what_is_only_hidden_is_kept_until_it_is_erased() -> None:
     one = entry({"role": "user", "content": WORDS})
     (item,) = build_items(one)
     hidden = redact_item(one, item, [item], erase=False)
-    assert hidden.message.body["content"] == DELETED_MARK
+    assert decode_body(hidden.message)["content"] == DELETED_MARK
     assert (hidden.meta or {})["deleted"] == {"parts": [0], "erased": False, "body": one.message.raw.decode()}
     assert build_items(hidden) == []
     erased = redact_item(
         hidden, build_items(hidden, with_deleted=True)[0], build_items(hidden, with_deleted=True), erase=True
     )
-    assert erased.message.body["content"] == ERASED_MARK
+    assert decode_body(erased.message)["content"] == ERASED_MARK
     assert WORDS not in str(erased.meta)
     assert read_deleted_parts(erased) == (0,)
 
@@ -113,6 +114,7 @@ def test_one_call_of_several_is_cleared(make: Any, left: dict[str, str] | None) 
     items = build_items(one)
     after = redact_item(one, items[2], items, erase=True)
     assert after.message.text == "Looking."
-    assert after.message.tool_calls[0] == make(0)
-    assert after.message.tool_calls[1].get("function") == left
-    assert WORDS not in str(after.message.tool_calls[1])
+    kept, cleared = decode_body(after.message)["tool_calls"]
+    assert kept == make(0)
+    assert cleared.get("function") == left
+    assert WORDS not in str(cleared)

@@ -7,8 +7,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from app.conversation.conversation_types import LogMessage, Message
+from app.conversation.conversation_types import LogMessage
 from app.conversation.identity import compute_links_after_messages, compute_start_position
+from app.dialects.chat.message import ChatMessage
 from tests.context.conversation_strategies import conversations
 
 Body = dict[str, Any]
@@ -64,7 +65,7 @@ LOGS = st.one_of(conversations(), st.lists(ODD_MESSAGES, max_size=12), st.just([
 
 def placed(bodies: Sequence[Body], *, tenant: str = "tenant", incomplete: bool = False) -> list[LogMessage]:
     """Messages as a log keeps them; the last one broke off if it is `incomplete`."""
-    messages = [Message.from_body(body) for body in bodies]
+    messages = [ChatMessage.from_body(body) for body in bodies]
     return [
         LogMessage(
             seq=seq,

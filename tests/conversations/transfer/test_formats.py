@@ -21,6 +21,7 @@ from app.conversations.transfer.conversation_import import ConversationImporter
 from app.conversations.transfer.formats.import_file_parser import FORMATS, parse_import_file
 from app.conversations.transfer.formats.imported_conversation import ImportedConversation
 from app.conversations.transfer.message_export import ConversationExporter, build_export_fields
+from app.dialects.chat.message import decode_body
 from app.errors import InvalidRequest
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.token_counting import MessageCounter
@@ -32,7 +33,7 @@ ENCODING = "o200k_base"
 
 
 def bodies(found: ImportedConversation) -> list[dict[str, Any]]:
-    return [one.message.body for one in found.messages]
+    return [decode_body(one.message) for one in found.messages]
 
 
 def only(data: object, *, wanted: Any = "auto") -> ImportedConversation:
@@ -321,7 +322,7 @@ JSON = st.recursive(
 def test_any_json_is_read_or_refused(value: object, wanted: Any) -> None:
     with contextlib.suppress(InvalidRequest):
         for found in parse_import_file(orjson.dumps(value), wanted):
-            assert all(isinstance(one.message.body, dict) for one in found.messages)
+            assert all(isinstance(decode_body(one.message), dict) for one in found.messages)
 
 
 @given(data=st.binary(max_size=40) | st.text(alphabet='[]{}",:a1\n', max_size=40).map(str.encode))
@@ -391,7 +392,7 @@ def test_what_is_exported_is_imported_as_the_same_messages(
         for one in second:
             log = await store.read_log(one, 0, one.head_seq + 1)
             told = [json.loads(text) for text in one.state.get("instructions", [])]
-            found.append([*told, *(entry.message.body for entry in log)])
+            found.append([*told, *(decode_body(entry.message) for entry in log)])
             assert log[-1].answered
             assert log[-1].tokens_total == sum(entry.tokens for entry in log) == one.head_tokens_total
         return found

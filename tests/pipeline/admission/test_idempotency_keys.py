@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from app.conversation.conversation_types import Message
+from app.dialects.chat.message import ChatMessage
 from app.errors import StoreUnavailable
 from app.store.contract.keys import IdempotencyKeyRecord
 from app.store.memory.backend import MemoryStore
@@ -217,7 +217,7 @@ async def test_a_key_whose_answer_was_erased_is_answered_anew(what: str) -> None
             await w.store.erase_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
         else:
             (answer,) = await w.store.read_log(conversation, 1, 2)
-            erased = replace(answer, message=Message.from_body({"role": "assistant", "content": "[erased]"}))
+            erased = replace(answer, message=ChatMessage.from_body({"role": "assistant", "content": "[erased]"}))
             await w.store.redact_messages(conversation, [erased])
         assert text_of(await w.say([user("Hi")], headers=KEY)) == "Another."
 

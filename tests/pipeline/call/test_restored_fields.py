@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from app.conversation.conversation_types import Conversation, LogMessage, Message
+from app.conversation.conversation_types import Conversation, LogMessage
+from app.dialects.chat.message import ChatMessage
 from app.errors import StoreUnavailable
 from app.pipeline.call.field_restorer import FieldRestorer
 from app.pipeline.resolve.resolved_request import ResolvedRequest
@@ -42,7 +43,7 @@ class Log(MemoryStore):
 def _entry(seq: int, body: dict[str, Any]) -> LogMessage:
     return LogMessage(
         seq=seq,
-        message=Message.from_body(body),
+        message=ChatMessage.from_body(body),
         link=b"",
         skeleton=b"",
         in_skeleton=False,

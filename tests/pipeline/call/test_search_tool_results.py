@@ -5,13 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.conversation.conversation_types import LogMessage, Message
+from app.conversation.conversation_types import LogMessage
+from app.dialects.chat.message import ChatMessage
 from app.pipeline.call.search_tool_results import MIN_RESULT_TOKENS, NOTHING_FOUND, cut_excerpt, render_search_result
 from app.store.contract.conversations import SearchHit
 
 
 def found(seq: int, text: str, score: float | None = 1.0, role: str = "user") -> SearchHit:
-    message = Message.from_body({"role": role, "content": text})
+    message = ChatMessage.from_body({"role": role, "content": text})
     entry = LogMessage(
         seq=seq, message=message, link=b"", skeleton=b"", in_skeleton=True, tokens=1, tokens_total=1, answered=True
     )

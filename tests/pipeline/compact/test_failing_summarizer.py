@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from app.context.count.token_counter import TokenCounter, load_tokenizer
+from app.context.count.token_counter import load_tokenizer
 from app.pipeline.compact.precompaction import Precompactor
 from tests.live import Reply, ScriptedUpstream, completion
 from tests.shared_data import needs_recordings, recorded
+from tests.support.chat_counter import ChatCounter
 from tests.support.gateway import (
     assistant,
     call,
@@ -32,7 +33,7 @@ NONSENSE = "They spoke about many things."
 POLICIES = {"additive": {"token_floor": 1}}
 MEANT = re.compile(r"the last (\d+) messages before this one, from the user's message that begins \"(.{20})")
 NAMES = [f"{first}{last}" for first in ("Al", "Be", "Ca", "Do", "Em", "Fi") for last in "abcdefghij"]
-COUNTER = TokenCounter(load_tokenizer("o200k_base"))
+COUNTER = ChatCounter(load_tokenizer("o200k_base"))
 LATE_USE_SHARE = 0.75
 """Of the values that recorded agents use late and saw early only, those that a nonsense summarizer must leave."""
 

@@ -19,11 +19,12 @@ from msgspec.structs import replace
 from app.context.count.token_counter import TokenCounter
 from app.context.count.tokenizers import load_tokenizer
 from app.context.view.client_versions import ClientVersions
-from app.conversation import alignment, identity
 from app.conversation.alignment import Alignment, align_after_head
-from app.conversation.canonical_form import canonicalize_message
-from app.conversation.conversation_types import ClientVersion, Conversation, LogMessage, Message
+from app.conversation.conversation_types import ClientVersion, Conversation, LogMessage
 from app.conversation.identity import make_conversation_id
+from app.dialects.chat import message as chat_message
+from app.dialects.chat.canonical_message import canonicalize_message
+from app.dialects.chat.message import ChatMessage
 from app.pipeline.persist.conversation_builders import advance_head, build_empty_conversation, build_log_entries
 from app.pipeline.resolve import client_history_matching as history
 from app.pipeline.resolve import history_alignment
@@ -140,7 +141,7 @@ class Turns:
 
     async def _align(self, histories: HistoryAligner, raws: Sequence[bytes], *, named: bool) -> Alignment:
         assert self.conversation is not None
-        log = ClientHistory(TENANT, raws, Message(raws[0]))
+        log = ClientHistory(TENANT, raws, ChatMessage(raws[0]))
         log.aligned_prefix = histories.find_aligned_prefix(log)
         self.checkpoints += log.aligned_prefix is not None
         alignment = await histories.align_history(self.conversation, log, is_named=named)
@@ -149,7 +150,9 @@ class Turns:
 
     async def _append(self, before: Conversation, new: Sequence[Body], placed: AlignedHistory | None) -> None:
         answer = answer_of(len([one for one in self.messages if one["role"] != "assistant"]) - 1)
-        entries = await build_log_entries(before, [*map(Message.from_body, new), Message.from_body(answer)], COUNTING)
+        entries = await build_log_entries(
+            before, [*map(ChatMessage.from_body, new), ChatMessage.from_body(answer)], COUNTING
+        )
         entries[-1] = replace(entries[-1], meta={"id": "chatcmpl-1"})
         changes = () if placed is None else placed.new_versions
         state = {**before.state, **({REWRITE_MARK: before.head_seq + 2} if changes else {})}
@@ -224,19 +227,19 @@ async def test_a_beginning_is_aligned_anew_for_another_log_and_where_an_id_names
         await turns.take(number, TELLS["masks"], named=False, lost=None, beside=None)
     assert turns.conversation is not None
     raws = encode(TELLS["masks"]([*turns.messages, question_of(12)]))
-    log = ClientHistory(TENANT, raws, Message(raws[0]))
+    log = ClientHistory(TENANT, raws, ChatMessage(raws[0]))
     log.aligned_prefix = turns.histories.find_aligned_prefix(log)
     assert log.aligned_prefix is not None
     empty = build_empty_conversation(
         TENANT, "o200k_base", conversation_id=make_conversation_id(ROOT, lambda n: n * b"1"), root=ROOT
     )
-    entries = await build_log_entries(empty, [Message.from_body(one) for one in turns.messages[:2]], COUNTING)
+    entries = await build_log_entries(empty, [ChatMessage.from_body(one) for one in turns.messages[:2]], COUNTING)
     other = advance_head(empty, entries)
     await turns.store.append(LogAppend(other, -1, entries, creates_conversation=True))
     behind.clear()
     for conversation, named in ((other, False), (turns.conversation, True)):
         found = await turns.histories.align_history(conversation, log, is_named=named)
-        fresh = ClientHistory(TENANT, raws, Message(raws[0]))
+        fresh = ClientHistory(TENANT, raws, ChatMessage(raws[0]))
         assert found == await HistoryAligner(turns.store, COUNTING).align_history(conversation, fresh, is_named=named)
         assert behind == []
 
@@ -261,8 +264,7 @@ async def test_a_turn_of_a_masking_agent_touches_what_is_new_or_changed(monkeypa
         patched.add(name)
         monkeypatch.setattr(module, function.__name__, counting)
 
-    count(identity, canonicalize_message)
-    count(alignment, canonicalize_message)
+    count(chat_message, canonicalize_message)
     count(history_alignment, align_after_head, lambda _, log, history, *__: len(history))
     count(history_alignment, ClientVersion)
     counts: list[Counter[str]] = []

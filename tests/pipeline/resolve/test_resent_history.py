@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from app.conversation.canonical_form import belongs_to_skeleton, canonicalize_message
 from app.conversation.conversation_types import Conversation
+from app.dialects.chat.canonical_message import belongs_to_skeleton, canonicalize_message
 from app.pipeline.persist.turn_writer import QUESTION_DELAY_SECONDS
 from app.store.memory.backend import MemoryStore
 from tests.live import Reply, ScriptedUpstream, completion, stream

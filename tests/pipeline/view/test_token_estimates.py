@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from app.context.count.token_counter import TokenCounter, load_token_counter
+from app.context.count.token_counter import load_token_counter
 from app.context.count.tokenizers import load_tokenizer
 from tests.live import DONE, Reply, ScriptedUpstream, chunk, completion, usage_chunk
+from tests.support.chat_counter import ChatCounter, as_item
 from tests.support.gateway import World, assistant, summaries_asked, system, user, world
 from tests.support.raw_http import chunks, until
 
-COUNTER = TokenCounter(load_tokenizer("o200k_base"))
+COUNTER = ChatCounter(load_tokenizer("o200k_base"))
 FILE_TOKENS = 60_000
 WORD = " lamp"
 """One token."""
@@ -148,7 +149,7 @@ async def test_a_conversation_keeps_its_image_rule_beside_an_encoding_that_the_f
     assert branched["conversation_id"] == stored[-1].id != stored[0].id
     assert {one.encoding for one in stored} == {"o200k_base"}
     assert {one.token_counter_name for one in stored} == {"o200k_base+claude"}
-    by_claude = load_token_counter("o200k_base+claude").count_message(picture)
+    by_claude = load_token_counter("o200k_base+claude").count_message(as_item(picture))
     assert by_claude != COUNTER.count_message(picture)
     assert {row[at] for row in tokens for at in range(0, len(row), 2)} == {by_claude}
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from app.conversation.conversation_types import LogMessage, Message
+from app.conversation.conversation_types import LogMessage
+from app.dialects.chat.message import ChatMessage
 from app.store.contract.store import Store
 from app.store.sqlite.backend import SqliteStore
 from app.store.store_factory import create_store
@@ -35,7 +36,7 @@ def left_of(directory: Path, words: Collection[str]) -> list[str]:
 
 
 def overwritten(entry: LogMessage) -> LogMessage:
-    return replace(entry, message=Message.from_body({"role": "user", "content": "[erased]"}), tokens=2, meta=None)
+    return replace(entry, message=ChatMessage.from_body({"role": "user", "content": "[erased]"}), tokens=2, meta=None)
 
 
 async def test_a_redacted_text_is_gone_with_its_summaries_and_words(store: Store, tmp_path: Path) -> None:

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from app.context.count.token_counter import TokenCounter
 from app.context.count.tokenizers import load_tokenizer
 from app.settings import load_settings
 from app.upstream.provider_contract import ProviderQuirks
 from app.upstream.quirks import apply_quirks
 from app.upstream.quirks.role_alternation import BRIDGING_ASSISTANT_TEXT, OPENING_USER_TEXT
+from tests.support.chat_counter import ChatCounter
 from tests.upstream.quirks.templates import rules
 from tests.upstream.quirks.templates.talks import talks
 
@@ -124,7 +124,7 @@ def test_a_growing_conversation_keeps_its_beginning(name: str, data: st.DataObje
     assert through(preset(name), messages)[: len(before[:-1])] == before[:-1]
 
 
-COUNTER = TokenCounter(load_tokenizer("o200k_base"))
+COUNTER = ChatCounter(load_tokenizer("o200k_base"))
 
 
 @given(talks(tools=False))

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from app.conversation.conversation_types import Message
 from app.conversations.transfer.formats.imported_conversation import (
     ImportedBranch,
     ImportedConversation,
@@ -27,6 +26,7 @@ from app.conversations.transfer.formats.imported_conversation import (
     invalid_file_error,
     parse_unix_seconds,
 )
+from app.dialects.chat.message import ChatMessage
 
 EXPECTED: Final = "a conversation of a ChatGPT export: an object with a 'mapping'"
 EXPECTED_NODE: Final = "a node: an object with 'parent' and 'message'"
@@ -198,7 +198,7 @@ class _MessageTree:
         if not text:
             return None
         return ImportedMessage(
-            Message.from_body({"role": role, "content": text}), location, _read_created_at(raw_message)
+            ChatMessage.from_body({"role": role, "content": text}), location, _read_created_at(raw_message)
         )
 
     def _read_text(self, content: Mapping[str, Any], location: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 import orjson
 
-from app.conversation.conversation_types import Message
+from app.conversation.item import Item
 from app.errors import InvalidRequest
 
 TITLE, IMPORTED_FROM = "title", "imported_from"
@@ -25,7 +25,7 @@ MAX_VALUE_CHARS: Final = 512
 class ImportedMessage(msgspec.Struct, frozen=True):
     """A chat message and its location in the file, for errors."""
 
-    message: Message
+    message: Item
     location: str
     created_at: datetime | None = None
 

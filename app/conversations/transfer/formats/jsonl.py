@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from app.conversation.conversation_types import Message
 from app.conversations.transfer.formats.imported_conversation import (
     ImportedConversation,
     ImportedMessage,
@@ -13,6 +12,7 @@ from app.conversations.transfer.formats.imported_conversation import (
     expect_object,
     invalid_file_error,
 )
+from app.dialects.chat.message import ChatMessage
 
 EXPECTED = "a chat message: a JSON object with a 'role'"
 
@@ -36,7 +36,7 @@ def parse_jsonl_conversation(data: bytes) -> list[ImportedConversation]:
         body = expect_object(decode_json(line, location, EXPECTED), location, EXPECTED)
         if "role" not in body:
             raise invalid_file_error(location, EXPECTED)
-        messages.append(ImportedMessage(Message(line, body), location))
+        messages.append(ImportedMessage(ChatMessage(line, body), location))
     if not messages:
         raise invalid_file_error("line 1", EXPECTED)
     return [ImportedConversation(messages=tuple(messages), location="line 1")]

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final, TypeGuard
 
-from app.conversation.conversation_types import Message
 from app.conversations.transfer.formats.imported_conversation import (
     ImportedConversation,
     ImportedMessage,
@@ -22,6 +21,7 @@ from app.conversations.transfer.formats.imported_conversation import (
     field_location,
     invalid_file_error,
 )
+from app.dialects.chat.message import ChatMessage
 
 EXPECTED: Final = (
     "a LangChain message: an object with 'type' and 'data' (messages_to_dict), or with 'lc', 'id' and 'kwargs' (dumpd)"
@@ -103,7 +103,7 @@ def _parse_message(value: object, location: str, omitted_counts: Counter[str]) -
             body["content"] = body["content"] or None
     elif role == "tool":
         body["tool_call_id"] = fields.get("tool_call_id")
-    return ImportedMessage(Message(encode_json(body, location).encode(), body), location)
+    return ImportedMessage(ChatMessage(encode_json(body, location).encode(), body), location)
 
 
 def _read_kind_and_fields(dumped_message: Mapping[str, Any], location: str) -> tuple[str, Mapping[str, Any]]:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from app.conversation.conversation_types import Message
 from app.conversation.identity import is_valid_conversation_id
 from app.conversations.transfer.formats.imported_conversation import (
     ImportedConversation,
@@ -22,6 +21,7 @@ from app.conversations.transfer.formats.imported_conversation import (
     parse_metadata,
     parse_unix_seconds,
 )
+from app.dialects.chat.message import ChatMessage
 
 EXPECTED = "an object with an array of 'messages'"
 EXPECTED_MESSAGE = "a chat message: a JSON object with a 'role'"
@@ -88,4 +88,4 @@ def _parse_message(raw: bytes, location: str) -> ImportedMessage:
     body = expect_object(decode_json(raw, location, EXPECTED_MESSAGE), location, EXPECTED_MESSAGE)
     if "role" not in body:
         raise invalid_file_error(location, EXPECTED_MESSAGE)
-    return ImportedMessage(Message(raw, body), location)
+    return ImportedMessage(ChatMessage(raw, body), location)

@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 import pytest
 from msgspec.structs import replace
 
-from app.conversation.conversation_types import LogMessage, Message
+from app.conversation.conversation_types import LogMessage
 from app.conversation.identity import make_conversation_id
+from app.dialects.chat.message import ChatMessage
 from app.store.contract.conversations import LogAppend, WriteConflict
 from app.store.contract.store import Store
 from tests.store.example_logs import (
@@ -51,7 +52,7 @@ async def test_a_message_is_kept_byte_for_byte(store: Store) -> None:
     tenant = fresh_tenant()
     (entry,) = log_of(tenant, ["user x"])
     raw = '{ "content":"\\u0000 \\ud83d é 😀 1e2",  "role" : "user","n":1.0,"n":12345678901234567890123 }'.encode()
-    odd = replace(entry, message=Message(raw), meta={"usage": {"prompt_tokens": 3}}, incomplete=True)
+    odd = replace(entry, message=ChatMessage(raw), meta={"usage": {"prompt_tokens": 3}}, incomplete=True)
     conversation = conversation_of(tenant, [odd])
     await store.append(LogAppend(conversation, -1, [odd], creates_conversation=True))
     (kept,) = await store.read_log(conversation, 0, 1)

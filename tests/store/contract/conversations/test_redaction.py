@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from app.conversation.conversation_types import Conversation, LogMessage, Message
+from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.search_terms import extract_terms
+from app.dialects.chat.message import ChatMessage
 from app.store.contract.conversations import LogAppend, WriteConflict
 from app.store.contract.store import Store
 from tests.store.example_logs import (
@@ -28,7 +29,7 @@ CHAT = ["user hi", "assistant hello", "user secret word", "assistant well", "use
 
 
 def overwritten(entry: LogMessage, tokens: int = 2, mark: str = "[erased]") -> LogMessage:
-    message = Message.from_body({"role": entry.message.role, "content": mark})
+    message = ChatMessage.from_body({"role": entry.message.role, "content": mark})
     return replace(entry, message=message, tokens=tokens, meta={"deleted": {"parts": [0], "erased": True}})
 
 
@@ -294,7 +295,9 @@ async def test_things_are_rewritten_where_they_still_are_what_they_were(store: S
     await store.revise_summary(tenant=tenant, root=trunk.root, summary=replace(chunk, text="second", revision=2))
 
     def other(entry: LogMessage) -> LogMessage:
-        return replace(entry, message=Message.from_body({"role": "user", "content": f"new {entry.seq}"}), meta={"n": 1})
+        return replace(
+            entry, message=ChatMessage.from_body({"role": "user", "content": f"new {entry.seq}"}), meta={"n": 1}
+        )
 
     await store.rewrite_sealed_fields(
         replace(read, state={"b": 2}),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.search_terms import extract_terms
+from app.dialects.chat.message import decode_body
 from app.store.contract.store import Store
 from app.store.store_factory import create_store
 from migrations.run import prepare_database
@@ -51,7 +52,7 @@ async def test_conversations_are_found_best_first_each_with_its_best_message(sto
     later, _ = await go_on(store, second, log, ["user more"])
     found = await store.search_tenant(tenant=tenant, terms=["machin"], limit=1)
     assert found[0].conversation == await store.find_conversation(tenant=tenant, conversation_id=later.id)
-    assert found[0].message.message.body == {"role": "user", "content": "machine"}
+    assert decode_body(found[0].message.message) == {"role": "user", "content": "machine"}
     assert found[0].score == pytest.approx(0.357)
     assert await hits(store, tenant, "unheard") == []
 

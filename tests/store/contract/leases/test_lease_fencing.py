@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from app.conversation.conversation_types import Message
+from app.dialects.chat.message import ChatMessage
 from app.store.contract.conversations import LogAppend, WriteConflict
 from app.store.contract.leases import Lease, LeaseLost
 from app.store.contract.store import Store
@@ -141,7 +141,7 @@ async def test_a_summary_in_the_making_is_not_stored_once_what_it_read_was_redac
     fence = await lease_on(store, conversation.root, f"range:{chunk.from_link.hex()}")
     turn = await lease_on(store, conversation.root, conversation.id)
     await store.redact_messages(
-        conversation, [replace(log[0], message=Message.from_body({"role": "user", "content": "[erased]"}))]
+        conversation, [replace(log[0], message=ChatMessage.from_body({"role": "user", "content": "[erased]"}))]
     )
     with pytest.raises(LeaseLost):
         await store.add_summary(tenant=tenant, root=conversation.root, summary=chunk, fence=fence)

@@ -1,17 +1,16 @@
-"""Checks the shape of a message before it is stored. The provider checks everything else."""
+"""Checks the shape of a chat message before it is stored. The provider checks everything else."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from app.conversation.conversation_types import Message
+from app.conversation.item import TOOL_RESULT_ROLES, Item, may_precede_tool_result
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
+from app.dialects.chat.message import decode_body
 from app.errors import InvalidRequest
 
 MESSAGE_ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
-TOOL_ROLES: Final = ("tool", "function")
-INSTRUCTION_ROLES: Final = ("system", "developer")
 
 MessageFault = tuple[str, str, str]
 """The field, the complaint (to be read after the message's position), and the error code."""
@@ -19,7 +18,7 @@ _TOO_DEEP_FAULT: Final[MessageFault] = "", f" {TOO_DEEP_MESSAGE}", "invalid_valu
 
 
 def check_messages(
-    messages: Iterable[Message],
+    messages: Iterable[Item],
     *,
     first_index: int,
     may_begin_with_result: bool,
@@ -37,12 +36,12 @@ def check_messages(
     Raises:
         InvalidRequest: names the message and the field.
     """
-    before: Message | None = None
+    before: Item | None = None
     for index, message in enumerate(messages, start=first_index):
-        body = message.body
+        body = decode_body(message)
         # The count of brackets is cheap and clears most messages without a walk through the decoded body.
         fault = _TOO_DEEP_FAULT if may_be_too_deep(message.raw) and is_too_deep(body) else _find_fault(body)
-        if fault is None and body["role"] in TOOL_ROLES:
+        if fault is None and body["role"] in TOOL_RESULT_ROLES:
             may_follow = may_begin_with_result if before is None else may_precede_tool_result(before)
             fault = None if may_follow else _build_result_without_call_fault(body["role"])
         if fault is not None:
@@ -50,12 +49,6 @@ def check_messages(
             where = format_position(index)
             raise InvalidRequest(where + complaint, code=code, param=where + field)
         before = message
-
-
-def may_precede_tool_result(message: Message) -> bool:
-    """Returns whether a tool result may follow this message."""
-    role = message.body.get("role")
-    return role in TOOL_ROLES or (role == "assistant" and bool(message.tool_calls))
 
 
 def _find_fault(body: Mapping[str, Any]) -> MessageFault | None:

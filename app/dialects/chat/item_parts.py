@@ -1,4 +1,4 @@
-"""Converts the content of chat messages to the content of items, part by part. Pure.
+"""Converts the content of chat messages to the content of items of the conversations API, part by part. Pure.
 
 The result has only part types of OpenAI's schema. A part of another type becomes a text part that names the type and
 has the whole part in its field `part`.
@@ -11,8 +11,9 @@ from typing import Any, Final
 
 import orjson
 
-from app.context.view.message_edits import REASONING_FIELDS
-from app.conversation.canonical_form import REASONING_PART_TYPES
+from app.conversation.item import Item
+from app.dialects.chat.message import decode_body
+from app.dialects.chat.message_fields import REASONING_FIELDS, REASONING_PART_TYPES
 
 MessageBody = Mapping[str, Any]
 Part = dict[str, Any]
@@ -24,8 +25,9 @@ CACHE_BREAKPOINT_FIELD: Final = "prompt_cache_breakpoint"
 """A field of content parts that both of OpenAI's protocols have."""
 
 
-def build_message_parts(body: MessageBody) -> list[Part]:
+def build_message_parts(message: Item) -> list[Part]:
     """Returns a message's content as parts of a `message` item; an empty list if it has none."""
+    body = decode_body(message)
     is_answer = body.get("role") == "assistant"
     parts = [_convert_to_item_part(one, is_answer=is_answer) for one in _list_content_parts(body.get("content"))]
     refusal = body.get("refusal")
@@ -39,8 +41,9 @@ def build_message_parts(body: MessageBody) -> list[Part]:
     return parts
 
 
-def build_tool_output(content: object) -> str | list[Part]:
+def build_tool_output(message: Item) -> str | list[Part]:
     """Returns a tool's result as the `output` of an item: a text unchanged, parts converted."""
+    content = decode_body(message).get("content")
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -54,8 +57,22 @@ def _to_input_text(part: Part) -> Part:
     return {**part, "type": "input_text", "text": part.get("text") or part.get("refusal", "")}
 
 
-def build_reasoning_fields(body: MessageBody) -> Part | None:
+def build_speaker_fields(message: Item) -> Part:
+    """Returns the fields of a message that a `message` item has, too: `name` and `audio`."""
+    body = decode_body(message)
+    return {name: body[name] for name in ("name", "audio") if body.get(name)}
+
+
+def begins_with_text(message: Item) -> bool:
+    """Returns whether a message surely has a text and no reasoning before it."""
+    body = decode_body(message)
+    content = body.get("content")
+    return isinstance(content, str) and bool(content) and not any(body.get(name) for name in REASONING_FIELDS)
+
+
+def build_reasoning_fields(message: Item) -> Part | None:
     """Returns the fields of a `reasoning` item; None if the message has no reasoning."""
+    body = decode_body(message)
     reasoning_fields = {name: body[name] for name in REASONING_FIELDS if body.get(name)}
     if not reasoning_fields:
         return None

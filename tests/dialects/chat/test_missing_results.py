@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.context.view.missing_tool_results import (
+from app.dialects.chat.missing_tool_results import (
     MISSING_RESULT_TEXT,
     add_missing_tool_results,
     has_missing_tool_results,

@@ -13,10 +13,11 @@ from typing import Any, Final
 import msgspec
 import orjson
 
-from app.context.stages.tool_round_text import TOOL_RESULT_ROLES
+from app.conversation.item import TOOL_RESULT_ROLES
 
 MISSING_RESULT_TEXT: Final = "[There is no result of this call: the conversation went on without it.]"
-_TOOL_CALLS_KEY: Final = b'"tool_calls"'
+TOOL_CALLS_KEY: Final = b'"tool_calls"'
+"""A request or message without these bytes calls no tool."""
 
 
 class _CallFields(msgspec.Struct):
@@ -72,7 +73,7 @@ def _find_missing_tool_results(messages: Sequence[bytes], *, at_end: bool = Fals
         raw = messages[end]
         end += 1
         # Most messages call no tool: a search for the key is much cheaper than decoding each message.
-        if _TOOL_CALLS_KEY not in bytes(raw):
+        if TOOL_CALLS_KEY not in bytes(raw):
             continue
         asking = _decode_call_fields(raw)
         if asking.role != "assistant" or not isinstance(asking.tool_calls, list):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.conversation.canonical_form import canonicalize_message, canonicalize_skeleton_message
+from app.dialects.chat.canonical_message import canonicalize_message, canonicalize_skeleton_message
 
 CALL: dict[str, Any] = {
     "role": "assistant",
