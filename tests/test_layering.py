@@ -204,15 +204,10 @@ NOT_YET = {
     "conversations.items.item_parser",
     "conversations.stored_completions",
     "pipeline.admission.answer_replay",
-    "pipeline.call.search_round_merging",
-    "pipeline.call.search_tool_definition",
-    "pipeline.call.search_tool_loop",
     "pipeline.call.upstream_request_body",
     "pipeline.chat_request",
     "pipeline.persist.completion_writer",
     "pipeline.respond.response_delivery",
-    "pipeline.respond.stream_frames",
-    "pipeline.respond.stream_relay",
 }
 """Files that still name such words. This list only gets shorter."""
 

@@ -1,7 +1,7 @@
 """How many stations a turn passes in our code: `python -m tests.benchmarks.stations [--list]`.
 
-Three turns run in this process, over SQLite, with the simulated model (whose code is left out): a resent history that
-fits, the same streamed, and a turn that compacts. All calls of functions in `app/` are counted, in the threads of the
+Three turns run in this process, over SQLite, with the simulated model (left out, with what it calls): a resent history
+that fits, the same streamed, and a turn that compacts. All calls of functions in `app/` are counted, in the threads of the
 store too, from the request's first byte until the store has written the turn.
 """
 
@@ -32,7 +32,7 @@ from tests.benchmarks.messages import words
 from tests.benchmarks.processes import ROOT
 
 APP: Final = f"{ROOT / 'app'}/"
-LEFT_OUT: Final = ("simulator",)
+LEFT_OUT: Final = f"{APP}simulator/"
 NO_FUNCTIONS: Final = ("<module>", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 SUSPENDS: Final = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 FIRST_SUSPENSION: Final = 8
@@ -56,15 +56,18 @@ class Stations:
         return {code.co_filename for code in self.calls}
 
     def record(self, frame: FrameType) -> None:
-        code = frame.f_code
-        self.calls[code] += 1
-        caller = frame.f_back
-        while caller is not None and _find_room(caller.f_code) is None:
+        code, caller = frame.f_code, frame.f_back
+        callers = []
+        while caller is not None:
+            if caller.f_code.co_filename.startswith(LEFT_OUT):
+                return
+            if _find_room(caller.f_code) is not None:
+                callers.append(caller.f_code)
             caller = caller.f_back
-        if caller is None or caller.f_code.co_filename == code.co_filename:
-            return
-        self.file_jumps += 1
-        self.room_jumps += _find_room(caller.f_code) != _find_room(code)
+        self.calls[code] += 1
+        if callers and callers[0].co_filename != code.co_filename:
+            self.file_jumps += 1
+            self.room_jumps += _find_room(callers[0]) != _find_room(code)
 
 
 class Profiler:
@@ -91,10 +94,9 @@ class Profiler:
 def _find_room(code: CodeType) -> str | None:
     """Returns the room of a function in `app/`; None for others, and for what Python runs as a function although no
     reader sees one (comprehensions, modules)."""
-    if not code.co_filename.startswith(APP) or code.co_name in NO_FUNCTIONS:
+    if not code.co_filename.startswith(APP) or code.co_name in NO_FUNCTIONS or code.co_filename.startswith(LEFT_OUT):
         return None
-    room = code.co_filename.removeprefix(APP).split("/")[0]
-    return None if room in LEFT_OUT else room
+    return code.co_filename.removeprefix(APP).split("/")[0]
 
 
 def _begins(frame: FrameType) -> bool:
