@@ -12,12 +12,12 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from app.conversation.conversation_types import Conversation, LogMessage, StoredCompletion
+from app.conversation.conversation_types import Conversation, StoredCompletion
 from app.conversation.item import Item
 from app.conversations.items.item_building import DELETED
 from app.dialects.chat.message import ChatMessage, decode_body
 from app.dialects.chat.message_fields import extract_text
-from app.dialects.chat.stored_answer import build_stored_completion
+from app.dialects.chat.stored_completion import build_completion_object
 from app.errors import CompletionNotFound, NotFound
 from app.pipeline.chat_request import Caller
 from app.store.contract.conversations import CompletionQuery, ConversationStore
@@ -26,21 +26,6 @@ MAX_CONCURRENT_READS: Final = 8
 """How many answers of a page are read concurrently."""
 NUL: Final = "\0"
 """No stored id or name contains it, because PostgreSQL cannot store it. A query with it would fail."""
-PARAMETERS: Final = (
-    "request_id",
-    "tool_choice",
-    "seed",
-    "top_p",
-    "temperature",
-    "presence_penalty",
-    "frequency_penalty",
-    "system_fingerprint",
-    "service_tier",
-    "tools",
-    "response_format",
-)
-"""Fields of the request that OpenAI's object repeats; null if the request did not have them."""
-
 CompletionPageResult = tuple[list[dict[str, Any]], bool]
 """Objects, and whether more follow."""
 
@@ -164,26 +149,9 @@ class StoredCompletions:
         if conversation is None:
             return None
         answers = await self._store.read_log(conversation, completion.seq, completion.seq + 1)
-        return _build_completion_object(completion, answers[0]) if answers else None
-
-
-def _build_completion_object(completion: StoredCompletion, answer: LogMessage) -> dict[str, Any]:
-    stored_fields = build_stored_completion(answer, completion.model)
-    # A redaction covers the first choice; the alternatives repeat its content and must not be shown either.
-    choices = stored_fields["choices"][:1] if DELETED in (answer.meta or {}) else stored_fields["choices"]
-    return {
-        **stored_fields,
-        "id": completion.id,
-        "created": int(completion.created_at.timestamp()),
-        "choices": [
-            {**choice, "message": {"content": None, "refusal": None, **choice["message"]}} for choice in choices
-        ],
-        **{name: completion.parameters.get(name) for name in PARAMETERS},
-        "input_user": completion.parameters.get("user"),
-        "metadata": dict(completion.metadata),
-        "conversation_id": completion.conversation_id,
-        "context_status": (answer.meta or {}).get("context_status", "full"),
-    }
+        if not answers:
+            return None
+        return build_completion_object(completion, answers[0], is_redacted=DELETED in (answers[0].meta or {}))
 
 
 def _build_message_object(completion: StoredCompletion, number: int, message: str | Item) -> dict[str, Any]:

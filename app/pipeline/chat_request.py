@@ -53,7 +53,8 @@ class ChatRequest(msgspec.Struct, frozen=True):
     raw_messages: Sequence[bytes]
     model: str
     stream: bool = False
-    include_usage: bool = False
+    wants_usage: bool = False
+    """Whether a stream ends with a chunk of the usage."""
     choice_count: int = 1
     max_output_tokens: int | None = None
     store: bool = True

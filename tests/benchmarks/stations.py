@@ -1,8 +1,8 @@
 """How many stations a turn passes in our code: `python -m tests.benchmarks.stations [--list]`.
 
-Three turns run in this process, over SQLite, with the simulated model (left out, with what it calls): a resent history
-that fits, the same streamed, and a turn that compacts. All calls of functions in `app/` are counted, in the threads of the
-store too, from the request's first byte until the store has written the turn.
+Three turns run in this process, over SQLite, with the simulated model (left out, with what it calls): a resent
+history that fits, the same streamed, and a turn that compacts. All calls of functions in `app/` are counted, in the
+threads of the store too, from the request's first byte until the store has written the turn.
 """
 
 from __future__ import annotations

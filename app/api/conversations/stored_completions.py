@@ -25,6 +25,7 @@ from app.api.resource_schemas import (
     parse_metadata_filter,
 )
 from app.conversations.stored_completions import StoredCompletions
+from app.dialects.chat.stored_completion import build_deletion_object
 from app.pipeline.chat_request import Caller
 from app.store.contract.conversations import CompletionQuery
 
@@ -111,7 +112,7 @@ def build_stored_completion_routes(completions: StoredCompletions, auth: Authent
     )
     async def delete_completion(completion_id: str, caller: Caller = manages) -> Response:
         await completions.delete_completion(caller, completion_id)
-        return build_json_response({"object": "chat.completion.deleted", "id": completion_id, "deleted": True})
+        return build_json_response(build_deletion_object(completion_id))
 
     @routes.get(
         "/{completion_id}/messages",

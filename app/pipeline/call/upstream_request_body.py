@@ -67,7 +67,7 @@ def _build_upstream_fields(
     elif "metadata" in fields:
         _strip_conversation_id(fields)
     # Usage is what calibration and metrics learn from. The relay hides it from a client that did not ask for it.
-    if request.stream and not request.include_usage and deployment.quirks.stream_usage:
+    if request.stream and not request.wants_usage and deployment.quirks.stream_usage:
         options = request.decode_field("stream_options") or {}
         fields["stream_options"] = orjson.dumps({**options, "include_usage": True})
     if max_output_tokens is not None:

@@ -7,25 +7,13 @@ from datetime import datetime
 from typing import Any, Final, TypeGuard
 
 from app.conversation.conversation_types import Conversation, StoredCompletion
+from app.dialects.chat.stored_completion import ECHOED_FIELDS, build_completion_id
 from app.errors import InvalidRequest
 from app.observability.tracing import trace_span
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.resolved_request import ResolvedRequest
 from app.store.contract.conversations import ConversationStore
 
-ECHOED_FIELDS: Final = (
-    "temperature",
-    "top_p",
-    "tools",
-    "tool_choice",
-    "seed",
-    "response_format",
-    "presence_penalty",
-    "frequency_penalty",
-    "service_tier",
-    "user",
-)
-"""Fields of the request that OpenAI's stored completion object contains."""
 NUL_CHARACTER: Final = "\0"
 """PostgreSQL refuses texts that contain this character."""
 MAX_ID_CHARS: Final = 256
@@ -57,7 +45,7 @@ class CompletionWriter:
         """
         await self._store.save_completion(
             StoredCompletion(
-                id=completion_id if _is_storable_id(completion_id) else _build_completion_id(conversation),
+                id=completion_id if _is_storable_id(completion_id) else build_completion_id(conversation),
                 tenant=conversation.tenant,
                 root=conversation.root,
                 conversation_id=conversation.id,
@@ -73,11 +61,6 @@ class CompletionWriter:
 
 def _is_storable_id(completion_id: str | None) -> TypeGuard[str]:
     return bool(completion_id) and NUL_CHARACTER not in str(completion_id) and len(str(completion_id)) <= MAX_ID_CHARS
-
-
-def _build_completion_id(conversation: Conversation) -> str:
-    """Builds a completion's id from its place in the log, if the provider's id is missing or cannot be stored."""
-    return f"chatcmpl-{conversation.id.removeprefix('conv_')}-{conversation.head_seq}"
 
 
 def _read_metadata(request: ChatRequest) -> dict[str, str]:

@@ -160,7 +160,7 @@ class ResponseDelivery:
             upstream_answer.reply.decoder,
             report.render_status_fields(),
             report.render_all_fields,
-            include_usage=turn.request.include_usage,
+            include_usage=turn.request.wants_usage,
             progress_stream=early,
             source=source,
         )
