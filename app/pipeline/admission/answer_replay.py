@@ -90,9 +90,7 @@ def render_stored_answer(entry: LogMessage, conversation_id: str, request: ChatR
     if "prompt_tokens" in context:
         headers["x-context-tokens"] = f"{context['prompt_tokens']}/{context['limit']}"
     if request.stream:
-        frames = render_stored_stream(
-            entry, request.model, gateway_fields, context, include_usage=request.wants_usage
-        )
+        frames = render_stored_stream(entry, request.model, gateway_fields, context, include_usage=request.wants_usage)
         return StreamedAnswer(headers, _stream_frames(list(frames)))
     body = {**build_stored_completion(entry, request.model), **gateway_fields, "context": context}
     return WholeAnswer(orjson.dumps(body), headers)
