@@ -7,12 +7,12 @@ from typing import Final
 
 import orjson
 
+from app.dialects.chat.request_body import ask_for_usage, lower_output_limit
 from app.pipeline.chat_request import ChatRequest, decode_field
 from app.upstream.provider_contract import NO_QUIRKS, ModelDeployment
 from app.upstream.quirks import apply_quirks
 
 GATEWAY_FIELDS: Final = frozenset({"conversation_id", "conversation", "context", "store"})
-OUTPUT_LIMIT_FIELDS: Final = ("max_completion_tokens", "max_tokens")
 
 
 def build_upstream_body(
@@ -68,19 +68,10 @@ def _build_upstream_fields(
         _strip_conversation_id(fields)
     # Usage is what calibration and metrics learn from. The relay hides it from a client that did not ask for it.
     if request.stream and not request.wants_usage and deployment.quirks.stream_usage:
-        options = request.decode_field("stream_options") or {}
-        fields["stream_options"] = orjson.dumps({**options, "include_usage": True})
+        fields |= ask_for_usage(request.decode_field)
     if max_output_tokens is not None:
-        fields |= _lower_output_limit_fields(request, max_output_tokens)
+        fields |= lower_output_limit(request.decode_field, max_output_tokens)
     return fields
-
-
-def _lower_output_limit_fields(request: ChatRequest, limit: int) -> dict[str, bytes]:
-    """Builds the fields of the answer's limit: those above `limit`, lowered; `max_tokens` if the client set none."""
-    values = {name: value for name in OUTPUT_LIMIT_FIELDS if (value := request.decode_field(name)) is not None}
-    # Some servers read 0 or a negative limit as "no limit".
-    too_high = [name for name, value in values.items() if value > limit or value <= 0]
-    return dict.fromkeys(too_high if values else ["max_tokens"], b"%d" % limit)
 
 
 def _strip_conversation_id(fields: dict[str, bytes]) -> None:
