@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from app.api.edge.header_checks import SINGLE_HEADERS, HeaderChecks, HostRules
-from app.api.edge.request_reader import read_headers
+from app.api.edge.request_reader import read_headers, read_selected_headers
 from app.settings import load_settings
 from tests.live import ScriptedUpstream, completion
 from tests.security.test_request_framing import send_raw
@@ -228,6 +228,7 @@ async def test_headers_that_decide_nothing_may_stand_twice() -> None:
 def test_a_list_that_stands_twice_is_read_as_one() -> None:
     headers = [(b"tracestate", b"a=1"), (b"accept", b"x"), (b"tracestate", b"b=2")]
     assert read_headers({"headers": headers}) == {"tracestate": "a=1, b=2", "accept": "x"}
+    assert read_selected_headers({"headers": headers}, {b"tracestate": "tracestate"}) == {"tracestate": "a=1, b=2"}
     assert "tracestate" not in SINGLE_HEADERS
 
 
