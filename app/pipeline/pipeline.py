@@ -31,7 +31,6 @@ from app.pipeline.call.search_tool_loop import (
     SearchToolLoop,
     may_have_refused_tool,
     remove_search_tool,
-    wants_search_tool,
 )
 from app.pipeline.call.upstream_call import PromptOverflow, UpstreamAnswer, UpstreamCaller
 from app.pipeline.chat_request import ChatRequest
@@ -156,7 +155,7 @@ class Pipeline:
         budget = self._view_builder.compute_budget(turn)
         check_request_pin_share(turn.request, turn.resolved_request, turn.policy, budget)
         try:
-            if wants_search_tool(turn):
+            if (turn.request.recall or turn.policy.recall_mode) == "tool":
                 return await self._search_tool_loop.plan_view_with_tool(turn, budget, _choose_summarize_mode(turn))
             return turn, await self._view_builder.build_view(turn, budget, summarize=_choose_summarize_mode(turn))
         except StoreUnavailable:

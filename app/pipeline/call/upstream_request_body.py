@@ -32,29 +32,6 @@ def build_upstream_body(
     Raises:
         InvalidRequest: a field that has to be changed cannot be decoded (`decode_field`).
     """
-    fields = _build_upstream_fields(request, deployment, max_output_tokens)
-    quirks = deployment.quirks
-    # The test for identity comes first: nearly all providers have no quirks, and `!=` compares each field.
-    if quirks is not NO_QUIRKS and quirks != NO_QUIRKS:
-        original_messages = [bytes(raw) for raw in (request.raw_messages if messages is None else messages)]
-        adapted_messages, fields = apply_quirks(quirks, original_messages, fields)
-        messages = messages if adapted_messages is original_messages else adapted_messages
-    # Nothing changed: the client's body passes through, whatever its spacing and order of fields.
-    if messages is None and fields == request.raw_fields:
-        return request.body
-    if messages is not None:
-        fields["messages"] = b"[" + b",".join(messages) + b"]"
-    return encode_fields(fields)
-
-
-def encode_fields(fields: Mapping[str, bytes]) -> bytes:
-    """Encodes fields, JSON text by name, as a JSON object."""
-    return b"{" + b",".join([b"%b:%b" % (orjson.dumps(name), raw) for name, raw in fields.items()]) + b"}"
-
-
-def _build_upstream_fields(
-    request: ChatRequest, deployment: ModelDeployment, max_output_tokens: int | None
-) -> dict[str, bytes]:
     fields = dict(request.raw_fields)
     if not GATEWAY_FIELDS.isdisjoint(fields):
         fields = {name: raw for name, raw in fields.items() if name not in GATEWAY_FIELDS}
@@ -72,7 +49,23 @@ def _build_upstream_fields(
         fields["stream_options"] = orjson.dumps({**options, "include_usage": True})
     if max_output_tokens is not None:
         fields |= _lower_output_limit_fields(request, max_output_tokens)
-    return fields
+    quirks = deployment.quirks
+    # The test for identity comes first: nearly all providers have no quirks, and `!=` compares each field.
+    if quirks is not NO_QUIRKS and quirks != NO_QUIRKS:
+        original_messages = [bytes(raw) for raw in (request.raw_messages if messages is None else messages)]
+        adapted_messages, fields = apply_quirks(quirks, original_messages, fields)
+        messages = messages if adapted_messages is original_messages else adapted_messages
+    # Nothing changed: the client's body passes through, whatever its spacing and order of fields.
+    if messages is None and fields == request.raw_fields:
+        return request.body
+    if messages is not None:
+        fields["messages"] = b"[" + b",".join(messages) + b"]"
+    return encode_fields(fields)
+
+
+def encode_fields(fields: Mapping[str, bytes]) -> bytes:
+    """Encodes fields, JSON text by name, as a JSON object."""
+    return b"{" + b",".join([b"%b:%b" % (orjson.dumps(name), raw) for name, raw in fields.items()]) + b"}"
 
 
 def _lower_output_limit_fields(request: ChatRequest, limit: int) -> dict[str, bytes]:
