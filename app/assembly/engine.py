@@ -257,7 +257,7 @@ class GatewayEngine:
     def model_contexts(self) -> ModelContexts:
         settings = self._settings
         return ModelContexts(
-            router=self.router,
+            routes=self.router.routes,
             windows=self.context_windows,
             policies={name: build_policy(settings, name) for name in settings.policies},
             default_policy=settings.default_policy,

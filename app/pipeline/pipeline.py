@@ -32,7 +32,6 @@ from app.pipeline.call.search_tool_loop import (
     SearchToolLoop,
     may_have_refused_tool,
     remove_search_tool,
-    wants_search_tool,
 )
 from app.pipeline.call.upstream_call import PromptOverflow, UpstreamAnswer, UpstreamCaller
 from app.pipeline.chat_request import ChatRequest
@@ -173,7 +172,7 @@ class Pipeline:
             check_pin_share(pins, turn.policy, budget, param="context.pin")
         summarize: SummarizeMode = turn.request.summarize if may_compact(turn) else "never"
         try:
-            if wants_search_tool(turn):
+            if (turn.request.recall or turn.policy.recall_mode) == "tool":
                 return await self._search_tool_loop.plan_view_with_tool(turn, budget, summarize)
             return turn, await self._view_builder.build_view(turn, budget, summarize=summarize)
         except StoreUnavailable:

@@ -17,7 +17,7 @@ from app.dialects.chat.counted_content import SCHEMA_FIELDS
 from app.pipeline.call.search_tool_definition import SearchToolSession
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.resolved_request import ResolvedRequest
-from app.upstream.provider_contract import ClientKey, ContextWindow, RouteTarget, bind_client_key
+from app.upstream.provider_contract import ClientKey, ContextWindow, RouteTarget
 
 RawLogMessages = Mapping[int, bytes] | Sequence[bytes]
 NO_COMPACTION: Final[Mapping[str, Any]] = MappingProxyType({"ran": False})
@@ -48,7 +48,8 @@ class Turn(msgspec.Struct, frozen=True, dict=True):
     def client_key(self) -> ClientKey | None:
         """The client's own key, bound to the first provider of the model that the client asked for
         (docs/decisions/0031)."""
-        return bind_client_key(self.request.caller.authorization, self.target.deployments[0].provider)
+        authorization = self.request.caller.authorization
+        return None if authorization is None else ClientKey(authorization, self.target.deployments[0].provider.name)
 
     @cached_property
     def planned_instructions_tokens(self) -> int:

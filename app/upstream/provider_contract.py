@@ -75,11 +75,9 @@ class ClientKey(msgspec.Struct, frozen=True):
 
 def bind_client_key(authorization: str | None, intended_provider: UpstreamProvider | None) -> ClientKey | None:
     """Returns a client's credential, bound to a provider; None if the client sent none."""
-    return (
-        None
-        if authorization is None
-        else ClientKey(authorization, intended_provider.name if intended_provider else None)
-    )
+    if authorization is None:
+        return None
+    return ClientKey(authorization, intended_provider.name if intended_provider else None)
 
 
 def find_only_keyless_provider(providers: Iterable[UpstreamProvider]) -> UpstreamProvider | None:

@@ -380,11 +380,6 @@ async def _stream_with_error_event(frames: AsyncGenerator[bytes, None]) -> Async
         yield render_error_frames(error)
 
 
-def wants_search_tool(turn: Turn) -> bool:
-    """Whether the request, or else the policy, asks that the model can search what its view does not show."""
-    return (turn.request.recall or turn.policy.recall_mode) == "tool"
-
-
 def may_have_refused_tool(turn: Turn, refused: UpstreamRefused) -> bool:
     """Whether the search tool may be what the upstream refused."""
     assert turn.search_tool_session is not None

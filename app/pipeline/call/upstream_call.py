@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -100,9 +100,21 @@ class UpstreamCaller:
             ContextLengthExceeded: no view fits the window of the deployment.
         """
         sent_views: dict[str, View] = {}
+
+        async def body_for(deployment: ModelDeployment) -> bytes:
+            sent_view = view
+            # The view was planned for the first deployment; the others are its fallbacks.
+            if deployment is not turn.target.deployments[0]:
+                sent_view = await self._fit_view_to_deployment(deployment, turn, view)
+            sent_views[deployment.key] = sent_view
+            messages = sent_view.messages
+            if deployment.quirks.restore_fields:
+                messages = await self._restore_message_fields(deployment, turn, sent_view)
+            return build_upstream_body(turn.request, messages, deployment, sent_view.compute_lowered_output_limit())
+
         opened = await self._router.send(
             turn.target,
-            self._make_body_builder(turn, view, sent_views),
+            body_for,
             client_key=turn.client_key,
             headers=turn.request.forwarded_headers,
         )
@@ -166,9 +178,6 @@ class UpstreamCaller:
 
     async def _fit_view_to_deployment(self, deployment: ModelDeployment, turn: Turn, view: View) -> View:
         """Returns the view for a deployment: a smaller one, planned without a model call, if its window is smaller."""
-        # The view was planned for the first deployment; the others are its fallbacks.
-        if deployment is turn.target.deployments[0]:
-            return view
         window = await self._windows.find_window(deployment, turn.client_key)
         if window.tokens >= view.budget.window:
             return view
@@ -177,9 +186,7 @@ class UpstreamCaller:
         return replace(smaller, compaction=view.compaction, is_overflow_recovered=view.is_overflow_recovered)
 
     def find_calibration(self, deployment: ModelDeployment, turn: Turn) -> Calibration:
-        """Finds the conversation's calibration for a deployment, with costs for the attachments that the turn shows."""
-        if deployment.key == turn.model_key:
-            return turn.calibration
+        """Finds the conversation's calibration for a fallback, with costs for the attachments that the turn shows."""
         conversation = turn.resolved_request.conversation
         start_slope = self._calibration_slopes.find_start_slope(deployment.key, conversation.tenant)
         learned = read_calibration(conversation.state, deployment.key, start_slope)
@@ -197,20 +204,6 @@ class UpstreamCaller:
         """Learns and stores a window that a provider has revealed."""
         if self._windows.learn_limit(model_key, tokens):
             self._start_fact_write(model_key, {"window": tokens})
-
-    def _make_body_builder(
-        self, turn: Turn, view: View, sent_views: dict[str, View]
-    ) -> Callable[[ModelDeployment], Awaitable[bytes]]:
-        async def body_for(deployment: ModelDeployment) -> bytes:
-            is_planned_for = deployment is turn.target.deployments[0]
-            sent_view = view if is_planned_for else await self._fit_view_to_deployment(deployment, turn, view)
-            sent_views[deployment.key] = sent_view
-            messages = sent_view.messages
-            if deployment.quirks.restore_fields:
-                messages = await self._restore_message_fields(deployment, turn, sent_view)
-            return build_upstream_body(turn.request, messages, deployment, sent_view.compute_lowered_output_limit())
-
-        return body_for
 
     async def _restore_message_fields(
         self, deployment: ModelDeployment, turn: Turn, sent_view: View

@@ -32,7 +32,22 @@ def build_upstream_body(
     Raises:
         InvalidRequest: a field that has to be changed cannot be decoded (`decode_field`).
     """
-    fields = _build_upstream_fields(request, deployment, max_output_tokens)
+    fields = dict(request.raw_fields)
+    if not GATEWAY_FIELDS.isdisjoint(fields):
+        fields = {name: raw for name, raw in fields.items() if name not in GATEWAY_FIELDS}
+    if deployment.upstream_model != request.model:
+        fields["model"] = orjson.dumps(deployment.upstream_model)
+    if request.stores_completion:
+        # `metadata` belongs to the stored completion, which we keep. OpenAI refuses it without `store`, which we
+        # remove.
+        fields.pop("metadata", None)
+    elif "metadata" in fields:
+        _strip_conversation_id(fields)
+    # Usage is what calibration and metrics learn from. The relay hides it from a client that did not ask for it.
+    if request.stream and not request.wants_usage and deployment.quirks.stream_usage:
+        fields |= ask_for_usage(request.decode_field)
+    if max_output_tokens is not None:
+        fields |= lower_output_limit(request.decode_field, max_output_tokens)
     quirks = deployment.quirks
     # The test for identity comes first: nearly all providers have no quirks, and `!=` compares each field.
     if quirks is not NO_QUIRKS and quirks != NO_QUIRKS:
@@ -50,28 +65,6 @@ def build_upstream_body(
 def encode_fields(fields: Mapping[str, bytes]) -> bytes:
     """Encodes fields, JSON text by name, as a JSON object."""
     return b"{" + b",".join([b"%b:%b" % (orjson.dumps(name), raw) for name, raw in fields.items()]) + b"}"
-
-
-def _build_upstream_fields(
-    request: ChatRequest, deployment: ModelDeployment, max_output_tokens: int | None
-) -> dict[str, bytes]:
-    fields = dict(request.raw_fields)
-    if not GATEWAY_FIELDS.isdisjoint(fields):
-        fields = {name: raw for name, raw in fields.items() if name not in GATEWAY_FIELDS}
-    if deployment.upstream_model != request.model:
-        fields["model"] = orjson.dumps(deployment.upstream_model)
-    if request.stores_completion:
-        # `metadata` belongs to the stored completion, which we keep. OpenAI refuses it without `store`, which we
-        # remove.
-        fields.pop("metadata", None)
-    elif "metadata" in fields:
-        _strip_conversation_id(fields)
-    # Usage is what calibration and metrics learn from. The relay hides it from a client that did not ask for it.
-    if request.stream and not request.wants_usage and deployment.quirks.stream_usage:
-        fields |= ask_for_usage(request.decode_field)
-    if max_output_tokens is not None:
-        fields |= lower_output_limit(request.decode_field, max_output_tokens)
-    return fields
 
 
 def _strip_conversation_id(fields: dict[str, bytes]) -> None:

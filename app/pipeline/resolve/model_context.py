@@ -20,9 +20,9 @@ from app.pipeline.resolve.resolved_request import ResolvedRequest
 from app.pipeline.token_counting import MessageCounter
 from app.pipeline.turn import Turn
 from app.pipeline.view.last_view_and_calibration import read_calibration
-from app.upstream.provider_contract import ClientKey, ContextWindow, RouteTarget, bind_client_key
+from app.upstream.provider_contract import ClientKey, ContextWindow, RouteTarget
 from app.upstream.routing.context_windows import ContextWindows
-from app.upstream.routing.router import Router
+from app.upstream.routing.routes import Routes
 
 MAX_MODEL_CONTEXTS: Final = 1_000
 """How many pairs of policy and model are cached."""
@@ -42,10 +42,6 @@ class ModelContext(msgspec.Struct, frozen=True):
     encoding: str
     """The tokenizer's name for a new conversation."""
 
-    def is_current(self, policy: ContextPolicy, target: RouteTarget, window: ContextWindow) -> bool:
-        """Returns whether this context was built from the same policy, route and window."""
-        return self.policy is policy and self.target is target and self.window == window
-
 
 class ModelContexts:
     """Finds the policy, the model and the window of requests."""
@@ -53,7 +49,7 @@ class ModelContexts:
     def __init__(
         self,
         *,
-        router: Router,
+        routes: Routes,
         windows: ContextWindows,
         policies: Mapping[str, ContextPolicy],
         default_policy: str,
@@ -61,7 +57,7 @@ class ModelContexts:
         calibration_slopes: CalibrationSlopes,
         message_counter: MessageCounter,
     ) -> None:
-        self._router = router
+        self._routes = routes
         self._windows = windows
         self.policies = policies
         self._default_policy = default_policy
@@ -79,14 +75,17 @@ class ModelContexts:
             ModelNotFound: no provider has that model.
         """
         policy = self.find_policy(request)
-        target = self._router.resolve(request.model)
-        deployment = target.deployments[0]
-        client_key = bind_client_key(request.caller.authorization, deployment.provider)
-        window = await self._windows.find_window(deployment, client_key)
         cached_context = self._model_contexts.get((policy.name, request.model))
+        # Routes never change, windows do.
+        target = self._routes.resolve(request.model) if cached_context is None else cached_context.target
+        deployment = target.deployments[0]
+        authorization = request.caller.authorization
+        client_key = None if authorization is None else ClientKey(authorization, deployment.provider.name)
+        window = await self._windows.find_window(deployment, client_key)
         if (
             cached_context is not None
-            and cached_context.is_current(policy, target, window)
+            and cached_context.policy is policy
+            and cached_context.window == window
             # Another summarizer model has a window of its own, which may have changed since.
             and policy.summarizer.model == SAME_MODEL
         ):
@@ -151,6 +150,6 @@ class ModelContexts:
     ) -> int:
         summarizer_model = policy.summarizer.model
         if summarizer_model != SAME_MODEL:
-            deployment = self._router.resolve(summarizer_model).deployments[0]
+            deployment = self._routes.resolve(summarizer_model).deployments[0]
             window = await self._windows.find_window(deployment, client_key)
         return compute_max_input_tokens(policy, window.tokens)

@@ -370,13 +370,12 @@ class ResponseDelivery:
         ):
             self._models_warned_of.add(model_key)
             log.warning("%s: %s", model_key, truncation_warning)
-        calibration_before, prompt = (
-            self._upstream_caller.find_calibration(upstream_answer.deployment, turn),
-            turn.build_counted_prompt(view),
-        )
-        if (
-            learned_window := calibration_before.find_silent_truncation_window(prompt, reported.prompt_tokens)
-        ) is not None:
+        calibration_before, prompt = turn.calibration, turn.build_counted_prompt(view)
+        # The turn's calibration is that of the first deployment; the others are its fallbacks.
+        if upstream_answer.deployment is not turn.target.deployments[0]:
+            calibration_before = self._upstream_caller.find_calibration(upstream_answer.deployment, turn)
+        learned_window = calibration_before.find_silent_truncation_window(prompt, reported.prompt_tokens)
+        if learned_window is not None:
             self._upstream_caller.learn_window(model_key, learned_window)
         calibration = calibration_before.learn_from_report(prompt, reported.prompt_tokens)
         self._upstream_caller.learn_slope(model_key, turn.resolved_request.conversation, calibration)

@@ -155,11 +155,13 @@ class Http1Reply:
         self.status = connection.status
         headers = connection.headers
         drop_connection_headers(headers)
-        try:
-            self._encoding = pop_content_encoding(headers, provider_name)
-        except UpstreamUnavailable:
-            connection.abort()
-            raise
+        self._encoding = ""
+        if "content-encoding" in headers:
+            try:
+                self._encoding = pop_content_encoding(headers, provider_name)
+            except UpstreamUnavailable:
+                connection.abort()
+                raise
         self.headers: Mapping[str, str] = headers
 
     async def read(self) -> bytes:
@@ -221,20 +223,14 @@ class Http1Reply:
             await connection.wait_for_body()
         piece = connection.take_body()
         if not self._has_body_started:
-            self._record_first_byte(connection)
+            self._has_body_started = True
+            if not connection.is_complete:
+                connection.limit_silence_between_pieces()
+            if self._times is not None:
+                self._times.first_byte_at = time.monotonic()
         if connection.is_complete:
-            self._finish_body(connection)
+            self._connection = None
+            connection.release()
+            if self._times is not None:
+                self._times.ended_at = time.monotonic()
         return piece
-
-    def _record_first_byte(self, connection: Http1Connection) -> None:
-        self._has_body_started = True
-        if not connection.is_complete:
-            connection.limit_silence_between_pieces()
-        if self._times is not None:
-            self._times.first_byte_at = time.monotonic()
-
-    def _finish_body(self, connection: Http1Connection) -> None:
-        self._connection = None
-        connection.release()
-        if self._times is not None:
-            self._times.ended_at = time.monotonic()

@@ -13,46 +13,46 @@ NEVER: Final = float("inf")
 
 
 class TimeoutTimer:
-    """The timer that all time limits of a provider share. It checks them when the first one may be due."""
+    """The timer that all time limits of a provider share. It checks them when the first one may be due.
 
-    __slots__ = ("_next_check_at", "_running_timeouts", "_timer")
+    Attributes:
+        running_timeouts: the time limits of the answers under way.
+        next_check_at: the loop time of the next check.
+    """
+
+    __slots__ = ("_timer", "next_check_at", "running_timeouts")
 
     def __init__(self) -> None:
-        self._running_timeouts: set[ReplyTimeout] = set()
-        self._next_check_at = NEVER
+        self.running_timeouts: set[ReplyTimeout] = set()
+        self.next_check_at = NEVER
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, timeout: ReplyTimeout) -> None:
-        self._running_timeouts.add(timeout)
-
-    def discard(self, timeout: ReplyTimeout) -> None:
-        self._running_timeouts.discard(timeout)
-
     def schedule_check(self, check_at: float) -> None:
-        """Schedules a check at a loop time, unless an earlier one is scheduled."""
-        if check_at >= self._next_check_at:
-            return
+        """Schedules a check at a loop time before `next_check_at`, in place of the one that is scheduled."""
         if self._timer is not None:
             self._timer.cancel()
-        self._next_check_at = check_at
+        self.next_check_at = check_at
         self._timer = asyncio.get_running_loop().call_at(check_at, self._expire_overdue)
 
     def close(self) -> None:
         """Ends all checks."""
-        self._running_timeouts.clear()
-        self._next_check_at = NEVER
+        self.running_timeouts.clear()
+        self.next_check_at = NEVER
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _expire_overdue(self) -> None:
-        self._timer, self._next_check_at = None, NEVER
+        self._timer, self.next_check_at = None, NEVER
         now = asyncio.get_running_loop().time()
-        for timeout in tuple(self._running_timeouts):
+        for timeout in tuple(self.running_timeouts):
             if timeout.expires_at(now) <= now:
                 timeout.stop()
                 timeout.on_expire()
-        self.schedule_check(min((watch.expires_at(now) for watch in self._running_timeouts), default=NEVER))
+        check_at = min((timeout.expires_at(now) for timeout in self.running_timeouts), default=NEVER)
+        # A timeout that was started in `on_expire` may have scheduled an earlier check.
+        if check_at < self.next_check_at:
+            self.schedule_check(check_at)
 
 
 class ReplyTimeout:
@@ -86,13 +86,16 @@ class ReplyTimeout:
         self.waiting_since = now = self.clock()
         self._deadline = NEVER if deadline is None else deadline
         self._silence_seconds = NEVER if silence_seconds is None else silence_seconds
-        self._timer.add(self)
-        self._timer.schedule_check(self.expires_at(now))
+        self._timer.running_timeouts.add(self)
+        # The first limits of all answers are mostly the same, so the next check mostly comes early enough.
+        if (check_at := min(self._deadline, now + self._silence_seconds)) < self._timer.next_check_at:
+            self._timer.schedule_check(check_at)
 
     def set_silence_limit(self, seconds: float | None) -> None:
         """Sets another limit for the waits from now on."""
         self._silence_seconds = NEVER if seconds is None else seconds
-        self._timer.schedule_check(self.expires_at(self.clock()))
+        if (check_at := self.expires_at(self.clock())) < self._timer.next_check_at:
+            self._timer.schedule_check(check_at)
 
     def expires_at(self, now: float) -> float:
         """Returns the loop time at which the answer is too late, if nothing changes."""
@@ -100,7 +103,7 @@ class ReplyTimeout:
         return min(self._deadline, silent_since + self._silence_seconds)
 
     def stop(self) -> None:
-        self._timer.discard(self)
+        self._timer.running_timeouts.discard(self)
 
     def close(self) -> None:
         """Stops for good and releases `on_expire`, whose owner mostly holds this object: a reference cycle."""

@@ -208,6 +208,28 @@ async def test_a_calibration_is_kept_for_the_model_that_answered() -> None:
     assert list(kept.state["calibration"]) == ["upstream/spare-1"]
 
 
+async def test_a_fallback_learns_nothing_from_what_the_first_deployment_reported() -> None:
+    counting, is_down = provider(overhead=500), False
+
+    def answer(body: dict[str, Any]) -> Reply:
+        return (
+            Reply({"error": {"message": "down"}}, 503) if is_down and body["model"] == "m" else counting.default(body)
+        )
+
+    models = {
+        "m": {"provider": "upstream", "context_window": 8_192, "fallbacks": ["spare"]},
+        "spare": {"provider": "upstream", "model": "spare-1", "context_window": 8_192},
+    }
+    retries = {"attempts": 1, "base_seconds": 0.01, "max_seconds": 0.02}
+    async with world(ScriptedUpstream(default=answer), models=models, retries=retries) as w:
+        (first,) = await talk(w, text(200))
+        is_down = True
+        await talk(w, text(100), before=[text(200), first["choices"][0]["message"]])
+        (kept,) = w.conversations()
+    compared = {key: calibration.get("changed_reported", 0) for key, calibration in kept.state["calibration"].items()}
+    assert compared == {"upstream/m": 0, "upstream/spare-1": 0}
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_an_answer_of_a_smaller_fallback_describes_the_view_that_was_sent(streamed: bool) -> None:
     def down(body: dict[str, Any]) -> Reply:
