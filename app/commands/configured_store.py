@@ -1,4 +1,4 @@
-"""Opens the configured store for a command, and lists all conversations in it."""
+"""Prepares and opens the configured store for a command, and lists all conversations in it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,34 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from app.assembly.engine import build_store
+from app.commands import CommandError
 from app.conversation.conversation_types import Conversation
 from app.settings import Settings
 from app.store.contract.conversations import ConversationQuery, ConversationStore
 from app.store.contract.store import Store
+from migrations import run as migrations
 
 PAGE_SIZE: Final = 100
+
+
+def prepare_configured_database(settings: Settings, writing: str) -> None:
+    """Makes the tables of the configured database, or upgrades them. A command may write before the first gateway
+    starts.
+
+    Args:
+        writing: what is to be written, with its preposition, such as `keys in`.
+
+    Raises:
+        CommandError: the database keeps nothing, or its schema is another version's.
+    """
+    if settings.database.url_without_credentials.startswith("memory:"):
+        raise CommandError(f"{writing} memory:// would be lost; name a database in `database.url`.")
+    try:
+        migrations.prepare_database(
+            settings.database.url.get_secret_value(), auto_migrate=settings.database.auto_migrate
+        )
+    except (migrations.SchemaIsNewer, migrations.SchemaIsOlder) as error:
+        raise CommandError(str(error)) from error
 
 
 @asynccontextmanager

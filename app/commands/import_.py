@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from app.commands import CommandError, make_printable
-from app.commands.configured_store import open_configured_store
+from app.commands.configured_store import open_configured_store, prepare_configured_database
 from app.commands.progress import CommandProgress, pluralize, print_interruption
 from app.context.count.token_counter import find_encoding_name, load_token_counter
 from app.conversations.transfer.conversation_import import (
@@ -25,7 +25,6 @@ from app.conversations.transfer.conversation_import import (
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.token_counting import MessageCounter
 from app.settings import Settings, load_settings
-from migrations import run as migrations
 
 SHUTDOWN_SECONDS = 60.0
 """The longest wait for the removal of a failed import."""
@@ -33,16 +32,9 @@ SHUTDOWN_SECONDS = 60.0
 
 def run(arguments: argparse.Namespace) -> int:
     settings = load_settings(arguments.config)
-    if settings.database.url_without_credentials.startswith("memory:"):
-        raise CommandError("an import into memory:// would be lost; name a database in `database.url`.")
     # Before the database is touched: a faulty file changes nothing.
     checked_conversations = parse_and_check_import_file(_read_import_file(arguments.file), arguments.format)
-    try:
-        migrations.prepare_database(
-            settings.database.url.get_secret_value(), auto_migrate=settings.database.auto_migrate
-        )
-    except (migrations.SchemaIsNewer, migrations.SchemaIsOlder) as error:
-        raise CommandError(str(error)) from error
+    prepare_configured_database(settings, "an import into")
     message_count = sum(history.message_count for history in checked_conversations)
     try:
         with CommandProgress("importing", "messages", quiet=arguments.quiet) as progress:

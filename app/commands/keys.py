@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import re
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final
 
 import orjson
@@ -17,28 +16,18 @@ from rich.table import Table
 from rich.text import Text
 
 from app.api.admin.api_keys import build_key_object
-from app.commands import CommandError, make_printable
-from app.commands.configured_store import open_configured_store
+from app.commands import CommandError, make_printable, parse_duration
+from app.commands.configured_store import open_configured_store, prepare_configured_database
 from app.conversation.api_keys import ApiKey
 from app.conversations.api_keys import DEFAULT_SCOPES, ApiKeys, NewApiKey
 from app.settings import Settings, load_settings
-from migrations import run as migrations
 
 PLAIN_OUTPUT_WIDTH: Final = 160
-TIME_UNITS: Final = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 def run(arguments: argparse.Namespace) -> int:
     settings = load_settings(arguments.config)
-    if settings.database.url_without_credentials.startswith("memory:"):
-        raise CommandError("keys in memory:// would be lost; name a database in `database.url`.")
-    try:
-        # Keys may be made before the first start of a gateway, when the database has no tables yet.
-        migrations.prepare_database(
-            settings.database.url.get_secret_value(), auto_migrate=settings.database.auto_migrate
-        )
-    except (migrations.SchemaIsNewer, migrations.SchemaIsOlder) as error:
-        raise CommandError(str(error)) from error
+    prepare_configured_database(settings, "keys in")
     action = {"create": _create_key, "list": _list_keys, "revoke": _revoke_key}[arguments.action]
     asyncio.run(action(settings, arguments))
     return 0
@@ -109,10 +98,7 @@ def _split_list(text: str | None) -> list[str]:
 
 def _parse_expiry(arguments: argparse.Namespace) -> datetime | None:
     if arguments.expires_in is not None:
-        match = re.fullmatch(r"(\d{1,5})([mhdw])", arguments.expires_in)
-        if match is None:
-            raise CommandError(f"--expires-in: expected a number and one of m, h, d, w, not {arguments.expires_in!r}.")
-        return _utc_now() + timedelta(**{TIME_UNITS[match[2]]: int(match[1])})
+        return _utc_now() + parse_duration("--expires-in", arguments.expires_in)
     if arguments.expires_at is None:
         return None
     try:

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import re
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final
 
 from app.assembly.engine import build_retention_sweeper
-from app.commands import CommandError
+from app.commands import CommandError, parse_duration
 from app.commands.configured_store import open_configured_store
 from app.commands.progress import CommandProgress, pluralize, print_interruption
 from app.conversations.erase.retention_sweeper import RetentionRule, RetentionSweeper
 from app.settings import Settings, load_settings
 from app.store.leases import LeaseKeeper
-
-TIME_UNITS: Final = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 @dataclass(slots=True)
@@ -36,7 +32,7 @@ class _PurgeCounts:
 
 def run(arguments: argparse.Namespace) -> int:
     settings = load_settings(arguments.config)
-    age = None if arguments.older_than is None else _parse_age(arguments.older_than)
+    age = None if arguments.older_than is None else parse_duration("--older-than", arguments.older_than)
     counts = _PurgeCounts()
     activity = "counting" if arguments.dry_run else "erasing"
     try:
@@ -113,18 +109,6 @@ def _select_retention_rules(rules: list[RetentionRule], tenant: str | None) -> l
     if not rules:
         raise CommandError("no retention time is configured; set `retention.days`, or give --older-than.")
     return rules
-
-
-def _parse_age(text: str) -> timedelta:
-    """Parses an age such as `30d`.
-
-    Raises:
-        CommandError: the text is no such age.
-    """
-    match = re.fullmatch(r"(\d{1,5})([mhdw])", text)
-    if match is None:
-        raise CommandError(f"--older-than {text!r}: expected a number and one of m, h, d, w, such as 30d.")
-    return timedelta(**{TIME_UNITS[match.group(2)]: int(match.group(1))})
 
 
 def _utc_now() -> datetime:

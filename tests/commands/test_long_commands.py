@@ -198,3 +198,23 @@ def test_an_interrupted_migration_changes_nothing(
 def rows(database: Path, table: str) -> int:
     with contextlib.closing(sqlite3.connect(database)) as opened:
         return int(opened.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+
+
+def test_an_import_that_memory_would_lose_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CONCERTINA_DATABASE__URL", "memory://")
+    file = tmp_path / "one.jsonl"
+    file.write_text(json.dumps({"messages": TURNS}))
+    assert main(["import", str(file), "--tenant", "acme"]) == 1
+    assert capsys.readouterr().err.startswith("concertina: an import into memory:// would be lost")
+
+
+def test_an_import_into_a_newer_schema_is_refused(
+    kept: list[str], database: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999_12_31'")
+        connection.commit()
+    assert main(["import", str(tmp_path / "three.jsonl"), "--tenant", "acme"]) == 1
+    assert "9999_12_31" in capsys.readouterr().err

@@ -73,6 +73,14 @@ def test_a_bar_stays_in_its_line_on_a_narrow_terminal() -> None:
     assert "exporting" in out.getvalue()
 
 
+def test_a_bar_is_not_followed_by_plain_lines() -> None:
+    told, out, move = telling(is_terminal=True)
+    with told:
+        move(PLAIN_LINE_INTERVAL_SECONDS)
+        told.advance(5)
+    assert "exporting: " not in out.getvalue()
+
+
 def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     told, out, move = telling(is_terminal=True)
