@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from app.conversation.conversation_types import Conversation, LogMessage, StoredCompletion
 from app.conversation.item import Item
 from app.conversations.items.item_building import DELETED
-from app.dialects.chat.message import ChatMessage
-from app.dialects.chat.stored_completion import build_choice_fields, build_listed_message, build_parameter_fields
+from app.dialects.chat.message import ChatMessage, decode_body
+from app.dialects.chat.message_fields import extract_text
 from app.errors import CompletionNotFound, NotFound
 from app.pipeline.admission.answer_replay import build_stored_completion
 from app.pipeline.chat_request import Caller
@@ -26,6 +26,20 @@ MAX_CONCURRENT_READS: Final = 8
 """How many answers of a page are read concurrently."""
 NUL: Final = "\0"
 """No stored id or name contains it, because PostgreSQL cannot store it. A query with it would fail."""
+PARAMETERS: Final = (
+    "request_id",
+    "tool_choice",
+    "seed",
+    "top_p",
+    "temperature",
+    "presence_penalty",
+    "frequency_penalty",
+    "system_fingerprint",
+    "service_tier",
+    "tools",
+    "response_format",
+)
+"""Fields of the request that OpenAI's object repeats; null if the request did not have them."""
 
 CompletionPageResult = tuple[list[dict[str, Any]], bool]
 """Objects, and whether more follow."""
@@ -120,9 +134,8 @@ class StoredCompletions:
         numbers = range(first_number, -1 if descending else count, step)[:limit]
         stored = await self._read_messages(conversation, [number - ahead for number in numbers if number >= ahead])
         items = [
-            build_listed_message(
-                ChatMessage(completion.instructions[number].encode()) if number < ahead else stored[number - ahead],
-                f"{completion.id}-{number}",
+            _build_message_object(
+                completion, number, completion.instructions[number] if number < ahead else stored[number - ahead]
             )
             for number in numbers
             if number < ahead or number - ahead in stored
@@ -157,16 +170,33 @@ class StoredCompletions:
 def _build_completion_object(completion: StoredCompletion, answer: LogMessage) -> dict[str, Any]:
     stored_fields = build_stored_completion(answer, completion.model)
     # A redaction covers the first choice; the alternatives repeat its content and must not be shown either.
-    choice_fields = build_choice_fields(stored_fields, first_only=DELETED in (answer.meta or {}))
+    choices = stored_fields["choices"][:1] if DELETED in (answer.meta or {}) else stored_fields["choices"]
     return {
         **stored_fields,
         "id": completion.id,
         "created": int(completion.created_at.timestamp()),
-        **choice_fields,
-        **build_parameter_fields(completion.parameters),
+        "choices": [
+            {**choice, "message": {"content": None, "refusal": None, **choice["message"]}} for choice in choices
+        ],
+        **{name: completion.parameters.get(name) for name in PARAMETERS},
+        "input_user": completion.parameters.get("user"),
         "metadata": dict(completion.metadata),
         "conversation_id": completion.conversation_id,
         "context_status": (answer.meta or {}).get("context_status", "full"),
+    }
+
+
+def _build_message_object(completion: StoredCompletion, number: int, message: str | Item) -> dict[str, Any]:
+    """Builds a message as OpenAI lists it: `content` is text, and content in parts is also in `content_parts`."""
+    body = decode_body(ChatMessage(message.encode()) if isinstance(message, str) else message)
+    content = body.get("content")
+    parts = content if isinstance(content, list) else None
+    return {
+        **body,
+        "id": f"{completion.id}-{number}",
+        "content": content if parts is None else extract_text(parts) or None,
+        "content_parts": parts,
+        "name": body.get("name"),
     }
 
 

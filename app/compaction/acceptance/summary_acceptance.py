@@ -18,7 +18,7 @@ from app.compaction.summarizer.summary_request import NoUsableSummary, SummaryRe
 from app.compaction.summarizer.transcript import CountTokens
 from app.context.view.view_rendering import ViewTokenCounter
 from app.dialects.chat.message import strip_reasoning
-from app.dialects.chat.summarizer_answer import calls_tool, read_completion_text, read_finish_reason
+from app.dialects.chat.message_fields import extract_text
 from app.errors import UpstreamUnavailable
 
 POOR_WORTH_SHARE = 0.25
@@ -69,7 +69,7 @@ def read_answer_text(answer: Mapping[str, Any]) -> str:
     if reason == "content_filter":
         raise NoUsableSummary("the answer was filtered")
     # Refused even if there is text beside the call: the text may only announce the call.
-    if calls_tool(answer):
+    if _read_message(answer).get("tool_calls") or _read_message(answer).get("function_call"):
         raise NoUsableSummary("the answer calls a tool")
     text = clean_answer_text(answer)
     if not text:
@@ -142,9 +142,13 @@ def decode_answer(raw: bytes) -> dict[str, Any]:
     return answer
 
 
+def read_finish_reason(answer: Mapping[str, Any]) -> str:
+    return str(_read_first_choice(answer).get("finish_reason") or "")
+
+
 def clean_answer_text(answer: Mapping[str, Any]) -> str:
     """Returns the text of an answer without reasoning and protocol; blank if there is none."""
-    return strip_to_summary(read_completion_text(answer))
+    return strip_to_summary(extract_text(_read_message(answer).get("content")))
 
 
 def _compute_appendix_room(size: int, limit_tokens: int, *, is_poor: bool) -> int:
@@ -168,6 +172,17 @@ def _cut_at_sentence(text: str, limit_tokens: int, count_tokens: CountTokens) ->
         text = text[:end].rstrip() if end > len(text) // 2 else text
         size = count_tokens(text)
     return text
+
+
+def _read_first_choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    choices = answer.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices else None
+    return first if isinstance(first, dict) else {}
+
+
+def _read_message(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    message = _read_first_choice(answer).get("message")
+    return message if isinstance(message, dict) else {}
 
 
 _REASONING_PATTERNS = (

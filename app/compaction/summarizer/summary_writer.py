@@ -13,6 +13,7 @@ from app.compaction.acceptance.summary_acceptance import (
     choose_values_to_request,
     clean_answer_text,
     read_answer_text,
+    read_finish_reason,
 )
 from app.compaction.acceptance.value_finding import ValueMention
 from app.compaction.acceptance.values_appendix import collect_values, compute_kept_share
@@ -43,7 +44,6 @@ from app.context.plan.log_rounds import split_into_rounds
 from app.context.view.view_rendering import ViewTokenCounter
 from app.conversation.conversation_types import LogMessage, Summary
 from app.dialects.chat.request_fields import build_cached_prefix_fields
-from app.dialects.chat.summarizer_answer import read_finish_reason
 from app.errors import GatewayError, UpstreamRefused
 from app.upstream.protocols.overflow_detection import detect_overflow
 

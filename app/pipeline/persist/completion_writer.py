@@ -7,13 +7,25 @@ from datetime import datetime
 from typing import Any, Final, TypeGuard
 
 from app.conversation.conversation_types import Conversation, StoredCompletion
-from app.dialects.chat.stored_completion import KEPT_PARAMETERS
 from app.errors import InvalidRequest
 from app.observability.tracing import trace_span
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.resolved_request import ResolvedRequest
 from app.store.contract import Store
 
+ECHOED_FIELDS: Final = (
+    "temperature",
+    "top_p",
+    "tools",
+    "tool_choice",
+    "seed",
+    "response_format",
+    "presence_penalty",
+    "frequency_penalty",
+    "service_tier",
+    "user",
+)
+"""Fields of the request that OpenAI's stored completion object contains."""
 NUL_CHARACTER: Final = "\0"
 """PostgreSQL refuses texts that contain this character."""
 MAX_ID_CHARS: Final = 256
@@ -76,7 +88,7 @@ def _read_metadata(request: ChatRequest) -> dict[str, str]:
 
 
 def _read_parameters(request: ChatRequest) -> dict[str, Any]:
-    values = {name: _read_field(request, name) for name in KEPT_PARAMETERS}
+    values = {name: _read_field(request, name) for name in ECHOED_FIELDS}
     return {"request_id": request.request_id, **{name: value for name, value in values.items() if value is not None}}
 
 
