@@ -174,7 +174,6 @@ WORD_IN_TEXT = re.compile(rf"\b(?:{'|'.join(sorted(word for word in CHAT_WORDS i
 CORE = ("api", "compaction", "context", "conversation", "conversations", "pipeline", "store")
 ARCHIVE_FORMATS = "conversations.transfer.formats."
 OWN_WIRE = {
-    "api.chat_request_parser": "the parser of the protocol's own endpoint",
     "api.conversations.history": "schema of rows with fields `tool_calls` and `finish_reason`",
     "api.conversations.stored_completions": "schema of OpenAI's stored completions",
     "api.openapi": "schema of the protocol's own endpoint",
