@@ -1,5 +1,5 @@
-"""Parses the body and headers of a chat completion request into a `ChatRequest`. Errors name the field. Messages stay
-undecoded, because most of them are already in the log."""
+"""Parses the body and headers of a chat completion request into a `ChatRequest`: the gateway's own fields and headers
+here, the protocol's in `app/dialects/chat/request.py`. Errors name the field."""
 
 from __future__ import annotations
 
@@ -7,17 +7,14 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, get_args
 
-import msgspec
 import orjson
 
 from app.context.plan.policy import RecallMode
 from app.conversation.identity import is_valid_conversation_id
+from app.dialects.chat.request import decode_body_fields, decode_field, parse_chat_fields
 from app.dialects.chat.stream_frames import EventStyle
 from app.errors import InvalidRequest
-from app.pipeline.chat_request import Caller, ChatRequest, ContextMode, decode_field
-
-_decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
+from app.pipeline.chat_request import Caller, ChatRequest, ContextMode
 
 CONTEXT_MODES: Final = get_args(ContextMode)
 EVENT_STYLES: Final = get_args(EventStyle)
@@ -52,8 +49,6 @@ is left out since SDKs send it with every request."""
 RETRY_HEADER: Final = "x-stainless-retry-count"
 READ_HEADERS: Final = OPTION_HEADERS | {RETRY_HEADER}
 CONVERSATION_ID_FIELDS: Final = frozenset({"conversation_id", "conversation", "metadata"})
-OUTPUT_LIMIT_FIELDS: Final = frozenset({"max_completion_tokens", "max_tokens"})
-_JSON_BOOLEANS: Final = {b"true": True, b"false": False}
 _EMPTY: Final[Mapping[str, Any]] = {}
 _IDEMPOTENCY_KEY = re.compile(r"^[\x21-\x7e]{1,255}\Z")
 _HEADER_SAFE = re.compile(r"^[\x20-\x7e]*$")
@@ -69,26 +64,26 @@ def parse_chat_request(body: bytes, headers: Mapping[str, str], caller: Caller, 
     Raises:
         InvalidRequest: the body or a header is invalid; `param` names the place.
     """
-    fields = _decode_body_fields(body)
+    fields = decode_body_fields(body)
     option_headers = _EMPTY if OPTION_HEADERS.isdisjoint(headers) else headers
     context = _parse_context_options(fields) if "context" in fields else _EMPTY
     conversation_id, chat_ui = None, False
     if option_headers or not CONVERSATION_ID_FIELDS.isdisjoint(fields):
         conversation_id, chat_ui = _parse_conversation_id(fields, option_headers)
-    store = _parse_boolean(fields, "store") if "store" in fields else None
+    chat = parse_chat_fields(fields)
     return ChatRequest(
         caller=caller,
         request_id=request_id,
         body=body,
         raw_fields=fields,
-        raw_messages=_parse_messages(fields),
-        model=_parse_model(fields),
-        stream=("stream" in fields and _parse_boolean(fields, "stream")) or False,
-        wants_usage="stream_options" in fields and _parse_include_usage(fields),
-        choice_count=("n" in fields and _parse_positive_integer(fields, "n")) or 1,
-        max_output_tokens=None if OUTPUT_LIMIT_FIELDS.isdisjoint(fields) else _parse_max_output_tokens(fields),
-        store=store is not False,
-        stores_completion=store is True,
+        raw_messages=chat.raw_messages,
+        model=chat.model,
+        stream=chat.stream,
+        wants_usage=chat.wants_usage,
+        choice_count=chat.choice_count,
+        max_output_tokens=chat.max_output_tokens,
+        store=chat.store is not False,
+        stores_completion=chat.store is True,
         conversation_id=conversation_id,
         is_chat_ui=chat_ui,
         is_retry=headers.get(RETRY_HEADER, "0") not in ("", "0"),
@@ -109,52 +104,6 @@ def parse_chat_request(body: bytes, headers: Mapping[str, str], caller: Caller, 
         else _EMPTY,
         idempotency_key=_parse_idempotency_key(option_headers) if option_headers else None,
     )
-
-
-def _decode_body_fields(body: bytes) -> dict[str, bytes]:
-    try:
-        fields: dict[str, bytes] = _decode_object(body)  # type: ignore[assignment]  # msgspec.Raw is a view of the bytes
-        if not body.isascii():
-            _check_utf8_fields(fields)
-        return fields
-    except msgspec.ValidationError as error:
-        raise InvalidRequest("The request body must be a JSON object.", code="invalid_type") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        if not body.strip():
-            raise InvalidRequest("The request body is empty: send JSON with `model` and `messages`.") from error
-        raise InvalidRequest(f"The request body is not valid JSON: {error}.") from error
-    except RecursionError as error:
-        raise InvalidRequest("The request body is nested too deeply.", code="invalid_value") from error
-
-
-def _check_utf8_fields(fields: Mapping[str, bytes]) -> None:
-    """Raises UnicodeDecodeError for a field that is not UTF-8. `messages` is left out: each message is checked where it
-    turns out to be new."""
-    for name, raw in fields.items():
-        if name != "messages":
-            str(raw, "utf-8")
-
-
-def _parse_model(fields: Mapping[str, bytes]) -> str:
-    model = decode_field(fields, "model")
-    if model is None:
-        raise InvalidRequest("You must provide a `model`.", code="missing_required_parameter", param="model")
-    if not isinstance(model, str) or not model:
-        raise InvalidRequest("`model` must be a non-empty string.", code="invalid_type", param="model")
-    return model
-
-
-def _parse_messages(fields: Mapping[str, bytes]) -> list[bytes]:
-    raw = fields.get("messages")
-    if raw is None:
-        raise InvalidRequest("You must provide `messages`.", code="missing_required_parameter", param="messages")
-    try:
-        messages = _decode_array(raw)
-    except msgspec.ValidationError as error:
-        raise InvalidRequest("`messages` must be an array.", code="invalid_type", param="messages") from error
-    if not messages:
-        raise InvalidRequest("`messages` must not be empty.", code="empty_array", param="messages")
-    return messages  # type: ignore[return-value]
 
 
 def _parse_conversation_id(fields: Mapping[str, bytes], headers: Mapping[str, str]) -> tuple[str | None, bool]:
@@ -281,42 +230,6 @@ def _parse_pin_indexes(value: object) -> tuple[int, ...]:
     if any(one < 0 for one in indexes):
         raise InvalidRequest("`context.pin` counts messages from 0.", code="invalid_value", param="context.pin")
     return tuple(dict.fromkeys(indexes))
-
-
-def _parse_include_usage(fields: Mapping[str, bytes]) -> bool:
-    options = decode_field(fields, "stream_options")
-    if options is None:
-        return False
-    if not isinstance(options, dict):
-        raise InvalidRequest("`stream_options` must be an object.", code="invalid_type", param="stream_options")
-    return bool(options.get("include_usage"))
-
-
-def _parse_boolean(fields: Mapping[str, bytes], name: str) -> bool | None:
-    # The two usual values are recognized by their bytes, which is faster than to decode them.
-    word = _JSON_BOOLEANS.get(bytes(fields.get(name, b"")))
-    if word is not None:
-        return word
-    value = decode_field(fields, name)
-    if value is None or isinstance(value, bool):
-        return value
-    raise InvalidRequest(f"`{name}` must be a boolean.", code="invalid_type", param=name)
-
-
-def _parse_max_output_tokens(fields: Mapping[str, bytes]) -> int | None:
-    """Returns the longest allowed answer, in tokens: OpenAI's newer field wins over the older one."""
-    newer = _parse_positive_integer(fields, "max_completion_tokens") if "max_completion_tokens" in fields else None
-    return newer or (_parse_positive_integer(fields, "max_tokens") if "max_tokens" in fields else None)
-
-
-def _parse_positive_integer(fields: Mapping[str, bytes], name: str) -> int | None:
-    """Returns the field's value; None if it is absent or not positive (some local servers take -1 for "no limit")."""
-    value = decode_field(fields, name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidRequest(f"`{name}` must be an integer.", code="invalid_type", param=name)
-    return value if value > 0 else None
 
 
 def _parse_header_choice(headers: Mapping[str, str], name: str, allowed: tuple[str, ...], default: str) -> Any:

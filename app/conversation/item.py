@@ -22,7 +22,7 @@ EditOperation = tuple[str | int | float, ...]
 """The name of an operation that shortens a message, then its arguments."""
 
 
-class Call(msgspec.Struct, frozen=True):
+class ToolCall(msgspec.Struct, frozen=True):
     """A tool call of a message."""
 
     id: str | None
@@ -130,7 +130,7 @@ class Item(ABC):
 
     @property
     @abstractmethod
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[ToolCall]:
         """The tool calls in order."""
 
     @property

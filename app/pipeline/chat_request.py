@@ -9,15 +9,13 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 import msgspec
-import orjson
 
 from app.context.plan.outline import SummarizeMode
 from app.context.plan.policy import RecallMode
 from app.conversation.api_keys import SCOPES, Scope
 from app.conversation.conversation_types import Conversation
-from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
+from app.dialects.chat.request import END_USER_FIELDS, decode_field
 from app.dialects.chat.stream_frames import EventStyle
-from app.errors import InvalidRequest
 
 ContextMode = Literal["auto", "append", "resend", "stateless"]
 RETRY_MAX_AGE_SECONDS: Final = 600.0
@@ -108,27 +106,3 @@ class ChatRequest(msgspec.Struct, frozen=True):
             InvalidRequest: as the function `decode_field`.
         """
         return decode_field(self.raw_fields, name)
-
-
-END_USER_FIELDS: Final = ("safety_identifier", "user")
-"""OpenAI's fields for the end user of an application. The newer one comes first and wins."""
-
-
-def decode_field(raw_fields: Mapping[str, bytes], name: str) -> Any:
-    """Returns a decoded top-level field of a request, or None if the request does not have it.
-
-    Raises:
-        InvalidRequest: the field has a number that is too large for a double, or is nested too deeply to be encoded
-            again.
-    """
-    raw = raw_fields.get(name)
-    if raw is None:
-        return None
-    text = bytes(raw)
-    try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise InvalidRequest(f"`{name}` is not valid JSON: {error}.", code="invalid_value", param=name) from error
-    if may_be_too_deep(text) and is_too_deep(value):
-        raise InvalidRequest(f"`{name}` {TOO_DEEP_MESSAGE}", code="invalid_value", param=name)
-    return value

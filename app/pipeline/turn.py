@@ -14,6 +14,7 @@ from app.context.plan.budget import Budget
 from app.context.plan.outline import Outline, Plan
 from app.context.plan.policy import ContextPolicy
 from app.dialects.chat.counted_content import SCHEMA_FIELDS
+from app.dialects.chat.request import may_run_provider_tools
 from app.pipeline.call.search_tool_definition import SearchToolSession
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.resolved_request import ResolvedRequest
@@ -21,10 +22,6 @@ from app.upstream.provider_contract import ClientKey, ContextWindow, RouteTarget
 
 RawLogMessages = Mapping[int, bytes] | Sequence[bytes]
 NO_COMPACTION: Final[Mapping[str, Any]] = MappingProxyType({"ran": False})
-CLIENT_TOOL_TYPES: Final = ("function", "custom")
-"""Tools of these types are run by the client; all others by the provider."""
-PROVIDER_TOOL_FIELDS: Final = frozenset({"web_search_options", "search_parameters", "plugins"})
-"""Fields that let a provider run a search itself: of OpenAI, xAI and OpenRouter."""
 
 
 class Turn(msgspec.Struct, frozen=True, dict=True):
@@ -74,7 +71,7 @@ class Turn(msgspec.Struct, frozen=True, dict=True):
             instructions_tokens=own_count,
             instructions=self.instructions_digest,
             boundary_seq=view.plan.boundary_seq,
-            has_provider_tools=may_run_provider_tools(self.request),
+            has_provider_tools=may_run_provider_tools(self.request.raw_fields),
         )
 
 
@@ -119,15 +116,3 @@ class View(msgspec.Struct, frozen=True, dict=True):
         return self.budget.calibrate_tokens(
             outline.instructions_tokens + summary_tokens + outline.log_tokens - covered_tokens
         )
-
-
-def may_run_provider_tools(request: ChatRequest) -> bool:
-    """Returns whether the provider may run tools itself (web search, file search) and count their results as prompt
-    tokens."""
-    fields = request.raw_fields
-    if not PROVIDER_TOOL_FIELDS.isdisjoint(fields):
-        return True
-    tools = request.decode_field("tools") if "tools" in fields else None
-    tool_objects = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
-    # A tool without a type is a function: some clients leave the type out.
-    return any(tool.get("type", "function") not in CLIENT_TOOL_TYPES for tool in tool_objects)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import orjson
 
-from app.conversation.item import UNNAMED_TOOL, Call, Item
+from app.conversation.item import UNNAMED_TOOL, Item, ToolCall
 
 MAX_ARGUMENT_CHARS = 80
 MAX_RESULT_CHARS = 200
@@ -61,6 +61,6 @@ def truncate_to_one_line(text: str, chars: int) -> str:
     return flat if len(flat) <= chars else flat[: chars - 1] + "…"
 
 
-def _take_call_result(call: Call, results: list[Item]) -> Item | None:
+def _take_call_result(call: ToolCall, results: list[Item]) -> Item | None:
     index = next((index for index, result in enumerate(results) if result.result_for == call.id), 0)
     return results.pop(index) if results else None

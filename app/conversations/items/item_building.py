@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
-from app.conversation.item import TOOL_RESULT_ROLES, Call, Item
+from app.conversation.item import TOOL_RESULT_ROLES, Item, ToolCall
 from app.dialects.chat.item_parts import (
     begins_with_text,
     build_message_parts,
@@ -197,7 +197,7 @@ def _build_call_items(
 
 
 def _build_call_item(
-    call: Call, seq: int, index: int, status: str, client_fields: Mapping[str, Any]
+    call: ToolCall, seq: int, index: int, status: str, client_fields: Mapping[str, Any]
 ) -> tuple[ItemKind, ItemObject]:
     named = {"call_id": derive_call_id(seq, index) if call.id is None else call.id, "name": call.name}
     more = {"status": status, **client_fields}

@@ -14,10 +14,21 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from app.conversation.item import Item
+from app.conversation.item import Item, ToolCall
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep
 from app.dialects.chat.item_parts import CACHE_BREAKPOINT_FIELD
 from app.dialects.chat.message import ChatMessage
+from app.dialects.chat.message_building import (
+    build_answer,
+    build_audio_part,
+    build_file_part,
+    build_image_part,
+    build_message,
+    build_reasoning,
+    build_refusal_part,
+    build_text_part,
+    build_tool_result,
+)
 from app.errors import InvalidRequest
 
 MAX_ITEMS: Final = 20
@@ -74,21 +85,18 @@ class _AnswerBuilder:
         return self.message_item is None and not self.calls
 
     def build_parsed_message(self) -> ParsedMessage:
-        body: dict[str, Any] = {"role": "assistant", "content": None}
         item_fields: dict[str, Any] = {}
+        content: str | list[dict[str, Any]] | None = None
         if self.message_item is not None:
-            body["content"], item_fields["message"] = (
-                _convert_to_chat_content(self.message_item.content),
-                _extract_extra_message_fields(self.message_item),
-            )
+            content = _convert_content(self.message_item.content)
+            item_fields["message"] = _extract_extra_message_fields(self.message_item)
         if self.reasoning:
-            body |= _build_message_reasoning(self.reasoning)
             item_fields["reasoning"] = _extract_extra_reasoning_fields(self.reasoning)
         if self.calls:
-            body["tool_calls"] = [_build_tool_call(call) for call in self.calls]
             item_fields["calls"] = [
                 _extract_named_item_fields(call, "status", "namespace", "caller") for call in self.calls
             ]
+        body = build_answer(content, _convert_reasoning(self.reasoning), list(map(_convert_call, self.calls)))
         return ParsedMessage(body, {name: beside for name, beside in item_fields.items() if any(beside)})
 
 
@@ -111,12 +119,12 @@ class _ItemParser:
             case MessageItem():
                 self.finish_answer()
                 self._open_calls = ()
-                body = {"role": item.role, "content": _convert_to_chat_content(item.content)}
+                body = build_message(item.role, _convert_content(item.content))
                 self._add_parsed_message(body, {"message": _extract_extra_message_fields(item)})
             case Result():
                 self.finish_answer()
                 self._check_call_exists(item, index)
-                body = {"role": "tool", "tool_call_id": item.call_id, "content": _convert_to_chat_content(item.output)}
+                body = build_tool_result(item.call_id, _convert_content(item.output))
                 item_fields = _extract_named_item_fields(item, "status", "name", "namespace", "caller")
                 self._add_parsed_message(body, {"output": item_fields})
 
@@ -193,17 +201,12 @@ def _unsupported_item_message(kind: object, location: str) -> str:
     return f"{location}: items of type {kind!r} cannot be stored in a log of chat messages; these can be: {known}."
 
 
-def _convert_to_chat_content(content: str | Sequence[Part]) -> str | list[dict[str, Any]]:
-    """Returns content in the form of chat messages; a single text becomes a string."""
-    if isinstance(content, str):
-        return content
-    parts = [_convert_to_chat_part(part) for part in content]
-    if not parts:
-        return ""
-    return str(parts[0]["text"]) if len(parts) == 1 and parts[0].keys() == {"type", "text"} else parts
+def _convert_content(content: str | Sequence[Part]) -> str | list[dict[str, Any]]:
+    """Returns content in the form of chat messages."""
+    return content if isinstance(content, str) else [_convert_part(part) for part in content]
 
 
-def _convert_to_chat_part(part: Part) -> dict[str, Any]:
+def _convert_part(part: Part) -> dict[str, Any]:
     mark = getattr(part, CACHE_BREAKPOINT_FIELD, None)
     return {**_convert_part_without_cache_mark(part), **({CACHE_BREAKPOINT_FIELD: mark} if mark is not None else {})}
 
@@ -211,16 +214,14 @@ def _convert_to_chat_part(part: Part) -> dict[str, Any]:
 def _convert_part_without_cache_mark(part: Part) -> dict[str, Any]:
     match part:
         case Refusal():
-            return {"type": "refusal", "refusal": part.refusal}
+            return build_refusal_part(part.refusal)
         case InputImage():
-            detail = {} if part.detail is None else {"detail": "high" if part.detail == "original" else part.detail}
-            return {"type": "image_url", "image_url": {"url": part.image_url, **detail}}
+            return build_image_part(part.image_url, "high" if part.detail == "original" else part.detail)
         case InputFile():
-            file_fields = {"file_data": part.file_data, "file_id": part.file_id, "filename": part.filename}
-            return {"type": "file", "file": {name: value for name, value in file_fields.items() if value is not None}}
+            return build_file_part(data=part.file_data, file_id=part.file_id, name=part.filename)
         case InputAudio():
-            return {"type": "input_audio", "input_audio": msgspec.to_builtins(part.input_audio)}
-    return {"type": "text", "text": part.text}
+            return build_audio_part(part.input_audio.data, part.input_audio.format)
+    return build_text_part(part.text)
 
 
 def _extract_extra_message_fields(item: MessageItem) -> dict[str, Any]:
@@ -256,13 +257,10 @@ def _extract_named_item_fields(item: ItemShape, *names: str) -> dict[str, Any]:
     return item_fields if item.id is None else {**item_fields, "client_id": item.id}
 
 
-def _build_message_reasoning(items: Sequence[Reasoning]) -> dict[str, Any]:
-    """Returns reasoning text in the field that most models use; encrypted reasoning in OpenRouter's form."""
+def _convert_reasoning(items: Sequence[Reasoning]) -> dict[str, Any]:
+    """Returns the fields of a message for reasoning; none if there is no reasoning."""
     texts = [thought.text for item in items for thought in (item.content or item.summary)]
-    if texts:
-        return {"reasoning_content": "\n\n".join(texts)}
-    sealed = [{"type": "reasoning.encrypted", "data": item.encrypted_content or ""} for item in items]
-    return {"reasoning_details": sealed}
+    return build_reasoning(texts, [item.encrypted_content or "" for item in items]) if items else {}
 
 
 def _extract_extra_reasoning_fields(items: Sequence[Reasoning]) -> dict[str, Any]:
@@ -273,10 +271,10 @@ def _extract_extra_reasoning_fields(items: Sequence[Reasoning]) -> dict[str, Any
     return item_fields
 
 
-def _build_tool_call(call: Call | CustomCall) -> dict[str, Any]:
+def _convert_call(call: Call | CustomCall) -> ToolCall:
     if isinstance(call, CustomCall):
-        return {"id": call.call_id, "type": "custom", "custom": {"name": call.name, "input": call.input}}
-    return {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        return ToolCall(call.call_id, call.name, call.input, "custom")
+    return ToolCall(call.call_id, call.name, call.arguments, "function")
 
 
 Status = Literal["in_progress", "completed", "incomplete"]

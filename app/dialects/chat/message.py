@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 
 import orjson
 
-from app.conversation.item import Call, ContentPart, CountedContent, EditOperation, Item
+from app.conversation.item import ContentPart, CountedContent, EditOperation, Item, ToolCall
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep
 from app.dialects.chat.canonical_message import belongs_to_skeleton, canonicalize_answer_text, canonicalize_message
 from app.dialects.chat.counted_content import (
@@ -102,7 +102,7 @@ class ChatMessage(Item):
         return strip_reasoning("\n".join(filter(None, map(_render_part, content))))
 
     @property
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[ToolCall]:
         """The tool calls in order. A deprecated `function_call` counts as one call."""
         return [_read_call(call) for call in extract_tool_calls(self._body or self.body)]
 
@@ -169,17 +169,17 @@ def strip_reasoning(text: str) -> str:
     return _REASONING_BLOCK.sub("", text).strip()
 
 
-def _read_call(call: object) -> Call:
+def _read_call(call: object) -> ToolCall:
     fields = call if isinstance(call, dict) else {}
     call_id = fields.get("id")
     call_id = call_id if isinstance(call_id, str) else None
     custom, function = fields.get("custom"), fields.get("function")
     if isinstance(custom, dict):
-        return Call(call_id, _render_as_text(custom.get("name")), _render_as_text(custom.get("input")), "custom")
+        return ToolCall(call_id, _render_as_text(custom.get("name")), _render_as_text(custom.get("input")), "custom")
     if isinstance(function, dict):
         name, arguments = function.get("name"), function.get("arguments")
-        return Call(call_id, _render_as_text(name), _render_as_text(arguments), "function")
-    return Call(call_id, _render_as_text(fields.get("type")), _render_as_text(call), "other")
+        return ToolCall(call_id, _render_as_text(name), _render_as_text(arguments), "function")
+    return ToolCall(call_id, _render_as_text(fields.get("type")), _render_as_text(call), "other")
 
 
 def _render_as_text(value: object) -> str:
