@@ -32,12 +32,13 @@ READ_SETTINGS = {"main", "assembly", "__main__", "commands", "settings"}
 MAY_IMPORT_MIGRATIONS = {"main", "commands", "store"}
 HOME_OF_LIBRARY = {
     "aiohappyeyeballs": {"upstream"},
-    "aiohttp": {"upstream"},
     "alembic": {"store"},
     "asyncpg": {"store"},
     "cryptography": {"store"},
     "fastapi": {"api", "main", "assembly"},
+    "httpcore": {"upstream"},
     "httptools": {"upstream"},
+    "httpx": {"upstream"},
     "opentelemetry": {"observability"},  # an extra: nobody else may need it
     "pydantic": {"api", "settings"},
     "python_multipart": {"api"},
@@ -48,7 +49,7 @@ HOME_OF_LIBRARY = {
 }
 """Rooms that may know a library: its exceptions and types end there."""
 PURE = ("context", "conversation")
-EFFECTS = {"aiohttp", "anyio", "asyncio", "io", "logging", "os", "pathlib", "random", "secrets", "socket", "subprocess"}
+EFFECTS = {"anyio", "asyncio", "httpx", "io", "logging", "os", "pathlib", "random", "secrets", "socket", "subprocess"}
 EFFECTS |= {"tempfile", "threading", "time", "urllib.request", "uuid"}
 
 

@@ -24,7 +24,6 @@ from tests.live import create_test_app, serving
 
 ROOT = Path(__file__).parents[1]
 NOT_FOR_THE_FIRST_ANSWER = {
-    "aiohttp",
     "alembic",
     "app.api.resource_schemas",
     "asyncpg",
@@ -32,7 +31,6 @@ NOT_FOR_THE_FIRST_ANSWER = {
     "fastapi",
     "opentelemetry",
     "prometheus_client",
-    "rich",
     "sqlalchemy",
     "tiktoken",
 }
