@@ -145,6 +145,8 @@ async def test_an_answer_that_only_informs_does_not_end_a_long_request() -> None
         while size < len(LONG.body):
             size += len(await reader.read(65_536))
         writer.write(whole(b"%d" % size))
+        await writer.drain()
+        writer.close()
 
     async with await asyncio.start_server(serve, "127.0.0.1") as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
