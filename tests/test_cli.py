@@ -18,7 +18,7 @@ from app.errors import StoreUnavailable
 from app.settings import Settings
 
 ROOT = Path(__file__).parents[1]
-SLOW_TO_IMPORT = {"aiohttp", "alembic", "asyncpg", "fastapi", "sqlalchemy", "tiktoken", "uvicorn"}
+SLOW_TO_IMPORT = {"alembic", "asyncpg", "fastapi", "httpx", "sqlalchemy", "tiktoken", "uvicorn"}
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, module_name: str, **members: object) -> None:

@@ -22,12 +22,10 @@ from tests.live import create_test_app, serving
 
 ROOT = Path(__file__).parents[1]
 NOT_FOR_THE_FIRST_ANSWER = {
-    "aiohttp",
     "alembic",
     "asyncpg",
     "cryptography",
     "opentelemetry.sdk",
-    "rich",
     "sqlalchemy",
     "tiktoken",
 }

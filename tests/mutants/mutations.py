@@ -527,12 +527,12 @@ EDGE: Final = (
         "Cookies of providers reach clients.",
     ),
     Mutation(
-        "redirect-followed",
-        "app/upstream/http/proxied_client.py",
-        "allow_redirects=False",
-        "allow_redirects=True",
-        ("tests/upstream/protocols/test_openai.py::test_a_redirect_is_not_followed[aiohttp]",),
-        "A provider's redirect sends prompts and its key to another address.",
+        "answer-of-another",
+        "app/upstream/http/httpx_client.py",
+        "isinstance(stream, NetworkStream) and stream.awaits_answer",
+        "False",
+        ("tests/upstream/http/test_httpx_client.py::test_an_answer_that_nobody_asked_for_reaches_nobody[a whole one]",),
+        "A provider's second answer reaches the next caller of its connection.",
     ),
     Mutation(
         "body-limit",

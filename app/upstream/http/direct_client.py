@@ -16,6 +16,7 @@ from app.upstream.http.decompression import decompress_pieces, pop_content_encod
 from app.upstream.http.dialer import Dialer
 from app.upstream.http.http1_connection import Http1Connection
 from app.upstream.http.http_client_contract import (
+    IDEMPOTENT_METHODS,
     IDLE_CONNECTION_SECONDS,
     HttpTimeouts,
     RequestHead,
@@ -25,9 +26,6 @@ from app.upstream.http.http_client_contract import (
 from app.upstream.http.reply_timeouts import TimeoutTimer
 from app.upstream.provider_contract import CallTimes, ConnectionDropped
 
-IDEMPOTENT_METHODS: Final = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PUT", "TRACE"})
-"""Methods that may be sent again if a kept connection turns out to be closed (RFC 9110, 9.2.2). A POST may not: the
-server may have carried it out."""
 CLOSE_TIMEOUT_SECONDS: Final = 1.0
 
 

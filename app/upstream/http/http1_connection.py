@@ -15,7 +15,10 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from app.errors import UpstreamUnavailable
 from app.upstream.http.http_client_contract import (
+    BODILESS_METHODS,
     READ_BUFFER_BYTES,
+    SINGLE_WRITE_BYTES,
+    WRITE_PIECE_BYTES,
     HttpTimeouts,
     RequestHead,
     answer_timeout_error,
@@ -28,13 +31,6 @@ from app.upstream.http.reply_timeouts import ReplyTimeout, TimeoutTimer
 
 HEAD_LIMIT_BYTES: Final = 64 * 1024
 """The longest status line and headers, including those of informational answers."""
-SINGLE_WRITE_BYTES: Final = 64 * 1024
-"""A body up to this size is copied behind its head, to be sent in one write."""
-WRITE_PIECE_BYTES: Final = 1024 * 1024
-"""A longer body is written in pieces of this size; the next one follows when the socket has taken the last."""
-BODILESS_METHODS: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS", "TRACE"})
-"""Methods for which a missing body needs no `content-length` (RFC 9110, 8.6)."""
-SWITCHING_PROTOCOLS: Final = 101
 STATUS_OK: Final = 200
 
 

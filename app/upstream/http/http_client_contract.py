@@ -1,4 +1,4 @@
-"""The contract of HTTP clients for providers, with one implementation without and one with a proxy.
+"""The contract of HTTP clients for providers: one of our own for turns, and httpx for proxies and model lists.
 
 Both raise the same errors, which name the provider and never an address.
 """
@@ -27,6 +27,25 @@ KEEP_ALIVE_SECONDS: Final = 60
 """Silence after which the operating system probes the other end. A model may be silent for minutes, and so is a dead
 connection."""
 KEEP_ALIVE_PROBE_SECONDS: Final = 20
+KEEP_ALIVE_OPTIONS: Final = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    *(
+        (socket.IPPROTO_TCP, getattr(socket, option), seconds)
+        for option, seconds in (("TCP_KEEPIDLE", KEEP_ALIVE_SECONDS), ("TCP_KEEPINTVL", KEEP_ALIVE_PROBE_SECONDS))
+        if hasattr(socket, option)  # macOS has other names for them
+    ),
+)
+"""Socket options, as `socket.setsockopt` takes them."""
+SINGLE_WRITE_BYTES: Final = 64 * 1024
+"""A body up to this size needs no attention while it is written."""
+WRITE_PIECE_BYTES: Final = 1024 * 1024
+"""A longer body is written in pieces of this size; the next one follows when the socket has taken the last."""
+SWITCHING_PROTOCOLS: Final = 101
+IDEMPOTENT_METHODS: Final = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PUT", "TRACE"})
+"""Methods that may be sent again if a kept connection turns out to be closed (RFC 9110, 9.2.2). A POST may not: the
+server may have carried it out."""
+BODILESS_METHODS: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS", "TRACE"})
+"""Methods for which a missing body needs no `content-length` (RFC 9110, 8.6)."""
 HAPPY_EYEBALLS_DELAY_SECONDS: Final = 0.25
 """RFC 8305, 5: the recommended delay before the next address is tried in parallel."""
 
@@ -123,10 +142,8 @@ def make_keepalive_socket(address: tuple[int, int, int, str, object]) -> socket.
     """
     family, kind, protocol, _, _ = address
     connection_socket = socket.socket(family=family, type=kind, proto=protocol)
-    connection_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, seconds in (("TCP_KEEPIDLE", KEEP_ALIVE_SECONDS), ("TCP_KEEPINTVL", KEEP_ALIVE_PROBE_SECONDS)):
-        if hasattr(socket, option):  # macOS has other names for them
-            connection_socket.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), seconds)
+    for option in KEEP_ALIVE_OPTIONS:
+        connection_socket.setsockopt(*option)
     connection_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection_socket
 

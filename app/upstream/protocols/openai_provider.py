@@ -11,7 +11,6 @@ import base64
 import re
 import ssl
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any, Final
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
@@ -22,6 +21,7 @@ from app.observability.tracing import NO_SPAN, current_span
 from app.upstream.http.dialer import DEFAULT_PORTS, ascii_host
 from app.upstream.http.direct_client import DirectClient
 from app.upstream.http.http_client_contract import HttpClient, HttpTimeouts, RequestHead
+from app.upstream.http.httpx_client import HttpxClient
 from app.upstream.provider_contract import ClientKeyRule, UpstreamReply, UpstreamRequest
 from app.upstream.routing.traced_calls import server_attributes
 
@@ -97,7 +97,10 @@ class OpenAIProvider:
             self._configured_headers.setdefault("authorization", basic)
         self.client_key_rule: ClientKeyRule = "never" if self._authorization else client_key_rule
         self._cached_heads: dict[tuple[str, str, str, bool], RequestHead] = {}
-        self._http_client = _make_http_client(name, url, self._timeouts, ssl_context, proxy)
+        self._httpx_client = HttpxClient(name, url, self._timeouts, ssl_context, proxy)
+        self._call_client: HttpClient = (
+            self._httpx_client if proxy else DirectClient(name, url, self._timeouts, ssl_context)
+        )
         self._server_attributes = server_attributes(name, base_url)
         """What spans say about the server."""
 
@@ -116,7 +119,7 @@ class OpenAIProvider:
             span.set(self._server_attributes)
         seconds = self._timeouts.total_seconds
         deadline = None if seconds is None else asyncio.get_running_loop().time() + seconds
-        return await self._http_client.send(self._find_or_build_head(request), request.body, deadline, request.times)
+        return await self._call_client.send(self._find_or_build_head(request), request.body, deadline, request.times)
 
     async def list_models(self, authorization: str | None) -> list[dict[str, Any]]:
         """Returns its model list; `{"data": […]}`, `{"models": […]}` and a bare list are understood.
@@ -126,7 +129,7 @@ class OpenAIProvider:
         """
         request = UpstreamRequest("/models", method="GET", authorization=authorization)
         deadline = asyncio.get_running_loop().time() + MODELS_TIMEOUT_SECONDS
-        reply = await self._http_client.send(self._find_or_build_head(request), request.body, deadline, request.times)
+        reply = await self._httpx_client.send(self._find_or_build_head(request), request.body, deadline, request.times)
         try:
             body = await reply.read()
         finally:
@@ -136,7 +139,8 @@ class OpenAIProvider:
         return _parse_model_list(self.name, body)
 
     async def aclose(self) -> None:
-        await self._http_client.aclose()
+        await self._call_client.aclose()
+        await self._httpx_client.aclose()
 
     def _find_or_build_head(self, request: UpstreamRequest) -> RequestHead:
         """Returns the head of a call. A head without anything of a caller is built once and cached."""
@@ -198,16 +202,6 @@ class OpenAIProvider:
         elif key:
             headers[self._auth_header] = key.removeprefix("Bearer ")
         return headers
-
-
-def _make_http_client(
-    provider_name: str, url: SplitResult, timeouts: HttpTimeouts, tls: ssl.SSLContext | None, proxy: str | None
-) -> HttpClient:
-    if proxy is None:
-        return DirectClient(provider_name, url, timeouts, tls)
-    proxied = import_module("app.upstream.http.proxied_client")  # aiohttp takes a tenth of a second and 20 MB to load
-    client: HttpClient = proxied.ProxiedClient(provider_name, url, timeouts, tls, proxy)
-    return client
 
 
 def _host_header(url: SplitResult) -> str:

@@ -286,7 +286,7 @@ async def test_a_thousand_calls_at_once_are_answered_each_with_its_own() -> None
 async def test_a_call_to_a_connection_that_was_lost_meanwhile_is_dropped_at_once() -> None:
     async with provider_at(says(OK)) as (provider, _):
         await read(provider)
-        (connection,) = provider._http_client._idle_connections  # type: ignore[attr-defined]
+        (connection,) = provider._call_client._idle_connections  # type: ignore[attr-defined]
         connection.abort()
         async with asyncio.timeout(30):
             with pytest.raises(ConnectionDropped):
@@ -367,7 +367,9 @@ _ADDRESS = (2, 1, 6, "", ("127.0.0.1", 0))
 
 def test_the_limits_fit_together() -> None:
     assert (
-        http1_connection.HEAD_LIMIT_BYTES <= http_client_contract.READ_BUFFER_BYTES < http1_connection.WRITE_PIECE_BYTES
+        http1_connection.HEAD_LIMIT_BYTES
+        <= http_client_contract.READ_BUFFER_BYTES
+        < http_client_contract.WRITE_PIECE_BYTES
     )
 
 

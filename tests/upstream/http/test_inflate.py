@@ -14,7 +14,7 @@ from app.errors import UpstreamUnavailable
 from app.upstream.http import decompression
 from app.upstream.http.direct_client import DirectClient
 from app.upstream.http.http_client_contract import HttpClient, HttpTimeouts, RequestHead
-from app.upstream.http.proxied_client import ProxiedClient
+from app.upstream.http.httpx_client import HttpxClient
 from app.upstream.provider_contract import UpstreamReply
 
 MB = 1024 * 1024
@@ -22,7 +22,7 @@ LONGEST_STEP_SECONDS = 0.05
 """Of processor time that the loop's thread takes in one go; inflating 60 MB takes several times as long."""
 CLIENTS: dict[str, Callable[[str], HttpClient]] = {
     "direct": lambda url: DirectClient("test", urlsplit(url), HttpTimeouts(), None),
-    "proxied": lambda url: ProxiedClient("test", urlsplit(url), HttpTimeouts(), None, None),
+    "proxied": lambda url: HttpxClient("test", urlsplit(url), HttpTimeouts(), None, None),
 }
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import datetime as dt
 import ssl
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,7 +17,7 @@ from app.assembly.providers_and_routes import build_providers
 from app.errors import UpstreamUnavailable
 from app.settings import load_settings
 from app.upstream.http.dialer import load_trusted_ca_context
-from app.upstream.http.proxied_client import ProxiedClient
+from app.upstream.http.httpx_client import HttpxClient
 from app.upstream.protocols.openai_provider import HttpTimeouts, OpenAIProvider
 from app.upstream.provider_contract import UpstreamRequest
 from tests.upstream.http.certificates import DAY, Authority, certified
@@ -106,14 +106,15 @@ def test_an_answer_cut_under_tls_broke_off(tmp_path: Path, runs: Runs) -> None:
 
 
 @asynccontextmanager
-async def proxy() -> AsyncIterator[tuple[str, list[str]]]:
-    """An HTTP proxy; gives its URL and, as they come, the first lines it was sent."""
+async def proxy(tls: ssl.SSLContext | None = None) -> AsyncIterator[tuple[str, list[str]]]:
+    """An HTTP proxy; gives its URL and, as they come, the first lines and the credentials that it was sent."""
     lines: list[str] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         lines.append(head.split(b"\r\n")[0].decode())
         method, target, _ = lines[-1].split(" ")
+        lines.extend(line.decode() for line in head.split(b"\r\n") if line.lower().startswith(b"proxy-"))
         host, port = (target if method == "CONNECT" else target.split("/")[2]).split(":")
         far_reader, far_writer = await asyncio.open_connection(host, int(port))
         if method == "CONNECT":
@@ -122,9 +123,9 @@ async def proxy() -> AsyncIterator[tuple[str, list[str]]]:
             far_writer.write(head.replace(f"http://{host}:{port}".encode(), b""))
         await asyncio.gather(_pour(reader, far_writer), _pour(far_reader, writer))
 
-    server = await asyncio.start_server(serve, "127.0.0.1")
+    server = await asyncio.start_server(serve, "127.0.0.1", ssl=tls)
     async with server:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", lines
+        yield f"{'http' if tls is None else 'https'}://127.0.0.1:{server.sockets[0].getsockname()[1]}", lines
 
 
 async def _pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -141,7 +142,7 @@ async def _pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 async def test_a_provider_is_called_through_its_proxy() -> None:
     async with loopback(answer) as server, proxy() as (url, lines):
         provider = OpenAIProvider("test", server.url, proxy=url)
-        assert isinstance(provider._http_client, ProxiedClient)
+        assert isinstance(provider._call_client, HttpxClient)
         assert await read(provider) == CHAT.body
         await provider.aclose()
         async with asyncio.timeout(10):
@@ -160,6 +161,26 @@ async def test_tls_goes_through_the_proxy_and_ends_at_the_provider(tmp_path: Pat
             await server.gone.wait()
 
     assert lines == [f"CONNECT 127.0.0.1:{server.port} HTTP/1.1"]
+
+
+def test_a_proxy_may_be_reached_over_tls_and_with_credentials(tmp_path: Path, runs: Runs) -> None:
+    authority = Authority(tmp_path)
+    of_client = load_trusted_ca_context(str(authority.file))
+    of_server = authority.server("127.0.0.1")
+
+    async def call() -> None:
+        async with loopback(answer, tls=of_server) as server, proxy(of_server) as (url, lines):
+            with_credentials = url.replace("//", "//us%40er:p%3Aw@")
+            provider = OpenAIProvider("test", server.url, proxy=with_credentials, ssl_context=of_client)
+            body = bytes(range(256)) * 20_000
+            assert await read(provider, UpstreamRequest(CHAT.path, body)) == body
+            await provider.aclose()
+            credentials = lines[1].lower()
+            assert lines[0] == f"CONNECT 127.0.0.1:{server.port} HTTP/1.1"
+            assert credentials == "proxy-authorization: basic " + base64.b64encode(b"us@er:p:w").decode().lower()
+            assert not [name for name in server.requests[0].headers if name.startswith("proxy-")]
+
+    runs(call())
 
 
 class Wrong:
@@ -309,14 +330,3 @@ async def test_the_error_says_that_the_proxy_refused() -> None:
             await provider.send(CHAT)
         assert "providers.test.proxy" in caught.value.message
         await provider.aclose()
-
-
-async def test_aiohttp_is_loaded_for_proxies_only() -> None:
-    script = (
-        "import sys; from app.upstream.protocols import openai_provider; "
-        "openai_provider.OpenAIProvider('p', 'http://h'); print(*sys.modules)"
-    )
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE)
-    told, _ = await process.communicate()
-    assert "app.upstream.http.direct_client" in told.decode().split()
-    assert "aiohttp" not in told.decode().split()

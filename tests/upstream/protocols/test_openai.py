@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from app.errors import InvalidRequest, UpstreamUnavailable
-from app.upstream.http.proxied_client import ProxiedClient
+from app.upstream.http.httpx_client import HttpxClient
 from app.upstream.protocols import openai_provider
 from app.upstream.protocols.openai_provider import HttpTimeouts, OpenAIProvider
 from app.upstream.provider_contract import AnswerTimedOut, ConnectionDropped, UpstreamRequest
@@ -21,11 +21,11 @@ CHAT = UpstreamRequest("/chat/completions", b'{"model":"m"}')
 OK = whole(b'{"ok":true}', headers=b"Content-Type: application/json\r\n")
 
 
-@pytest.fixture(params=["own", "aiohttp"], autouse=True)
+@pytest.fixture(params=["own", "httpx"], autouse=True)
 def client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both clients have to pass every test."""
-    if request.param == "aiohttp":
-        monkeypatch.setattr(openai_provider, "DirectClient", functools.partial(ProxiedClient, proxy=None))
+    if request.param == "httpx":
+        monkeypatch.setattr(openai_provider, "DirectClient", functools.partial(HttpxClient, proxy=None))
     return str(request.param)
 
 
