@@ -184,7 +184,7 @@ class Item(ABC):
         """Returns the message with operations applied. The same operations always give the same bytes."""
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Item) and self.raw == other.raw
+        return isinstance(other, type(self)) and self.raw == other.raw
 
     def __hash__(self) -> int:
         return hash(self.raw)
