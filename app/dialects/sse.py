@@ -72,14 +72,6 @@ class SseDecoder:
             self._buffer_piece(rest, rest)
         return events
 
-    def take_unfinished(self, max_bytes: int) -> bytes | None:
-        """Returns the buffered bytes and empties the buffer, for a caller that feeds them again with what follows. If
-        there are more than `max_bytes`, they stay, and None is returned.
-        """
-        if not self._buffered:
-            return b""
-        return None if self._buffered_bytes > max_bytes else self._drain_buffer(b"")
-
     def flush(self) -> list[SseEvent]:
         """Returns the event that was buffered when the stream ended, without its blank line; empty if there
         was none.

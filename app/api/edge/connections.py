@@ -12,11 +12,10 @@ import http
 import logging
 import threading
 from collections import deque
-from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, TypeVar
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from app.api.edge.error_responses import build_error_body, build_error_headers
 from app.errors import GatewayError, HeadTooLarge, InvalidRequest, Overloaded, RequestTimedOut
@@ -191,10 +190,6 @@ class ClientConnection(HttpToolsProtocol):
         self._scope_with_head = self.scope
         super().on_headers_complete()
         self.headers = DISCARDED_TRAILERS  # type: ignore[assignment]  # all that uvicorn still does is to append to it
-        # uvicorn has just made the cycle and its task has not run yet, so its class can still be exchanged; uvicorn
-        # offers no other way to choose it.
-        if type(self.cycle) is RequestResponseCycle:
-            self.cycle.__class__ = RequestCycle
 
     def send_400_response(self, msg: str) -> None:
         """Answers a request that the parser could not read, unless a refusal is sent already."""
@@ -336,75 +331,3 @@ def _render_error_response(error: GatewayError) -> bytes:
     lines = [f"HTTP/1.1 {error.status} {http.HTTPStatus(error.status).phrase}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
-
-
-_TAB: Final = 9
-_CONTROL_CHARACTERS: Final = bytes(code for code in (*range(32), 127) if code != _TAB)
-_TOKEN_CHARACTERS: Final = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz"
-"""The characters of a header's name in lower case (RFC 9110, 5.1)."""
-_LINE_END_BYTES: Final = 2
-_send_body: Final = RequestResponseCycle.send
-"""A module's name is found faster than a method, and each frame of each stream is sent by it."""
-
-
-class RequestCycle(RequestResponseCycle):
-    """uvicorn's request and response, with a head that is checked and written at once. It writes no access log."""
-
-    def send(self, message: Any) -> Awaitable[None]:  # type: ignore[override]  # whatever can be awaited will do
-        """Sends an ASGI message: the head here, the body by uvicorn."""
-        if self.response_started or message["type"] != "http.response.start":
-            return _send_body(self, message)
-        return self._send_head(message)
-
-    def has_disconnected(self) -> bool:
-        """Returns whether the client has disconnected, without waiting. Resumes paused reading, because a paused
-        connection does not notice a disconnect."""
-        if self.disconnected or self.response_complete:
-            return True
-        self.flow.resume_reading()
-        return False
-
-    async def _send_head(self, message: Any) -> None:
-        if self.flow.write_paused and not self.disconnected:
-            await self.flow.drain()
-        if self.disconnected:
-            return
-        self.response_started = True
-        self.waiting_for_100_continue = False
-        status: int = message["status"]
-        headers = [*self.default_headers, *message.get("headers", ())]
-        headers_by_name = dict(headers)
-        # All names are checked together, which is faster; most are in lower case already.
-        if not _is_header_name(b"".join(headers_by_name)):
-            headers = [(name.lower(), value) for name, value in headers]
-            headers_by_name = dict(headers)
-            if not _is_header_name(b"".join(headers_by_name)):
-                raise RuntimeError("A response header has an invalid name.")
-        lines = b"\r\n".join([*map(b": ".join, headers), b""])
-        # Any control character beyond the line ends could begin another header (response splitting).
-        if _count_control_characters(lines) != _LINE_END_BYTES * len(headers):
-            raise RuntimeError("A response header has a line break or another control character in its value.")
-        if headers_by_name.get(b"transfer-encoding", b"").lower() == b"chunked":
-            self.chunked_encoding = True
-        elif b"content-length" in headers_by_name:
-            self.chunked_encoding = False
-            self.expected_content_length = int(headers_by_name[b"content-length"])
-        elif self.scope["method"] != "HEAD" and status not in (204, 304):
-            self.chunked_encoding = True
-            lines += b"transfer-encoding: chunked\r\n"
-        if b"connection" in headers_by_name and b"close" in [
-            part.strip() for part in headers_by_name[b"connection"].lower().split(b",")
-        ]:
-            self.keep_alive = False
-        elif not self.keep_alive:
-            lines += b"connection: close\r\n"
-        self.transport.write(b"%b%b\r\n" % (STATUS_LINE[status], lines))
-
-
-def _is_header_name(names: bytes) -> bool:
-    return not names.translate(None, _TOKEN_CHARACTERS)
-
-
-def _count_control_characters(lines: bytes) -> int:
-    """Counts control characters, line ends included and tabs excluded."""
-    return len(lines) - len(lines.translate(None, _CONTROL_CHARACTERS))

@@ -9,7 +9,6 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.api.edge.connections import RequestCycle
 from app.api.edge.error_responses import build_error_response
 from app.errors import InvalidRequest, RequestTooLarge
 from app.observability.request_facts import record_error
@@ -89,9 +88,6 @@ def has_disconnected(receive: Receive) -> bool:
     """Returns whether the client has disconnected, as far as the server knows. Reads the server's next message without
     waiting. To be called after the request's body is read. As a side effect, a server that had paused reading resumes.
     """
-    cycle = getattr(receive, "__self__", None)
-    if isinstance(cycle, RequestCycle):
-        return cycle.has_disconnected()
     while True:
         # Runs `receive` up to its first suspension. If it suspends there is no message, so the client is connected.
         pending_receive = receive().__await__()

@@ -120,14 +120,6 @@ class StreamCollector:
                 self._finish_choice(collector, choice.finish_reason)
         return True
 
-    def add_text(self, text: str, chunk_count: int) -> None:
-        """Adds text of choice 0 from chunks that had nothing else that is new."""
-        self.chunk_count += chunk_count
-        if self._first_choice.content_parts:
-            self._first_choice.add_text(text)
-        else:
-            self._first_choice.text_pieces.append(text)
-
     def add_completion(self, body: bytes) -> None:
         """Adds the body of a whole answer in place of chunks.
 

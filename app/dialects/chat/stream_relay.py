@@ -1,11 +1,10 @@
-"""Relays the upstream's stream to the client, mostly without decoding it, and collects the answer for the store."""
+"""Relays the upstream's stream to the client, and collects the answer for the store."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
 
-from app.dialects.chat.chunk_template import ChunkTemplate, build_chunk_template, find_text
 from app.dialects.chat.stream_collector import StreamCollector
 from app.dialects.chat.stream_frames import (
     DONE_DATA,
@@ -22,13 +21,6 @@ BAD_GATEWAY: Final = 502
 """The status of an error that comes in an answer with status 200."""
 IDENTITY_FIELDS: Final[tuple[str, ...]] = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
 """Fields that are equal in all chunks of a stream."""
-MAX_TEMPLATES: Final = 8
-"""How many chunk templates are built for a stream. A stream whose chunks change their form more often is decoded
-chunk by chunk."""
-EVENT_END: Final = b"\n\n"
-MAX_HELD_BYTES: Final = 65_536
-"""A partial event above this size stays in the decoder: joining it with each new piece would cost more than the
-template saves."""
 
 
 class StreamRelay:
@@ -65,13 +57,8 @@ class StreamRelay:
         self._include_usage = include_usage
         self._progress_stream = progress_stream
         self._source = source
-        self._chunk_template: ChunkTemplate | None = None
         self._last_chunk: bytes | None = None
         """The provider's chunk that completed the answer."""
-        self._may_hold_partial_event = True
-        """Whether the decoder may hold the beginning of an event."""
-        # After the progress of a compaction each chunk gets our identity, so each must be decoded.
-        self._templates_left = MAX_TEMPLATES if progress_stream is None else 0
         self.is_upstream_done = False
         self.has_ended = False
         self.collector = StreamCollector(source)
@@ -83,45 +70,8 @@ class StreamRelay:
         return self.collector.id if self._progress_stream is None else self._progress_stream.completion_id
 
     def feed(self, piece: bytes) -> bytes:
-        """Renders the frames for the next bytes of the stream, without error events and `[DONE]`.
-
-        A piece that consists of chunks of the known form is rewritten by its bytes alone.
-        """
-        template = self._chunk_template
-        # A template compares whole events, so the beginning that the decoder holds must come back first.
-        if self._may_hold_partial_event and template is not None:
-            partial_event = self._decoder.take_unfinished(MAX_HELD_BYTES)
-            if partial_event is None:
-                return self._relay_event_by_event(piece)
-            self._may_hold_partial_event = False
-            piece = partial_event + piece
-        match = None if template is None else template.match_chunks(piece)
-        if match is None:
-            return self._relay_event_by_event(piece)
-        text, chunk_count, frames, remaining_bytes = match
-        self.collector.add_text(text, chunk_count)
-        return frames + self._relay_event_by_event(remaining_bytes) if remaining_bytes else frames
-
-    def _relay_event_by_event(self, piece: bytes) -> bytes:
-        """Renders the frames for events that are decoded one by one.
-
-        If the first event yields a new chunk template, the rest of the piece goes through the template.
-        """
-        # `find` returns -1 without an event's end: `end` is then not above the length of EVENT_END, and the test below
-        # fails.
-        template_before, end = self._chunk_template, piece.find(EVENT_END) + len(EVENT_END)
-        if self._templates_left and len(EVENT_END) < end < len(piece):
-            frames = self.relay_events(self._decoder.feed(piece[:end]))
-            if self.has_ended:
-                return frames
-            if self._chunk_template is not template_before:
-                return frames + self.feed(piece[end:])
-            piece = piece[end:]
-        else:
-            frames = b""
-        self._may_hold_partial_event = not piece.endswith(EVENT_END)
-        rest = self.relay_events(self._decoder.feed(piece))
-        return frames + rest if frames else rest
+        """Renders the frames for the next bytes of the stream, without error events and `[DONE]`."""
+        return self.relay_events(self._decoder.feed(piece))
 
     def flush(self) -> bytes:
         """Renders the frames for an event that the upstream's end cut off from its blank line."""
@@ -183,9 +133,6 @@ class StreamRelay:
             self._last_chunk, fields = data, self._render_last_fields()
         if self._progress_stream is not None:
             return self._progress_stream.render_upstream_chunk(data, fields)
-        if self._templates_left and not was_complete and find_text(data):
-            self._templates_left -= 1
-            self._chunk_template = build_chunk_template(data, self._fields) or self._chunk_template
         if b"\n" in data:
             # Data of several lines is legal in server-sent events. Many clients parse line by line; outside of strings,
             # where it cannot occur, a line break in JSON equals a space.

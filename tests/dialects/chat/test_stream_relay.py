@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
-from unittest import mock
 
 import orjson
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.dialects.chat import stream_relay as relaying
-from app.dialects.chat.chunk_template import build_chunk_template
-from app.dialects.chat.stream_collector import StreamCollector
 from app.dialects.chat.stream_frames import CompactionProgressStream
 from app.dialects.chat.stream_relay import StreamRelay
 from app.dialects.sse import SseDecoder
@@ -70,13 +64,6 @@ ODD = st.sampled_from(
 )
 
 
-@contextmanager
-def nothing_known() -> Iterator[None]:
-    """Each chunk is looked into."""
-    with mock.patch.object(relaying, "MAX_TEMPLATES", 0):
-        yield
-
-
 def relayed(
     pieces: Sequence[bytes], *, include_usage: bool = False, early: CompactionProgressStream | None = None
 ) -> tuple[bytes, StreamRelay]:
@@ -112,47 +99,12 @@ def outcome(pieces: Sequence[bytes], *, include_usage: bool) -> tuple[object, ..
     cuts=st.lists(st.integers(0, 4000), max_size=8),
     include_usage=st.booleans(),
 )
-def test_chunks_known_by_their_bytes_come_out_like_those_that_are_looked_into(
+def test_a_stream_comes_out_alike_wherever_it_is_cut(
     runs: list[list[bytes]], ends: bytes, cuts: list[int], include_usage: bool
 ) -> None:
     events = [event for run in runs for event in run]
     stream = b"".join(events) + ends
     places = [0, *sorted(place % (len(stream) + 1) for place in cuts), len(stream)]
     pieces = [stream[start:end] for start, end in itertools.pairwise(places)]
-    with nothing_known():
-        expected = outcome([*events, ends], include_usage=include_usage)
-    assert outcome([*events, ends], include_usage=include_usage) == expected
+    expected = outcome([*events, ends], include_usage=include_usage)
     assert outcome(pieces, include_usage=include_usage) == expected
-
-
-def test_a_burst_of_like_chunks_is_not_decoded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = b"".join(chunk({"content": f"word{number} \n"}) for number in range(500))
-    decoded: list[bytes] = []
-    add = StreamCollector.add_chunk
-
-    def counted(self: StreamCollector, data: bytes) -> bool:
-        decoded.append(data)
-        return add(self, data)
-
-    monkeypatch.setattr(StreamCollector, "add_chunk", counted)
-    frames, relay = relayed([stream[start : start + 4096] for start in range(0, len(stream), 4096)])
-    assert frames.count(b'"context_status":"full"') == 500
-    assert relay.collector.build_message()["content"].count("word") == 500
-    assert len(decoded) < 20
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b'{"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":"stop"}]}',
-        b'{"choices":[{"index":0,"delta":{"content":"a"}}],"usage":{"prompt_tokens":1}}',
-        b'{"choices":[{"index":1,"delta":{"content":"a"}}]}',
-        b'{"choices":[{"index":0,"delta":{"content":"a","reasoning":"b"}}]}',
-        b'{"content":"a","choices":[{"index":0,"delta":{"content":"a"}}]}',
-        b'{"choices":[{"index":0,"delta":{"content":"a","content":"b"}}]}',
-        b'{"choices":[{"index":0,"delta":{"content":"a"}}],"object":"error"}',
-        b'[{"choices":[{"index":0,"delta":{"content":"a"}}]}]',
-    ],
-)
-def test_a_chunk_that_says_more_than_text_is_no_pattern(data: bytes) -> None:
-    assert build_chunk_template(data, b'"x":1') is None
