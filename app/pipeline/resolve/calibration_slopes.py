@@ -57,7 +57,8 @@ class CalibrationSlopes:
         """
         if calibration.changed_estimated < MIN_EVIDENCE_TOKENS:
             return None
-        tenant_slopes = self._touch_tenant_slopes(model_key, _digest_tenant(tenant))
+        tenant_digest = _digest_tenant(tenant)
+        tenant_slopes = self._touch_tenant_slopes(model_key, tenant_digest)
         # A slope from this process's own traffic replaces the one that was read from the store.
         tenant_slopes.pop(STORED_SLOPE_KEY, None)
         tenant_slopes[conversation_id] = calibration.slope
@@ -65,10 +66,10 @@ class CalibrationSlopes:
         while len(tenant_slopes) > MAX_CONVERSATIONS_PER_TENANT:
             tenant_slopes.popitem(last=False)
         stored_slopes, tenant_median = self._stored_slopes.setdefault(model_key, {}), median(tenant_slopes.values())
-        if abs(stored_slopes.get(_digest_tenant(tenant), 1.0) - tenant_median) <= MIN_SLOPE_DRIFT:
+        if abs(stored_slopes.get(tenant_digest, 1.0) - tenant_median) <= MIN_SLOPE_DRIFT:
             return None
         stored_slopes = {name: slope for name, slope in stored_slopes.items() if name in self._slopes[model_key]}
-        stored_slopes[_digest_tenant(tenant)] = round(tenant_median, 4)
+        stored_slopes[tenant_digest] = round(tenant_median, 4)
         self._stored_slopes[model_key] = stored_slopes
         return {SLOPES_FACT: stored_slopes}
 

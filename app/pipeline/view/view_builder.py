@@ -485,6 +485,8 @@ def _plan_checkpoint_prefix(outline: Outline, summary_range: SummaryRange, room_
 
 def _discount_cut_attachments(turn: Turn, view: View) -> View:
     """Returns the view with its tokens estimated without the attachments that it no longer shows."""
+    if not turn.calibration.attachments:
+        return view
     reduced_calibration = turn.calibration.drop_attachments_before(view.plan.boundary_seq)
     if reduced_calibration is turn.calibration:
         return view
