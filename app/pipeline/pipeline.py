@@ -1,5 +1,18 @@
 """Answers one chat completion: resolve → plan → compact → call the upstream → respond → store. This module is the only
-one that knows the order of the steps."""
+one that knows the order of the steps.
+
+Where failures go:
+
+- The store, while the conversation is resolved or the view is planned: the view is built from the client history and
+  nothing is stored. An append is refused.
+- The provider, before its answer begins: the client gets an HTTP error. A conversation that began with this request is
+  erased (`QuestionWrite`). The same happens if the client of a stream disconnects by then.
+- The store, while the question is written: the answer is delivered and not stored. An append is refused.
+- The store, while the answer is written: `ResponseDelivery` says so in the answer; for an append it is an error.
+- Anything else, once a stream has begun: an error event ends the stream.
+- The client disconnects from an answer: a whole answer is finished and stored. A stream is closed upstream, and what
+  has come of it is stored.
+"""
 
 from __future__ import annotations
 
@@ -108,8 +121,8 @@ class Pipeline:
         """Answers a chat completion.
 
         A streamed answer is returned when the upstream has begun to answer, or when a compaction has begun to run.
-        Every failure before that moment is raised, so that the client gets an HTTP status; every later one becomes an
-        error event at the end of the stream. A failure or cancellation at any step releases the leases.
+        Until then every failure is raised, so that the client gets an HTTP status, and releases the leases of the turn.
+        From then on the answer's frames release them.
 
         Raises:
             GatewayError: any class of the tree in `app.errors`, with the context headers that are known by then.
@@ -121,7 +134,7 @@ class Pipeline:
             turn = await self._resolve_turn(request, held_leases)
             if turn.resolved_request.stored_answer is not None:
                 return await self._replay_stored_answer(turn, turn.resolved_request.stored_answer, held_leases)
-            turn, view = await self._plan_first_view(turn)
+            turn, view = await self._plan_view(turn)
             if view.plan.to_summarize and may_compact(turn):
                 compaction = self._turn_compactor.start_compaction(turn, view)
                 # Only a client that accepts progress events gets a stream before the answer. If the store can serve the
@@ -129,16 +142,17 @@ class Pipeline:
                 if request.stream and request.event_style != "off" and await compaction.wait_for_start():
                     return self._build_compaction_progress_answer(turn, view, compaction, held_leases)
                 view = await compaction.wait_for_view()
-            upstream_answer, turn, view = await self._call_upstream_storing_question(turn, view)
+            turn, view = await self._complete_view(turn, view)
+            upstream_answer, turn, view = await self._call_upstream_and_write_question(turn, view)
             if not request.stream:
                 return await self._response_delivery.deliver_whole_answer(turn, view, upstream_answer, held_leases)
             return self._build_streamed_answer(turn, view, upstream_answer, held_leases)
         except BaseException as error:
             # BaseException, because a cancelled request must release its lease, too. Without the release, the next
             # append to the conversation would wait until the lease expires.
+            await held_leases.release()
             if isinstance(error, GatewayError) and turn is not None:
                 error.context_headers.update(self._build_error_headers(turn, view))
-            await held_leases.release()
             raise
 
     async def _resolve_turn(self, request: ChatRequest, held_leases: HeldLeases) -> Turn:
@@ -163,7 +177,7 @@ class Pipeline:
         return render_stored_answer(stored_answer, conversation.id, request)
 
     @trace_span("plan")
-    async def _plan_first_view(self, turn: Turn) -> tuple[Turn, View]:
+    async def _plan_view(self, turn: Turn) -> tuple[Turn, View]:
         """Plans the view with the summaries that exist now. If the store is unavailable, the view is built from the
         client history alone, unless the request needs the store."""
         budget = self._view_builder.compute_budget(turn)
@@ -181,24 +195,28 @@ class Pipeline:
             turn = await resolve_turn_without_store(self._conversation_resolver, turn)
             return turn, await self._view_builder.build_view(turn, budget, summarize="never")
 
-    async def _call_upstream_storing_question(self, turn: Turn, view: View) -> tuple[UpstreamAnswer, Turn, View]:
-        """Calls the upstream while the new messages of the request are written to the store.
-
-        Returns:
-            The upstream's answer, and the turn and the view that it belongs to.
-        """
+    async def _complete_view(self, turn: Turn, view: View) -> tuple[Turn, View]:
+        """Adds quotations to a view that hides a part of the log; removes the search tool if it hides nothing."""
         if view.plan.boundary_seq:
             view = await self._quotation_builder.add_quotations(turn, view)
         elif turn.search_tool_session is not None:
-            # The view shows the whole log: there is nothing to search for.
             turn = remove_search_tool(turn)
         if (span := current_span()).is_recording:
             span.set_shared({COMPACTED_ATTRIBUTE: bool(view.plan.summaries), STREAMED_ATTRIBUTE: turn.request.stream})
-        # Only a turn that nobody can observe before its answer is complete may delay its question.
+        return turn, view
+
+    async def _call_upstream_and_write_question(self, turn: Turn, view: View) -> tuple[UpstreamAnswer, Turn, View]:
+        """Calls the upstream while the new messages of the request are written to the store.
+
+        Returns:
+            The upstream's answer, with the view that was sent; the turn with its stored question; the view that was
+            planned last.
+        """
+        # A question that waits for its answer saves a write. Nobody may be able to observe the turn before its end.
         may_delay = not turn.request.stream and turn.search_tool_session is None and turn.request.on_answer is None
         async with QuestionWrite(self._turn_writer, self._tasks, turn, may_delay=may_delay) as question_write:
             if turn.search_tool_session is None:
-                upstream_answer, view = await self._call_upstream(turn, view)
+                upstream_answer, view = await self._call_upstream_with_recovery(turn, view)
             else:
                 upstream_answer, turn, view = await self._call_upstream_with_search_tool(turn, view)
             turn = await question_write.finish(turn, upstream_answer)
@@ -207,8 +225,9 @@ class Pipeline:
                 upstream_answer = await self._search_tool_loop.start_streamed_rounds(turn, upstream_answer)
         return upstream_answer, turn, view
 
-    async def _call_upstream(self, turn: Turn, view: View) -> tuple[UpstreamAnswer, View]:
-        """Calls the upstream. After an overflow, a smaller view is planned and sent, at most twice.
+    async def _call_upstream_with_recovery(self, turn: Turn, view: View) -> tuple[UpstreamAnswer, View]:
+        """Calls the upstream. If the provider says that the prompt overflows its window, a smaller view is planned and
+        sent.
 
         Returns:
             The answer, and the view planned last.
@@ -224,13 +243,13 @@ class Pipeline:
     async def _call_upstream_with_search_tool(self, turn: Turn, view: View) -> tuple[UpstreamAnswer, Turn, View]:
         """Calls the upstream with the search tool; if it refuses the tool, calls again without it."""
         try:
-            upstream_answer, sent_view = await self._call_upstream(turn, view)
+            upstream_answer, sent_view = await self._call_upstream_with_recovery(turn, view)
             return upstream_answer, turn, sent_view
         except UpstreamRefused as refused:
             if not may_have_refused_tool(turn, refused):
                 raise
         turn_without_tool = remove_search_tool(turn)
-        upstream_answer, sent_view = await self._call_upstream(turn_without_tool, view)
+        upstream_answer, sent_view = await self._call_upstream_with_recovery(turn_without_tool, view)
         # Only now: the call without the tool was answered, so the tool was indeed the reason.
         self._search_tool_loop.record_model_without_tools(turn.model_key)
         return upstream_answer, turn_without_tool, sent_view
@@ -246,23 +265,6 @@ class Pipeline:
         return StreamedAnswer(
             headers, self._response_delivery.deliver_stream(turn, view, upstream_answer, held_leases, context_report)
         )
-
-    async def measure_context(self, request: ChatRequest) -> dict[str, Any]:
-        """Returns the tokens of a request with its history as sent, the model's window, and the pressure (tokens
-        divided by the limit). Tokens are our calibrated estimate. Stores nothing."""
-        async with HeldLeases() as held_leases:
-            turn = await self._resolve_turn(replace(request, context_mode="stateless"), held_leases)
-        budget = self._view_builder.compute_budget(turn)
-        tokens = budget.calibrate_tokens(turn.planned_instructions_tokens + turn.resolved_request.log_tokens)
-        return {
-            "object": "context.count",
-            "model": request.model,
-            "prompt_tokens": tokens,
-            "window": budget.window,
-            "limit": budget.limit,
-            "pressure": round(budget.compute_limit_pressure(tokens), 4),
-            "compacts_above": compute_compaction_threshold(turn.policy, budget, has_summaries=False),
-        }
 
     def _build_compaction_progress_answer(
         self, turn: Turn, view: View, compaction: TurnCompactionTask, held_leases: HeldLeases
@@ -303,7 +305,8 @@ class Pipeline:
             current_span().add_event(outcome)
             event = {"type": outcome, "duration_ms": view.compaction["duration_ms"]}
             yield progress_stream.render_outcome(event, build_context_report(turn, view).render_status_fields())
-            upstream_answer, turn, view = await self._call_upstream_storing_question(turn, view)
+            turn, view = await self._complete_view(turn, view)
+            upstream_answer, turn, view = await self._call_upstream_and_write_question(turn, view)
         except GatewayError as error:
             # The response has begun, so the status code is sent already: the error becomes an error event at the end of
             # the stream.
@@ -337,3 +340,20 @@ class Pipeline:
         if turn.resolved_request.is_stored and not turn.resolved_request.creates_conversation:
             return {**headers, "x-conversation-id": turn.resolved_request.conversation.id}
         return {name: value for name, value in headers.items() if name != "x-conversation-id"}
+
+    async def measure_context(self, request: ChatRequest) -> dict[str, Any]:
+        """Returns the tokens of a request with its history as sent, the model's window, and the pressure (tokens
+        divided by the limit). Tokens are our calibrated estimate. Stores nothing."""
+        async with HeldLeases() as held_leases:
+            turn = await self._resolve_turn(replace(request, context_mode="stateless"), held_leases)
+        budget = self._view_builder.compute_budget(turn)
+        tokens = budget.calibrate_tokens(turn.planned_instructions_tokens + turn.resolved_request.log_tokens)
+        return {
+            "object": "context.count",
+            "model": request.model,
+            "prompt_tokens": tokens,
+            "window": budget.window,
+            "limit": budget.limit,
+            "pressure": round(budget.compute_limit_pressure(tokens), 4),
+            "compacts_above": compute_compaction_threshold(turn.policy, budget, has_summaries=False),
+        }
