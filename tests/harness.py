@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import yaml
 
-READY_SECONDS = 30.0
+READY_SECONDS = 120.0
 STOP_SECONDS = 15.0
 _ADDRESS = re.compile(r"listening on (http://\S+)")
 
