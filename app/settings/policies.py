@@ -166,7 +166,8 @@ class Policy(Section):
     """`checkpoint`: how many of the last turns stay verbatim after a checkpoint (empty: 2). `keep_last`: the most turns
     that are shown (empty: all that fit)."""
     keep_tokens: Tokens | None = None
-    """`keep_last`: the most tokens that messages may take (empty: all that fit)."""
+    """`keep_last`: the most tokens that messages may take, pins included (empty: all that fit). The newest turn may
+    take more."""
     trigger: Trigger = Trigger()
 
     # For single stages; each docstring names its stage.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from math import ceil
 
 from app.context.stages.draft import Draft
 
 
 def keep_last(draft: Draft) -> Draft:
-    """Cuts the draft to `target_ratio` of `keep_turns` turns or `keep_tokens` tokens once it has more than that."""
+    """Cuts the draft to `target_ratio` of `keep_turns` turns or `keep_tokens` tokens once it has more than that. The
+    tokens include pins and the notice for dropped messages. The newest turn always stays.
+    """
     policy = draft.context.policy
     openings = [
         entry.from_seq
@@ -21,9 +24,10 @@ def keep_last(draft: Draft) -> Draft:
     if allowed is not None and draft.context.budget.calibrate_tokens(draft.message_tokens) > allowed:
         goal = draft.context.budget.compute_raw_tokens(int(allowed * policy.target_ratio))
         later = [seq for seq in openings if seq > draft.boundary_seq]
-        fitting = (seq for seq in later if draft.context.tail.count_tokens_from(seq) <= goal)
-        seq = next(fitting, later[-1] if later else None)
-        draft = draft if seq is None else _cut_draft(draft, seq)
+        # The goal includes pins and the notice, as `keep_tokens` does. Otherwise the cut could leave more than
+        # `keep_tokens`, and the next plan would cut again.
+        index = bisect_left(later, True, key=lambda seq: draft.cut_before(seq).message_tokens <= goal)
+        draft = _cut_draft(draft, later[min(index, len(later) - 1)]) if later else draft
     return draft
 
 

@@ -367,6 +367,14 @@ def test_a_window_of_tokens_keeps_three_quarters_of_them(tokens: int, moves: boo
         assert draft.tokens <= 0.75 * 4_000
 
 
+def test_what_a_window_of_tokens_keeps_includes_pins_and_the_notice() -> None:
+    talk = [user("q") if at % 2 == 0 else assistant(words(100)) for at in range(60)]
+    draft = applied("keep_last", draft_of(talk, pinned=range(1, 20, 2), keep_tokens=2_000))
+    assert sum(pin.tokens for pin in draft.pins) > 1_000
+    assert 0.68 * 2_000 < draft.tokens <= 0.75 * 2_000
+    assert applied("keep_last", draft) == draft
+
+
 def test_the_newest_turn_stays_however_long_it_is() -> None:
     talk = [user("q"), assistant("a"), user(words(5_000))]
     draft = applied("keep_last", draft_of(talk, keep_tokens=1_000))

@@ -113,6 +113,23 @@ def test_three_turns_of_a_sliding_window_do_not_move_with_each_turn() -> None:
     assert len(sent.breaks) == 19
 
 
+@pytest.mark.parametrize("pinned_tokens", [200, 400, 500])
+def test_a_window_of_tokens_moves_in_steps_beside_a_pin(pinned_tokens: int) -> None:
+    world = World(window=WINDOW, policy=POLICIES["window of tokens"], bodies=[user(words(pinned_tokens))])
+    world.pin(0)
+    breaks, before = 0, list[bytes]()
+    for turn in range(60):
+        world.say(assistant(words(40, f"a{turn}")), user(words(40, f"q{turn}")))
+        decided = world.settle()
+        check_plan(world, decided)
+        assert world.plan().boundary_seq == decided.boundary_seq, "a view that was sent is not cut again"
+        assert decided.prompt_tokens - world.instructions_tokens <= 700
+        rendered = world.render(decided)
+        breaks += rendered[: len(before)] != before
+        before = rendered
+    assert 0 < breaks <= 30
+
+
 def test_a_checkpoint_that_cannot_be_written_leaves_the_cuts_where_they_are() -> None:
     world = World(window=WINDOW, policy=POLICIES["checkpoint"])
     for turn in range(40):
