@@ -272,12 +272,6 @@ ASSIGN_EXTERNAL_ID: Final = number_parameters(
     "$",
 )
 
-REPLACE_METADATA: Final = number_parameters(
-    "UPDATE conversations SET metadata = :metadata WHERE root = :root AND id = :id AND tenant = :tenant",
-    ("root", "id", "tenant", "metadata"),
-    "$",
-)
-
 READ_SEGMENTS: Final = number_parameters(
     f"""
     SELECT {", ".join(f"m.{name}" for name in MESSAGE_COLUMNS)}

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, Final
 
 import orjson
@@ -242,6 +243,10 @@ def head_update_values(write: LogAppend, updated_at: datetime | str) -> tuple[An
         encode_json(conversation.state),
         updated_at,
     )
+
+
+lease_values: Final = attrgetter("root", "key", "holder", "token")
+"""Gets the values by which statements identify a lease."""
 
 
 def decode_log_message(row: Sequence[Any]) -> LogMessage:
