@@ -197,7 +197,7 @@ class PostgresStore(SqlStore):
             # Redacted messages count as indexed: they are stored, and have no terms to search.
             start, end = find_gapless_leading_range([entry for _, entry in located_messages])
             if {seq for _, seq, _ in rows}.issuperset(range(start, end)):
-                await connection.execute(term_index.ADVANCE_INDEXED_BEFORE, root, conversation.id, tenant, start, end)
+                await connection.execute(SQL.advance_indexed_before, root, conversation.id, tenant, start, end)
 
     async def clear_search_index(self) -> None:
         await self._connections.fetch(term_index.CLEAR_INDEX)
