@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import datetime
-from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 import asyncpg
@@ -29,15 +28,13 @@ from app.store.sql.rows import (
     conversation_values,
     decode_conversation,
     head_update_values,
+    lease_values,
     message_values,
 )
 
 MAX_RUNNING_BATCHES: Final = 2
 """Transactions of batches that run at a time. Further appends are collected meanwhile."""
 MAX_BATCH_APPENDS: Final = 64
-
-lease_arguments: Final = attrgetter("root", "key", "holder", "token")
-"""Gets the arguments by which statements identify a lease."""
 
 
 class _StatementShape(NamedTuple):
@@ -223,7 +220,7 @@ def _append_statement_arguments(write: LogAppend, now: datetime) -> tuple[Any, .
     else:
         head = head_update_values(write, now)
     shared = ([ancestor for ancestor, _ in after.lineage], *after.lineage[-1]) if _creates_branch(write) else ()
-    lease = () if write.fence is None else lease_arguments(write.fence)
+    lease = () if write.fence is None else lease_values(write.fence)
     return (
         *head,
         *shared,

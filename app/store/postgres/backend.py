@@ -10,46 +10,32 @@ and backups keep them as long as they exist.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
 import asyncpg
-import orjson
 from msgspec.structs import astuple
 
 from app.conversation.conversation_types import AnswerAnchor, ClientVersion, Conversation, LogMessage, Summary
-from app.conversation.identity import extract_family_root
-from app.errors import StoreUnavailable
 from app.store.contract.conversations import DEEPEST_LINKS, LAST_LINKS, ConversationHit, LinkMatch, LogAppend, SearchHit
 from app.store.contract.leases import Lease, LeaseLost
 from app.store.contract.store import StoreInfo
-from app.store.lineage import (
-    clip_ranges_to_log,
-    count_range_messages,
-    find_gapless_leading_range,
-    find_range_segments,
-    find_segments,
-    first_own_seq,
-    locate_messages,
-    order_links_deepest_first,
-)
+from app.store.lineage import LogSegment, find_gapless_leading_range, first_own_seq, order_links_deepest_first
 from app.store.postgres import statements, term_index
-from app.store.postgres.append_queue import AppendQueue, lease_arguments
+from app.store.postgres.append_queue import AppendQueue
 from app.store.postgres.pool import PostgresOptions, PostgresPool
 from app.store.postgres.statements import SQL
 from app.store.search.term_ranking import (
     hash_conversation_scope,
-    hash_message_terms,
     hash_tenant_scope,
     hash_terms,
-    split_index_batches,
     term_key_prefix,
     weights_to_score,
 )
 from app.store.sql import conversation_transactions, summary_transactions
+from app.store.sql.backend import SqlStore
 from app.store.sql.dialects import POSTGRES, Rows, TransactionSteps
-from app.store.sql.required_schema_version import SCHEMA_VERSION
 from app.store.sql.rows import (
     MESSAGE_COLUMNS,
     decode_client_version,
@@ -57,8 +43,8 @@ from app.store.sql.rows import (
     decode_log_message,
     decode_summary,
     encode_json,
+    lease_values,
 )
-from app.store.sql.side_tables import SqlSideTables
 
 Result = TypeVar("Result")
 
@@ -66,10 +52,9 @@ _SEARCH_INDEX_CLEANUP: Final = term_index.PostgresIndexCleanup()
 _MESSAGE_COLUMN_COUNT: Final = len(MESSAGE_COLUMNS)
 
 
-class PostgresStore(SqlSideTables):
+class PostgresStore(SqlStore):
     """`Store` on a PostgreSQL database. The schema must be up to date when the store opens."""
 
-    is_fully_searchable = True
     deadline_sql = "now() + make_interval(secs => {}::float8)"
 
     def __init__(self, dsn: str, *, clock: Callable[[], datetime], options: PostgresOptions | None = None) -> None:
@@ -79,12 +64,7 @@ class PostgresStore(SqlSideTables):
 
     async def open(self) -> None:
         await self._connections.open()
-        version = (await self.check()).schema_version
-        if version != SCHEMA_VERSION:
-            await self.close()
-            raise StoreUnavailable(
-                f"The database's schema is {version!r}, expected {SCHEMA_VERSION!r}.", hint="Run `concertina migrate`."
-            )
+        await self._require_current_schema("The database's schema")
         await self._connections.warn_about_pooler()
 
     async def close(self) -> None:
@@ -147,49 +127,21 @@ class PostgresStore(SqlSideTables):
             )
         return found
 
-    async def find_conversation(self, *, tenant: str, conversation_id: str) -> Conversation | None:
-        root = extract_family_root(conversation_id)
-        if root is not None:
-            rows = await self._connections.fetch(SQL.select_conversation, root, conversation_id, tenant)
-        else:
-            rows = await self._connections.fetch(SQL.select_by_external_id, tenant, conversation_id)
-        return decode_conversation(rows[0]) if rows else None
-
-    async def find_conversation_of_any_tenant(self, conversation_id: str) -> Conversation | None:
-        root = extract_family_root(conversation_id)
-        rows = [] if root is None else await self._connections.fetch(SQL.select_any_conversation, root, conversation_id)
-        return decode_conversation(rows[0]) if rows else None
-
     async def assign_external_id(self, *, tenant: str, external_id: str, conversation: Conversation) -> None:
         await self._connections.fetch(
             statements.ASSIGN_EXTERNAL_ID, tenant, external_id, conversation.root, conversation.id
         )
 
-    async def read_log(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
-        return await self.read_log_ranges(conversation, ((from_seq, to_seq),))
-
-    async def read_log_ranges(self, conversation: Conversation, ranges: Sequence[tuple[int, int]]) -> list[LogMessage]:
-        found = await self._read_segments(conversation, ranges)
-        if len(found) == sum([count_range_messages(conversation, *one) for one in ranges]):
-            return found
-        # Fewer messages than the log has: an ancestor was erased meanwhile, and its messages have moved. The stored
-        # lineage has their new place.
-        fresh = await self.find_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
-        return found if fresh is None else await self._read_segments(fresh, clip_ranges_to_log(conversation, ranges))
-
-    async def _read_segments(self, conversation: Conversation, ranges: Iterable[tuple[int, int]]) -> list[LogMessage]:
-        segments = find_range_segments(conversation.lineage_with_self, ranges)
-        if not segments:
-            return []
+    async def _read_segments(self, root: str, segments: Sequence[LogSegment]) -> list[LogMessage]:
         if len(segments) == 1:
             (one,) = segments
             rows = await self._connections.fetch(
-                SQL.select_messages, conversation.root, one.conversation_id, one.from_seq, one.to_seq
+                SQL.select_messages, root, one.conversation_id, one.from_seq, one.to_seq
             )
         else:
             rows = await self._connections.fetch(
                 statements.READ_SEGMENTS,
-                conversation.root,
+                root,
                 [one.conversation_id for one in segments],
                 [one.from_seq for one in segments],
                 [one.to_seq for one in segments],
@@ -214,13 +166,6 @@ class PostgresStore(SqlSideTables):
 
     async def find_anchors(self, digests: Sequence[bytes]) -> list[AnswerAnchor]:
         return [AnswerAnchor(*row) for row in await self._connections.fetch(statements.FIND_ANCHORS, list(digests))]
-
-    async def index_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
-        located_messages = locate_messages(conversation.lineage_with_self, entries)
-        keys = await asyncio.to_thread(hash_message_terms, [entry for _, entry in located_messages])
-        # One transaction for each batch: redactions and erasures of these conversations wait for its row locks.
-        for part in split_index_batches(keys):
-            await self._index_batch(conversation, located_messages[part], keys[part])
 
     async def _index_batch(
         self,
@@ -252,7 +197,7 @@ class PostgresStore(SqlSideTables):
             # Redacted messages count as indexed: they are stored, and have no terms to search.
             start, end = find_gapless_leading_range([entry for _, entry in located_messages])
             if {seq for _, seq, _ in rows}.issuperset(range(start, end)):
-                await connection.execute(term_index.ADVANCE_INDEXED_BEFORE, root, conversation.id, tenant, start, end)
+                await connection.execute(SQL.advance_indexed_before, root, conversation.id, tenant, start, end)
 
     async def clear_search_index(self) -> None:
         await self._connections.fetch(term_index.CLEAR_INDEX)
@@ -263,21 +208,18 @@ class PostgresStore(SqlSideTables):
     async def scrub_deleted_data(self) -> None:
         """Does nothing: `VACUUM FULL` locks whole tables, which is the operator's decision."""
 
-    async def search_log(
-        self, conversation: Conversation, *, terms: Sequence[str], from_seq: int, before_seq: int, limit: int
+    async def _search_segments(
+        self, root: str, segments: Sequence[LogSegment], keys: Sequence[int], message_count: int, limit: int
     ) -> list[SearchHit]:
-        segments = find_segments(conversation.lineage_with_self, max(from_seq, 0), before_seq)
-        if not segments or not terms:
-            return []
         rows = await self._connections.fetch(
             term_index.SEARCH_LOG,
-            conversation.root,
+            root,
             [one.conversation_id for one in segments],
-            [term_key_prefix(conversation.root, one.conversation_id) for one in segments],
+            [term_key_prefix(root, one.conversation_id) for one in segments],
             [one.from_seq for one in segments],
             [one.to_seq for one in segments],
-            hash_terms(terms),
-            count_range_messages(conversation, from_seq, before_seq),
+            keys,
+            message_count,
             limit,
         )
         return [
@@ -314,56 +256,16 @@ class PostgresStore(SqlSideTables):
         if conversation is None:
             return False
         return await self._run_transaction(
-            conversation_transactions.erase_conversation(POSTGRES, _SEARCH_INDEX_CLEANUP, conversation),
+            lambda: conversation_transactions.erase_conversation(POSTGRES, _SEARCH_INDEX_CLEANUP, conversation),
             exclusive_root=conversation.root,
         )
 
-    async def replace_metadata(
-        self, *, tenant: str, conversation_id: str, metadata: Mapping[str, str]
-    ) -> Conversation | None:
-        found = await self.find_conversation(tenant=tenant, conversation_id=conversation_id)
-        if found is None:
-            return None
-        await self._connections.fetch(statements.REPLACE_METADATA, found.root, found.id, tenant, encode_json(metadata))
-        return await self.find_conversation(tenant=tenant, conversation_id=conversation_id)
-
-    async def replace_marks(self, conversation: Conversation, marks: Mapping[str, Any]) -> None:
-        await self._run_transaction(conversation_transactions.replace_marks(POSTGRES, conversation, marks))
-
     async def redact_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> list[Summary]:
-        script = conversation_transactions.redact_messages(POSTGRES, _SEARCH_INDEX_CLEANUP, conversation, entries)
-        return (await self._run_transaction(script, exclusive_root=conversation.root)).deleted_summaries
-
-    async def rewrite_sealed_fields(
-        self,
-        conversation: Conversation,
-        *,
-        entries: Sequence[LogMessage] = (),
-        summaries: Sequence[Summary] = (),
-        client_versions: Sequence[ClientVersion] = (),
-    ) -> None:
-        await self._run_transaction(
-            conversation_transactions.rewrite_sealed_fields(POSTGRES, conversation, entries, summaries, client_versions)
+        redacted = await self._run_transaction(
+            lambda: conversation_transactions.redact_messages(POSTGRES, _SEARCH_INDEX_CLEANUP, conversation, entries),
+            exclusive_root=conversation.root,
         )
-
-    async def revise_summary(self, *, tenant: str, root: str, summary: Summary) -> None:
-        await self._run_transaction(summary_transactions.revise_summary(POSTGRES, tenant, root, summary))
-
-    async def read_summary_revisions(self, *, tenant: str, root: str, summary_id: str) -> list[Summary]:
-        return await self._run_transaction(
-            summary_transactions.read_summary_revisions(POSTGRES, tenant, root, summary_id)
-        )
-
-    async def delete_summary(self, *, tenant: str, root: str, summary_id: str) -> bool:
-        return await self._run_transaction(summary_transactions.delete_summary(POSTGRES, tenant, root, summary_id))
-
-    async def purge_stray_summaries(self, *, created_before: datetime) -> int:
-        return await summary_transactions.purge_stray_summaries(
-            POSTGRES, self._execute_read, self._delete_stray_summaries, created_before
-        )
-
-    async def _delete_stray_summaries(self, keys: Sequence[summary_transactions.SummaryKey]) -> int:
-        return await self._run_transaction(summary_transactions.delete_stray_summaries(POSTGRES, keys))
+        return redacted.deleted_summaries
 
     async def find_summaries(
         self,
@@ -393,7 +295,7 @@ class PostgresStore(SqlSideTables):
 
     async def add_summary(self, *, tenant: str, root: str, summary: Summary, fence: Lease) -> None:
         await self._run_transaction(
-            _require_lease_first(fence, summary_transactions.add_summary(POSTGRES, tenant, root, summary))
+            lambda: _require_lease_first(fence, summary_transactions.add_summary(POSTGRES, tenant, root, summary))
         )
 
     async def claim_lease(self, *, root: str, key: str, holder: str, seconds: float) -> Lease | None:
@@ -412,12 +314,6 @@ class PostgresStore(SqlSideTables):
         renewed = {tuple(row) for row in rows}
         return [lease for lease in leases if (lease.root, lease.key, lease.token) not in renewed]
 
-    async def release_lease(self, lease: Lease) -> None:
-        await self._connections.fetch(SQL.release_lease, *lease_arguments(lease))
-
-    async def read_model_facts(self) -> dict[str, dict[str, Any]]:
-        return {model: orjson.loads(facts) for model, facts in await self._connections.fetch(SQL.select_model_facts)}
-
     async def merge_model_facts(self, *, model: str, facts: Mapping[str, Any]) -> None:
         await self._connections.fetch(statements.MERGE_MODEL_FACTS, model, encode_json(facts))
 
@@ -427,13 +323,10 @@ class PostgresStore(SqlSideTables):
     async def _execute_write(self, sql: str, arguments: tuple[Any, ...]) -> Rows:
         return await self._connections.fetch(sql, *arguments)
 
-    async def _run_transaction(self, steps: TransactionSteps[Result], *, exclusive_root: str | None = None) -> Result:
-        """Runs the steps of a transaction, and returns their result.
-
-        Args:
-            exclusive_root: if given, no other transaction with the same root runs meanwhile. Two that lock rows of a
-                family in different orders would wait for each other.
-        """
+    async def _run_transaction(
+        self, make_steps: Callable[[], TransactionSteps[Result]], *, exclusive_root: str | None = None
+    ) -> Result:
+        steps = make_steps()
         async with self._connections.transaction() as connection:
             if exclusive_root is not None:
                 await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", exclusive_root)
@@ -469,7 +362,7 @@ def _require_lease_first(fence: Lease, steps: TransactionSteps[Result]) -> Trans
     Raises:
         LeaseLost: from the steps, if the lease is lost.
     """
-    (row,) = yield statements.IS_LEASE_HELD, lease_arguments(fence)
+    (row,) = yield statements.IS_LEASE_HELD, lease_values(fence)
     if not row[0]:
         raise LeaseLost
     return (yield from steps)

@@ -16,7 +16,10 @@ from app.store.contract.conversations import MAX_ANCHORS
 from app.store.sql.dialects import POSTGRES
 from app.store.sql.rows import ANCHOR_COLUMNS, CLIENT_VERSION_COLUMNS, CONVERSATION_COLUMNS, MESSAGE_COLUMNS
 from app.store.sql.statements import (
-    HEAD_COLUMNS,
+    IS_LEASE,
+    LEASE_PARAMETERS,
+    UPDATE_HEAD,
+    UPDATE_HEAD_PARAMETERS,
     MatchSource,
     build_link_match_query,
     number_parameters,
@@ -25,7 +28,6 @@ from app.store.sql.statements import (
 
 SQL: Final = POSTGRES.statements
 
-FENCE_PARAMETERS: Final = ("lease_root", "lease_key", "holder", "token")
 # How long a batch waits for a row lock before its appends run one by one.
 BATCH_LOCK_WAIT_MS: Final = 100
 _ARRAY_TYPES: Final = {
@@ -43,17 +45,11 @@ _ARRAY_TYPES: Final = {
 }
 _VERSION_TYPES: Final = {"seq": "int", "since_seq": "int", "to_seq": "int", "bodies": "text", "tokens_delta": "int"}
 _MESSAGE_ARGUMENTS: Final = tuple(f"m_{name}" for name in MESSAGE_COLUMNS)
-_HELD_CTE: Final = """
-    held AS (
-        SELECT FROM leases
-        WHERE root = :lease_root AND key = :lease_key AND holder = :holder AND token = :token AND expires_at > now()
-        FOR SHARE)"""
+_HELD_CTE: Final = f"""
+    held AS (SELECT FROM leases WHERE {IS_LEASE} AND expires_at > now() FOR SHARE)"""
 """The fence. Its row is locked: no process can claim the lease before this statement has committed."""
-_RELEASED_CTE: Final = """
-    released AS (
-        DELETE FROM leases
-        WHERE root = :lease_root AND key = :lease_key AND holder = :holder AND token = :token
-          AND EXISTS (SELECT FROM moved))"""
+_RELEASED_CTE: Final = f"""
+    released AS (DELETE FROM leases WHERE {IS_LEASE} AND EXISTS (SELECT FROM moved))"""
 _NAMED_LOG_CTE: Final = """
     named (id, upto_seq) AS MATERIALIZED (
         SELECT id, head_seq FROM conversations WHERE root = :root AND id = :within AND tenant = :tenant
@@ -98,7 +94,7 @@ def build_append_statement(
     if creates:
         parts, arguments = _build_creation_ctes(guard, names=names, branches=branches)
     else:
-        parts, arguments = [_build_head_update_cte(guard)], _HEAD_UPDATE_ARGUMENTS
+        parts, arguments = [f"moved AS ({UPDATE_HEAD}{guard} RETURNING 1)"], UPDATE_HEAD_PARAMETERS
     if fenced:
         parts.insert(0, _HELD_CTE)
     if message_count:
@@ -116,7 +112,7 @@ def build_append_statement(
         WHERE EXISTS (SELECT FROM moved))""")
         arguments += tuple(f"v_{name}" for name in CLIENT_VERSION_COLUMNS)
     if fenced:
-        arguments += FENCE_PARAMETERS
+        arguments += LEASE_PARAMETERS
         if releases:
             parts.append(_RELEASED_CTE)
     if in_batch:
@@ -125,18 +121,6 @@ def build_append_statement(
     else:
         verdict = "EXISTS (SELECT FROM moved), " + ("EXISTS (SELECT FROM held)" if fenced else "true")
     return number_parameters(f"WITH {','.join(parts)} SELECT {verdict}", arguments, "$")
-
-
-_HEAD_UPDATE_ARGUMENTS: Final = ("root", "id", "tenant", "after_seq", "total_before", *HEAD_COLUMNS)
-
-
-def _build_head_update_cte(guard: str) -> str:
-    return f"""
-    moved AS (
-        UPDATE conversations SET {", ".join(f"{name} = :{name}" for name in HEAD_COLUMNS)}
-        WHERE root = :root AND id = :id AND tenant = :tenant AND head_seq = :after_seq
-          AND head_tokens_total = :total_before{guard}
-        RETURNING 1)"""
 
 
 def _build_creation_ctes(guard: str, *, names: bool, branches: bool) -> tuple[list[str], tuple[str, ...]]:
@@ -272,12 +256,6 @@ ASSIGN_EXTERNAL_ID: Final = number_parameters(
     "$",
 )
 
-REPLACE_METADATA: Final = number_parameters(
-    "UPDATE conversations SET metadata = :metadata WHERE root = :root AND id = :id AND tenant = :tenant",
-    ("root", "id", "tenant", "metadata"),
-    "$",
-)
-
 READ_SEGMENTS: Final = number_parameters(
     f"""
     SELECT {", ".join(f"m.{name}" for name in MESSAGE_COLUMNS)}
@@ -357,7 +335,7 @@ def build_summaries_query(*, on_path: bool, begins: bool, at_links: bool, with_t
     return number_parameters(text, names, "$")
 
 
-IS_LEASE_HELD: Final = number_parameters(f"WITH {_HELD_CTE} SELECT EXISTS (SELECT FROM held)", FENCE_PARAMETERS, "$")
+IS_LEASE_HELD: Final = number_parameters(f"WITH {_HELD_CTE} SELECT EXISTS (SELECT FROM held)", LEASE_PARAMETERS, "$")
 
 CLAIM_LEASE: Final = number_parameters(
     """

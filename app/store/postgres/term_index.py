@@ -59,15 +59,6 @@ RESET_INDEXED_BEFORE: Final = """
     RETURNING 1"""
 """Resets up to 1000 conversations; the caller repeats it until no row is returned."""
 
-ADVANCE_INDEXED_BEFORE: Final = number_parameters(
-    """
-    UPDATE conversations SET indexed_before = :end_seq
-    WHERE root = :root AND id = :id AND tenant = :tenant
-      AND indexed_before >= :start_seq AND indexed_before < :end_seq""",
-    ("root", "id", "tenant", "start_seq", "end_seq"),
-    "$",
-)
-
 INSERT_TENANT_POSTINGS: Final = number_parameters(
     """
     INSERT INTO tenant_postings (tenant_scope, term, scope)

@@ -13,6 +13,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
+from app.conversation.identity import extract_family_root
 from app.store.sql.rows import encode_time
 from app.store.sql.statements import Statements, build_shared_statements, number_parameters
 
@@ -39,6 +40,15 @@ class SqlDialect:
     def build_statement(self, text: str, /, **values: Any) -> Statement:
         """Numbers the `:name` parameters of a text, and returns it with their values."""
         return _number_parameters_cached(text, tuple(values), self.placeholder), tuple(values.values())
+
+    def build_conversation_query(self, tenant: str, conversation_id: str) -> Statement:
+        """Builds the query for a conversation: by the gateway's id if the id has a root, else by the client's own id.
+        Rows have `CONVERSATION_COLUMNS`.
+        """
+        root = extract_family_root(conversation_id)
+        if root is None:
+            return self.statements.select_by_external_id, (tenant, conversation_id)
+        return self.statements.select_conversation, (root, conversation_id, tenant)
 
 
 @cache

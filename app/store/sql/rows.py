@@ -1,17 +1,20 @@
-"""Converts between rows and structs. The column orders are the field orders of the structs, so a row unpacks straight
-into one.
+"""Converts between rows and structs. The columns are the fields of the structs, in the same order; only a message has
+`body`, its JSON, in place of `message`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, Final
 
 import orjson
+from msgspec.structs import astuple
 
 from app.conversation.api_keys import ApiKey
 from app.conversation.conversation_types import (
+    AnswerAnchor,
     ClientVersion,
     Conversation,
     LogMessage,
@@ -21,27 +24,7 @@ from app.conversation.conversation_types import (
 from app.dialects.chat.message import ChatMessage
 from app.store.contract.conversations import LogAppend
 
-CONVERSATION_COLUMNS: Final = (
-    "id",
-    "root",
-    "tenant",
-    "head_seq",
-    "head_link",
-    "head_skeleton",
-    "head_tokens_total",
-    "answered",
-    "encoding",
-    "lineage",
-    "external_id",
-    "mode",
-    "chunk_count",
-    "state",
-    "metadata",
-    "created_at",
-    "updated_at",
-    "marks",
-    "indexed_before",
-)
+CONVERSATION_COLUMNS: Final = Conversation.__struct_fields__
 MESSAGE_COLUMNS: Final = (
     "seq",
     "body",
@@ -55,57 +38,11 @@ MESSAGE_COLUMNS: Final = (
     "created_at",
     "meta",
 )
-SUMMARY_COLUMNS: Final = (
-    "id",
-    "conversation_id",
-    "from_seq",
-    "to_seq",
-    "from_link",
-    "to_link",
-    "to_skeleton",
-    "text",
-    "tokens",
-    "tokens_total",
-    "anchor_seq",
-    "anchor_tokens",
-    "through_turn",
-    "kind",
-    "model",
-    "prompt_version",
-    "created_at",
-    "folds",
-    "duration_ms",
-    "usage",
-    "revision",
-)
-CLIENT_VERSION_COLUMNS: Final = ("seq", "since_seq", "to_seq", "bodies", "tokens_delta")
-ANCHOR_COLUMNS: Final = ("digest", "root", "conversation_id", "seq")
-COMPLETION_COLUMNS: Final = (
-    "id",
-    "tenant",
-    "root",
-    "conversation_id",
-    "seq",
-    "model",
-    "created_at",
-    "metadata",
-    "parameters",
-    "instructions",
-)
-API_KEY_COLUMNS: Final = (
-    "id",
-    "digest",
-    "hint",
-    "name",
-    "tenant",
-    "scopes",
-    "created_at",
-    "policy",
-    "models",
-    "retention_days",
-    "expires_at",
-    "revoked_at",
-)
+SUMMARY_COLUMNS: Final = Summary.__struct_fields__
+CLIENT_VERSION_COLUMNS: Final = ClientVersion.__struct_fields__
+ANCHOR_COLUMNS: Final = AnswerAnchor.__struct_fields__
+COMPLETION_COLUMNS: Final = StoredCompletion.__struct_fields__
+API_KEY_COLUMNS: Final = ApiKey.__struct_fields__
 
 Lineage = tuple[tuple[str, int], ...]
 
@@ -244,6 +181,10 @@ def head_update_values(write: LogAppend, updated_at: datetime | str) -> tuple[An
     )
 
 
+lease_values: Final = attrgetter("root", "key", "holder", "token")
+"""Gets the values by which statements identify a lease."""
+
+
 def decode_log_message(row: Sequence[Any]) -> LogMessage:
     """Decodes a row of `MESSAGE_COLUMNS`."""
     seq, body, link, skeleton, in_skeleton, tokens, tokens_total, answered, incomplete, created_at, meta = row
@@ -345,29 +286,8 @@ def decode_summary(row: Sequence[Any]) -> Summary:
 
 def summary_values(summary: Summary, created_at: datetime | str) -> tuple[Any, ...]:
     """Returns the values of `SUMMARY_COLUMNS`."""
-    return (
-        summary.id,
-        summary.conversation_id,
-        summary.from_seq,
-        summary.to_seq,
-        summary.from_link,
-        summary.to_link,
-        summary.to_skeleton,
-        summary.text,
-        summary.tokens,
-        summary.tokens_total,
-        summary.anchor_seq,
-        summary.anchor_tokens,
-        summary.through_turn,
-        summary.kind,
-        summary.model,
-        summary.prompt_version,
-        created_at,
-        orjson.dumps(summary.folds).decode(),
-        summary.duration_ms,
-        encode_optional_json(summary.usage),
-        summary.revision,
-    )
+    *values, _, folds, duration_ms, usage, revision = astuple(summary)
+    return (*values, created_at, orjson.dumps(folds).decode(), duration_ms, encode_optional_json(usage), revision)
 
 
 def decode_completion(row: Sequence[Any]) -> StoredCompletion:

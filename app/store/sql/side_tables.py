@@ -73,6 +73,14 @@ class SqlSideTables(ABC):
     async def _execute_write(self, sql: str, arguments: tuple[Any, ...]) -> Rows:
         """Runs a statement that writes, and returns its rows."""
 
+    async def _read_rows(self, text: str, /, **values: Any) -> Rows:
+        """As `_execute_read`, for SQL with `:name` parameters."""
+        return await self._execute_read(*self._dialect.build_statement(text, **values))
+
+    async def _write_rows(self, text: str, /, **values: Any) -> Rows:
+        """As `_execute_write`, for SQL with `:name` parameters."""
+        return await self._execute_write(*self._dialect.build_statement(text, **values))
+
     def _encode_time_after(self, after_seconds: float = 0) -> Any:
         return self._dialect.encode_time(self._clock() + timedelta(seconds=after_seconds))
 
@@ -88,7 +96,7 @@ class SqlSideTables(ABC):
 
     async def save_completion(self, completion: StoredCompletion) -> None:
         values = completion_values(completion, self._dialect.encode_time(completion.created_at))
-        await self._execute_write(*self._dialect.build_statement(_SAVE_COMPLETION, **values))
+        await self._write_rows(_SAVE_COMPLETION, **values)
 
     async def list_completions(self, *, tenant: str, query: CompletionQuery) -> list[StoredCompletion]:
         rows = await self._execute_read(*page_queries.build_completions_query(self._dialect, tenant, query))
@@ -96,7 +104,7 @@ class SqlSideTables(ABC):
 
     async def find_completion(self, *, tenant: str, completion_id: str) -> StoredCompletion | None:
         text = f"SELECT {', '.join(COMPLETION_COLUMNS)} FROM completions WHERE {_IS_COMPLETION}"
-        rows = await self._execute_read(*self._dialect.build_statement(text, tenant=tenant, id=completion_id))
+        rows = await self._read_rows(text, tenant=tenant, id=completion_id)
         return decode_completion(rows[0]) if rows else None
 
     async def replace_completion_metadata(
@@ -104,15 +112,11 @@ class SqlSideTables(ABC):
     ) -> bool:
         text = f"UPDATE completions SET metadata = :metadata WHERE {_IS_COMPLETION} RETURNING 1"
         described = encode_json(metadata)
-        return bool(
-            await self._execute_write(
-                *self._dialect.build_statement(text, metadata=described, tenant=tenant, id=completion_id)
-            )
-        )
+        return bool(await self._write_rows(text, metadata=described, tenant=tenant, id=completion_id))
 
     async def delete_completion(self, *, tenant: str, completion_id: str) -> bool:
         text = f"DELETE FROM completions WHERE {_IS_COMPLETION} RETURNING 1"
-        return bool(await self._execute_write(*self._dialect.build_statement(text, tenant=tenant, id=completion_id)))
+        return bool(await self._write_rows(text, tenant=tenant, id=completion_id))
 
     async def claim_idempotency_key(
         self, *, tenant: str, key: str, digest: bytes, holder: str, seconds: float, kept_seconds: float
@@ -154,9 +158,7 @@ class SqlSideTables(ABC):
         ours = {"tenant": tenant, "key": key, "holder": holder}
         # kept_seconds is read first: on SQLite, Python computes the deadline. If the claim ends between the statements,
         # the UPDATE finds no row.
-        rows = await self._execute_read(
-            *self._dialect.build_statement(f"SELECT kept_seconds FROM request_keys WHERE {_IS_RUNNING_CLAIM}", **ours)
-        )
+        rows = await self._read_rows(f"SELECT kept_seconds FROM request_keys WHERE {_IS_RUNNING_CLAIM}", **ours)
         if not rows:
             return
         text = f"""
@@ -165,37 +167,33 @@ class SqlSideTables(ABC):
                 expires_at = {self.deadline_sql.format(":expires_at")}
             WHERE {_IS_RUNNING_CLAIM}"""
         answer = {"conversation_id": conversation_id, "seq": seq, "expires_at": self._encode_deadline(rows[0][0])}
-        await self._execute_write(*self._dialect.build_statement(text, **ours, **answer))
+        await self._write_rows(text, **ours, **answer)
 
     async def release_idempotency_key(self, *, tenant: str, key: str, holder: str) -> None:
         text = f"DELETE FROM request_keys WHERE {_IS_RUNNING_CLAIM}"
-        await self._execute_write(*self._dialect.build_statement(text, tenant=tenant, key=key, holder=holder))
+        await self._write_rows(text, tenant=tenant, key=key, holder=holder)
 
     async def purge_idempotency_keys(self) -> int:
         text = f"DELETE FROM request_keys WHERE expires_at <= {self.deadline_sql.format(':now')} RETURNING 1"
-        return len(await self._execute_write(*self._dialect.build_statement(text, now=self._encode_deadline())))
+        return len(await self._write_rows(text, now=self._encode_deadline()))
 
     async def add_api_key(self, key: ApiKey) -> None:
         marks = ", ".join(f":{name}" for name in API_KEY_COLUMNS)
         text = f"INSERT INTO api_keys ({', '.join(API_KEY_COLUMNS)}) VALUES ({marks})"
-        await self._execute_write(
-            *self._dialect.build_statement(text, **api_key_values(key, self._dialect.encode_time))
-        )
+        await self._write_rows(text, **api_key_values(key, self._dialect.encode_time))
 
     async def find_api_key(self, digest: str) -> ApiKey | None:
         text = f"SELECT {', '.join(API_KEY_COLUMNS)} FROM api_keys WHERE digest = :digest"
-        rows = await self._execute_read(*self._dialect.build_statement(text, digest=digest))
+        rows = await self._read_rows(text, digest=digest)
         return decode_api_key(rows[0]) if rows else None
 
     async def list_api_keys(self, *, tenant: str | None = None) -> list[ApiKey]:
         select = f"SELECT {', '.join(API_KEY_COLUMNS)} FROM api_keys"
         order = "ORDER BY created_at, id"
         if tenant is None:
-            rows = await self._execute_read(*self._dialect.build_statement(f"{select} {order}"))
+            rows = await self._read_rows(f"{select} {order}")
         else:
-            rows = await self._execute_read(
-                *self._dialect.build_statement(f"{select} WHERE tenant = :tenant {order}", tenant=tenant)
-            )
+            rows = await self._read_rows(f"{select} WHERE tenant = :tenant {order}", tenant=tenant)
         return [decode_api_key(row) for row in rows]
 
     async def revoke_api_key(self, key_id: str, *, tenant: str | None = None) -> ApiKey | None:
@@ -204,7 +202,7 @@ class SqlSideTables(ABC):
             UPDATE api_keys SET revoked_at = coalesce(revoked_at, :now)
             WHERE id = :id{"" if tenant is None else " AND tenant = :tenant"}
             RETURNING {", ".join(API_KEY_COLUMNS)}"""
-        rows = await self._execute_write(*self._dialect.build_statement(text, **values))
+        rows = await self._write_rows(text, **values)
         return decode_api_key(rows[0]) if rows else None
 
     async def ensure_server_secret(self, name: str, *, proposed: str) -> str:
@@ -213,6 +211,6 @@ class SqlSideTables(ABC):
         if not rows:
             # Two processes may propose at once: the first INSERT stays, and both read that value.
             text = "INSERT INTO server_secrets (name, value) VALUES (:name, :value) ON CONFLICT (name) DO NOTHING"
-            await self._execute_write(*self._dialect.build_statement(text, name=name, value=proposed))
+            await self._write_rows(text, name=name, value=proposed)
             rows = await self._execute_read(*look)
         return str(rows[0][0])

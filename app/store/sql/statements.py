@@ -3,8 +3,7 @@ driver.
 
 Backends run the text on the bare driver with a tuple of arguments, in the order that stands beside each statement.
 `build_link_match_query` joins against a list of links, which is an array on PostgreSQL and a VALUES list on SQLite.
-Both
-databases must be told the join order.
+Both databases must be told the join order.
 """
 
 # ruff: noqa: S608 - built from our own names when the module is loaded; values are always parameters
@@ -40,6 +39,14 @@ HEAD_COLUMNS: Final = (
     "updated_at",
 )
 """Columns of a conversation that an append replaces."""
+UPDATE_HEAD_PARAMETERS: Final = ("root", "id", "tenant", "after_seq", "total_before", *HEAD_COLUMNS)
+# Compare and set: the total is compared, too, because a redaction changes totals without moving the head.
+UPDATE_HEAD: Final = f"""
+        UPDATE conversations SET {", ".join(f"{name} = :{name}" for name in HEAD_COLUMNS)}
+        WHERE root = :root AND id = :id AND tenant = :tenant
+          AND head_seq = :after_seq AND head_tokens_total = :total_before"""
+LEASE_PARAMETERS: Final = ("lease_root", "lease_key", "holder", "token")
+IS_LEASE: Final = "root = :lease_root AND key = :lease_key AND holder = :holder AND token = :token"
 
 
 def number_parameters(sql: str, names: Sequence[str], placeholder: str) -> str:
@@ -78,6 +85,7 @@ class Statements:
     select_client_versions: str
     insert_external_id: str
     update_head: str
+    advance_indexed_before: str
     select_branches: str
     erase_messages: str
     hand_over_messages: str
@@ -143,13 +151,13 @@ _SHARED: Final[dict[str, tuple[str, Sequence[str]]]] = {
         ("root", "id", "until_seq"),
     ),
     "insert_external_id": _build_insert("external_ids", ("tenant", "external_id", "root", "conversation_id")),
-    # Compare and set: the total is compared, too, because a redaction changes totals without moving the head.
-    "update_head": (
-        f"""
-        UPDATE conversations SET {", ".join(f"{name} = :{name}" for name in HEAD_COLUMNS)}
+    "update_head": (UPDATE_HEAD, UPDATE_HEAD_PARAMETERS),
+    "advance_indexed_before": (
+        """
+        UPDATE conversations SET indexed_before = :end_seq
         WHERE root = :root AND id = :id AND tenant = :tenant
-          AND head_seq = :after_seq AND head_tokens_total = :total_before""",
-        ("root", "id", "tenant", "after_seq", "total_before", *HEAD_COLUMNS),
+          AND indexed_before >= :start_seq AND indexed_before < :end_seq""",
+        ("root", "id", "tenant", "start_seq", "end_seq"),
     ),
     "select_branches": (
         "SELECT id, lineage FROM conversations WHERE root = :root AND lineage LIKE :naming",
@@ -204,12 +212,7 @@ _SHARED: Final[dict[str, tuple[str, Sequence[str]]]] = {
         WHERE root = :root AND conversation_id = :id""",
         ("root", "id"),
     ),
-    "release_lease": (
-        """
-        DELETE FROM leases
-        WHERE root = :lease_root AND key = :lease_key AND holder = :holder AND token = :token""",
-        ("lease_root", "lease_key", "holder", "token"),
-    ),
+    "release_lease": (f"DELETE FROM leases WHERE {IS_LEASE}", LEASE_PARAMETERS),
 }
 """For each statement the SQL and the order of its arguments."""
 

@@ -8,30 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from app.conversation.conversation_types import AnswerAnchor, ClientVersion, Conversation, LogMessage, Summary
-from app.conversation.identity import extract_family_root
-from app.errors import StoreUnavailable
 from app.store.contract.conversations import ConversationHit, LinkMatch, LogAppend, SearchHit
 from app.store.contract.leases import Lease
 from app.store.contract.store import StoreInfo
-from app.store.lineage import (
-    clip_ranges_to_log,
-    count_range_messages,
-    find_range_segments,
-    find_segments,
-    locate_messages,
-)
-from app.store.search.term_ranking import hash_message_terms, hash_terms, split_index_batches
-from app.store.sql import conversation_transactions, summary_transactions
+from app.store.lineage import LogSegment
+from app.store.search.term_ranking import hash_terms
+from app.store.sql import conversation_transactions
+from app.store.sql.backend import SqlStore
 from app.store.sql.dialects import SQLITE, Rows, TransactionSteps
-from app.store.sql.required_schema_version import SCHEMA_VERSION
-from app.store.sql.side_tables import SqlSideTables
 from app.store.sqlite import reads, term_index, writes
 from app.store.sqlite.append_batching import AppendJob, run_jobs_combining_appends
 from app.store.sqlite.erased_remains import (
@@ -53,15 +44,13 @@ from app.store.sqlite.threads import (
 Result = TypeVar("Result")
 
 
-class SqliteStore(SqlSideTables):
+class SqliteStore(SqlStore):
     """`Store` on one SQLite file. The file's schema must be up to date when the store opens.
 
     Args:
         connect: opens the connection of one of the store's threads.
         redaction_scan_bytes: as `REDACTION_SCAN_BYTES`.
     """
-
-    is_fully_searchable = True
 
     def __init__(
         self,
@@ -86,13 +75,7 @@ class SqliteStore(SqlSideTables):
     async def open(self) -> None:
         await self._writer_thread.start()
         await asyncio.gather(self._lookup_thread.start(), self._range_thread.start())
-        version = (await self.check()).schema_version
-        if version != SCHEMA_VERSION:
-            await self.close()
-            raise StoreUnavailable(
-                f"The schema of {str(self._path)!r} is {version!r}, expected {SCHEMA_VERSION!r}.",
-                hint="Run `concertina migrate`.",
-            )
+        await self._require_current_schema(f"The schema of {str(self._path)!r}")
 
     async def close(self) -> None:
         await asyncio.gather(self._writer_thread.stop(), self._lookup_thread.stop(), self._range_thread.stop())
@@ -121,42 +104,13 @@ class SqliteStore(SqlSideTables):
             )
         )
 
-    async def find_conversation(self, *, tenant: str, conversation_id: str) -> Conversation | None:
-        root = extract_family_root(conversation_id)
-        return await self._lookup_thread.submit(
-            lambda connection: reads.find_conversation(connection, tenant, conversation_id, root)
-        )
-
-    async def find_conversation_of_any_tenant(self, conversation_id: str) -> Conversation | None:
-        root = extract_family_root(conversation_id)
-        return await self._lookup_thread.submit(
-            lambda connection: reads.find_conversation_of_any_tenant(connection, conversation_id, root)
-        )
-
     async def assign_external_id(self, *, tenant: str, external_id: str, conversation: Conversation) -> None:
         await self._writer_thread.submit(
             partial(writes.assign_external_id, tenant=tenant, external_id=external_id, conversation=conversation)
         )
 
-    async def read_log(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
-        return await self.read_log_ranges(conversation, ((from_seq, to_seq),))
-
-    async def read_log_ranges(self, conversation: Conversation, ranges: Sequence[tuple[int, int]]) -> list[LogMessage]:
-        found = await self._read_segments(conversation, ranges)
-        if len(found) == sum([count_range_messages(conversation, *one) for one in ranges]):
-            return found
-        # Fewer messages than the log has: an ancestor was erased meanwhile, and its messages have moved. The stored
-        # lineage has their new place.
-        fresh = await self.find_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
-        return found if fresh is None else await self._read_segments(fresh, clip_ranges_to_log(conversation, ranges))
-
-    async def _read_segments(self, conversation: Conversation, ranges: Iterable[tuple[int, int]]) -> list[LogMessage]:
-        segments = find_range_segments(conversation.lineage_with_self, ranges)
-        if not segments:
-            return []
-        return await self._range_thread.submit(
-            lambda connection: reads.read_log_segments(connection, conversation.root, segments)
-        )
+    def _read_segments(self, root: str, segments: Sequence[LogSegment]) -> asyncio.Future[list[LogMessage]]:
+        return self._range_thread.submit(lambda connection: reads.read_log_segments(connection, root, segments))
 
     async def read_client_versions(
         self, conversation: Conversation, *, until_seq: int | None = None
@@ -174,31 +128,24 @@ class SqliteStore(SqlSideTables):
     async def find_anchors(self, digests: Sequence[bytes]) -> list[AnswerAnchor]:
         return await self._lookup_thread.submit(lambda connection: reads.find_anchors(connection, digests))
 
-    async def index_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
-        located_messages = locate_messages(conversation.lineage_with_self, entries)
-        keys = await asyncio.to_thread(hash_message_terms, [entry for _, entry in located_messages])
-        # One transaction for each batch: other writers wait for the length of one batch only.
-        for part in split_index_batches(keys):
-            job = partial(
-                term_index.index_messages,
-                conversation=conversation,
-                located_messages=located_messages[part],
-                keys=keys[part],
-            )
-            await self._writer_thread.submit(job)
+    def _index_batch(
+        self,
+        conversation: Conversation,
+        located_messages: Sequence[tuple[str, LogMessage]],
+        keys: Sequence[Sequence[int]],
+    ) -> asyncio.Future[None]:
+        return self._writer_thread.submit(
+            lambda connection: term_index.index_messages(connection, conversation, located_messages, keys)
+        )
 
     async def clear_search_index(self) -> None:
         await self._writer_thread.submit(term_index.clear_search_index)
 
-    async def search_log(
-        self, conversation: Conversation, *, terms: Sequence[str], from_seq: int, before_seq: int, limit: int
-    ) -> list[SearchHit]:
-        segments = find_segments(conversation.lineage_with_self, max(from_seq, 0), before_seq)
-        if not segments or not terms:
-            return []
-        keys, count = hash_terms(terms), count_range_messages(conversation, from_seq, before_seq)
-        return await self._range_thread.submit(
-            lambda connection: term_index.search_log(connection, conversation.root, segments, keys, count, limit)
+    def _search_segments(
+        self, root: str, segments: Sequence[LogSegment], keys: Sequence[int], message_count: int, limit: int
+    ) -> asyncio.Future[list[SearchHit]]:
+        return self._range_thread.submit(
+            lambda connection: term_index.search_log(connection, root, segments, keys, message_count, limit)
         )
 
     async def search_tenant(self, *, tenant: str, terms: Sequence[str], limit: int) -> list[ConversationHit]:
@@ -212,25 +159,13 @@ class SqliteStore(SqlSideTables):
         return self._writer_thread.submit(AppendJob(write, self._clock()))
 
     async def erase_conversation(self, *, tenant: str, conversation_id: str) -> bool:
-        root = extract_family_root(conversation_id)
         texts = await self._writer_thread.submit(
-            lambda connection: writes.erase_conversation(connection, tenant, conversation_id, root)
+            lambda connection: writes.erase_conversation(connection, tenant, conversation_id)
         )
         if texts is None:
             return False
         await self._remove_erased_texts(texts, ERASURE_SCAN_BYTES)
         return True
-
-    async def replace_metadata(
-        self, *, tenant: str, conversation_id: str, metadata: Mapping[str, str]
-    ) -> Conversation | None:
-        root = extract_family_root(conversation_id)
-        return await self._writer_thread.submit(
-            lambda connection: writes.replace_metadata(connection, tenant, conversation_id, root, metadata)
-        )
-
-    async def replace_marks(self, conversation: Conversation, marks: Mapping[str, Any]) -> None:
-        await self._run_transaction(lambda: conversation_transactions.replace_marks(SQLITE, conversation, marks))
 
     async def redact_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> list[Summary]:
         redacted = await self._run_transaction(
@@ -241,49 +176,17 @@ class SqliteStore(SqlSideTables):
         await self._remove_erased_texts(redacted.erased_texts, self._redaction_scan_bytes)
         return redacted.deleted_summaries
 
-    async def rewrite_sealed_fields(
-        self,
-        conversation: Conversation,
-        *,
-        entries: Sequence[LogMessage] = (),
-        summaries: Sequence[Summary] = (),
-        client_versions: Sequence[ClientVersion] = (),
-    ) -> None:
-        await self._run_transaction(
-            lambda: conversation_transactions.rewrite_sealed_fields(
-                SQLITE, conversation, entries, summaries, client_versions
-            )
-        )
-
-    async def revise_summary(self, *, tenant: str, root: str, summary: Summary) -> None:
-        await self._run_transaction(lambda: summary_transactions.revise_summary(SQLITE, tenant, root, summary))
-
-    async def read_summary_revisions(self, *, tenant: str, root: str, summary_id: str) -> list[Summary]:
-        return await self._run_transaction(
-            lambda: summary_transactions.read_summary_revisions(SQLITE, tenant, root, summary_id)
-        )
-
     async def delete_summary(self, *, tenant: str, root: str, summary_id: str) -> bool:
-        was_there = await self._run_transaction(
-            lambda: summary_transactions.delete_summary(SQLITE, tenant, root, summary_id)
-        )
+        was_there = await super().delete_summary(tenant=tenant, root=root, summary_id=summary_id)
         if was_there:
             await self._truncate_write_ahead_log()
         return was_there
 
     async def purge_stray_summaries(self, *, created_before: datetime) -> int:
-        found = await summary_transactions.purge_stray_summaries(
-            SQLITE, self._execute_long_read, self._delete_stray_summaries, created_before
-        )
+        found = await super().purge_stray_summaries(created_before=created_before)
         if found:
             await self._truncate_write_ahead_log()
         return found
-
-    def _execute_long_read(self, sql: str, arguments: tuple[Any, ...]) -> asyncio.Future[Rows]:
-        return self._range_thread.submit(lambda connection: connection.execute(sql, arguments).fetchall())
-
-    def _delete_stray_summaries(self, keys: Sequence[summary_transactions.SummaryKey]) -> asyncio.Future[int]:
-        return self._run_transaction(lambda: summary_transactions.delete_stray_summaries(SQLITE, keys))
 
     async def find_summaries(
         self,
@@ -319,12 +222,6 @@ class SqliteStore(SqlSideTables):
             lambda connection: writes.renew_leases(connection, leases, seconds, now)
         )
 
-    async def release_lease(self, lease: Lease) -> None:
-        await self._writer_thread.submit(lambda connection: writes.release_lease(connection, lease))
-
-    async def read_model_facts(self) -> dict[str, dict[str, Any]]:
-        return await self._lookup_thread.submit(reads.read_model_facts)
-
     async def merge_model_facts(self, *, model: str, facts: Mapping[str, Any]) -> None:
         now = self._clock()
         await self._writer_thread.submit(lambda connection: writes.merge_model_facts(connection, model, facts, now))
@@ -332,13 +229,17 @@ class SqliteStore(SqlSideTables):
     async def _execute_read(self, sql: str, arguments: tuple[Any, ...]) -> Rows:
         return await self._lookup_thread.submit(lambda connection: connection.execute(sql, arguments).fetchall())
 
+    async def _execute_long_read(self, sql: str, arguments: tuple[Any, ...]) -> Rows:
+        return await self._range_thread.submit(lambda connection: connection.execute(sql, arguments).fetchall())
+
     async def _execute_write(self, sql: str, arguments: tuple[Any, ...]) -> Rows:
         return await self._writer_thread.submit(lambda connection: connection.execute(sql, arguments).fetchall())
 
-    def _run_transaction(self, make_steps: Callable[[], TransactionSteps[Result]]) -> asyncio.Future[Result]:
-        """Runs steps in the writer's transaction. The generator is made inside the job: when a failed batch runs again,
-        it needs a new one.
-        """
+    def _run_transaction(
+        self, make_steps: Callable[[], TransactionSteps[Result]], *, exclusive_root: str | None = None
+    ) -> asyncio.Future[Result]:
+        # There is one writer, so each transaction is exclusive. The generator is made inside the job: when a failed
+        # batch runs again, it needs a new one.
         return self._writer_thread.submit(lambda connection: writes.run_transaction_steps(connection, make_steps()))
 
     async def scrub_deleted_data(self) -> None:

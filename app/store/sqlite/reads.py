@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import orjson
 
-from app.conversation.conversation_types import AnswerAnchor, ClientVersion, Conversation, LogMessage, Summary
+from app.conversation.conversation_types import AnswerAnchor, ClientVersion, LogMessage, Summary
 from app.store.contract.conversations import DEEPEST_LINKS, LAST_LINKS, MAX_ANCHORS, LinkMatch
 from app.store.lineage import LogSegment, order_links_deepest_first
 from app.store.sql.dialects import SQLITE
@@ -162,24 +162,6 @@ def _find_deepest_matches(
     return []
 
 
-def find_conversation(
-    connection: sqlite3.Connection, tenant: str, conversation_id: str, root: str | None
-) -> Conversation | None:
-    """Finds a conversation by the gateway's id if the id has a root, else by the client's own id."""
-    if root is not None:
-        row = connection.execute(SQL.select_conversation, (root, conversation_id, tenant)).fetchone()
-    else:
-        row = connection.execute(SQL.select_by_external_id, (tenant, conversation_id)).fetchone()
-    return None if row is None else decode_conversation(row)
-
-
-def find_conversation_of_any_tenant(
-    connection: sqlite3.Connection, conversation_id: str, root: str | None
-) -> Conversation | None:
-    row = connection.execute(SQL.select_any_conversation, (root, conversation_id)).fetchone()
-    return None if row is None else decode_conversation(row)
-
-
 def read_log_segments(connection: sqlite3.Connection, root: str, segments: Sequence[LogSegment]) -> list[LogMessage]:
     # Nearly all logs have one segment. A plain range query is faster than the join with a JSON list.
     if len(segments) == 1:
@@ -244,7 +226,3 @@ def find_summaries(
     # Both queries can return the same summary.
     found = {row[0]: decode_summary(row) for row in rows}
     return sorted(found.values(), key=lambda summary: (summary.to_seq, summary.created_at, summary.id))
-
-
-def read_model_facts(connection: sqlite3.Connection) -> dict[str, dict[str, Any]]:
-    return {model: orjson.loads(facts) for model, facts in connection.execute(SQL.select_model_facts)}

@@ -27,7 +27,7 @@ from app.store.search.term_ranking import (
     term_weight,
     weights_to_score,
 )
-from app.store.sql.dialects import TransactionSteps
+from app.store.sql.dialects import SQLITE, TransactionSteps
 from app.store.sql.rows import CONVERSATION_COLUMNS, MESSAGE_COLUMNS, decode_conversation, decode_log_message
 
 _IS_STORED: Final = "SELECT 1 FROM messages WHERE root = ? AND conversation_id = ? AND seq = ? AND link = ?"
@@ -121,9 +121,6 @@ _NEW_TERMS: Final = """
 _COPY_POSTINGS_TO_TENANT: Final = """
     INSERT OR IGNORE INTO tenant_postings (tenant_scope, term, scope)
     SELECT DISTINCT ?1, term, scope FROM postings WHERE scope = ?2"""
-_ADVANCE_INDEXED_BEFORE: Final = """
-    UPDATE conversations SET indexed_before = ?
-    WHERE root = ? AND id = ? AND tenant = ? AND indexed_before BETWEEN ? AND ?"""
 _READ_MARKS: Final = "SELECT marks FROM conversations WHERE root = ? AND id = ? AND tenant = ?"
 
 
@@ -167,7 +164,7 @@ def index_messages(
         _index_terms(connection, tenant, root, conversation_id, terms_at)
     start, end = find_gapless_leading_range([entry for _, entry in located_messages])
     if end and stored.issuperset(range(start, end)):
-        connection.execute(_ADVANCE_INDEXED_BEFORE, (end, root, conversation.id, tenant, start, end - 1))
+        connection.execute(SQLITE.statements.advance_indexed_before, (root, conversation.id, tenant, start, end))
 
 
 def _index_terms(

@@ -24,10 +24,11 @@ from app.store.sql.rows import (
     encode_json,
     encode_time,
     head_update_values,
+    lease_values,
     message_values,
 )
 from app.store.sqlite.erased_remains import PIECE_CHARS
-from app.store.sqlite.reads import SQL, find_conversation
+from app.store.sqlite.reads import SQL
 from app.store.sqlite.term_index import SqliteIndexCleanup
 
 Result = TypeVar("Result")
@@ -142,9 +143,7 @@ def require_lease(connection: sqlite3.Connection, fence: Lease, now: datetime) -
     Raises:
         LeaseLost: the lease has expired, or another holder has it.
     """
-    lease_rows = connection.execute(
-        _IS_LEASE_HELD, (fence.root, fence.key, fence.holder, fence.token, encode_time(now))
-    )
+    lease_rows = connection.execute(_IS_LEASE_HELD, (*lease_values(fence), encode_time(now)))
     if lease_rows.fetchone() is None:
         raise LeaseLost
 
@@ -161,15 +160,14 @@ def run_transaction_steps(connection: sqlite3.Connection, steps: TransactionStep
         rows = connection.execute(*query).fetchall()
 
 
-def erase_conversation(
-    connection: sqlite3.Connection, tenant: str, conversation_id: str, root: str | None
-) -> list[str] | None:
+def erase_conversation(connection: sqlite3.Connection, tenant: str, conversation_id: str) -> list[str] | None:
     """Erases a conversation. Returns the beginnings of its messages, by which remains are searched; None if there is no
     such conversation.
     """
-    conversation = find_conversation(connection, tenant, conversation_id, root)
-    if conversation is None:
+    row = connection.execute(*SQLITE.build_conversation_query(tenant, conversation_id)).fetchone()
+    if row is None:
         return None
+    conversation = decode_conversation(row)
     texts = connection.execute(_TEXT_BEGINNINGS, (PIECE_CHARS, conversation.root, conversation.id)).fetchall()
     run_transaction_steps(
         connection, conversation_transactions.erase_conversation(SQLITE, SEARCH_INDEX_CLEANUP, conversation)
@@ -202,17 +200,6 @@ def add_summary(
     run_transaction_steps(connection, summary_transactions.add_summary(SQLITE, tenant, root, summary))
 
 
-def replace_metadata(
-    connection: sqlite3.Connection, tenant: str, conversation_id: str, root: str | None, metadata: Mapping[str, str]
-) -> Conversation | None:
-    found = find_conversation(connection, tenant, conversation_id, root)
-    if found is None:
-        return None
-    values = (encode_json(metadata), found.root, found.id)
-    connection.execute("UPDATE conversations SET metadata = ? WHERE root = ? AND id = ?", values)
-    return find_conversation(connection, tenant, conversation_id, root)
-
-
 def claim_lease(
     connection: sqlite3.Connection, root: str, key: str, holder: str, seconds: float, now: datetime
 ) -> Lease | None:
@@ -226,15 +213,12 @@ def claim_lease(
 def renew_leases(connection: sqlite3.Connection, leases: Sequence[Lease], seconds: float, now: datetime) -> list[Lease]:
     expires_at = encode_time(now + timedelta(seconds=seconds))
     return [
-        lease
-        for lease in leases
-        if connection.execute(_RENEW_LEASE, (expires_at, lease.root, lease.key, lease.holder, lease.token)).rowcount
-        != 1
+        lease for lease in leases if connection.execute(_RENEW_LEASE, (expires_at, *lease_values(lease))).rowcount != 1
     ]
 
 
 def release_lease(connection: sqlite3.Connection, lease: Lease) -> None:
-    connection.execute(SQL.release_lease, (lease.root, lease.key, lease.holder, lease.token))
+    connection.execute(SQL.release_lease, lease_values(lease))
 
 
 def merge_model_facts(connection: sqlite3.Connection, model: str, facts: Mapping[str, Any], now: datetime) -> None:

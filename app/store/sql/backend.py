@@ -1,0 +1,211 @@
+"""The part of the store that is the same on SQLite and PostgreSQL. Each backend adds what its database does in its own
+way: appends, look-ups by link, anchors, the search index, leases.
+"""
+
+# ruff: noqa: S608 - built from our own names; values are always parameters
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, TypeVar
+
+import orjson
+
+from app.conversation.conversation_types import ClientVersion, Conversation, LogMessage, Summary
+from app.conversation.identity import extract_family_root
+from app.errors import StoreUnavailable
+from app.store.contract.conversations import SearchHit
+from app.store.contract.leases import Lease
+from app.store.contract.store import StoreInfo
+from app.store.lineage import (
+    LogSegment,
+    clip_ranges_to_log,
+    count_range_messages,
+    find_range_segments,
+    find_segments,
+    locate_messages,
+)
+from app.store.search.term_ranking import hash_message_terms, hash_terms, split_index_batches
+from app.store.sql import conversation_transactions, summary_transactions
+from app.store.sql.dialects import Rows, TransactionSteps
+from app.store.sql.required_schema_version import SCHEMA_VERSION
+from app.store.sql.rows import CONVERSATION_COLUMNS, decode_conversation, encode_json, lease_values
+from app.store.sql.side_tables import SqlSideTables
+
+Result = TypeVar("Result")
+
+_REPLACE_METADATA: Final = f"""
+    UPDATE conversations SET metadata = :metadata WHERE root = :root AND id = :id AND tenant = :tenant
+    RETURNING {", ".join(CONVERSATION_COLUMNS)}"""
+
+
+class SqlStore(SqlSideTables):
+    """The part of `Store` that is the same on SQLite and PostgreSQL."""
+
+    is_fully_searchable = True
+
+    @abstractmethod
+    async def check(self) -> StoreInfo:
+        """As `Store.check`."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """As `Store.close`."""
+
+    @abstractmethod
+    def _run_transaction(
+        self, make_steps: Callable[[], TransactionSteps[Result]], *, exclusive_root: str | None = None
+    ) -> Awaitable[Result]:
+        """Runs the steps of a transaction, and returns their result.
+
+        Args:
+            make_steps: is called again if the transaction has to run again.
+            exclusive_root: if given, no other transaction with the same root runs meanwhile. Two that lock rows of a
+                family in different orders would wait for each other.
+        """
+
+    @abstractmethod
+    def _read_segments(self, root: str, segments: Sequence[LogSegment]) -> Awaitable[list[LogMessage]]:
+        """Reads the messages of at least one segment, in the order of the log."""
+
+    @abstractmethod
+    def _index_batch(
+        self,
+        conversation: Conversation,
+        located_messages: Sequence[tuple[str, LogMessage]],
+        keys: Sequence[Sequence[int]],
+    ) -> Awaitable[None]:
+        """Adds messages to the search index, in one transaction.
+
+        Args:
+            located_messages: messages, each with the id of the conversation whose rows hold it.
+            keys: the term keys of each message.
+        """
+
+    @abstractmethod
+    def _search_segments(
+        self, root: str, segments: Sequence[LogSegment], keys: Sequence[int], message_count: int, limit: int
+    ) -> Awaitable[list[SearchHit]]:
+        """Searches at least one segment for term keys. `message_count`: the messages of all segments."""
+
+    async def _execute_long_read(self, sql: str, arguments: tuple[Any, ...]) -> Rows:
+        """As `_execute_read`, for a statement that reads many rows."""
+        return await self._execute_read(sql, arguments)
+
+    async def _require_current_schema(self, subject: str) -> None:
+        """Closes the store if its schema has another version than this release needs.
+
+        Args:
+            subject: names the schema in the error.
+
+        Raises:
+            StoreUnavailable: the schema has another version.
+        """
+        version = (await self.check()).schema_version
+        if version != SCHEMA_VERSION:
+            await self.close()
+            raise StoreUnavailable(
+                f"{subject} is {version!r}, expected {SCHEMA_VERSION!r}.", hint="Run `concertina migrate`."
+            )
+
+    async def find_conversation(self, *, tenant: str, conversation_id: str) -> Conversation | None:
+        rows = await self._execute_read(*self._dialect.build_conversation_query(tenant, conversation_id))
+        return decode_conversation(rows[0]) if rows else None
+
+    async def find_conversation_of_any_tenant(self, conversation_id: str) -> Conversation | None:
+        root = extract_family_root(conversation_id)
+        if root is None:
+            return None
+        rows = await self._execute_read(self._dialect.statements.select_any_conversation, (root, conversation_id))
+        return decode_conversation(rows[0]) if rows else None
+
+    async def replace_metadata(
+        self, *, tenant: str, conversation_id: str, metadata: Mapping[str, str]
+    ) -> Conversation | None:
+        found = await self.find_conversation(tenant=tenant, conversation_id=conversation_id)
+        if found is None:
+            return None
+        rows = await self._write_rows(
+            _REPLACE_METADATA, root=found.root, id=found.id, tenant=tenant, metadata=encode_json(metadata)
+        )
+        return decode_conversation(rows[0]) if rows else None
+
+    async def read_log(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
+        return await self.read_log_ranges(conversation, ((from_seq, to_seq),))
+
+    async def read_log_ranges(self, conversation: Conversation, ranges: Sequence[tuple[int, int]]) -> list[LogMessage]:
+        found = await self._read_ranges(conversation, ranges)
+        if len(found) == sum([count_range_messages(conversation, *one) for one in ranges]):
+            return found
+        # Fewer messages than the log has: an ancestor was erased meanwhile, and its messages have moved. The stored
+        # lineage has their new place.
+        fresh = await self.find_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
+        return found if fresh is None else await self._read_ranges(fresh, clip_ranges_to_log(conversation, ranges))
+
+    async def _read_ranges(self, conversation: Conversation, ranges: Iterable[tuple[int, int]]) -> list[LogMessage]:
+        segments = find_range_segments(conversation.lineage_with_self, ranges)
+        return await self._read_segments(conversation.root, segments) if segments else []
+
+    async def index_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
+        located_messages = locate_messages(conversation.lineage_with_self, entries)
+        keys = await asyncio.to_thread(hash_message_terms, [entry for _, entry in located_messages])
+        # One transaction for each batch: other writers wait for the length of one batch only.
+        for part in split_index_batches(keys):
+            await self._index_batch(conversation, located_messages[part], keys[part])
+
+    async def search_log(
+        self, conversation: Conversation, *, terms: Sequence[str], from_seq: int, before_seq: int, limit: int
+    ) -> list[SearchHit]:
+        segments = find_segments(conversation.lineage_with_self, max(from_seq, 0), before_seq)
+        if not segments or not terms:
+            return []
+        message_count = count_range_messages(conversation, from_seq, before_seq)
+        return await self._search_segments(conversation.root, segments, hash_terms(terms), message_count, limit)
+
+    async def replace_marks(self, conversation: Conversation, marks: Mapping[str, Any]) -> None:
+        await self._run_transaction(lambda: conversation_transactions.replace_marks(self._dialect, conversation, marks))
+
+    async def rewrite_sealed_fields(
+        self,
+        conversation: Conversation,
+        *,
+        entries: Sequence[LogMessage] = (),
+        summaries: Sequence[Summary] = (),
+        client_versions: Sequence[ClientVersion] = (),
+    ) -> None:
+        await self._run_transaction(
+            lambda: conversation_transactions.rewrite_sealed_fields(
+                self._dialect, conversation, entries, summaries, client_versions
+            )
+        )
+
+    async def revise_summary(self, *, tenant: str, root: str, summary: Summary) -> None:
+        await self._run_transaction(lambda: summary_transactions.revise_summary(self._dialect, tenant, root, summary))
+
+    async def read_summary_revisions(self, *, tenant: str, root: str, summary_id: str) -> list[Summary]:
+        return await self._run_transaction(
+            lambda: summary_transactions.read_summary_revisions(self._dialect, tenant, root, summary_id)
+        )
+
+    async def delete_summary(self, *, tenant: str, root: str, summary_id: str) -> bool:
+        return await self._run_transaction(
+            lambda: summary_transactions.delete_summary(self._dialect, tenant, root, summary_id)
+        )
+
+    async def purge_stray_summaries(self, *, created_before: datetime) -> int:
+        return await summary_transactions.purge_stray_summaries(
+            self._dialect, self._execute_long_read, self._delete_stray_summaries, created_before
+        )
+
+    def _delete_stray_summaries(self, keys: Sequence[summary_transactions.SummaryKey]) -> Awaitable[int]:
+        return self._run_transaction(lambda: summary_transactions.delete_stray_summaries(self._dialect, keys))
+
+    async def release_lease(self, lease: Lease) -> None:
+        await self._execute_write(self._dialect.statements.release_lease, lease_values(lease))
+
+    async def read_model_facts(self) -> dict[str, dict[str, Any]]:
+        rows = await self._execute_read(self._dialect.statements.select_model_facts, ())
+        return {model: orjson.loads(facts) for model, facts in rows}
