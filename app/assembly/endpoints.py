@@ -49,7 +49,7 @@ from app.conversations.views.stored_turn import StoredTurnBuilder
 from app.conversations.views.view_pages import ViewPages
 from app.observability.prometheus import PrometheusExposition
 from app.settings import Settings
-from app.settings.sections import EVERY_MODEL
+from app.settings.providers_and_models import EVERY_MODEL
 from app.store.database_url import parse_database_url
 from app.upstream.routing.model_catalogue import ModelCatalogue
 
