@@ -10,8 +10,7 @@ from fastapi import APIRouter
 
 from app.api.admin.api_keys import build_api_key_routes
 from app.api.admin.metrics_and_overview import build_metrics_routes, build_overview_routes
-from app.api.admin.probe_descriptions import build_health_routes
-from app.api.admin.probes import HealthProbes
+from app.api.admin.probes import HealthProbes, build_health_routes
 from app.api.console import build_console_routes, read_console_files
 from app.api.conversations.compaction import build_compaction_routes
 from app.api.conversations.conversations import build_conversation_routes
