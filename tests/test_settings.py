@@ -17,7 +17,8 @@ from app.context.count.vocabulary import VOCABULARIES
 from app.context.plan.policy import STAGES_OF_KIND, ContextPolicy
 from app.settings import ConfigurationError, Settings, load_settings
 from app.settings.configuration_errors import SettingPath
-from app.settings.sections import POLICY_KINDS, Encoding, Model, Quirks, Stage
+from app.settings.policies import POLICY_KINDS, Stage
+from app.settings.providers_and_models import Encoding, Model, Quirks
 from app.settings.settings_tree import list_setting_paths
 from app.upstream.provider_contract import ProviderQuirks as UpstreamQuirks
 from app.upstream.routing.context_windows import DEFAULT_WINDOW_TOKENS

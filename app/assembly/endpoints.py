@@ -10,8 +10,7 @@ from fastapi import APIRouter
 
 from app.api.admin.api_keys import build_api_key_routes
 from app.api.admin.metrics_and_overview import build_metrics_routes, build_overview_routes
-from app.api.admin.probe_descriptions import build_health_routes
-from app.api.admin.probes import HealthProbes
+from app.api.admin.probes import HealthProbes, build_health_routes
 from app.api.console import build_console_routes, read_console_files
 from app.api.conversations.compaction import build_compaction_routes
 from app.api.conversations.conversations import build_conversation_routes
@@ -49,7 +48,7 @@ from app.conversations.views.stored_turn import StoredTurnBuilder
 from app.conversations.views.view_pages import ViewPages
 from app.observability.prometheus import PrometheusExposition
 from app.settings import Settings
-from app.settings.sections import EVERY_MODEL
+from app.settings.providers_and_models import EVERY_MODEL
 from app.store.database_url import parse_database_url
 from app.upstream.routing.model_catalogue import ModelCatalogue
 

@@ -25,19 +25,21 @@ from app.context.plan.policy import (
 )
 from app.observability.metrics import Metrics
 from app.settings import Settings
-from app.settings.sections import EVERY_MODEL
-from app.settings.sections import Deployment as DeploymentSettings
-from app.settings.sections import Provider as ProviderSettings
+from app.settings.providers_and_models import EVERY_MODEL
+from app.settings.providers_and_models import Deployment as DeploymentSettings
+from app.settings.providers_and_models import Provider as ProviderSettings
 from app.simulator.context_window import parse_window_from_name
 from app.simulator.options_and_faults import SimulatorOptions
 from app.simulator.simulated_provider import SimulatedProvider
 from app.simulator.simulator import Simulator
 from app.upstream.http.dialer import load_trusted_ca_context
-from app.upstream.protocols.openai_provider import HttpTimeouts, OpenAIProvider
+from app.upstream.http.http_client_contract import HttpTimeouts
+from app.upstream.protocols.openai_provider import OpenAIProvider
 from app.upstream.provider_contract import NO_QUIRKS, ProviderQuirks, TokenPrice, UpstreamProvider
 from app.upstream.routing import known_model_windows
 from app.upstream.routing.context_windows import ContextWindows
-from app.upstream.routing.router import ConfiguredDeployment, ModelRoute, RetryPolicy, Router
+from app.upstream.routing.router import RetryPolicy, Router
+from app.upstream.routing.routes import ConfiguredDeployment, ModelRoute
 
 SIMULATOR: Final = "simulator"
 FREE_PRICE: Final = TokenPrice(input=0.0, output=0.0)

@@ -15,7 +15,7 @@ from app.observability.metrics import NO_METRICS, Metrics
 from app.observability.overview import MetricsOverview, ProcessInfo
 from app.observability.tracing import NoTracing, Tracing
 from app.settings import Settings
-from app.settings.sections import EVERY_MODEL
+from app.settings.providers_and_models import EVERY_MODEL
 from app.store.database_url import parse_database_url
 
 VERSION: Final = importlib.metadata.version("concertina-gateway")

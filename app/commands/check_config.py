@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from app.commands.progress import pluralize
 from app.settings import Settings, load_settings
-from app.settings.sections import Provider
+from app.settings.providers_and_models import Provider
 from app.settings.value_types import strip_credentials
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from app.commands import CommandError, make_printable
 from app.commands.configured_store import open_configured_store, prepare_configured_database
 from app.commands.progress import CommandProgress, pluralize, print_interruption
-from app.context.count.token_counter import find_encoding_name, load_token_counter
+from app.context.count.token_counter import load_token_counter
+from app.context.count.vocabulary import find_encoding_name
 from app.conversations.transfer.conversation_import import (
     CheckedConversation,
     ConversationImporter,

@@ -41,7 +41,7 @@ from app.pipeline.view.view_restoration import (
     restore_view_messages,
 )
 from app.settings import Settings, load_settings
-from app.settings.sections import EVERY_MODEL
+from app.settings.providers_and_models import EVERY_MODEL
 from app.simulator.context_window import parse_window_from_name
 from app.store.contract.conversations import ConversationStore
 from app.store.contract.keys import KeyStore

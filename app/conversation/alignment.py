@@ -42,7 +42,6 @@ __all__ = [
     "align_history",
     "build_alignment_element",
     "can_end_alignment_head",
-    "compute_message_digest",
     "cut_alignment_head",
     "is_random_call_id",
     "record_first_seqs_of_answers_and_calls",
@@ -113,21 +112,6 @@ class Alignment(msgspec.Struct, frozen=True):
         return self.aligned_client_message_count / self.client_message_count if self.client_message_count else 1.0
 
 
-def compute_message_digest(message: Item, key: bytes = b"") -> bytes:
-    """Returns 16 bytes that name a message alone: the digest of its canonical form, or of its content if the chain
-    skips the message.
-
-    Args:
-        message: of the log or of a history.
-        key: a secret of the tenant, up to 64 bytes. Without it, the digest of a short message can be guessed.
-
-    Raises:
-        InvalidRequest: the message is not a JSON object.
-    """
-    form = message.canonical_form or message.canonical_note
-    return blake2b(form, digest_size=DIGEST_BYTES, key=key).digest()
-
-
 def build_alignment_element(
     message: Item,
     *,
@@ -138,6 +122,9 @@ def build_alignment_element(
 ) -> AlignmentElement:
     """Returns what the alignment needs of a message. The arguments except `key` are for messages of the log; see
     `AlignmentElement`.
+
+    Args:
+        key: a secret of the tenant, up to 64 bytes. Without it, the digest of a short message can be guessed.
 
     Raises:
         InvalidRequest: the message is not a JSON object.
@@ -330,7 +317,6 @@ class _AlignmentBuilder:
         self.log_index_by_history_index = dict(pairs)
         self.first_new_index = new_from
         self.last_log_index = max(self.log_index_by_history_index.values(), default=-1)
-        self.client_summary_index = -1
         self._extend_to_log_head()
         self._pair_notes()
 
@@ -396,7 +382,7 @@ class _AlignmentBuilder:
         # The first message after the pairs is the client's summary, if further messages follow it. Alone, it is the
         # new message that the model must answer.
         if tail and following:
-            self.client_summary_index, self.first_new_index = self.first_new_index, following[0]
+            self.first_new_index = following[0]
         self.last_log_index = len(self.log) - 1
 
     def _may_omit_tail(self, tail: Sequence[ElementKind]) -> bool:

@@ -19,22 +19,6 @@ import msgspec
 
 from app.conversation.item import Item
 
-__all__ = [
-    "LinkPosition",
-    "PrefixCache",
-    "compute_anchor_digest",
-    "compute_family_root",
-    "compute_first_link",
-    "compute_interval_prefix_digests",
-    "compute_links_after_messages",
-    "compute_next_link",
-    "compute_prefix_digests",
-    "compute_start_position",
-    "extract_family_root",
-    "is_valid_conversation_id",
-    "make_conversation_id",
-]
-
 ALGORITHM = "concertina-1-sha256"
 """Part of every seed. Another hash or another canonical form gets another name here; then old links never match."""
 

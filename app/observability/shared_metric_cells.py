@@ -54,7 +54,6 @@ class CounterCells:
     """
 
     def __init__(self, memory: mmap.mmap, journal: BinaryIO | None = None) -> None:
-        self._memory = memory
         self.values: memoryview[float] = memoryview(memory).cast("d")
         self._journal = journal
         self._has_journal_failed = False

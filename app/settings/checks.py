@@ -13,7 +13,9 @@ from urllib.parse import SplitResult, urlsplit
 from pydantic import SecretStr
 
 from app.settings.configuration_errors import SettingPath, find_nearest_name, suggest_names
-from app.settings.sections import EVERY_MODEL, SAME_MODEL, Deployment, Model, Policy, Price, Provider, Settings, Traces
+from app.settings.policies import SAME_MODEL, Policy
+from app.settings.providers_and_models import EVERY_MODEL, Deployment, Model, Price, Provider
+from app.settings.sections import Settings, Traces
 
 Contradiction = tuple[SettingPath, str]
 """The path of a setting, and a message that says what to change."""

@@ -14,8 +14,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, StringConstraints
 
-from app.settings.policies import POLICY_KINDS, SAME_MODEL, Policy, Stage, build_default_policies
-from app.settings.providers_and_models import EVERY_MODEL, Deployment, Encoding, Model, Price, Provider, Quirks, Retries
+from app.settings.policies import Policy, build_default_policies
+from app.settings.providers_and_models import EVERY_MODEL, Model, Provider, Retries
 from app.settings.value_types import (
     HeaderName,
     HeaderValue,
@@ -97,29 +97,6 @@ class Limits(Section):
     costs processor time: 20,000 take about ten seconds if they must be summarized for a small window."""
     max_tools: Annotated[int, Field(gt=0)] = 1000
     """The most tools of a chat completion. Requests with more are answered with 400."""
-
-
-__all__ = [
-    "EVERY_MODEL",
-    "POLICY_KINDS",
-    "SAME_MODEL",
-    "Auth",
-    "Database",
-    "Deployment",
-    "Encoding",
-    "Encryption",
-    "Limits",
-    "Model",
-    "Policy",
-    "Price",
-    "Provider",
-    "Quirks",
-    "Retries",
-    "Settings",
-    "Stage",
-    "Telemetry",
-    "Traces",
-]
 
 
 class Server(Section):

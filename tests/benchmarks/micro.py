@@ -34,8 +34,8 @@ from starlette.types import Receive, Scope, Send
 from app.api.edge.asgi_front import CHAT_PATH, AsgiFront
 from app.api.edge.header_checks import HeaderChecks, HostRules
 from app.api.edge.request_telemetry import RequestTelemetry
-from app.context.count.token_counter import TokenCounter, load_tokenizer
-from app.context.count.tokenizers import TiktokenTokenizer
+from app.context.count.token_counter import TokenCounter
+from app.context.count.tokenizers import TiktokenTokenizer, load_tokenizer
 from app.context.plan.budget import compute_budget
 from app.context.plan.outline import Outline
 from app.context.plan.planner import plan_view

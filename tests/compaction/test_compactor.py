@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from app.compaction.acceptance.values_appendix import strip_appendix
-from app.compaction.summarizer.prompts import PROMPT_VERSION
+from app.compaction.summarizer.prompts import compute_prompt_version
 from app.context.plan.outline import SummaryRange
 from app.context.plan.policy import ContextPolicy, SummarizerPolicy
 from app.context.view.view_rendering import count_summary_section_tokens
@@ -25,7 +25,7 @@ async def test_a_range_becomes_a_stored_chunk_with_everything_known_of_its_ends(
     assert (chunk.from_link, chunk.to_link) == (compute_start_position(TENANT).link, log[19].link)
     assert (chunk.tokens_total, chunk.through_turn, chunk.anchor_seq) == (log[19].tokens_total, 10, None)
     assert chunk.tokens == count_summary_section_tokens(chunk.text, through_turn=10, counter=COUNT)
-    assert chunk.prompt_version == PROMPT_VERSION
+    assert chunk.prompt_version == compute_prompt_version()
     assert "Number3 has code 33757" in chunk.text
     assert (result.has_run, result.outcome, result.model, result.warnings) == (True, "made", "sim", ())
     assert result.usage is not None

@@ -9,7 +9,9 @@ from itertools import count
 from app.compaction.compaction_job import CompactionJob
 from app.compaction.compactor import Compactor
 from app.compaction.summarizer.summary_generator import SummaryGenerator
-from app.context.count.token_counter import TokenCounter, find_encoding_name, load_tokenizer
+from app.context.count.token_counter import TokenCounter
+from app.context.count.tokenizers import load_tokenizer
+from app.context.count.vocabulary import find_encoding_name
 from app.context.plan.log_rounds import LogTail
 from app.context.plan.outline import SummaryRange
 from app.context.plan.policy import ContextPolicy
@@ -19,7 +21,8 @@ from app.simulator.simulated_provider import SimulatedProvider
 from app.simulator.simulator import Simulator
 from app.store.leases import LeaseKeeper
 from app.store.memory.backend import MemoryStore
-from app.upstream.routing.router import ConfiguredDeployment, ModelRoute, Router
+from app.upstream.routing.router import Router
+from app.upstream.routing.routes import ConfiguredDeployment, ModelRoute
 from tests.compaction.simulated_compaction import TENANT, OneWindow, log_of, talk
 
 

@@ -13,7 +13,6 @@ from app.conversation.alignment import (
     align_after_head,
     align_history,
     build_alignment_element,
-    compute_message_digest,
     cut_alignment_head,
     is_random_call_id,
     record_first_seqs_of_answers_and_calls,
@@ -68,7 +67,7 @@ def read_log(bodies: Sequence[Body], choices: tuple[Body, ...] = ()) -> list[Ali
     for place, body in enumerate(bodies):
         message = ChatMessage.from_body(body)
         others = (
-            tuple(compute_message_digest(ChatMessage.from_body(choice)) for choice in choices)
+            tuple(build_alignment_element(ChatMessage.from_body(choice)).digest for choice in choices)
             if place == len(bodies) - 1
             else ()
         )
@@ -376,8 +375,7 @@ def test_a_hint_needs_the_newest_question_and_one_more_message() -> None:
 
 def test_a_digest_needs_the_key() -> None:
     message = ChatMessage.from_body(user("yes"))
-    assert compute_message_digest(message, b"a") != compute_message_digest(message, b"b")
-    assert build_alignment_element(message, key=b"a").digest == compute_message_digest(message, b"a")
+    assert build_alignment_element(message, key=b"a").digest != build_alignment_element(message, key=b"b").digest
 
 
 def cut_off(log: list[Body], history: list[Body], at: int, *, ours: bool = True, named: bool = True) -> bool:

@@ -26,7 +26,7 @@ from app.conversation.identity import (
     is_valid_conversation_id,
     make_conversation_id,
 )
-from app.dialects.chat.canonical_message import canonicalize_message, canonicalize_skeleton_message
+from app.dialects.chat.canonical_message import belongs_to_skeleton, canonicalize_message
 from app.dialects.chat.message import ChatMessage
 
 Body = dict[str, Any]
@@ -166,10 +166,10 @@ def test_a_walk_is_the_chain_of_canonical_forms() -> None:
     ):
         link, bones = (
             compute_next_link(link, canonicalize_message(body)),
-            compute_next_link(bones, canonicalize_skeleton_message(body)),
+            compute_next_link(bones, canonicalize_message(body) if belongs_to_skeleton(body) else None),
         )
         assert (position.link, position.skeleton_link) == (link, bones)
-        assert position.is_in_skeleton == (canonicalize_skeleton_message(body) is not None)
+        assert position.is_in_skeleton == belongs_to_skeleton(body)
 
 
 def test_the_links_of_a_known_history_never_change() -> None:

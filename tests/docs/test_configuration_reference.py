@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel
 
 from app.settings import Settings, load_settings
-from app.settings.sections import Model, Provider
+from app.settings.providers_and_models import Model, Provider
 from app.settings.settings_tree import list_setting_paths
 
 ROOT = Path(__file__).parents[2]

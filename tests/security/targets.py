@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 import orjson
 
 from app.api.chat_request_parser import READ_HEADERS, parse_chat_request
 from app.compaction.acceptance.value_finding import MentionCollector
-from app.compaction.summarizer.transcript import build_transcript
+from app.compaction.summarizer.transcript import build_transcript_entries, render_fenced_transcript
 from app.context.count.image_tokens import count_image_tokens
 from app.conversation.conversation_types import LogMessage
 from app.conversation.identity import compute_links_after_messages, compute_start_position, is_valid_conversation_id
@@ -212,7 +212,7 @@ def head(data: bytes) -> None:
 
 def imported(data: bytes) -> None:
     """A file of conversations, of whichever format it may be."""
-    for wanted in import_file_parser.FORMATS:
+    for wanted in get_args(import_file_parser.Format):
         try:
             found = import_file_parser.parse_import_file(data, wanted)
             for conversation in found:
@@ -271,7 +271,7 @@ def _look_at(raw: bytes) -> None:
     assert "\0" not in extract_searchable_text(said) or b"\\u0000" in raw
     orjson.dumps([build_items(entry), build_message_row(entry, 0, is_pinned=False, summary_id=None)])
     MentionCollector().add_message(entry)
-    build_transcript([entry], 100, len)
+    render_fenced_transcript(build_transcript_entries([entry]), 100, len)
 
 
 def _is_object(data: bytes) -> bool:

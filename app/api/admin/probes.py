@@ -1,12 +1,13 @@
-"""The health probes: `/healthz` says that the process lives, `/readyz` that it can answer requests. They work without
-FastAPI, so that they answer before it is loaded."""
+"""The health probes: `/healthz` says that the process lives, `/readyz` that it can answer requests. `GET` does not pass
+through FastAPI (`app/api/edge/asgi_front.py`); FastAPI's routes are for /openapi.json, `/docs` and other methods."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
 import orjson
+from fastapi import APIRouter
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,8 +15,13 @@ from starlette.routing import Route
 
 from app.api.edge.error_responses import build_error_response
 from app.api.edge.headers import RequestIdMiddleware
+from app.api.resource_schemas import ErrorBody
 from app.errors import GatewayError, UpstreamUnavailable
 from app.store.contract.store import StoreInfo
+
+NOT_READY_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
+    503: {"model": ErrorBody, "description": "The store is unavailable, or every provider has failed repeatedly."}
+}
 
 
 class HealthProbes:
@@ -72,6 +78,21 @@ class HealthProbes:
             Route("/readyz", readyz, middleware=request_id_middleware),
         )
         return {route.path: route for route in routes}
+
+
+def build_health_routes(probes: HealthProbes) -> APIRouter:
+    """Builds FastAPI's routes of both probes."""
+    routes = APIRouter(tags=["health"])
+
+    @routes.get("/healthz", summary="The process is alive")
+    async def healthz() -> Response:
+        return await probes.answer_liveness()
+
+    @routes.get("/readyz", summary="Store, schema and a provider are available", responses=NOT_READY_RESPONSES)
+    async def readyz() -> Response:
+        return await probes.answer_readiness()
+
+    return routes
 
 
 def _json_response(body: dict[str, Any], status: int = 200) -> Response:

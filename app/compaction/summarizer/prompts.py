@@ -218,6 +218,3 @@ def _choose_built_in_instruction(variant: PromptVariant) -> str:
     if variant.style == "checkpoint":
         return CHECKPOINT_UPDATE_INSTRUCTION if variant.is_update else CHECKPOINT_INSTRUCTION
     return ROLLING_INSTRUCTION if variant.style == "recursive" else SUMMARY_INSTRUCTION
-
-
-PROMPT_VERSION = compute_prompt_version()

@@ -48,11 +48,6 @@ class TranscriptEntry:
     text: str
 
 
-def build_transcript(messages: Sequence[LogMessage], limit_tokens: int, count_tokens: CountTokens) -> Transcript:
-    """Renders messages of the log, with tool calls and results, within `limit_tokens` by `count_tokens`."""
-    return render_fenced_transcript(build_transcript_entries(messages), limit_tokens, count_tokens)
-
-
 def build_transcript_entries(
     messages: Sequence[LogMessage], earlier_summaries: Sequence[Summary] = ()
 ) -> list[TranscriptEntry]:

@@ -27,16 +27,6 @@ from app.conversation.conversation_types import COUNTER_NAME_SEPARATOR
 from app.conversation.item import NO_SCHEMAS, Audio, ContentPart, CountedSchemas, File, Image, Item
 from app.dialects.chat.counted_content import encode_compact_json
 
-__all__ = [
-    "TokenCounter",
-    "Tokenizer",
-    "choose_token_counter_name",
-    "find_encoding_name",
-    "load_token_counter",
-    "load_tokenizer",
-    "must_count_off_event_loop",
-]
-
 MESSAGE_TOKENS: Final = 3
 NAME_TOKENS: Final = 1
 PRIMING_TOKENS: Final = 3

@@ -46,11 +46,6 @@ class MessageFate:
     """Whether a quotation repeats the message, or a part of it."""
 
     @property
-    def is_shown(self) -> bool:
-        """Says whether the model sees the message itself, whole or shortened."""
-        return self.kind in SHOWN_KINDS
-
-    @property
     def reason(self) -> str:
         reason = FATE_REASONS[self.kind]
         return f"{reason}; it is quoted, since it may bear on a newer message" if self.is_quoted else reason

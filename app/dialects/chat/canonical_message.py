@@ -60,11 +60,6 @@ def belongs_to_skeleton(body: dict[str, Any]) -> bool:
     return role == "user" or (role == "assistant" and not extract_tool_calls(body))
 
 
-def canonicalize_skeleton_message(body: dict[str, Any]) -> bytes | None:
-    """Returns the part that a message adds to the skeleton's chain, or None."""
-    return canonicalize_message(body) if belongs_to_skeleton(body) else None
-
-
 def canonicalize_answer_text(body: dict[str, Any]) -> str:
     """Returns the text of an assistant's final answer in canonical form. Empty for an answer with tool calls."""
     if extract_tool_calls(body):

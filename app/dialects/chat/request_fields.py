@@ -1,12 +1,13 @@
-"""Fields of a chat completion request that the gateway sets itself, for requests of its own. Pure."""
+"""Fields of a chat completion request that the gateway sets itself, in clients' requests and in its own. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import orjson
 
+OUTPUT_LIMIT_FIELDS: Final = ("max_completion_tokens", "max_tokens")
 REASONING_MODELS: Final = ("o1", "o3", "o4", "gpt-5")
 """Prefixes of OpenAI models that accept `max_completion_tokens` only."""
 CACHED_PREFIX_FIELDS: Final = ("tools", "functions", "parallel_tool_calls", "prompt_cache_key")
@@ -37,3 +38,20 @@ def encode_request_body(model: str, messages: Sequence[bytes], fields: Mapping[s
     """Returns the body of a request with JSON texts of messages and of further fields."""
     fields = {"model": orjson.dumps(model), "messages": b"[" + b",".join(messages) + b"]", **fields}
     return b"{" + b",".join(b"%b:%b" % (orjson.dumps(name), raw) for name, raw in fields.items()) + b"}"
+
+
+def ask_for_usage(decode_field: Callable[[str], Any]) -> dict[str, bytes]:
+    """Builds the field by which a stream ends with a chunk of the usage.
+
+    Args:
+        decode_field: returns a decoded field of the request by its name.
+    """
+    return {"stream_options": orjson.dumps({**(decode_field("stream_options") or {}), "include_usage": True})}
+
+
+def lower_output_limit(decode_field: Callable[[str], Any], limit: int) -> dict[str, bytes]:
+    """Builds the fields of the answer's limit: those above `limit`, lowered; `max_tokens` if the client set none."""
+    values = {name: value for name in OUTPUT_LIMIT_FIELDS if (value := decode_field(name)) is not None}
+    # Some servers read 0 or a negative limit as "no limit".
+    too_high = [name for name, value in values.items() if value > limit or value <= 0]
+    return dict.fromkeys(too_high if values else ["max_tokens"], b"%d" % limit)

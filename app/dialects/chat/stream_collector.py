@@ -151,11 +151,6 @@ class StreamCollector:
         return self._first_choice.finish_reason
 
     @property
-    def has_failed(self) -> bool:
-        """Says whether the provider reported a failure: an error chunk, or finish reason `error`."""
-        return self.error is not None or self._first_choice.finish_reason == "error"
-
-    @property
     def has_content(self) -> bool:
         """Says whether anything has come that a user or program would see: text, a refusal, a tool call, audio."""
         has_content = self._first_choice.has_content

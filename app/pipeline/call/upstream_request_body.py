@@ -8,7 +8,7 @@ from typing import Final
 import orjson
 
 from app.dialects.chat.request import decode_field
-from app.dialects.chat.request_body import ask_for_usage, lower_output_limit
+from app.dialects.chat.request_fields import ask_for_usage, lower_output_limit
 from app.pipeline.chat_request import ChatRequest
 from app.upstream.provider_contract import NO_QUIRKS, ModelDeployment
 from app.upstream.quirks import apply_quirks

@@ -23,7 +23,6 @@ from app.upstream.http.http_client_contract import (
     drop_connection_headers,
     read_whole_body,
 )
-from app.upstream.http.reply_timeouts import TimeoutTimer
 from app.upstream.provider_contract import CallTimes, ConnectionDropped
 
 CLOSE_TIMEOUT_SECONDS: Final = 1.0
@@ -46,7 +45,6 @@ class DirectClient:
         self._timeouts = timeouts
         self._url = url
         self._tls = tls
-        self._timeout_timer = TimeoutTimer()
         self._dialer: Dialer | None = None
         self._open_connections: set[Http1Connection] = set()
         self._idle_connections: dict[Http1Connection, None] = {}
@@ -78,7 +76,6 @@ class DirectClient:
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
-        self._timeout_timer.close()
         self._dialer = None
         if not self._open_connections:
             return
@@ -100,9 +97,7 @@ class DirectClient:
         return self._dialer
 
     def _make_connection(self) -> Http1Connection:
-        return Http1Connection(
-            self._provider_name, self._timeouts, self._timeout_timer, self._return_to_pool, self._remove_connection
-        )
+        return Http1Connection(self._provider_name, self._timeouts, self._return_to_pool, self._remove_connection)
 
     def _return_to_pool(self, connection: Http1Connection) -> None:
         loop = asyncio.get_running_loop()

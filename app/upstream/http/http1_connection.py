@@ -27,7 +27,7 @@ from app.upstream.http.http_client_contract import (
     incomplete_answer_error,
     silence_timeout_error,
 )
-from app.upstream.http.reply_timeouts import ReplyTimeout, TimeoutTimer
+from app.upstream.http.reply_timeouts import ReplyTimeout
 
 HEAD_LIMIT_BYTES: Final = 64 * 1024
 """The longest status line and headers, including those of informational answers."""
@@ -49,7 +49,6 @@ class Http1Connection(asyncio.Protocol):
     Args:
         provider_name: for error messages.
         timeouts: time limits of its calls.
-        timeout_timer: shared by all connections of a provider.
         on_free: called when the connection may be used for another call.
         on_lost: called when the connection is closed.
     """
@@ -83,7 +82,6 @@ class Http1Connection(asyncio.Protocol):
         self,
         provider_name: str,
         timeouts: HttpTimeouts,
-        timeout_timer: TimeoutTimer,
         on_free: Callable[[Http1Connection], None],
         on_lost: Callable[[Http1Connection], None],
     ) -> None:
@@ -102,7 +100,7 @@ class Http1Connection(asyncio.Protocol):
         self.body_pieces: list[bytes] = []
         self.is_complete = True
         self.failure: UpstreamUnavailable | None = None
-        self.timeout = ReplyTimeout(timeout_timer, self._abort_after_timeout)
+        self.timeout = ReplyTimeout(self._abort_after_timeout)
         self.on_header = self._raw_headers.__setitem__
         self.on_body = self.body_pieces.append
         self._parser = HttpResponseParser(self)

@@ -25,8 +25,6 @@ from app.upstream.http.httpx_client import HttpxClient
 from app.upstream.provider_contract import ClientKeyRule, UpstreamReply, UpstreamRequest
 from app.upstream.routing.traced_calls import server_attributes
 
-__all__ = ["HttpTimeouts", "OpenAIProvider"]
-
 MODELS_TIMEOUT_SECONDS: Final = 10.0
 CACHED_HEADS: Final = 64
 """How many request heads without anything of a caller are cached."""

@@ -31,9 +31,7 @@ from app.upstream.provider_contract import (
 )
 from app.upstream.routing.circuit_breaker import CircuitBreaker
 from app.upstream.routing.measured_calls import MeasuredCalls
-from app.upstream.routing.routes import ConfiguredDeployment, ModelRoute, Routes
-
-__all__ = ["ConfiguredDeployment", "ModelRoute", "RetryPolicy", "Router"]
+from app.upstream.routing.routes import ModelRoute, Routes
 
 log = logging.getLogger(__name__)
 

@@ -19,9 +19,9 @@ from app.context.count.token_counter import (
     PAGE_BYTES,
     PAGE_TOKENS,
     PRIMING_TOKENS,
-    load_tokenizer,
     must_count_off_event_loop,
 )
+from app.context.count.tokenizers import load_tokenizer
 from tests.support.chat_counter import ChatCounter
 from tests.support.cpu_time import least_cpu_seconds
 

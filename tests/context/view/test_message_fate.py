@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.context.plan.outline import Plan
-from app.context.view.message_fate import compute_message_fates
+from app.context.view.message_fate import SHOWN_KINDS, compute_message_fates
 from tests.context.plan.test_view_properties import ROOMY_WINDOWS, WINDOWS, conversations, flat
 from tests.context.planned_conversation import Body, World, assistant, calls, chunk_of, result, user, words
 
@@ -23,7 +23,7 @@ def test_what_a_summary_stands_for_names_the_summary() -> None:
     rows = compute_message_fates(world.log, decided)
     summarized = [row for row in rows if row.kind == "summarized"]
     assert {row.summary_id for row in summarized} == {chunk.id for chunk in decided.summaries}
-    assert [row.seq for row in rows if row.is_shown] == list(range(decided.boundary_seq, len(world.log)))
+    assert [row.seq for row in rows if row.kind in SHOWN_KINDS] == list(range(decided.boundary_seq, len(world.log)))
 
 
 def test_the_question_of_a_turn_that_is_cut_inside_is_an_anchor() -> None:
@@ -31,7 +31,7 @@ def test_the_question_of_a_turn_that_is_cut_inside_is_an_anchor() -> None:
     world = World(bodies=[user("Find the fault."), *loops])
     decided = world.settle()
     rows = compute_message_fates(world.log, decided)
-    assert (rows[0].kind, rows[0].is_shown) == ("anchor", True)
+    assert rows[0].kind == "anchor"
     assert rows[1].kind == "summarized"
 
 

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.context.count.token_counter import TokenCounter, load_tokenizer
+from app.context.count.token_counter import TokenCounter
+from app.context.count.tokenizers import load_tokenizer
 from app.context.plan.outline import LOG_START, Boundary, Plan
 from app.context.view.message_edits import Edit
 from app.context.view.view_rendering import (

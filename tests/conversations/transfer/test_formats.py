@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import orjson
 import pytest
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from app.context.count.token_counter import TokenCounter
 from app.context.count.tokenizers import load_tokenizer
 from app.conversations.transfer.conversation_import import ConversationImporter
-from app.conversations.transfer.formats.import_file_parser import FORMATS, parse_import_file
+from app.conversations.transfer.formats.import_file_parser import Format, parse_import_file
 from app.conversations.transfer.formats.imported_conversation import ImportedConversation
 from app.conversations.transfer.message_export import ConversationExporter, build_export_fields
 from app.dialects.chat.message import decode_body
@@ -318,7 +318,7 @@ JSON = st.recursive(
 
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
-@given(value=JSON, wanted=st.sampled_from(FORMATS))
+@given(value=JSON, wanted=st.sampled_from(get_args(Format)))
 def test_any_json_is_read_or_refused(value: object, wanted: Any) -> None:
     with contextlib.suppress(InvalidRequest):
         for found in parse_import_file(orjson.dumps(value), wanted):

@@ -54,7 +54,7 @@ def test_pieces_of_text_become_one_message() -> None:
     assert collector.usage == {"prompt_tokens": 3, "completion_tokens": 2}
     assert (collector.id, collector.model, collector.finish, collector.is_complete) == ("c1", "m", "stop", True)
     assert collector.has_content
-    assert not collector.has_failed
+    assert collector.error is None
 
 
 def test_without_a_finish_reason_it_is_not_complete() -> None:
@@ -262,17 +262,16 @@ def test_an_error_chunk_is_reported_with_its_bytes(data: bytes) -> None:
     collector = collect({"content": "so far"})
     collector.add_chunk(data)
 
-    assert collector.has_failed
     assert collector.error
     assert collector.error_data == data
     assert collector.build_message()["content"] == "so far"
 
 
-def test_the_finish_reason_error_alone_is_a_failure() -> None:
+def test_the_finish_reason_error_alone_brings_no_error() -> None:
     collector = StreamCollector()
     collector.add_chunk(chunk(finish="error"))
 
-    assert collector.has_failed
+    assert collector.finish == "error"
     assert collector.error is None
 
 

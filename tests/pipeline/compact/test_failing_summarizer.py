@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.context.count.token_counter import load_tokenizer
+from app.context.count.tokenizers import load_tokenizer
 from app.pipeline.compact.precompaction import Precompactor
 from tests.live import Reply, ScriptedUpstream, completion
 from tests.shared_data import needs_recordings, recorded

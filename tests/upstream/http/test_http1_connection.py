@@ -14,7 +14,8 @@ import pytest
 from app.errors import UpstreamUnavailable
 from app.upstream.http import direct_client, http1_connection, http_client_contract
 from app.upstream.http.http1_connection import Http1Connection
-from app.upstream.protocols.openai_provider import HttpTimeouts, OpenAIProvider
+from app.upstream.http.http_client_contract import HttpTimeouts
+from app.upstream.protocols.openai_provider import OpenAIProvider
 from app.upstream.provider_contract import ConnectionDropped, UpstreamRequest
 from tests.upstream.http.loopback_server import END, HEAD, Loopback, Received, Script, chunked, loopback, whole
 

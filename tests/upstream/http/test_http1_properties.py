@@ -13,7 +13,6 @@ from app.errors import UpstreamUnavailable
 from app.upstream.http.direct_client import Http1Reply
 from app.upstream.http.http1_connection import Http1Connection
 from app.upstream.http.http_client_contract import HttpTimeouts, RequestHead
-from app.upstream.http.reply_timeouts import TimeoutTimer
 from tests.upstream.http.loopback_server import END, chunked
 
 HEAD = RequestHead("POST", "/v1", {}, b"POST /v1 HTTP/1.1\r\n")
@@ -53,9 +52,7 @@ def answered(pieces: list[bytes], *, ends: bool) -> Said:
 
 async def _answered(pieces: list[bytes], *, ends: bool) -> Said:
     kept: list[Http1Connection] = []
-    connection = Http1Connection(
-        "test", HttpTimeouts(None, None, None, None), TimeoutTimer(), kept.append, lambda _: None
-    )
+    connection = Http1Connection("test", HttpTimeouts(None, None, None, None), kept.append, lambda _: None)
     socket = Socket()
     connection.connection_made(cast(Any, socket))
 

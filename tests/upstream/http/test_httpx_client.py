@@ -15,9 +15,10 @@ import pytest
 
 from app.errors import UpstreamUnavailable
 from app.upstream.http import httpx_client
+from app.upstream.http.http_client_contract import HttpTimeouts
 from app.upstream.http.httpx_client import HttpxClient
 from app.upstream.protocols import openai_provider
-from app.upstream.protocols.openai_provider import HttpTimeouts, OpenAIProvider
+from app.upstream.protocols.openai_provider import OpenAIProvider
 from app.upstream.provider_contract import ConnectionDropped, UpstreamRequest
 from tests.upstream.http.certificates import certified
 from tests.upstream.http.loopback_server import HEAD, Received, Script, chunked, loopback, whole

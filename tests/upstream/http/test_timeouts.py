@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from app.upstream.http.reply_timeouts import ReplyTimeout, TimeoutTimer
+from app.upstream.http.reply_timeouts import ReplyTimeout
 
 
 class Clock:
@@ -50,7 +50,7 @@ def expired_at() -> list[float]:
 def watch(
     clock: Clock, expired_at: list[float], silence: float | None = None, ends_at: float | None = None
 ) -> ReplyTimeout:
-    made = ReplyTimeout(TimeoutTimer(), lambda: expired_at.append(clock.seconds))
+    made = ReplyTimeout(lambda: expired_at.append(clock.seconds))
     made.start(silence_seconds=silence, deadline=ends_at)
     return made
 
@@ -111,15 +111,25 @@ def test_nothing_is_due_without_limits_or_once_stopped(clock: Clock, expired_at:
     assert not clock.timers
 
 
-def test_all_answers_share_one_timer(clock: Clock, expired_at: list[float]) -> None:
-    watches = TimeoutTimer()
-    for silence in (30.0, 10.0, 20.0, 10.0):
-        ReplyTimeout(watches, lambda: expired_at.append(clock.seconds)).start(silence_seconds=silence, deadline=None)
+def test_all_answers_of_a_connection_share_one_timer(clock: Clock, expired_at: list[float]) -> None:
+    watched = watch(clock, expired_at, silence=30)
+    for silence in (10.0, 20.0, 10.0):
+        watched.stop()
+        watched.start(silence_seconds=silence, deadline=None)
         assert len(clock.timers) == 1
-    clock.move_to(25)
-    assert expired_at == [10, 10, 20]
+    clock.move_to(9)
+    watched.waiting_since = 9
+    clock.move_to(18)
+    assert not expired_at
     assert len(clock.timers) == 1
-    watches.close()
+    watched.close()
+    assert not clock.timers
+
+
+def test_an_answer_that_came_too_late_is_told_once(clock: Clock, expired_at: list[float]) -> None:
+    watch(clock, expired_at, silence=10, ends_at=25)
+    clock.move_to(100)
+    assert expired_at == [10]
     assert not clock.timers
 
 

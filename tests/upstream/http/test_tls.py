@@ -17,8 +17,9 @@ from app.assembly.providers_and_routes import build_providers
 from app.errors import UpstreamUnavailable
 from app.settings import load_settings
 from app.upstream.http.dialer import load_trusted_ca_context
+from app.upstream.http.http_client_contract import HttpTimeouts
 from app.upstream.http.httpx_client import HttpxClient
-from app.upstream.protocols.openai_provider import HttpTimeouts, OpenAIProvider
+from app.upstream.protocols.openai_provider import OpenAIProvider
 from app.upstream.provider_contract import UpstreamRequest
 from tests.upstream.http.certificates import DAY, Authority, certified
 from tests.upstream.http.loopback_server import END, HEAD, Received, chunked, loopback

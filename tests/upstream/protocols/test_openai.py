@@ -11,9 +11,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from app.errors import InvalidRequest, UpstreamUnavailable
+from app.upstream.http.http_client_contract import HttpTimeouts
 from app.upstream.http.httpx_client import HttpxClient
 from app.upstream.protocols import openai_provider
-from app.upstream.protocols.openai_provider import HttpTimeouts, OpenAIProvider
+from app.upstream.protocols.openai_provider import OpenAIProvider
 from app.upstream.provider_contract import AnswerTimedOut, ConnectionDropped, UpstreamRequest
 from tests.upstream.http.loopback_server import END, HEAD, Loopback, Received, Script, chunked, loopback, whole
 

@@ -13,7 +13,8 @@ import respx
 from app.errors import UpstreamUnavailable
 from app.upstream.protocols.openai_provider import OpenAIProvider
 from app.upstream.provider_contract import ConnectionDropped, ModelDeployment, UpstreamRequest
-from app.upstream.routing.router import ConfiguredDeployment, ModelRoute, RetryPolicy, Router
+from app.upstream.routing.router import RetryPolicy, Router
+from app.upstream.routing.routes import ConfiguredDeployment, ModelRoute
 from tests.upstream.scripted_provider import Time
 
 BASE = "https://provider.example/v1"

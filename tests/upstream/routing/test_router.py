@@ -20,7 +20,8 @@ from app.upstream.provider_contract import (
     UpstreamReply,
     UpstreamRequest,
 )
-from app.upstream.routing.router import ConfiguredDeployment, ModelRoute, RetryPolicy, Router, parse_retry_after
+from app.upstream.routing.router import RetryPolicy, Router, parse_retry_after
+from app.upstream.routing.routes import ConfiguredDeployment, ModelRoute
 from tests.upstream.http.loopback_server import Received, loopback, whole
 from tests.upstream.scripted_provider import ScriptedProvider, Time, answer, by_name
 

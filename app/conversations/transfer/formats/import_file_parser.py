@@ -7,7 +7,7 @@ other threads can run between the pieces.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 import msgspec
 
@@ -22,7 +22,6 @@ from app.conversations.transfer.formats.imported_conversation import (
 )
 
 Format = Literal["auto", "jsonl", "openai", "chatgpt", "langchain"]
-FORMATS: Final[tuple[Format, ...]] = get_args(Format)
 EXPECTED: Final = (
     "one chat message per line, objects with 'messages', conversations.json of a ChatGPT export, or a dump of "
     "LangChain messages"
