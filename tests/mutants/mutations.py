@@ -100,9 +100,9 @@ STORE: Final = (
     ),
     Mutation(
         "summary-without-fence",
-        "app/store/sqlite/writes.py",
-        "    require_lease(connection, fence, now)",
-        "    pass",
+        "app/store/sql/summary_transactions.py",
+        "    if not (yield fence_query):",
+        "    if not (yield fence_query) and not fence_query:",
         (f"{GUARDS}::test_of_summaries_at_once_those_whose_lease_was_lost_are_not_kept[sqlite-give_back]",),
         "A summary is stored although what it summarizes was erased while it was written.",
     ),

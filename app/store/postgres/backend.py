@@ -19,7 +19,7 @@ from msgspec.structs import astuple
 
 from app.conversation.conversation_types import AnswerAnchor, ClientVersion, Conversation, LogMessage, Summary
 from app.store.contract.conversations import DEEPEST_LINKS, LAST_LINKS, ConversationHit, LinkMatch, LogAppend, SearchHit
-from app.store.contract.leases import Lease, LeaseLost
+from app.store.contract.leases import Lease
 from app.store.contract.store import StoreInfo
 from app.store.lineage import LogSegment, find_gapless_leading_range, first_own_seq, order_links_deepest_first
 from app.store.postgres import statements, term_index
@@ -33,13 +33,13 @@ from app.store.search.term_ranking import (
     term_key_prefix,
     weights_to_score,
 )
-from app.store.sql import conversation_transactions, summary_transactions
+from app.store.sql import conversation_transactions
 from app.store.sql.backend import SqlStore
-from app.store.sql.dialects import POSTGRES, Rows, TransactionSteps
+from app.store.sql.dialects import POSTGRES, Rows, Statement, TransactionSteps
 from app.store.sql.rows import (
-    MESSAGE_COLUMNS,
     decode_client_version,
     decode_conversation,
+    decode_link_match,
     decode_log_message,
     decode_summary,
     encode_json,
@@ -49,7 +49,6 @@ from app.store.sql.rows import (
 Result = TypeVar("Result")
 
 _SEARCH_INDEX_CLEANUP: Final = term_index.PostgresIndexCleanup()
-_MESSAGE_COLUMN_COUNT: Final = len(MESSAGE_COLUMNS)
 
 
 class PostgresStore(SqlStore):
@@ -121,10 +120,7 @@ class PostgresStore(SqlStore):
         found: tuple[list[LinkMatch], list[LinkMatch]] = ([], [])
         for row in await self._connections.fetch(sql, *arguments):
             by_skeleton = row[0]
-            conversation = decode_conversation(row[2 + _MESSAGE_COLUMN_COUNT :])
-            found[by_skeleton].append(
-                LinkMatch(conversation, decode_log_message(row[2 : 2 + _MESSAGE_COLUMN_COUNT]), by_skeleton)
-            )
+            found[by_skeleton].append(decode_link_match(row[2:], by_skeleton=by_skeleton))
         return found
 
     async def assign_external_id(self, *, tenant: str, external_id: str, conversation: Conversation) -> None:
@@ -293,10 +289,8 @@ class PostgresStore(SqlStore):
             arguments.append(links)
         return [decode_summary(row) for row in await self._connections.fetch(sql, *arguments)]
 
-    async def add_summary(self, *, tenant: str, root: str, summary: Summary, fence: Lease) -> None:
-        await self._run_transaction(
-            lambda: _require_lease_first(fence, summary_transactions.add_summary(POSTGRES, tenant, root, summary))
-        )
+    def _build_fence_query(self, fence: Lease) -> Statement:
+        return statements.FENCE_QUERY, lease_values(fence)
 
     async def claim_lease(self, *, root: str, key: str, holder: str, seconds: float) -> Lease | None:
         rows = await self._connections.fetch(statements.CLAIM_LEASE, root, key, holder, timedelta(seconds=seconds))
@@ -354,18 +348,6 @@ async def _add_to_tenant_index(
     )
     scopes = [hash_conversation_scope(root, conversation_id) for conversation_id in conversation_ids]
     await connection.execute(term_index.INSERT_TENANT_SCOPES, tenant_scope, root, scopes, conversation_ids)
-
-
-def _require_lease_first(fence: Lease, steps: TransactionSteps[Result]) -> TransactionSteps[Result]:
-    """Returns the steps with a check of the lease before them.
-
-    Raises:
-        LeaseLost: from the steps, if the lease is lost.
-    """
-    (row,) = yield statements.IS_LEASE_HELD, lease_values(fence)
-    if not row[0]:
-        raise LeaseLost
-    return (yield from steps)
 
 
 def _concatenate_links(links: Sequence[bytes]) -> bytes:

@@ -45,8 +45,7 @@ _ARRAY_TYPES: Final = {
 }
 _VERSION_TYPES: Final = {"seq": "int", "since_seq": "int", "to_seq": "int", "bodies": "text", "tokens_delta": "int"}
 _MESSAGE_ARGUMENTS: Final = tuple(f"m_{name}" for name in MESSAGE_COLUMNS)
-_HELD_CTE: Final = f"""
-    held AS (SELECT FROM leases WHERE {IS_LEASE} AND expires_at > now() FOR SHARE)"""
+_FENCE_QUERY: Final = f"SELECT 1 FROM leases WHERE {IS_LEASE} AND expires_at > now() FOR SHARE"
 """The fence. Its row is locked: no process can claim the lease before this statement has committed."""
 _RELEASED_CTE: Final = f"""
     released AS (DELETE FROM leases WHERE {IS_LEASE} AND EXISTS (SELECT FROM moved))"""
@@ -96,7 +95,7 @@ def build_append_statement(
     else:
         parts, arguments = [f"moved AS ({UPDATE_HEAD}{guard} RETURNING 1)"], UPDATE_HEAD_PARAMETERS
     if fenced:
-        parts.insert(0, _HELD_CTE)
+        parts.insert(0, f"held AS ({_FENCE_QUERY})")
     if message_count:
         parts.append(f"""
     added AS (
@@ -335,7 +334,7 @@ def build_summaries_query(*, on_path: bool, begins: bool, at_links: bool, with_t
     return number_parameters(text, names, "$")
 
 
-IS_LEASE_HELD: Final = number_parameters(f"WITH {_HELD_CTE} SELECT EXISTS (SELECT FROM held)", LEASE_PARAMETERS, "$")
+FENCE_QUERY: Final = number_parameters(_FENCE_QUERY, LEASE_PARAMETERS, "$")
 
 CLAIM_LEASE: Final = number_parameters(
     """

@@ -30,7 +30,7 @@ from app.store.lineage import (
 )
 from app.store.search.term_ranking import hash_message_terms, hash_terms, split_index_batches
 from app.store.sql import conversation_transactions, summary_transactions
-from app.store.sql.dialects import Rows, TransactionSteps
+from app.store.sql.dialects import Rows, Statement, TransactionSteps
 from app.store.sql.required_schema_version import SCHEMA_VERSION
 from app.store.sql.rows import CONVERSATION_COLUMNS, decode_conversation, encode_json, lease_values
 from app.store.sql.side_tables import SqlSideTables
@@ -90,6 +90,10 @@ class SqlStore(SqlSideTables):
         self, root: str, segments: Sequence[LogSegment], keys: Sequence[int], message_count: int, limit: int
     ) -> Awaitable[list[SearchHit]]:
         """Searches at least one segment for term keys. `message_count`: the messages of all segments."""
+
+    @abstractmethod
+    def _build_fence_query(self, fence: Lease) -> Statement:
+        """Builds the query that returns a row if the lease of a fence is held now."""
 
     async def _execute_long_read(self, sql: str, arguments: tuple[Any, ...]) -> Rows:
         """As `_execute_read`, for a statement that reads many rows."""
@@ -180,6 +184,12 @@ class SqlStore(SqlSideTables):
             lambda: conversation_transactions.rewrite_sealed_fields(
                 self._dialect, conversation, entries, summaries, client_versions
             )
+        )
+
+    async def add_summary(self, *, tenant: str, root: str, summary: Summary, fence: Lease) -> None:
+        fence_query = self._build_fence_query(fence)
+        await self._run_transaction(
+            lambda: summary_transactions.add_summary(self._dialect, tenant, root, summary, fence_query)
         )
 
     async def revise_summary(self, *, tenant: str, root: str, summary: Summary) -> None:

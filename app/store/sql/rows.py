@@ -22,7 +22,7 @@ from app.conversation.conversation_types import (
     Summary,
 )
 from app.dialects.chat.message import ChatMessage
-from app.store.contract.conversations import LogAppend
+from app.store.contract.conversations import LinkMatch, LogAppend
 
 CONVERSATION_COLUMNS: Final = Conversation.__struct_fields__
 MESSAGE_COLUMNS: Final = (
@@ -38,6 +38,7 @@ MESSAGE_COLUMNS: Final = (
     "created_at",
     "meta",
 )
+_MESSAGE_COLUMN_COUNT: Final = len(MESSAGE_COLUMNS)
 SUMMARY_COLUMNS: Final = Summary.__struct_fields__
 CLIENT_VERSION_COLUMNS: Final = ClientVersion.__struct_fields__
 ANCHOR_COLUMNS: Final = AnswerAnchor.__struct_fields__
@@ -201,6 +202,12 @@ def decode_log_message(row: Sequence[Any]) -> LogMessage:
         datetime.fromisoformat(created_at) if isinstance(created_at, str) else created_at,
         None if meta is None else orjson.loads(meta),
     )
+
+
+def decode_link_match(row: Sequence[Any], *, by_skeleton: bool) -> LinkMatch:
+    """Decodes a row of `MESSAGE_COLUMNS` and then `CONVERSATION_COLUMNS`."""
+    conversation = decode_conversation(row[_MESSAGE_COLUMN_COUNT:])
+    return LinkMatch(conversation, decode_log_message(row[:_MESSAGE_COLUMN_COUNT]), by_skeleton)
 
 
 def message_values(entry: LogMessage, created_at: datetime | str) -> tuple[Any, ...]:

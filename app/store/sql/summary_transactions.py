@@ -10,7 +10,8 @@ from typing import Any, Final, NamedTuple
 
 from app.conversation.conversation_types import Summary
 from app.store.contract.conversations import WriteConflict
-from app.store.sql.dialects import Rows, SqlDialect, TransactionSteps
+from app.store.contract.leases import LeaseLost
+from app.store.sql.dialects import Rows, SqlDialect, Statement, TransactionSteps
 from app.store.sql.rows import SUMMARY_COLUMNS, decode_summary, encode_optional_json, summary_values
 from app.store.sql.statements import SUMMARY_INSERT_COLUMNS
 from app.store.summary_revision_rules import (
@@ -60,8 +61,12 @@ class SummaryKey(NamedTuple):
     tenant: str
 
 
-def add_summary(dialect: SqlDialect, tenant: str, root: str, summary: Summary) -> TransactionSteps[None]:
-    """As `SummaryStore.add_summary`. The caller has checked the fence."""
+def add_summary(
+    dialect: SqlDialect, tenant: str, root: str, summary: Summary, fence_query: Statement
+) -> TransactionSteps[None]:
+    """As `SummaryStore.add_summary`. `fence_query` returns a row if the lease of the fence is held."""
+    if not (yield fence_query):
+        raise LeaseLost
     key_values = {"root": root, "tenant": tenant}
     values = dict(zip(SUMMARY_COLUMNS, summary_values(summary, dialect.encode_time(summary.created_at)), strict=True))
     known = yield dialect.build_statement(

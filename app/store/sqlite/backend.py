@@ -22,7 +22,7 @@ from app.store.lineage import LogSegment
 from app.store.search.term_ranking import hash_terms
 from app.store.sql import conversation_transactions
 from app.store.sql.backend import SqlStore
-from app.store.sql.dialects import SQLITE, Rows, TransactionSteps
+from app.store.sql.dialects import SQLITE, Rows, Statement, TransactionSteps
 from app.store.sqlite import reads, term_index, writes
 from app.store.sqlite.append_batching import AppendJob, run_jobs_combining_appends
 from app.store.sqlite.erased_remains import (
@@ -94,13 +94,8 @@ class SqliteStore(SqlStore):
         named_conversation_id: str | None = None,
     ) -> list[LinkMatch]:
         return await self._lookup_thread.submit(
-            partial(
-                reads.find_link_matches,
-                tenant=tenant,
-                root=root,
-                links=links,
-                skeletons=skeletons,
-                named_conversation_id=named_conversation_id,
+            lambda connection: reads.find_link_matches(
+                connection, tenant, root, links, skeletons, named_conversation_id
             )
         )
 
@@ -204,11 +199,8 @@ class SqliteStore(SqlStore):
             )
         )
 
-    async def add_summary(self, *, tenant: str, root: str, summary: Summary, fence: Lease) -> None:
-        now = self._clock()
-        await self._writer_thread.submit(
-            lambda connection: writes.add_summary(connection, tenant, root, summary, fence, now)
-        )
+    def _build_fence_query(self, fence: Lease) -> Statement:
+        return writes.build_fence_query(fence, self._clock())
 
     async def claim_lease(self, *, root: str, key: str, holder: str, seconds: float) -> Lease | None:
         now = self._clock()

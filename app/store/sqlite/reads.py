@@ -20,6 +20,7 @@ from app.store.sql.rows import (
     MESSAGE_COLUMNS,
     decode_client_version,
     decode_conversation,
+    decode_link_match,
     decode_log_message,
     decode_summary,
 )
@@ -29,7 +30,6 @@ SQL: Final = SQLITE.statements
 
 _LIST_SIZES: Final = (8, 32, DEEPEST_LINKS, 512)
 """Lengths of VALUES lists. Shorter lists are padded with NULL, so that SQLite compiles only a few texts."""
-_MESSAGE_COLUMN_COUNT: Final = len(MESSAGE_COLUMNS)
 _NAMED_LOG: Final = """
     named (id, upto_seq) AS (
         SELECT id, head_seq FROM conversations WHERE root = :root AND id = :within AND tenant = :tenant
@@ -111,14 +111,8 @@ def find_link_matches(
 def _fetch_matches(
     connection: sqlite3.Connection, sql: str, arguments: Sequence[Any], *, by_skeleton: bool
 ) -> list[LinkMatch]:
-    return [
-        LinkMatch(
-            decode_conversation(row[1 + _MESSAGE_COLUMN_COUNT :]),
-            decode_log_message(row[1 : 1 + _MESSAGE_COLUMN_COUNT]),
-            by_skeleton,
-        )
-        for row in connection.execute(sql, arguments).fetchall()
-    ]
+    rows = connection.execute(sql, arguments).fetchall()
+    return [decode_link_match(row[1:], by_skeleton=by_skeleton) for row in rows]
 
 
 def _matches_named_log(

@@ -10,12 +10,12 @@ from typing import Any, Final, TypeVar
 import orjson
 from msgspec.structs import astuple, replace
 
-from app.conversation.conversation_types import AnswerAnchor, Conversation, Summary
+from app.conversation.conversation_types import AnswerAnchor, Conversation
 from app.store.contract.conversations import LogAppend, WriteConflict
 from app.store.contract.leases import Lease, LeaseLost
 from app.store.redaction_effects import adapt_append_to_redactions, drop_redacted_versions
-from app.store.sql import conversation_transactions, summary_transactions
-from app.store.sql.dialects import SQLITE, Rows, TransactionSteps
+from app.store.sql import conversation_transactions
+from app.store.sql.dialects import SQLITE, Rows, Statement, TransactionSteps
 from app.store.sql.rows import (
     claims_external_id,
     client_version_values,
@@ -35,9 +35,7 @@ Result = TypeVar("Result")
 
 SEARCH_INDEX_CLEANUP: Final = SqliteIndexCleanup()
 
-_IS_LEASE_HELD: Final = (
-    "SELECT 1 FROM leases WHERE root = ? AND key = ? AND holder = ? AND token = ? AND expires_at > ?"
-)
+_FENCE_QUERY: Final = "SELECT 1 FROM leases WHERE root = ? AND key = ? AND holder = ? AND token = ? AND expires_at > ?"
 _CLAIM_LEASE: Final = """
     INSERT INTO leases (root, key, holder, token, expires_at) VALUES (?1, ?2, ?3, ?4, ?5)
     ON CONFLICT (root, key) DO UPDATE
@@ -137,14 +135,18 @@ def message_rows(write: LogAppend, stored_now: str) -> list[tuple[Any, ...]]:
     ]
 
 
+def build_fence_query(fence: Lease, now: datetime) -> Statement:
+    """Builds the query that returns a row if the lease of a fence is held at `now`."""
+    return _FENCE_QUERY, (*lease_values(fence), encode_time(now))
+
+
 def require_lease(connection: sqlite3.Connection, fence: Lease, now: datetime) -> None:
     """Checks that the lease of a fence is still held.
 
     Raises:
         LeaseLost: the lease has expired, or another holder has it.
     """
-    lease_rows = connection.execute(_IS_LEASE_HELD, (*lease_values(fence), encode_time(now)))
-    if lease_rows.fetchone() is None:
+    if connection.execute(*build_fence_query(fence, now)).fetchone() is None:
         raise LeaseLost
 
 
@@ -191,13 +193,6 @@ def assign_external_id(
 def add_anchors(connection: sqlite3.Connection, anchors: Sequence[AnswerAnchor], now: datetime) -> None:
     moment = encode_time(now)
     connection.executemany(SQL.insert_anchor, [(*astuple(anchor), moment) for anchor in anchors])
-
-
-def add_summary(
-    connection: sqlite3.Connection, tenant: str, root: str, summary: Summary, fence: Lease, now: datetime
-) -> None:
-    require_lease(connection, fence, now)
-    run_transaction_steps(connection, summary_transactions.add_summary(SQLITE, tenant, root, summary))
 
 
 def claim_lease(
