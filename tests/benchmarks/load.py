@@ -225,9 +225,11 @@ async def run(job: Job, kept: dict[str, list[History]]) -> dict[str, Any]:
 
 
 def percentiles(values: list[float]) -> dict[str, float]:
-    """p50 and p99, empty where nothing was measured."""
+    """p50, p99 and the highest, empty where nothing was measured."""
     ordered = sorted(values)
-    return {name: ordered[int(len(ordered) * share)] for name, share in (("p50", 0.5), ("p99", 0.99)) if ordered}
+    if not ordered:
+        return {}
+    return {"p50": ordered[len(ordered) // 2], "p99": ordered[int(len(ordered) * 0.99)], "max": ordered[-1]}
 
 
 def question_numbers(job: Job) -> range:

@@ -28,6 +28,7 @@ STARTING: Final = ("start_seconds", "start_cpu_seconds", "idle_mb", "loaded_mb")
 TARGET_JSON_RATIO: Final = {"gateway sqlite": 2.5, "gateway postgres": 5.0}
 TARGET_ADDED_P50_MS, TARGET_ADDED_P99_MS = 0.4, 2.0
 TARGET_PACED_US, TARGET_BURST_US, TARGET_2M_MS = 25.0, 5.0, 8.0
+TARGET_FIRST_BYTE_RATIO: Final = 5.0
 TARGET_START_SECONDS, TARGET_IDLE_MB = 1.0, 100.0
 PACKAGES: Final = ("aiohttp", "fastapi", "httptools", "orjson", "uvicorn", "uvloop", "tiktoken", "toktok-rs", "asyncpg")
 
@@ -37,7 +38,7 @@ def figures(rounds: Rounds, floor: str) -> dict[str, Figures]:
     what the `floor` and the bare upstream took right then, and their medians after that."""
     by_round = {name: [_figures_of(measured) for measured in taken] for name, taken in rounds.items()}
     for taken in by_round.values():
-        for figure in ("json_us", "paced_us", "history_2m_ms"):
+        for figure in ("json_us", "paced_us", "history_2m_ms", "first_byte_p99_ms"):
             for one, base in _side_by_side(taken, by_round.get(floor, []), figure):
                 one[f"{figure}_ratio"] = one[figure] / base[figure]
         for percentile in ("p50", "p99"):
@@ -99,6 +100,8 @@ def show(console: Console, summary: Mapping[str, Figures]) -> None:
     _columns(plain, "", "CPU µs, c=32", "× floor", "CPU µs, c=1", "requests/s", "added p50 ms", "p99 ms", "spread")
     streams = Table(title=f"Streams, c=8: CPU µs a chunk ({PACED_MILLISECONDS} ms apart; {BURST_CHUNKS} at once)")
     _columns(streams, "", "paced", "× floor", "burst", "stream of one chunk")
+    first_bytes = Table(title="Streams of one chunk, c=8: ms to the first byte", title_justify="left")
+    _columns(first_bytes, "", "p50", "p99", "× floor", "longest")
     history = Table(title=f"Histories re-sent each turn, c=2: CPU ms of a first turn / a later one / mean of {TURNS}")
     _columns(history, "", *HISTORIES, "2m mean", "× floor")
     resources = Table(title="Resources", title_justify="left")
@@ -120,6 +123,12 @@ def show(console: Console, summary: Mapping[str, Figures]) -> None:
             _judged(f, "burst_us", "{:.2f}", TARGET_BURST_US),
             _judged(f, "one_chunk_us", "{:,.0f}"),
         )
+        first_bytes.add_row(
+            name,
+            *(_judged(f, f"first_byte_{percentile}_ms", "{:.1f}") for percentile in ("p50", "p99")),
+            _judged(f, "first_byte_p99_ms_ratio", "{:.1f}", TARGET_FIRST_BYTE_RATIO),
+            _judged(f, "first_byte_max_ms", "{:.1f}"),
+        )
         history.add_row(
             name,
             *(" / ".join(_history(f, size, part) for part in PARTS) for size in HISTORIES),
@@ -133,14 +142,15 @@ def show(console: Console, summary: Mapping[str, Figures]) -> None:
             _judged(f, "idle_mb", "{:,.0f}", TARGET_IDLE_MB),
             *(_judged(f, key, "{:,.0f}") for key in ("loaded_mb", "database_us")),
         )
-    for table in (plain, streams, history, resources):
+    for table in (plain, streams, first_bytes, history, resources):
         if any(_has_figures(table)):
             console.print(table)
     sqlite, postgres = TARGET_JSON_RATIO.values()
     console.print(
         f"Targets: a question ≤ {sqlite:g} × floor on SQLite, {postgres:g} × on PostgreSQL, adding "
         f"{TARGET_ADDED_P50_MS:g} ms at p50 and {TARGET_ADDED_P99_MS:g} at p99 · a chunk ≤ {TARGET_PACED_US:g} µs "
-        f"paced, {TARGET_BURST_US:g} in bursts · a later turn of 2 MB ≤ {TARGET_2M_MS:g} ms · start ≤ "
+        f"paced, {TARGET_BURST_US:g} in bursts · first byte at p99 ≤ "
+        f"{TARGET_FIRST_BYTE_RATIO:g} × floor · a later turn of 2 MB ≤ {TARGET_2M_MS:g} ms · start ≤ "
         f"{TARGET_START_SECONDS:g} s, at rest ≤ {TARGET_IDLE_MB:g} MB. CPU time and ratios of one run can be compared; "
         "latencies are noise on a busy machine."
     )
@@ -166,6 +176,7 @@ def _figures_of(measured: Mapping[str, Any]) -> Figures:
             found["json_c1_us"] = one["cpu_us"]
     if "one_chunk" in measured:
         short = found["one_chunk_us"] = measured["one_chunk"]["cpu_us"]
+        found |= {f"first_byte_{name}_ms": value for name, value in measured["one_chunk"]["first_byte_ms"].items()}
         for name, chunks in (("paced", PACED_CHUNKS), ("burst", BURST_CHUNKS)):
             if name in measured:
                 found[f"{name}_us"] = (measured[name]["cpu_us"] - short) / (chunks - 1)

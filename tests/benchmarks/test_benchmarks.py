@@ -15,7 +15,7 @@ import pytest
 
 from app.pipeline.background_tasks import wait_until_done
 from app.store.sql.rows import encode_time
-from tests.benchmarks.load import Job, question_numbers, run
+from tests.benchmarks.load import Job, percentiles, question_numbers, run
 from tests.benchmarks.messages import History, question
 from tests.benchmarks.processes import BenchmarkFailed, Cpu
 from tests.benchmarks.report import figures
@@ -135,13 +135,18 @@ def test_threads_that_ended_are_still_charged() -> None:
 
 def test_ratios_are_taken_within_a_round() -> None:
     def taken(microseconds: float) -> dict[str, Any]:
-        return {"json_c32": {"cpu_us": microseconds, "requests_per_second": 1.0}}
+        return {
+            "json_c32": {"cpu_us": microseconds, "requests_per_second": 1.0},
+            "one_chunk": {"cpu_us": 1.0, "first_byte_ms": percentiles([1.0] * 98 + [microseconds] * 2)},
+        }
 
     floor: list[dict[str, Any]] = [{"start_seconds": 1.0}, taken(100), taken(200), taken(100)]
     gateway: list[dict[str, Any]] = [{"start_seconds": 2.0}, taken(300), taken(600), taken(500)]
     found = figures({"floor": floor, "gateway": gateway}, "floor")
     assert found["floor"]["json_us"] == 100
     assert found["gateway"]["json_us_ratio"] == pytest.approx(3)
+    assert found["gateway"]["first_byte_p99_ms_ratio"] == pytest.approx(3)
+    assert (found["gateway"]["first_byte_p50_ms"], found["gateway"]["first_byte_max_ms"]) == (1, 500)
     assert found["gateway"]["start_seconds"] == 2.0
 
 

@@ -1,7 +1,8 @@
 """The store in a SQLite file: the embedded default. Several processes may open the same file.
 
 The file has a write-ahead log, so readers never wait for the writer. One writer thread with group commit; one reader
-thread for look-ups and one for ranges, so that reading a long log delays no look-up.
+thread for look-ups and one for ranges, so that reading a long log delays no look-up; one thread for checkpoints, so
+that commits do not wait while the write-ahead log is copied into the file.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from app.store.sql.backend import SqlStore
 from app.store.sql.dialects import SQLITE, Rows, Statement, TransactionSteps
 from app.store.sqlite import reads, term_index, writes
 from app.store.sqlite.append_batching import AppendJob, run_jobs_combining_appends
+from app.store.sqlite.checkpoints import CHECKPOINT_SECONDS, copy_write_ahead_log, truncate_write_ahead_log
 from app.store.sqlite.erased_remains import (
     ERASURE_SCAN_BYTES,
     REDACTION_SCAN_BYTES,
     has_erased_text,
-    truncate_write_ahead_log,
     vacuum_file,
 )
 from app.store.sqlite.threads import (
@@ -67,18 +68,28 @@ class SqliteStore(SqlStore):
         self._redaction_scan_bytes = redaction_scan_bytes
         open_file = partial(connect, path, self._options)
         self._writer_thread = DatabaseThread(
-            "store-writer", open_file, partial(run_batch_in_transaction, run_all=run_jobs_combining_appends)
+            "store-writer",
+            open_file,
+            partial(run_batch_in_transaction, run_all=run_jobs_combining_appends),
+            self._schedule_checkpoint,
         )
         self._lookup_thread = DatabaseThread("store-lookups", open_file, run_read_jobs)
         self._range_thread = DatabaseThread("store-ranges", open_file, run_read_jobs)
+        self._checkpoint_thread = DatabaseThread("store-checkpoints", open_file, run_read_jobs)
+        self._checkpoint_timer: asyncio.TimerHandle | None = None
+        """Set from a commit until the next checkpoint has ended."""
 
     async def open(self) -> None:
-        await self._writer_thread.start()
-        await asyncio.gather(self._lookup_thread.start(), self._range_thread.start())
+        # First: the writer's first batch schedules a checkpoint.
+        await self._checkpoint_thread.start()
+        await asyncio.gather(self._writer_thread.start(), self._lookup_thread.start(), self._range_thread.start())
         await self._require_current_schema(f"The schema of {str(self._path)!r}")
 
     async def close(self) -> None:
         await asyncio.gather(self._writer_thread.stop(), self._lookup_thread.stop(), self._range_thread.stop())
+        if self._checkpoint_timer is not None:
+            self._checkpoint_timer.cancel()
+        await self._checkpoint_thread.stop()
 
     async def check(self) -> StoreInfo:
         version = await self._lookup_thread.submit(_read_schema_version)
@@ -255,7 +266,20 @@ class SqliteStore(SqlStore):
 
     async def _truncate_write_ahead_log(self) -> None:
         """Empties the write-ahead log, which may hold erased text."""
-        await asyncio.to_thread(truncate_write_ahead_log, self._path, self._options)
+        # In the thread of the other checkpoints: SQLite refuses a second one at the same time.
+        await self._checkpoint_thread.submit(truncate_write_ahead_log)
+
+    def _schedule_checkpoint(self) -> None:
+        """Called after each commit."""
+        if self._checkpoint_timer is None:
+            loop = asyncio.get_running_loop()
+            self._checkpoint_timer = loop.call_later(CHECKPOINT_SECONDS, self._start_checkpoint)
+
+    def _start_checkpoint(self) -> None:
+        self._checkpoint_thread.submit(copy_write_ahead_log).add_done_callback(self._forget_checkpoint)
+
+    def _forget_checkpoint(self, _: asyncio.Future[None]) -> None:
+        self._checkpoint_timer = None
 
 
 def _read_schema_version(connection: sqlite3.Connection) -> str:

@@ -16,9 +16,6 @@ from typing import Final
 
 from app.store.sqlite.threads import SqliteOptions, open_sqlite_connection
 
-TRUNCATE_ATTEMPTS: Final = 5
-TRUNCATE_WAIT_MS: Final = 50
-"""How long each attempt waits for readers; writers wait meanwhile."""
 REDACTION_SCAN_BYTES: Final = 2 << 30
 ERASURE_SCAN_BYTES: Final = 64 << 20
 """Bytes to search for remains: the size of the file times the number of pieces of text. If it is more, no search is
@@ -29,22 +26,6 @@ PIECE_CHARS: Final = 64
 PIECES_PER_TEXT: Final = 16
 """Pieces of a text that are searched: a copy may be overwritten in part."""
 _BLOCK_BYTES: Final = 1 << 20
-
-
-def truncate_write_ahead_log(path: Path, options: SqliteOptions) -> None:
-    """Copies the write-ahead log into the file and empties it. If readers prevent this in all attempts, the next call
-    or closing the file does it.
-    """
-    for _ in range(TRUNCATE_ATTEMPTS):
-        with (
-            # Busy or locked: the loop tries again.
-            contextlib.suppress(sqlite3.OperationalError),
-            contextlib.closing(open_sqlite_connection(path, options)) as connection,
-        ):
-            connection.execute(f"PRAGMA busy_timeout = {TRUNCATE_WAIT_MS}")
-            is_busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            if not is_busy:
-                return
 
 
 def vacuum_file(path: Path, options: SqliteOptions) -> None:
