@@ -139,7 +139,7 @@ class DatabaseVerifier:
         async for stored in self._snapshot.stream_own_messages(conversation):
             for kind, fault in log.find_message_faults(stored, self._decrypt_message(conversation, stored)):
                 (self._record_notice if kind == "tokens" else self._record_fault)(kind, conversation.id, fault)
-            self._add_message_counts(stored, log)
+            self._add_message_counts(log)
             self._on_progress()
         for fault in log.find_head_faults():
             self._record_fault("head", conversation.id, fault)
@@ -167,7 +167,7 @@ class DatabaseVerifier:
         except StoreUnreadable:
             return None
 
-    def _add_message_counts(self, stored: LogMessage, log: _LogVerifier) -> None:
+    def _add_message_counts(self, log: _LogVerifier) -> None:
         report = self.report
         report.messages += 1
         report.unreadable_messages += log.was_unreadable
