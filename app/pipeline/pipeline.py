@@ -16,7 +16,6 @@ Where failures go:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -67,8 +66,6 @@ from app.pipeline.turn import Turn, View
 from app.pipeline.view.pins import PinUpdater, check_pin_share, decode_pins
 from app.pipeline.view.quotations import QuotationBuilder
 from app.pipeline.view.view_builder import ViewBuilder
-
-log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS: Final = 5.0
 """Seconds between two heartbeat frames while a compaction runs. The shortest read timeout seen in a client is 60 s."""
