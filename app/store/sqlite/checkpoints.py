@@ -15,8 +15,8 @@ from typing import Final
 
 CHECKPOINT_SECONDS: Final = 1.0
 """The time from the first commit after a checkpoint to the next checkpoint. It bounds the rest that a commit may copy.
-At 0.25 s, repeated copies of the same pages take 10 % more CPU time of a busy gateway, and the wait for a stream's first
-byte is no shorter.
+At 0.25 s, repeated copies of the same pages take 10 % more CPU time of a busy gateway, and streams wait no shorter for
+their first byte.
 """
 TRUNCATE_ATTEMPTS: Final = 5
 TRUNCATE_WAIT_MS: Final = 50
