@@ -25,7 +25,7 @@ class ContentPart(Described):
     type: str
 
 
-class ChatMessage(Described):
+class ChatMessageSchema(Described):
     """A chat message in OpenAI's form; unknown fields are kept."""
 
     role: Literal["system", "developer", "user", "assistant", "function"]
@@ -57,7 +57,7 @@ class ChatCompletionRequest(Described):
     """OpenAI's request. Fields that are not listed here are accepted and passed on to the provider."""
 
     model: str = Field(min_length=1)
-    messages: list[ChatMessage | ToolMessage] = Field(min_length=1)
+    messages: list[ChatMessageSchema | ToolMessage] = Field(min_length=1)
     stream: bool | None = None
     store: bool | None = None
     conversation_id: str | None = Field(None, pattern=CONVERSATION_ID_PATTERN)

@@ -62,7 +62,7 @@ class StoredCompletions:
         objects = await asyncio.gather(*(shown(completion) for completion in completions[: query.limit]))
         return [one for one in objects if one is not None], len(completions) > query.limit
 
-    async def read_completion(self, caller: Caller, completion_id: str) -> dict[str, Any]:
+    async def read_first_choice(self, caller: Caller, completion_id: str) -> dict[str, Any]:
         """Returns a stored completion as an object.
 
         Raises:
@@ -83,7 +83,7 @@ class StoredCompletions:
         await self._store.replace_completion_metadata(
             tenant=caller.tenant, completion_id=completion.id, metadata=metadata
         )
-        return await self.read_completion(caller, completion.id)
+        return await self.read_first_choice(caller, completion.id)
 
     async def delete_completion(self, caller: Caller, completion_id: str) -> None:
         """Deletes a stored completion; its conversation stays.

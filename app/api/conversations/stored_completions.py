@@ -99,7 +99,7 @@ def build_stored_completion_routes(completions: StoredCompletions, auth: Authent
 
     @routes.get("/{completion_id}", summary="A stored completion", responses={200: {"model": Completion}})
     async def get_completion(completion_id: str, caller: Caller = reads) -> Response:
-        return build_json_response(await completions.read_completion(caller, completion_id))
+        return build_json_response(await completions.read_first_choice(caller, completion_id))
 
     @routes.post("/{completion_id}", summary="Replace a completion's metadata", responses={200: {"model": Completion}})
     async def update_completion(completion_id: str, change: CompletionChange, caller: Caller = manages) -> Response:

@@ -16,7 +16,7 @@ from app.compaction.acceptance.values_appendix import (
 from app.compaction.summarizer.summary_request import NoUsableSummary, SummaryRequest
 from app.compaction.summarizer.transcript import CountTokens
 from app.context.view.view_rendering import ViewTokenCounter
-from app.dialects.chat.completion import Completion, read_completion
+from app.dialects.chat.completion import FirstChoice, read_first_choice
 from app.dialects.chat.message import strip_reasoning
 from app.errors import UpstreamUnavailable
 
@@ -41,7 +41,7 @@ MAX_NAMED_VALUES = 60
 _SENTENCE_ENDS = (". ", "! ", "? ", "。", "\n")
 
 
-def accept_summary(answer: Completion, request: SummaryRequest, counter: ViewTokenCounter) -> str:
+def accept_summary(answer: FirstChoice, request: SummaryRequest, counter: ViewTokenCounter) -> str:
     """Returns the text of a usable summary.
 
     Raises:
@@ -54,7 +54,7 @@ def accept_summary(answer: Completion, request: SummaryRequest, counter: ViewTok
     return text
 
 
-def read_answer_text(answer: Completion) -> str:
+def read_answer_text(answer: FirstChoice) -> str:
     """Returns the text of an answer, without reasoning and protocol.
 
     Raises:
@@ -125,7 +125,7 @@ def choose_values_to_request(
     return lacking[:MAX_NAMED_VALUES] if len(lacking) >= MIN_LACKING_VALUES else []
 
 
-def decode_answer(raw: bytes) -> Completion:
+def decode_answer(raw: bytes) -> FirstChoice:
     """Decodes the body of an answer.
 
     Raises:
@@ -137,7 +137,7 @@ def decode_answer(raw: bytes) -> Completion:
         raise UpstreamUnavailable("The summarizer's answer is not valid JSON.") from error
     if not isinstance(answer, dict):
         raise UpstreamUnavailable("The summarizer's answer is not a JSON object.")
-    return read_completion(answer)
+    return read_first_choice(answer)
 
 
 def _compute_appendix_room(size: int, limit_tokens: int, *, is_poor: bool) -> int:

@@ -12,7 +12,7 @@ from app.compaction.summarizer.summarizer_request_body import CallBudget, Summar
 from app.compaction.summarizer.summary_request import SummaryRequest
 from app.context.count.token_counter import choose_token_counter_name
 from app.context.view.view_rendering import ViewTokenCounter
-from app.dialects.chat.completion import Completion
+from app.dialects.chat.completion import FirstChoice
 from app.dialects.chat.usage import read_usage
 from app.errors import UpstreamRefused, UpstreamUnavailable
 from app.observability.metrics import NO_METRICS, Metrics, SummaryFacts
@@ -46,7 +46,7 @@ FIRST_ATTEMPT = SummarizerAttempt()
 class SummarizerAnswer:
     """The answer of a model; `model` is the provider's name of the model."""
 
-    completion: Completion
+    completion: FirstChoice
     model: str
 
 

@@ -13,8 +13,8 @@ ANSWER_KEY: Final = b'"choices"'
 """Data with this key is an answer, not an error, even if its text speaks of context windows."""
 
 
-class Completion(msgspec.Struct, frozen=True):
-    """What a completion says in its first choice."""
+class FirstChoice(msgspec.Struct, frozen=True):
+    """What a completion says in its first choice; the other choices are not read."""
 
     text: str
     has_calls: bool
@@ -33,14 +33,14 @@ class Completion(msgspec.Struct, frozen=True):
         return self.finish == "content_filter"
 
 
-def read_completion(body: Mapping[str, Any]) -> Completion:
+def read_first_choice(body: Mapping[str, Any]) -> FirstChoice:
     """Reads a decoded completion object. What it lacks, or has in another form, is empty."""
     choices, usage = body.get("choices"), body.get("usage")
     first = choices[0] if isinstance(choices, list) and choices else None
     choice = first if isinstance(first, dict) else {}
     raw_message = choice.get("message")
     message = raw_message if isinstance(raw_message, dict) else {}
-    return Completion(
+    return FirstChoice(
         text=extract_text(message.get("content")),
         has_calls=bool(message.get("tool_calls") or message.get("function_call")),
         finish=str(choice.get("finish_reason") or ""),

@@ -9,7 +9,7 @@ import pytest
 from app.compaction.acceptance.summary_acceptance import accept_summary
 from app.compaction.summarizer.summary_generator import NoUsableSummary, SummaryRequest, compute_max_input_tokens
 from app.context.plan.policy import ContextPolicy, SummarizerPolicy
-from app.dialects.chat.completion import read_completion
+from app.dialects.chat.completion import read_first_choice
 from app.errors import UpstreamRefused
 from app.simulator.options_and_faults import SimulatedFaults, SimulatorOptions
 from app.upstream.provider_contract import ProviderQuirks
@@ -146,9 +146,9 @@ async def test_an_allowance_spent_on_thinking_is_raised_once() -> None:
 )
 def test_an_unusable_answer_is_refused(given: dict[str, Any], reason: str) -> None:
     with pytest.raises(NoUsableSummary, match=reason):
-        accept_summary(read_completion(given), request_for(), COUNT)
+        accept_summary(read_first_choice(given), request_for(), COUNT)
 
 
 def test_a_summary_that_was_cut_at_its_limit_is_still_one() -> None:
-    cut_off = read_completion(answer({"content": "The code is 1."}, "length"))
+    cut_off = read_first_choice(answer({"content": "The code is 1."}, "length"))
     assert accept_summary(cut_off, request_for(), COUNT) == "The code is 1."

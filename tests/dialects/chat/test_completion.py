@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.dialects.chat.completion import Completion, read_completion
+from app.dialects.chat.completion import FirstChoice, read_first_choice
 
 
 def say(message: Any, reason: Any = "stop", **fields: Any) -> dict[str, Any]:
@@ -16,24 +16,24 @@ def say(message: Any, reason: Any = "stop", **fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("body", "completion"),
     [
-        (say({"content": "A."}, usage={"prompt_tokens": 1}), Completion("A.", False, "stop", {"prompt_tokens": 1})),
+        (say({"content": "A."}, usage={"prompt_tokens": 1}), FirstChoice("A.", False, "stop", {"prompt_tokens": 1})),
         (
             say({"content": [{"type": "text", "text": "A"}, {"type": "text", "text": "."}]}),
-            Completion("A.", False, "stop"),
+            FirstChoice("A.", False, "stop"),
         ),
-        (say({"content": None, "tool_calls": [{"id": "a"}]}, "tool_calls"), Completion("", True, "tool_calls")),
-        (say({"content": "", "function_call": {"name": "f"}}, None), Completion("", True, "")),
-        (say({"content": "", "tool_calls": []}), Completion("", False, "stop")),
-        (say("text", usage=[]), Completion("", False, "stop")),
-        ({"choices": ["text"]}, Completion("", False, "")),
-        ({"choices": {}}, Completion("", False, "")),
-        ({}, Completion("", False, "")),
+        (say({"content": None, "tool_calls": [{"id": "a"}]}, "tool_calls"), FirstChoice("", True, "tool_calls")),
+        (say({"content": "", "function_call": {"name": "f"}}, None), FirstChoice("", True, "")),
+        (say({"content": "", "tool_calls": []}), FirstChoice("", False, "stop")),
+        (say("text", usage=[]), FirstChoice("", False, "stop")),
+        ({"choices": ["text"]}, FirstChoice("", False, "")),
+        ({"choices": {}}, FirstChoice("", False, "")),
+        ({}, FirstChoice("", False, "")),
     ],
 )
-def test_what_a_completion_says(body: dict[str, Any], completion: Completion) -> None:
-    assert read_completion(body) == completion
+def test_what_a_completion_says(body: dict[str, Any], completion: FirstChoice) -> None:
+    assert read_first_choice(body) == completion
 
 
 def test_an_answer_at_the_limit_of_its_tokens_was_cut_off_and_a_filtered_one_was_not() -> None:
-    ends = [read_completion(say({"content": "A"}, reason)) for reason in ("length", "content_filter", "stop")]
+    ends = [read_first_choice(say({"content": "A"}, reason)) for reason in ("length", "content_filter", "stop")]
     assert [(end.is_cut_off, end.is_filtered) for end in ends] == [(True, False), (False, True), (False, False)]

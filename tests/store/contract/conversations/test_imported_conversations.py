@@ -103,7 +103,7 @@ async def test_completions_are_paged_by_creation_and_show_their_log(store: Store
         )
         seen += [one["id"] for one in objects]
     assert seen == ["c0", "c1", "c2", "c3", "c4"]
-    shown = await completions.read_completion(caller, "c3")
+    shown = await completions.read_first_choice(caller, "c3")
     assert shown["choices"][0]["message"]["content"] == "A"
     asked, has_more = await completions.list_messages(caller, "c3", after=None, limit=2, descending=True)
     assert ([one["content"] for one in asked], has_more) == (["Q", "S"], False)
@@ -118,7 +118,7 @@ async def test_names_that_nothing_can_have_find_nothing(store: Store, name: str)
         False,
     )
     attempts: list[Coroutine[Any, Any, object]] = [
-        completions.read_completion(caller, name),
+        completions.read_first_choice(caller, name),
         completions.replace_metadata(caller, name, {}),
         completions.delete_completion(caller, name),
         completions.list_completions(caller, CompletionQuery(limit=2), name),
