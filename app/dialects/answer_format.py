@@ -1,0 +1,161 @@
+"""How a request's answer is written for its client. Each protocol that clients speak has one implementation.
+
+Inside the gateway an answer is always a chat completion, or a stream of its chunks: a provider of another protocol is
+translated when its reply comes. An answer format turns that into the client's protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from app.conversation.conversation_types import LogMessage
+from app.conversation.item import Item
+from app.dialects.chat.stream_collector import StreamCollector
+from app.dialects.chat.stream_frames import EventStyle
+from app.dialects.sse import SseDecoder, SseEvent
+from app.errors import GatewayError, UpstreamUnavailable
+
+ORIGINAL_EVENT: Final = b"original"
+"""The name of an event that hands on a provider's own event, in front of the chat chunk that says the same."""
+
+
+class AnswerRelay(Protocol):
+    """Turns the bytes of the upstream's stream into the client's frames. Does no I/O and never waits.
+
+    Attributes:
+        collector: the answer, as far as it has come.
+        has_ended: the end of the stream or a failure has come; nothing more is relayed.
+        is_upstream_done: the upstream has sent `[DONE]`, or data that cannot be part of an answer.
+        stream_failure: why the answer is not whole; None while there is no failure.
+    """
+
+    collector: StreamCollector
+    has_ended: bool
+    is_upstream_done: bool
+    stream_failure: GatewayError | None
+
+    @property
+    def answer_id(self) -> str | None:
+        """The id of the answer in the client's frames."""
+
+    def relay_events(self, events: Sequence[SseEvent]) -> bytes:
+        """Renders the frames for events, up to the first failure or the end."""
+
+    def feed(self, piece: bytes) -> bytes:
+        """Renders the frames for the next bytes of the stream, without those that end it."""
+
+    def flush(self) -> bytes:
+        """Renders the frames for an event that the upstream's end cut off from its blank line."""
+
+    def record_stream_end(self, stream_error: UpstreamUnavailable | None = None) -> None:
+        """Notes that no more bytes come, and that the answer is incomplete if its end is missing."""
+
+    def render_end(self, changed_fields: bytes | None = None) -> bytes:
+        """Renders the last frames, after the answer was stored.
+
+        Args:
+            changed_fields: all our fields, if they have changed since they were rendered; otherwise None.
+        """
+
+    def build_answer_message(self) -> Item:
+        """Returns the answer as the log keeps it."""
+
+
+class AnswerFormat(Protocol):
+    """Writes one request's answer. `fields` are our own members of a JSON object, without braces."""
+
+    answer_id: str | None
+    """The id that the gateway gives the answer; None if it has the provider's."""
+    keeps_original: bool
+    """Whether the original reply of a provider of the same protocol is wanted."""
+
+    def render_whole_answer(
+        self, collector: StreamCollector, body: bytes, original_body: bytes | None, fields: bytes
+    ) -> bytes:
+        """Renders the body of an answer that is not streamed.
+
+        Args:
+            collector: the answer.
+            body: the chat completion.
+            original_body: the body that a provider of the same protocol sent.
+            fields: all our fields.
+        """
+
+    def build_answer_message(self, collector: StreamCollector, original_body: bytes | None) -> Item:
+        """Returns a whole answer as the log keeps it."""
+
+    def build_facts(self, collector: StreamCollector) -> dict[str, Any]:
+        """Returns the facts that are stored beside an answer, after its message was built. `render_stored_answer` reads
+        them."""
+
+    def build_relay(
+        self,
+        decoder: SseDecoder,
+        fields: bytes,
+        render_last_fields: Callable[[Mapping[str, Any] | None], bytes],
+        *,
+        include_usage: bool,
+        source: str,
+    ) -> AnswerRelay:
+        """Builds the relay of a stream.
+
+        Args:
+            decoder: the decoder of the stream; it may hold the beginning of an event.
+            fields: our status fields.
+            render_last_fields: renders all our fields for the end of the answer, from the usage if it is known.
+            include_usage: whether the client asked for usage.
+            source: the deployment's key, for error messages.
+        """
+
+    def begin_progress(self, *, completion_id: str, created: int, model: str, style: EventStyle, fields: bytes) -> None:
+        """Begins a stream before the upstream answers, because a compaction runs first.
+
+        Args:
+            completion_id, created, model: identify the answer; `created` in Unix seconds.
+            style: the form of the progress events.
+            fields: our status fields; they describe the view before the compaction.
+        """
+
+    def render_progress_start(self, event: Mapping[str, Any]) -> bytes:
+        """Renders the first frames, with the event that a compaction has started."""
+
+    def render_heartbeat(self) -> bytes:
+        """Renders a frame without content, so that the client's read timeout does not expire."""
+
+    def render_progress_outcome(self, event: Mapping[str, Any], fields: bytes) -> bytes:
+        """Renders the frame with the outcome of the compaction.
+
+        Args:
+            fields: our status fields for the view after the compaction.
+        """
+
+    def render_error_frames(self, error: GatewayError) -> bytes:
+        """Renders an error and the end of the stream, for a failure after the first byte."""
+
+    def complete_frames(self, last_frame: bytes) -> bytes:
+        """Returns what is missing of a stream's end after its last frame, if the answer is complete; usually
+        nothing."""
+
+    def render_stored_answer(
+        self, entry: LogMessage, model: str, gateway_fields: Mapping[str, Any], context: Mapping[str, Any]
+    ) -> bytes:
+        """Renders a stored answer again, as a whole.
+
+        Args:
+            entry: the answer in the log.
+            model: the name that the request has, used if the provider reported none.
+            gateway_fields: `context_status` and `conversation_id`.
+            context: our field `context`.
+        """
+
+    def render_stored_stream(
+        self,
+        entry: LogMessage,
+        model: str,
+        gateway_fields: Mapping[str, Any],
+        context: Mapping[str, Any],
+        *,
+        include_usage: bool,
+    ) -> Iterator[bytes]:
+        """Renders a stored answer again, as the frames of a stream. Arguments as of `render_stored_answer`."""

@@ -1,0 +1,45 @@
+"""Reads the tools and answer formats in the fields of a request, in the protocol of its client. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal
+
+from app.conversation.item import CountedSchemas
+from app.dialects.chat import counted_content
+from app.dialects.chat import request as chat_request
+from app.dialects.responses import request as responses_request
+from app.dialects.responses import request_fields
+
+Protocol = Literal["chat", "responses"]
+_FieldTest = Callable[[Mapping[str, bytes]], bool]
+
+SCHEMA_FIELDS: Final[Mapping[Protocol, frozenset[str]]] = {
+    "chat": counted_content.SCHEMA_FIELDS,
+    "responses": request_fields.SCHEMA_FIELDS,
+}
+"""The fields of a request with schemas."""
+_READERS: Final[Mapping[Protocol, Callable[[Mapping[str, Any]], CountedSchemas]]] = {
+    "chat": counted_content.read_schemas,
+    "responses": request_fields.read_responses_schemas,
+}
+_PROVIDER_TOOL_TESTS: Final[Mapping[Protocol, _FieldTest]] = {
+    "chat": chat_request.may_run_provider_tools,
+    "responses": responses_request.may_run_provider_tools,
+}
+
+
+def select_schema_fields(protocol: Protocol, fields: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Returns the fields with schemas, sorted by name: the order of the fields in a body has no meaning."""
+    return {name: bytes(fields[name]) for name in sorted(SCHEMA_FIELDS[protocol] & fields.keys())}
+
+
+def read_schemas(protocol: Protocol, decoded_fields: Mapping[str, Any]) -> CountedSchemas:
+    """Reads the schemas in the decoded values of `select_schema_fields`."""
+    return _READERS[protocol](decoded_fields)
+
+
+def may_run_provider_tools(protocol: Protocol, fields: Mapping[str, bytes]) -> bool:
+    """Returns whether the provider may run tools itself (web search, file search) and count their results as prompt
+    tokens."""
+    return _PROVIDER_TOOL_TESTS[protocol](fields)

@@ -1,0 +1,284 @@
+"""Reads the fields of a Responses request. Errors name the field. Input items stay undecoded, because most of them are
+already in the log. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, Literal, TypeVar
+
+import msgspec
+import orjson
+
+from app.conversation.identity import is_valid_conversation_id
+from app.dialects.chat.request import decode_field
+from app.dialects.responses.input_items import (
+    encode_instructions,
+    encode_text_input,
+    find_item_groups,
+    join_item_groups,
+)
+from app.dialects.responses.tools import check_tool_choice, check_tools, list_tools
+from app.errors import InvalidRequest
+
+T = TypeVar("T", bool, int, str, list[Any], dict[str, Any])
+Truncation = Literal["auto", "disabled"]
+TYPE_WORDS: Final[Mapping[type, str]] = {
+    bool: "a boolean",
+    int: "an integer",
+    str: "a string",
+    list: "an array",
+    dict: "an object",
+}
+LATER_FIELDS: Final[Mapping[str, str]] = {
+    "background": "Background responses are not supported yet: leave out `background`, or send `false`.",
+    "prompt": "Prompt templates are not supported yet: send `instructions` and `input`.",
+    "starting_after": "The replay of a stream (`starting_after`) is not supported yet.",
+}
+"""Fields that ask for what the gateway cannot do yet, and the sentence that says so."""
+MAX_METADATA_PAIRS: Final = 16
+MAX_METADATA_NAME_CHARS: Final = 64
+MAX_METADATA_VALUE_CHARS: Final = 512
+"""OpenAI's limits of `metadata`."""
+
+
+class _ItemType(msgspec.Struct):
+    """The field of an input item that tells its kind."""
+
+    type: Any = None
+
+
+_decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_item_type = msgspec.json.Decoder(_ItemType).decode
+
+
+class ResponsesFields(msgspec.Struct, frozen=True):
+    """What the gateway reads of the protocol's own fields."""
+
+    raw_messages: Sequence[bytes]
+    """The JSON text of each message: the instructions if there are any, then those of `input`."""
+    item_groups: Sequence[Sequence[int]]
+    """The indexes in `input` of the items of each message; none of them for the instructions."""
+    has_input: bool
+    """Whether `input` has a message. Without one, the request continues what is stored."""
+    model: str
+    stream: bool
+    max_output_tokens: int | None
+    store: bool
+    previous_response_id: str | None
+    conversation: str | None
+    truncation: Truncation
+    compact_threshold: int | None
+    """The prompt size in tokens above which this request is compacted; None for the policy's."""
+
+
+def parse_responses_fields(fields: Mapping[str, bytes]) -> ResponsesFields:
+    """Parses the fields of a body from `decode_body_fields`.
+
+    Raises:
+        InvalidRequest: a field is missing or invalid, or asks for what is not supported yet; `param` names it.
+    """
+    _refuse_later_fields(fields)
+    _check_passed_fields(fields)
+    model = decode_typed_field(fields, "model", str)
+    if not model:
+        raise _build_missing_error("model")
+    previous_response_id = decode_typed_field(fields, "previous_response_id", str) or None
+    conversation = _parse_conversation(fields)
+    if previous_response_id is not None and conversation is not None:
+        raise InvalidRequest(
+            "Send `previous_response_id` or `conversation`, not both.",
+            code="invalid_value",
+            param="previous_response_id",
+        )
+    continues = previous_response_id is not None or conversation is not None
+    instructions = _parse_instructions(fields)
+    messages, item_groups = _parse_input(fields, may_begin_with_result=continues)
+    if not messages and not continues:
+        raise _build_missing_error("input", "Send `input`, or continue with `previous_response_id` or `conversation`.")
+    return ResponsesFields(
+        raw_messages=[*instructions, *messages],
+        item_groups=[*([] for _ in instructions), *item_groups],
+        has_input=bool(messages),
+        model=model,
+        stream=decode_typed_field(fields, "stream", bool) or False,
+        max_output_tokens=_parse_positive_integer(fields, "max_output_tokens"),
+        store=decode_typed_field(fields, "store", bool) is not False,
+        previous_response_id=previous_response_id,
+        conversation=conversation,
+        truncation=_parse_truncation(fields),
+        compact_threshold=_parse_compact_threshold(fields),
+    )
+
+
+def decode_typed_field(fields: Mapping[str, bytes], name: str, kind: type[T]) -> T | None:
+    """Returns a decoded top-level field of a request; None if it is absent or null.
+
+    Raises:
+        InvalidRequest: the field has another type, or cannot be decoded (`decode_field`).
+    """
+    value = decode_field(fields, name)
+    if value is None:
+        return None
+    # JSON's booleans are no integers, Python's are.
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise _build_type_error(name, kind)
+    return value
+
+
+def may_run_provider_tools(fields: Mapping[str, bytes]) -> bool:
+    """Returns whether the provider may run tools itself (web search, file search) and count their results as prompt
+    tokens."""
+    return "tools" in fields and any(listed.is_hosted for listed in list_tools(decode_field(fields, "tools")))
+
+
+def _refuse_later_fields(fields: Mapping[str, bytes]) -> None:
+    for name, message in LATER_FIELDS.items():
+        if name in fields and decode_field(fields, name) not in (None, False):
+            raise InvalidRequest(message, code="unsupported_parameter", param=name)
+
+
+def _check_passed_fields(fields: Mapping[str, bytes]) -> None:
+    """Checks fields of which only the provider, or the answer, makes use."""
+    if "tools" in fields:
+        check_tools(decode_field(fields, "tools"))
+    if "tool_choice" in fields:
+        check_tool_choice(decode_field(fields, "tool_choice"))
+    if "metadata" in fields:
+        _check_metadata(decode_typed_field(fields, "metadata", dict) or {})
+    for name in ("text", "reasoning", "stream_options", "prompt_cache_options"):
+        decode_typed_field(fields, name, dict)
+    if not all(isinstance(one, str) for one in decode_typed_field(fields, "include", list) or ()):
+        raise InvalidRequest("`include` must be an array of strings.", code="invalid_type", param="include")
+
+
+def _check_metadata(metadata: Mapping[str, Any]) -> None:
+    if len(metadata) > MAX_METADATA_PAIRS:
+        raise InvalidRequest(
+            f"`metadata` must have at most {MAX_METADATA_PAIRS} pairs.", code="invalid_value", param="metadata"
+        )
+    for name, value in metadata.items():
+        # The place is not named by the pair's name, which may be of any length.
+        if len(name) > MAX_METADATA_NAME_CHARS or "\0" in name:
+            raise InvalidRequest(
+                f"Names in `metadata` must have at most {MAX_METADATA_NAME_CHARS} characters, and no NUL.",
+                code="invalid_value",
+                param="metadata",
+            )
+        param = f"metadata.{name}"
+        if not isinstance(value, str):
+            raise InvalidRequest(f"`{param}` must be a string.", code="invalid_type", param=param)
+        if len(value) > MAX_METADATA_VALUE_CHARS or "\0" in value:
+            raise InvalidRequest(
+                f"`{param}` must have at most {MAX_METADATA_VALUE_CHARS} characters, and no NUL.",
+                code="invalid_value",
+                param=param,
+            )
+
+
+def _parse_conversation(fields: Mapping[str, bytes]) -> str | None:
+    """Returns the id in `conversation`, which is an id or an object with one."""
+    value, param = decode_field(fields, "conversation"), "conversation"
+    if isinstance(value, dict):
+        value, param = value.get("id"), "conversation.id"
+    elif value is None:
+        return None
+    if isinstance(value, str) and is_valid_conversation_id(value):
+        return value
+    raise InvalidRequest(
+        f"{param} must be 1 to 128 characters of A-Z, a-z, 0-9, '.', '_', ':' and '-'.",
+        code="invalid_value",
+        param=param,
+    )
+
+
+def _parse_instructions(fields: Mapping[str, bytes]) -> list[bytes]:
+    if not decode_typed_field(fields, "instructions", str):
+        return []
+    return [encode_instructions(bytes(fields["instructions"]))]
+
+
+def _parse_input(
+    fields: Mapping[str, bytes], *, may_begin_with_result: bool
+) -> tuple[list[bytes], Sequence[Sequence[int]]]:
+    """Returns the messages of `input`, and the indexes of the items of each."""
+    raw = bytes(fields.get("input", b"null"))
+    if raw[:1] != b"[":
+        text = decode_field(fields, "input")
+        if text is None or text == "":
+            return [], []
+        if not isinstance(text, str):
+            raise InvalidRequest("`input` must be a string or an array.", code="invalid_type", param="input")
+        return [encode_text_input(raw)], [[0]]
+    items = [bytes(item) for item in _decode_array(raw)]
+    trigger = _find_item(items, "compaction_trigger")
+    if trigger is not None:
+        raise InvalidRequest(
+            "Compaction as an item of the answer (`compaction_trigger`) is not supported yet: the gateway compacts by "
+            "itself.",
+            code="unsupported_parameter",
+            param=f"input[{trigger}]",
+        )
+    # A referenced item may be the call of an output. The items are grouped again when the references are resolved.
+    has_reference = _find_item(items, "item_reference") is not None
+    groups = find_item_groups(items, may_begin_with_result=may_begin_with_result or has_reference)
+    return join_item_groups(items, groups), groups
+
+
+def _find_item(items: Sequence[bytes], item_type: str) -> int | None:
+    """Returns the index of the first item of a type."""
+    marker = orjson.dumps(item_type)
+    for index, item in enumerate(items):
+        # Most items do not have these bytes, so they are not decoded.
+        if marker in item:
+            with suppress(msgspec.DecodeError):  # no object: the grouping of the items refuses it
+                if _decode_item_type(item).type == item_type:
+                    return index
+    return None
+
+
+def _parse_truncation(fields: Mapping[str, bytes]) -> Truncation:
+    match decode_typed_field(fields, "truncation", str):
+        case None | "disabled":
+            return "disabled"
+        case "auto":
+            return "auto"
+    raise InvalidRequest("`truncation` must be `auto` or `disabled`.", code="invalid_value", param="truncation")
+
+
+def _parse_compact_threshold(fields: Mapping[str, bytes]) -> int | None:
+    """Returns the lowest threshold in `context_management`."""
+    thresholds = []
+    for index, entry in enumerate(decode_typed_field(fields, "context_management", list) or ()):
+        path = f"context_management[{index}]"
+        if not isinstance(entry, dict):
+            raise _build_type_error(path, dict)
+        if entry.get("type") != "compaction":
+            raise InvalidRequest(f"`{path}.type` must be `compaction`.", code="invalid_value", param=f"{path}.type")
+        threshold = entry.get("compact_threshold")
+        if threshold is not None:
+            thresholds.append(_check_positive_integer(threshold, f"{path}.compact_threshold"))
+    return min(thresholds, default=None)
+
+
+def _parse_positive_integer(fields: Mapping[str, bytes], name: str) -> int | None:
+    value = decode_field(fields, name)
+    return None if value is None else _check_positive_integer(value, name)
+
+
+def _check_positive_integer(value: object, param: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _build_type_error(param, int)
+    if value < 1:
+        raise InvalidRequest(f"`{param}` must be at least 1.", code="invalid_value", param=param)
+    return value
+
+
+def _build_type_error(param: str, kind: type) -> InvalidRequest:
+    return InvalidRequest(f"`{param}` must be {TYPE_WORDS[kind]}.", code="invalid_type", param=param)
+
+
+def _build_missing_error(name: str, hint: str | None = None) -> InvalidRequest:
+    return InvalidRequest(
+        f"Missing required parameter: '{name}'.", code="missing_required_parameter", param=name, hint=hint
+    )
