@@ -3,6 +3,7 @@
 GatewayError
 ├── InvalidRequest                 400  the request is malformed; `param` names the field
 │   ├── PolicyNotFound             400
+│   ├── PreviousResponseNotFound   400  `previous_response_id` names no response that can be continued
 │   ├── IdempotencyKeyReused       422  the key was used before, with another request
 │   └── ContextLengthExceeded      400  instructions and newest message alone do not fit
 ├── InvalidApiKey                  401
@@ -15,6 +16,7 @@ GatewayError
 │   ├── SummaryNotFound            404
 │   ├── ViewNotFound               404  no facts about the answer's view are stored
 │   ├── CompletionNotFound         404
+│   ├── ResponseNotFound           404
 │   └── ModelNotFound              404
 ├── MethodNotAllowed               405
 ├── ConversationBusy               409  another request holds the conversation's lease
@@ -102,6 +104,10 @@ class PolicyNotFound(InvalidRequest):
     code = "policy_not_found"
 
 
+class PreviousResponseNotFound(InvalidRequest):
+    code = "previous_response_not_found"
+
+
 class ContextLengthExceeded(InvalidRequest):
     code = "context_length_exceeded"
 
@@ -154,6 +160,10 @@ class ViewNotFound(NotFound):
 
 class CompletionNotFound(NotFound):
     code = "completion_not_found"
+
+
+class ResponseNotFound(NotFound):
+    code = "response_not_found"
 
 
 class SummaryNotFound(NotFound):

@@ -83,6 +83,15 @@ def test_check_config_says_what_a_provider_without_a_key_is_called_with(
     assert f"provider a: http://localhost:9/v1, {told}\n" in capsys.readouterr().out
 
 
+def test_check_config_says_which_provider_is_called_by_the_responses_api(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("providers: {a: {base_url: 'http://a/v1', api_key: sk-secret, protocol: responses}}")
+    assert main(["check-config", str(file)]) == 0
+    assert "provider a: http://a/v1, protocol responses, called with its own key\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("command", ["check-config", "serve --config"])
 def test_a_remote_provider_without_a_key_is_refused_in_mode_keys(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str

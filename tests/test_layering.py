@@ -132,7 +132,7 @@ SUB_FOLDERS = {
     "compaction": {"acceptance", "summarizer"},
     "context": {"count", "plan", "quote", "stages", "view"},
     "conversations": {"erase", "history", "items", "summaries", "transfer", "views"},
-    "dialects": {"chat"},
+    "dialects": {"chat", "responses"},
     "pipeline": {"admission", "call", "compact", "persist", "resolve", "respond", "view"},
     "store": {"contract", "encryption", "memory", "postgres", "search", "sql", "sqlite"},
     "upstream": {"http", "protocols", "quirks", "routing"},
@@ -183,19 +183,23 @@ def test_only_those_who_build_or_wrap_a_backend_take_all_four_contracts(file: Pa
     assert names == [] or f"{name_of(file)}.".startswith(tuple(f"{name}." for name in WHOLE_STORE))
 
 
-CHAT_WORDS = {"choices", "delta", "finish_reason", "function_call", "image_url", "input_audio"}
-CHAT_WORDS |= {"max_completion_tokens", "max_tokens", "parallel_tool_calls", "reasoning_content", "reasoning_details"}
-CHAT_WORDS |= {"refusal", "response_format", "stream_options", "thinking_blocks", "tool_call_id", "tool_calls"}
-CHAT_WORDS |= {"tool_choice"}
-"""Words of Chat Completions. They belong to `app/dialects/chat`, to what calls or plays a provider, and to archive
-formats."""
-WORD_IN_TEXT = re.compile(rf"\b(?:{'|'.join(sorted(word for word in CHAT_WORDS if '_' in word))})\b")
+PROTOCOL_WORDS = {
+    *("approval_request_id", "call_id", "choices", "custom_tool_call", "custom_tool_call_output", "delta"),
+    *("encrypted_content", "finish_reason", "function_call", "function_call_output", "image_url"),
+    *("incomplete_details", "input_audio", "input_image", "input_text", "item_reference", "max_completion_tokens"),
+    *("max_tokens", "output_index", "output_text", "parallel_tool_calls", "reasoning_content", "reasoning_details"),
+    *("refusal", "response_format", "stream_options", "thinking_blocks", "tool_call_id", "tool_calls", "tool_choice"),
+}
+"""Words of Chat Completions and of the Responses API. They belong to `app/dialects`, to what calls or plays a provider,
+and to archive formats."""
+WORD_IN_TEXT = re.compile(rf"\b(?:{'|'.join(sorted(word for word in PROTOCOL_WORDS if '_' in word))})\b")
 CORE = ("api", "compaction", "context", "conversation", "conversations", "pipeline", "store")
 ARCHIVE_FORMATS = "conversations.transfer.formats."
 OWN_WIRE = {
     "api.conversations.history": "schema of rows with fields `tool_calls` and `finish_reason`",
     "api.conversations.stored_completions": "schema of OpenAI's stored completions",
-    "api.openapi": "schema of the protocol's own endpoint",
+    "api.openapi": "schemas of the protocols' own endpoints",
+    "api.responses_resource": "a parameter of OpenAI's stored responses",
     "conversations.history.conversation_history": "rows with fields `tool_calls` and `finish_reason`",
     "conversations.history.readable_log": "rows with fields `tool_calls` and `finish_reason`",
     "conversations.items.item_building": "items of OpenAI's conversations API",
@@ -204,8 +208,8 @@ OWN_WIRE = {
 """Files in which the gateway's own API has such a word, each with the reason."""
 
 
-def chat_words(tree: ast.AST) -> set[str]:
-    """The words of Chat Completions that code names: as text, as an attribute, as a field of a class."""
+def protocol_words(tree: ast.AST) -> set[str]:
+    """The words of the protocols that code names: as text, as an attribute, as a field of a class."""
     words, nodes = set[str](), list(ast.walk(tree))
     docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     for node in nodes:
@@ -217,7 +221,7 @@ def chat_words(tree: ast.AST) -> set[str]:
         elif isinstance(node, ast.Constant) and isinstance(node.value, str | bytes) and id(node) not in docstrings:
             text = node.value if isinstance(node.value, str) else node.value.decode("latin-1")
             words |= {text, *WORD_IN_TEXT.findall(text)}
-    return words & CHAT_WORDS
+    return words & PROTOCOL_WORDS
 
 
 CORE_FILES = [
@@ -229,7 +233,7 @@ CORE_FILES = [
 
 @pytest.mark.parametrize("file", CORE_FILES, ids=name_of)
 def test_the_core_names_no_word_of_a_protocol(file: Path) -> None:
-    words, may_name = chat_words(ast.parse(file.read_text())), name_of(file) in OWN_WIRE
+    words, may_name = protocol_words(ast.parse(file.read_text())), name_of(file) in OWN_WIRE
     assert words == set() or may_name
     assert words or not may_name, "the file names no such word any more: take it from the list"
 

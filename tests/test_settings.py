@@ -345,7 +345,10 @@ def test_a_bad_value_of_a_variable_names_the_variable() -> None:
     [
         ("server: {prot: 1}", "server.prot (concertina.yaml:1): unknown setting; did you mean 'server.port'?"),
         ("servers: {}", "servers (concertina.yaml:1): unknown setting; did you mean 'server'?"),
-        ("retention: {\n zzz: 1}", "retention.zzz (concertina.yaml:2): unknown setting; valid: 'days', 'sweep"),
+        (
+            "retention: {\n zzz: 1}",
+            "retention.zzz (concertina.yaml:2): unknown setting; valid: 'context_hours', 'days'",
+        ),
         ("threshold_ratio: 0.5", "unknown setting here; did you mean 'policies.<name>.threshold_ratio'?"),
         ("server: {port: 70000}", "server.port (concertina.yaml:1): expected less than or equal to 65535, got 70000"),
         ("server: {port: null}", "server.port (concertina.yaml:1): expected a whole number, got None"),
@@ -369,6 +372,8 @@ def test_a_bad_value_of_a_variable_names_the_variable() -> None:
         ("providers: {a: {base_url: 'api.openai.com/v1'}}", "expected the address of an API"),
         ("providers: {a: {base_url: 'http://[::1/v1'}}", "expected the address of an API"),
         ("providers: {a: {base_url: 'http://h/v1/chat/completions'}}", "expected the part before '/chat/completions'"),
+        ("providers: {a: {base_url: 'http://h/v1/responses/'}}", "expected the part before '/responses'"),
+        ("providers: {a: {base_url: 'http://h/v1', protocol: chat}}", "providers.a.protocol (concertina.yaml:1): "),
         (with_proxy("proxy.internal:3128"), "providers.a.proxy (concertina.yaml:1): expected the address of an HTTP"),
         (with_proxy("socks5://proxy.internal:1080"), "expected the address of an HTTP proxy"),
         (with_proxy("http://proxy.internal:3128/path"), "expected the address of an HTTP proxy"),
@@ -651,3 +656,9 @@ def test_aliases_and_merge_keys_are_read(file: Path) -> None:
     told = "{base_url: 'http://a/v1', api_key: k}\n  b: {<<: *one, base_url: 'http://b/v1'}\n  c: *one\n"
     settings = loaded(f"providers:\n  a: &one {told}models: {{'*': {{provider: a}}}}\n", file)
     assert [one.base_url for one in settings.providers.values()] == ["http://a/v1", "http://b/v1", "http://a/v1"]
+
+
+def test_a_provider_is_called_by_its_protocol(file: Path) -> None:
+    text = "providers: {a: {base_url: 'http://h/v1'}, b: {base_url: 'http://h/v1', protocol: responses}}\n"
+    providers = build_providers(loaded(text + "models: {'*': {provider: a}}", file))
+    assert {name: provider.protocol for name, provider in providers.items()} == {"a": "openai", "b": "responses"}

@@ -1,57 +1,13 @@
 """Parses the body and headers of a chat completion request into a `ChatRequest`: the gateway's own fields and headers
-here, the protocol's in `app/dialects/chat/request.py`. Errors name the field."""
+in `request_options`, the protocol's in `app/dialects/chat/request.py`. Errors name the field."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from typing import Any, Final, get_args
 
-import orjson
-
-from app.context.plan.policy import RecallMode
-from app.conversation.identity import is_valid_conversation_id
-from app.dialects.chat.request import decode_body_fields, decode_field, parse_chat_fields
-from app.dialects.chat.stream_frames import EventStyle
-from app.errors import InvalidRequest
-from app.pipeline.chat_request import Caller, ChatRequest, ContextMode
-
-CONTEXT_MODES: Final = get_args(ContextMode)
-EVENT_STYLES: Final = get_args(EventStyle)
-SUMMARIZE_MODES: Final = ("auto", "never", "now")
-RECALL_MODES: Final = get_args(RecallMode)
-CONTEXT_FIELDS: Final = ("policy", "instructions", "summarize", "pin", "recall")
-CHAT_UI_HEADERS: Final = ("X-Chat-Id", "X-OpenWebUI-Chat-Id")
-"""Headers in which chat UIs send a chat's id; they send it with side tasks (a title, tags), too."""
-CHAT_TASK_HEADER: Final = "x-chat-task"
-"""Header in which chat UIs name the side task of a request, such as a title to make."""
-FORWARDED_HEADERS: Final = (
-    "openai-organization",
-    "openai-project",
-    "openai-beta",
-    "traceparent",
-    "tracestate",
-    "baggage",
-)
-HINT_HEADERS: Final = ("session-id", "thread-id", "x-session-id", "x-session-affinity", "x-claude-code-session-id")
-"""Headers in which agents send the id of a session. One id may stand for several conversations, since sub-agents send
-their parent's, so it is a hint and no conversation id."""
-HINT_FIELDS: Final = frozenset({"prompt_cache_key", "metadata"})
-MAX_HINT_CHARS: Final = 256
-OPTION_HEADERS: Final = frozenset(
-    {
-        *("x-conversation-id", "x-context-mode", "x-context-policy", "x-context-events", "idempotency-key"),
-        *(CHAT_TASK_HEADER, *map(str.lower, CHAT_UI_HEADERS), *HINT_HEADERS, *FORWARDED_HEADERS),
-    }
-)
-"""Headers that carry an option. Most requests have none of them, so their parsing is skipped together; `RETRY_HEADER`
-is left out since SDKs send it with every request."""
-RETRY_HEADER: Final = "x-stainless-retry-count"
-READ_HEADERS: Final = OPTION_HEADERS | {RETRY_HEADER}
-CONVERSATION_ID_FIELDS: Final = frozenset({"conversation_id", "conversation", "metadata"})
-_EMPTY: Final[Mapping[str, Any]] = {}
-_IDEMPOTENCY_KEY = re.compile(r"^[\x21-\x7e]{1,255}\Z")
-_HEADER_SAFE = re.compile(r"^[\x20-\x7e]*$")
+from app.api.request_options import parse_request_options
+from app.dialects.chat.request import decode_body_fields, parse_chat_fields
+from app.pipeline.chat_request import Caller, ChatRequest
 
 
 def parse_chat_request(body: bytes, headers: Mapping[str, str], caller: Caller, request_id: str) -> ChatRequest:
@@ -65,11 +21,7 @@ def parse_chat_request(body: bytes, headers: Mapping[str, str], caller: Caller, 
         InvalidRequest: the body or a header is invalid; `param` names the place.
     """
     fields = decode_body_fields(body)
-    option_headers = _EMPTY if OPTION_HEADERS.isdisjoint(headers) else headers
-    context = _parse_context_options(fields) if "context" in fields else _EMPTY
-    conversation_id, chat_ui = None, False
-    if option_headers or not CONVERSATION_ID_FIELDS.isdisjoint(fields):
-        conversation_id, chat_ui = _parse_conversation_id(fields, option_headers)
+    options = parse_request_options(fields, headers)
     chat = parse_chat_fields(fields)
     return ChatRequest(
         caller=caller,
@@ -84,161 +36,5 @@ def parse_chat_request(body: bytes, headers: Mapping[str, str], caller: Caller, 
         max_output_tokens=chat.max_output_tokens,
         store=chat.store is not False,
         stores_completion=chat.store is True,
-        conversation_id=conversation_id,
-        is_chat_ui=chat_ui,
-        is_retry=headers.get(RETRY_HEADER, "0") not in ("", "0"),
-        context_mode=_parse_context_mode(option_headers) if option_headers else "auto",
-        policy=option_headers.get("x-context-policy") or context.get("policy"),
-        summarize=context.get("summarize", "auto"),
-        recall=context.get("recall"),
-        pin_indexes=context.get("pin", ()),
-        summary_instructions=context.get("instructions"),
-        event_style=_parse_header_choice(option_headers, "x-context-events", EVENT_STYLES, "chunk")
-        if option_headers
-        else "chunk",
-        forwarded_headers={name: option_headers[name] for name in FORWARDED_HEADERS if name in option_headers}
-        if option_headers
-        else _EMPTY,
-        conversation_hints=_parse_session_hints(fields, option_headers)
-        if option_headers or not HINT_FIELDS.isdisjoint(fields)
-        else _EMPTY,
-        idempotency_key=_parse_idempotency_key(option_headers) if option_headers else None,
-    )
-
-
-def _parse_conversation_id(fields: Mapping[str, bytes], headers: Mapping[str, str]) -> tuple[str | None, bool]:
-    """Returns the conversation id and whether a chat UI's header names it.
-
-    The order of precedence is that of the wire contract: the gateway's header, the body's fields, a chat UI's header.
-    """
-    conversation_id = headers.get("x-conversation-id")
-    if conversation_id is not None:
-        return _validate_conversation_id(conversation_id, "X-Conversation-Id"), False
-    conversation_id = decode_field(fields, "conversation_id")
-    if conversation_id is not None:
-        return _validate_conversation_id(conversation_id, "conversation_id"), False
-    conversation_id = decode_field(fields, "conversation")
-    if conversation_id is not None:
-        if isinstance(conversation_id, dict):  # OpenAI's Responses API takes an id or an object with one
-            return _validate_conversation_id(conversation_id.get("id"), "conversation.id"), False
-        return _validate_conversation_id(conversation_id, "conversation"), False
-    metadata = decode_field(fields, "metadata")
-    if isinstance(metadata, dict) and metadata.get("conversation_id") is not None:
-        return _validate_conversation_id(metadata["conversation_id"], "metadata.conversation_id"), False
-    for name in CHAT_UI_HEADERS:
-        if conversation_id := headers.get(name.lower()):  # a UI sends an empty value before a new chat has an id
-            return _validate_conversation_id(conversation_id, name), True
-    return None, False
-
-
-def _parse_session_hints(fields: Mapping[str, bytes], headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Returns the session ids that a client sends for its own purposes, by the name of the header or field."""
-    hints: dict[str, Any] = {name: headers.get(name) for name in HINT_HEADERS} if headers else {}
-    if "prompt_cache_key" in fields:
-        hints["prompt_cache_key"] = decode_field(fields, "prompt_cache_key")
-    if "metadata" in fields and isinstance(metadata := decode_field(fields, "metadata"), dict):
-        hints["user_id"] = _parse_session_id(metadata.get("user_id"))
-    return {name: one for name, one in hints.items() if isinstance(one, str) and 0 < len(one) <= MAX_HINT_CHARS}
-
-
-def _parse_session_id(user_id: object) -> object:
-    """Returns the `session_id` that Anthropic's clients send inside `metadata.user_id`, which is JSON text."""
-    if not isinstance(user_id, str) or not user_id.startswith("{"):
-        return None
-    try:
-        decoded = orjson.loads(user_id)
-    except orjson.JSONDecodeError:
-        return None
-    return decoded.get("session_id") if isinstance(decoded, dict) else None
-
-
-def _parse_context_mode(headers: Mapping[str, str]) -> ContextMode:
-    """Returns the context mode. A chat UI's side task, such as a title to make, is stateless: it has the chat's id but
-    is no part of its conversation."""
-    mode: ContextMode = _parse_header_choice(headers, "x-context-mode", CONTEXT_MODES, "auto")
-    return "stateless" if mode == "auto" and headers.get(CHAT_TASK_HEADER) else mode
-
-
-def _validate_conversation_id(value: object, param: str) -> str:
-    if isinstance(value, str) and is_valid_conversation_id(value):
-        return value
-    raise InvalidRequest(
-        f"{param} must be 1 to 128 characters of A-Z, a-z, 0-9, '.', '_', ':' and '-'.",
-        code="invalid_value",
-        param=param,
-    )
-
-
-def _parse_idempotency_key(headers: Mapping[str, str]) -> str | None:
-    key = headers.get("idempotency-key")
-    if key is None or _IDEMPOTENCY_KEY.match(key):
-        return key
-    raise InvalidRequest(
-        "Idempotency-Key must be 1 to 255 visible ASCII characters.", code="invalid_value", param="Idempotency-Key"
-    )
-
-
-def _parse_context_options(fields: Mapping[str, bytes]) -> dict[str, Any]:
-    context = decode_field(fields, "context")
-    if context is None:
-        return {}
-    if not isinstance(context, dict):
-        raise InvalidRequest("`context` must be an object.", code="invalid_type", param="context")
-    for name, value in context.items():
-        if name not in CONTEXT_FIELDS:
-            raise InvalidRequest(
-                f"Unknown field {name!r} in `context`; known are {', '.join(CONTEXT_FIELDS)}.",
-                code="unknown_parameter",
-                param=f"context.{name}",
-            )
-        if name == "recall":
-            context[name] = _parse_recall(value)
-        elif name == "pin":
-            context[name] = _parse_pin_indexes(value)
-        elif value is not None and not isinstance(value, str):
-            raise InvalidRequest(f"`context.{name}` must be a string.", code="invalid_type", param=f"context.{name}")
-    summarize = context.get("summarize") or "auto"
-    if summarize not in SUMMARIZE_MODES:
-        raise InvalidRequest(
-            f"`context.summarize` must be one of {', '.join(SUMMARIZE_MODES)}, not {summarize!r}.",
-            code="invalid_value",
-            param="context.summarize",
-        )
-    return {**context, "summarize": summarize}
-
-
-def _parse_recall(value: object) -> str | None:
-    """Parses `context.recall`: the name of a mode, or a boolean for quotations on or off."""
-    if isinstance(value, bool):
-        return "quote" if value else "off"
-    if value is None or (isinstance(value, str) and value in RECALL_MODES):
-        return value
-    raise InvalidRequest(
-        f"`context.recall` must be a boolean or one of {', '.join(RECALL_MODES)}.",
-        code="invalid_value",
-        param="context.recall",
-    )
-
-
-def _parse_pin_indexes(value: object) -> tuple[int, ...]:
-    """Parses `context.pin`: indexes into `messages`, without duplicates."""
-    indexes = [] if value is None else value
-    if not isinstance(indexes, list) or not all(isinstance(one, int) and not isinstance(one, bool) for one in indexes):
-        raise InvalidRequest(
-            "`context.pin` must be an array of indexes into `messages`.", code="invalid_type", param="context.pin"
-        )
-    if any(one < 0 for one in indexes):
-        raise InvalidRequest("`context.pin` counts messages from 0.", code="invalid_value", param="context.pin")
-    return tuple(dict.fromkeys(indexes))
-
-
-def _parse_header_choice(headers: Mapping[str, str], name: str, allowed: tuple[str, ...], default: str) -> Any:
-    value = headers.get(name)
-    if value is None:
-        return default
-    if value in allowed:
-        return value
-    quoted_value = value if _HEADER_SAFE.match(value) else "its value"
-    raise InvalidRequest(
-        f"Header {name} must be one of {', '.join(allowed)}, not {quoted_value!r}.", code="invalid_value", param=name
+        **options,
     )

@@ -1,18 +1,18 @@
-"""Builds /openapi.json: FastAPI's description of the routes, and the chat endpoint, which does not pass through FastAPI
-and is described here."""
+"""Builds /openapi.json: FastAPI's description of the routes, and the endpoints of model calls, which do not pass
+through FastAPI and are described here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, Literal
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.chat_request_parser import CONTEXT_MODES, EVENT_STYLES, SUMMARIZE_MODES
-from app.api.edge.asgi_front import CHAT_PATH
-from app.api.resource_schemas import ERROR_RESPONSES, EVENT_STREAM_CONTENT, Described, ErrorBody
+from app.api.edge.asgi_front import CHAT_PATH, RESPONSES_PATH
+from app.api.request_options import CONTEXT_MODES, EVENT_STYLES, SUMMARIZE_MODES
+from app.api.resource_schemas import ERROR_RESPONSES, EVENT_STREAM_CONTENT, Described, ErrorBody, Metadata
 
 SCHEMA_REFERENCE: Final = "#/components/schemas/{model}"
 CONVERSATION_ID_PATTERN: Final = r"^[A-Za-z0-9._:-]{1,128}$"
@@ -83,7 +83,103 @@ class ChatCompletion(Described):
     context: dict[str, Any]
 
 
-CHAT_REQUEST_HEADERS: Final[tuple[tuple[str, dict[str, Any], str], ...]] = (
+class InputMessage(Described):
+    """A message in OpenAI's form."""
+
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str | list[ContentPart]
+
+
+class RequestItem(Described):
+    """An item of any of OpenAI's types, such as `function_call_output`."""
+
+    type: str
+
+
+class ConversationReference(Described):
+    id: str = Field(pattern=CONVERSATION_ID_PATTERN)
+
+
+class CompactionOption(Described):
+    """Sets the size in tokens above which the prompt of this request is compacted."""
+
+    type: Literal["compaction"]
+    compact_threshold: int | None = Field(None, ge=1)
+
+
+class ResponsesRequest(Described):
+    """OpenAI's request. Fields that are not listed here are accepted and passed on to the provider. `input` may be
+    missing only if `previous_response_id` or `conversation` is there."""
+
+    model: str = Field(min_length=1)
+    input: str | list[InputMessage | RequestItem] | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = Field(None, description="The response that the new items follow.")
+    conversation: Annotated[str, Field(pattern=CONVERSATION_ID_PATTERN)] | ConversationReference | None = None
+    stream: bool | None = None
+    store: bool | None = None
+    max_output_tokens: int | None = Field(None, ge=1)
+    metadata: Metadata | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    context_management: list[CompactionOption] | None = None
+    conversation_id: str | None = Field(None, pattern=CONVERSATION_ID_PATTERN)
+    context: ContextOptions | None = None
+
+
+class OutputItem(Described):
+    """An item of the answer, of any of OpenAI's types."""
+
+    type: str
+
+
+class ModelResponse(Described):
+    """OpenAI's object, with a report on the context that the model got."""
+
+    id: str
+    object: Literal["response"]
+    created_at: float
+    status: Literal["completed", "incomplete", "failed"]
+    model: str
+    output: list[OutputItem]
+    context_status: Literal["full", "summarized", "trimmed", "degraded", "bypassed"]
+    conversation_id: str | None = None
+    context: dict[str, Any]
+
+
+CHAT_EXAMPLES: Final[Mapping[str, dict[str, Any]]] = {
+    "question": {
+        "summary": "A question",
+        "value": {"model": "sim-8k", "messages": [{"role": "user", "content": "The gate opens at 06:40."}]},
+    },
+}
+RESPONSES_EXAMPLES: Final[Mapping[str, dict[str, Any]]] = {
+    "text": {
+        "summary": "A question",
+        "value": {"model": "sim-8k", "instructions": "Answer briefly.", "input": "The gate opens at 06:40."},
+    },
+    "items": {
+        "summary": "A history with a tool call",
+        "value": {
+            "model": "sim-8k",
+            "store": False,
+            "input": [
+                {"role": "user", "content": [{"type": "input_text", "text": "When does the gate open?"}]},
+                {"type": "function_call", "call_id": "call_1", "name": "read_clock", "arguments": "{}"},
+                {"type": "function_call_output", "call_id": "call_1", "output": "06:40"},
+            ],
+        },
+    },
+    "stream": {
+        "summary": "A stream, compacted above 6,000 tokens",
+        "value": {
+            "model": "sim-8k",
+            "input": "Count to three.",
+            "stream": True,
+            "context_management": [{"type": "compaction", "compact_threshold": 6000}],
+        },
+    },
+}
+MODEL_CALL_HEADERS: Final[tuple[tuple[str, dict[str, Any], str], ...]] = (
     ("X-Conversation-Id", {"type": "string", "pattern": CONVERSATION_ID_PATTERN}, "The conversation of the request."),
     ("X-Context-Mode", {"type": "string", "enum": list(CONTEXT_MODES)}, "How the messages relate to the stored log."),
     ("X-Context-Policy", {"type": "string"}, "A context policy by name."),
@@ -108,7 +204,7 @@ def make_openapi_builder(application: FastAPI) -> Callable[[], dict[str, Any]]:
                 routes=application.routes,
             )
             _replace_422_responses(openapi_document)
-            _add_chat_completions(openapi_document)
+            _add_model_calls(openapi_document)
             _add_security_schemes(openapi_document)
             application.openapi_schema = openapi_document
         return application.openapi_schema
@@ -116,9 +212,9 @@ def make_openapi_builder(application: FastAPI) -> Callable[[], dict[str, Any]]:
     return document
 
 
-def _add_chat_completions(document: dict[str, Any]) -> None:
+def _add_model_calls(document: dict[str, Any]) -> None:
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
-    for model in (ChatCompletionRequest, ChatCompletion, ErrorBody):
+    for model in (ChatCompletionRequest, ChatCompletion, ResponsesRequest, ModelResponse, ErrorBody):
         schema = model.model_json_schema(ref_template=SCHEMA_REFERENCE)
         schemas.update(schema.pop("$defs", {}))
         schemas[model.__name__] = schema
@@ -126,18 +222,36 @@ def _add_chat_completions(document: dict[str, Any]) -> None:
         "tags": ["chat"],
         "summary": "Create a chat completion",
         "operationId": "create_chat_completion",
+        **_describe_model_call("ChatCompletionRequest", "ChatCompletion", CHAT_EXAMPLES),
+    }
+    document["paths"].setdefault(RESPONSES_PATH, {})["post"] = {
+        "tags": ["responses"],
+        "summary": "Create a response",
+        "operationId": "create_response",
+        **_describe_model_call("ResponsesRequest", "ModelResponse", RESPONSES_EXAMPLES),
+    }
+    assert SUMMARIZE_MODES == ("auto", "never", "now"), "ContextOptions.summarize says the same"
+
+
+def _describe_model_call(request: str, answer: str, examples: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """Returns the parameters, body and answers of an endpoint that asks a model.
+
+    Args:
+        request, answer: the names of their schemas.
+    """
+    return {
         "parameters": [
             {"name": name, "in": "header", "required": False, "schema": schema, "description": description}
-            for name, schema, description in CHAT_REQUEST_HEADERS
+            for name, schema, description in MODEL_CALL_HEADERS
         ],
-        "requestBody": {"required": True, "content": _json_content_schema(_schema_reference("ChatCompletionRequest"))},
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": _schema_reference(request), "examples": dict(examples)}},
+        },
         "responses": {
             "200": {
                 "description": "The answer, as one object or as a stream of server-sent events.",
-                "content": {
-                    **_json_content_schema(_schema_reference("ChatCompletion")),
-                    **EVENT_STREAM_CONTENT,
-                },
+                "content": {**_json_content_schema(_schema_reference(answer)), **EVENT_STREAM_CONTENT},
             },
             **{
                 str(status): _error_response_schema(str(told["description"]))
@@ -150,7 +264,6 @@ def _add_chat_completions(document: dict[str, Any]) -> None:
             "default": _error_response_schema("The provider's own refusal, passed on."),
         },
     }
-    assert SUMMARIZE_MODES == ("auto", "never", "now"), "ContextOptions.summarize says the same"
 
 
 def _replace_422_responses(document: dict[str, Any]) -> None:

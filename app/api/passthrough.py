@@ -37,8 +37,8 @@ from app.upstream.routing.measured_calls import send_passthrough
 from app.upstream.routing.router import Router, raise_if_key_withheld
 
 OWN_PATHS: Final = (
-    *("admin", "chat/completions", "context", "conversations", "models", "search"),
-    "v1/chat/completions",  # of clients whose base URL has `/v1` twice
+    *("admin", "chat/completions", "context", "conversations", "models", "responses", "search"),
+    *("v1/chat/completions", "v1/responses"),  # of clients whose base URL has `/v1` twice
 )
 """Paths below `/v1` that the gateway answers itself. They are never passed through: a request could otherwise avoid the
 gateway's own handling, for instance by another method."""
@@ -46,7 +46,7 @@ SIMULATED_PATHS: Final = ("embeddings",)
 """Paths below `/v1` that the simulated model answers."""
 BYPASSED_HEADERS: Final = {"x-context-status": "bypassed"}
 """Headers of a passed-through model answer: the gateway shortens and stores nothing of its conversation."""
-_CONVERSATION_PATH = re.compile(r"/(?:complete|messages|responses|(?:.*/)?completions|threads/(?:[^/]+/)?runs)/?")
+_CONVERSATION_PATH = re.compile(r"/(?:complete|messages|(?:.*/)?completions|threads/(?:[^/]+/)?runs)/?")
 FOREIGN_FETCH_MODES: Final = ("navigate", "no-cors")
 """Values of `Sec-Fetch-Mode` with which a page of another site needs no CORS consent: a link, or an embedded
 resource."""

@@ -1,4 +1,4 @@
-"""Builds the routes of all endpoints except chat completions, each with the services that it needs."""
+"""Builds the routes of all endpoints except model calls, each with the services that it needs."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from app.api.edge.auth import check_model_allowed
 from app.api.edge.unknown_paths import build_unknown_path_routes
 from app.api.models import build_model_routes
 from app.api.passthrough import build_passthrough_routes
+from app.api.responses_resource import build_response_tool_routes, build_stored_response_routes
 from app.api.token_count import build_token_count_routes
 from app.assembly.engine import GatewayEngine, random_bytes
 from app.assembly.telemetry import VERSION
@@ -40,6 +41,7 @@ from app.conversations.items.item_writer import ItemWriter
 from app.conversations.items.pins import PinStore
 from app.conversations.search import ConversationSearch
 from app.conversations.stored_completions import StoredCompletions
+from app.conversations.stored_responses import StoredResponses
 from app.conversations.summaries.requested_compaction import RequestedCompactions
 from app.conversations.summaries.summaries import SummaryRecords
 from app.conversations.transfer.conversation_import import ConversationImporter
@@ -64,6 +66,10 @@ def build_endpoint_routes(engine: GatewayEngine, settings: Settings) -> Iterator
     yield build_model_routes(_build_model_catalogue(engine, settings), auth)
     yield build_token_count_routes(engine.pipeline, auth, body_limit_bytes=body_limit_bytes)
     yield build_stored_completion_routes(StoredCompletions(engine.store), auth)
+    yield build_response_tool_routes(
+        engine.pipeline, auth, engine.responses_parser.parse, body_limit_bytes=body_limit_bytes
+    )
+    yield build_stored_response_routes(StoredResponses(engine.store), auth)
     api_keys = ApiKeys(
         engine.store, policies=settings.policies, now=engine.dependencies.now, random_bytes=secrets.token_bytes
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from app.api.edge.auth import Authenticator, AuthRules
+from app.api.responses_request_parser import ResponsesRequestParser
 from app.assembly.dependencies import DEFAULT_DEPENDENCIES, Dependencies
 from app.assembly.providers_and_routes import (
     build_context_windows,
@@ -151,6 +152,14 @@ class GatewayEngine:
         # One router for each purpose, so that failed summarizer calls do not open the circuit breaker for answers.
         return build_router(
             self._settings, build_deployment_routes(self._settings), self.providers, self.metrics, purpose
+        )
+
+    @cached_property
+    def responses_parser(self) -> ResponsesRequestParser:
+        return ResponsesRequestParser(
+            keeps_context=self._settings.privacy.store_false == "context",
+            now=self.dependencies.now,
+            random_bytes=random_bytes,
         )
 
     @cached_property
@@ -377,6 +386,7 @@ def build_retention_sweeper(
         keys=store,
         leases=leases,
         days=settings.retention.days,
+        context_hours=settings.retention.context_hours,
         end_users=settings.auth.end_users,
         sweep_seconds=settings.retention.sweep_seconds,
         clock=dependencies.now,

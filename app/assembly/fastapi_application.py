@@ -1,14 +1,13 @@
-"""Builds the FastAPI application, which serves everything except chat completions and probes."""
+"""Builds the FastAPI application, which serves everything except model calls and probes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from fastapi import FastAPI
 
-from app.api.chat_completions import ChatCompletionsEndpoint
+from app.api.answer_endpoint import AnswerEndpoint
 from app.api.docs_page import build_docs_routes
-from app.api.edge.asgi_front import CHAT_PATH
 from app.api.edge.error_handlers import install_error_handlers
 from app.api.edge.headers import RequestIdMiddleware
 from app.api.edge.request_reader import BodyLimitMiddleware
@@ -22,14 +21,14 @@ from app.settings import Settings
 def build_fastapi_application(
     engine: GatewayEngine,
     settings: Settings,
-    chat_completions: ChatCompletionsEndpoint,
+    model_calls: Mapping[str, AnswerEndpoint],
     new_request_id: Callable[[], str],
 ) -> FastAPI:
     """Builds the FastAPI application. The engine may be opened later.
 
     Args:
-        chat_completions: the chat endpoint. Its requests do not pass through FastAPI; it has a route here so that a
-            request with another method gets 405 with the allowed method.
+        model_calls: the endpoints of model calls, by path. Their requests do not pass through FastAPI; they have routes
+            here so that a request with another method gets 405 with the allowed method.
         new_request_id: makes the id of a request, in visible ASCII.
     """
     application = FastAPI(
@@ -43,12 +42,13 @@ def build_fastapi_application(
     )
     document = application.openapi = make_openapi_builder(application)  # type: ignore[method-assign]  # how FastAPI wants it
     application.include_router(build_docs_routes(document))
-    application.router.add_route(
-        CHAT_PATH,
-        chat_completions,  # type: ignore[arg-type]  # an ASGI application, which is taken as well
-        methods=["POST"],
-        include_in_schema=False,
-    )
+    for path, endpoint in model_calls.items():
+        application.router.add_route(
+            path,
+            endpoint,  # type: ignore[arg-type]  # an ASGI application, which is taken as well
+            methods=["POST"],
+            include_in_schema=False,
+        )
     for routes in build_endpoint_routes(engine, settings):
         application.include_router(routes)
     install_error_handlers(application, passes_on=not settings.uses_simulated_model)

@@ -35,6 +35,7 @@ from app.simulator.simulator import Simulator
 from app.upstream.http.dialer import load_trusted_ca_context
 from app.upstream.http.http_client_contract import HttpTimeouts
 from app.upstream.protocols.openai_provider import OpenAIProvider
+from app.upstream.protocols.responses_provider import ResponsesProvider
 from app.upstream.provider_contract import NO_QUIRKS, ProviderQuirks, TokenPrice, UpstreamProvider
 from app.upstream.routing import known_model_windows
 from app.upstream.routing.context_windows import ContextWindows
@@ -107,7 +108,8 @@ def build_providers(settings: Settings) -> dict[str, UpstreamProvider]:
 
 def _build_provider(name: str, section: ProviderSettings) -> UpstreamProvider:
     timeouts = section.timeouts
-    return OpenAIProvider(
+    provider_class = ResponsesProvider if section.protocol == "responses" else OpenAIProvider
+    return provider_class(
         name,
         section.base_url,
         section.api_key.get_secret_value() if section.api_key else None,

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from app.api.admin.probes import HealthProbes
-from app.api.chat_completions import ChatCompletionsEndpoint, RequestListLimits
-from app.api.edge.asgi_front import AsgiFront
+from app.api.answer_endpoint import AnswerEndpoint, ParseRequest, RequestListLimits
+from app.api.chat_request_parser import parse_chat_request
+from app.api.edge.asgi_front import CHAT_PATH, RESPONSES_PATH, AsgiFront
 from app.api.edge.connections import ClientConnections
 from app.api.edge.header_checks import HeaderChecks, HostRules
 from app.api.edge.request_telemetry import RequestTelemetry
@@ -44,16 +45,11 @@ def build_worker_application(
     engine = GatewayEngine(settings, metrics_folder, dependencies)
     if connections is not None:
         connections.register_metrics(engine.metrics)
-    chat_endpoint = ChatCompletionsEndpoint(
-        engine.request_coalescing,
-        engine.authenticator,
-        body_limit_bytes=settings.server.body_limit_bytes,
-        new_request_id=_new_request_id,
-        extra_headers=SIMULATED_HEADER if settings.uses_simulated_model else {},
-        metrics=engine.metrics,
-        list_limits=RequestListLimits(settings.limits.max_messages, settings.limits.max_tools),
-    )
-    application = build_fastapi_application(engine, settings, chat_endpoint, _new_request_id)
+    model_calls = {
+        CHAT_PATH: _build_answer_endpoint(engine, settings, parse_chat_request),
+        RESPONSES_PATH: _build_answer_endpoint(engine, settings, engine.responses_parser.parse),
+    }
+    application = build_fastapi_application(engine, settings, model_calls, _new_request_id)
     probes = HealthProbes(
         engine.store.check,
         version=VERSION,
@@ -62,7 +58,7 @@ def build_worker_application(
     )
     hosts = HostRules(settings.auth.allowed_hosts, asks_for_key=settings.auth.mode == "keys")
     front = AsgiFront(
-        chat_endpoint,
+        model_calls,
         application,
         header_checks=HeaderChecks(hosts, engine.authenticator.credential_headers),
         probes=probes.build_routes(_new_request_id),
@@ -75,6 +71,19 @@ def build_worker_application(
         engine.tracing,
         seconds=time.monotonic,
         logs_requests=settings.telemetry.request_log,
+    )
+
+
+def _build_answer_endpoint(engine: GatewayEngine, settings: Settings, parse_request: ParseRequest) -> AnswerEndpoint:
+    return AnswerEndpoint(
+        engine.request_coalescing,
+        engine.authenticator,
+        parse_request,
+        body_limit_bytes=settings.server.body_limit_bytes,
+        new_request_id=_new_request_id,
+        extra_headers=SIMULATED_HEADER if settings.uses_simulated_model else {},
+        metrics=engine.metrics,
+        list_limits=RequestListLimits(settings.limits.max_messages, settings.limits.max_tools),
     )
 
 

@@ -38,7 +38,8 @@ def describe_settings(settings: Settings) -> Iterator[str]:
         yield f"erases conversations that rest for {settings.retention.days} days"
     for name, provider in settings.providers.items():
         key = _describe_provider_key(provider, settings.auth.mode)
-        yield f"provider {name}: {strip_credentials(provider.base_url)}, {key}"
+        protocol = "" if provider.protocol == "openai" else f"protocol {provider.protocol}, "
+        yield f"provider {name}: {strip_credentials(provider.base_url)}, {protocol}{key}"
     for name, model in settings.served_models.items():
         deployments = ", ".join(
             f"{deployment.provider}/{deployment.model or ('…' if name == '*' else name)}"

@@ -15,6 +15,7 @@ from typing import BinaryIO, Final
 from app.commands import CommandError
 from app.commands.configured_store import open_configured_store, stream_conversations
 from app.commands.progress import CommandProgress, pluralize, print_interruption
+from app.conversation.api_keys import is_context_tenant
 from app.conversation.conversation_types import Conversation
 from app.conversations.transfer.message_export import ConversationExporter, build_export_fields
 from app.settings import Settings, load_settings
@@ -116,7 +117,8 @@ def _open_atomic_file(path: Path) -> Iterator[BinaryIO]:
 
 
 async def _select_conversations(store: ConversationStore, arguments: argparse.Namespace) -> AsyncIterator[Conversation]:
-    """Yields the conversations to export: those named on the command line, or else all, oldest first.
+    """Yields the conversations to export: those named on the command line, or else all, oldest first. Those that are
+    kept for continuing only (`store: false`) are never exported.
 
     Raises:
         CommandError: a named conversation does not exist.
@@ -129,13 +131,14 @@ async def _select_conversations(store: ConversationStore, arguments: argparse.Na
             if tenant is None
             else await store.find_conversation(tenant=tenant, conversation_id=conversation_id)
         )
-        if named_conversation is None:
+        if named_conversation is None or is_context_tenant(named_conversation.tenant):
             tenant_text = "" if tenant is None else f" of tenant {tenant!r}"
             raise CommandError(f"there is no conversation {conversation_id!r}{tenant_text}.")
         yield named_conversation
     if not arguments.conversations:
         async for conversation in stream_conversations(store, tenant):
-            yield conversation
+            if not is_context_tenant(conversation.tenant):
+                yield conversation
 
 
 def _describe_interruption(out: str, exported_size: _ExportedSize) -> str:

@@ -12,6 +12,7 @@ from app.assembly.engine import build_retention_sweeper
 from app.commands import CommandError, parse_duration
 from app.commands.configured_store import open_configured_store
 from app.commands.progress import CommandProgress, pluralize, print_interruption
+from app.conversation.api_keys import is_context_tenant
 from app.conversations.erase.retention_sweeper import RetentionRule, RetentionSweeper
 from app.settings import Settings, load_settings
 from app.store.leases import LeaseKeeper
@@ -71,8 +72,15 @@ async def _purge_conversations(
             # A dry run does nothing but count, so it needs no count before.
             if not (progress.is_quiet or arguments.dry_run):
                 progress.set_total(sum([await _count_expired_conversations(retention_sweeper, rule) for rule in rules]))
+            # Two rules may select a conversation that is kept for continuing only. A dry run erases nothing, so the
+            # second rule selects it again.
+            counted_ids: set[str] = set()
             for rule in rules:
                 async for conversation in retention_sweeper.stream_expired_conversations(rule):
+                    if arguments.dry_run and is_context_tenant(conversation.tenant):
+                        if conversation.id in counted_ids:
+                            continue
+                        counted_ids.add(conversation.id)
                     if arguments.dry_run or await retention_sweeper.erase_unless_in_use(
                         conversation, rule.untouched_since
                     ):
@@ -102,11 +110,11 @@ def _select_retention_rules(rules: list[RetentionRule], tenant: str | None) -> l
     """
     if tenant is not None:
         rules = [
-            RetentionRule(rule.untouched_since, tenant)
+            RetentionRule(rule.untouched_since, tenant, is_context_only=rule.is_context_only)
             for rule in rules
             if rule.tenant == tenant or (rule.tenant is None and tenant not in rule.excluded_tenants)
         ]
-    if not rules:
+    if all(rule.is_context_only for rule in rules):
         raise CommandError("no retention time is configured; set `retention.days`, or give --older-than.")
     return rules
 

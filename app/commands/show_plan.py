@@ -49,6 +49,7 @@ from app.upstream.provider_contract import (
     ClientKeyRule,
     ContextWindow,
     ModelDeployment,
+    ProviderProtocol,
     RouteTarget,
     UpstreamReply,
     UpstreamRequest,
@@ -67,6 +68,8 @@ FATE_STYLES: Final = {
 
 class _PlaceholderProvider:
     """Stands for a provider in a plan, which needs the provider's name only. It cannot be called."""
+
+    protocol: ProviderProtocol = "openai"
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -28,6 +28,7 @@ from app.conversation.alignment_pairs import (
     is_random_call_id,
     order_indexes_by_calls,
 )
+from app.conversation.canonical_form import normalize_text
 from app.conversation.item import Item
 
 __all__ = [
@@ -106,6 +107,9 @@ class Alignment(msgspec.Struct, frozen=True):
     """How many user messages are the same as in the log."""
     has_newest_user_message: bool
     """Whether the log's newest user message is one of these."""
+    is_compacted_by_client: bool
+    """Whether a message of the history contains the log's newest answer and stands for everything before it: the client
+    has asked the model for a summary and sends that in the place of its history."""
 
     @property
     def aligned_client_share(self) -> float:
@@ -118,12 +122,14 @@ def build_alignment_element(
     tokens: int = 0,
     is_answer: bool = False,
     alternatives: tuple[bytes, ...] = (),
+    log: Sequence[AlignmentElement] = (),
     key: bytes = b"",
 ) -> AlignmentElement:
-    """Returns what the alignment needs of a message. The arguments except `key` are for messages of the log; see
-    `AlignmentElement`.
+    """Returns what the alignment needs of a message. The arguments except `log` and `key` are for messages of the
+    log; see `AlignmentElement`.
 
     Args:
+        log: for messages of the history: the log that they are aligned with.
         key: a secret of the tenant, up to 64 bytes. Without it, the digest of a short message can be guessed.
 
     Raises:
@@ -141,7 +147,12 @@ def build_alignment_element(
         call_ids = (message.result_for or "",)
     text = message.canonical_answer if kind == "assistant" else ""
     digest = blake2b(form, digest_size=DIGEST_BYTES, key=key).digest()
-    return AlignmentElement(kind, digest, call_ids, text, tokens, is_answer, alternatives)
+    quoted_answer = b""
+    newest = log[-1] if kind == "user" and log else None
+    # An answer in audio has no text.
+    if newest is not None and newest.text and is_long_answer(newest) and newest.text in normalize_text(message.text):
+        quoted_answer = newest.digest
+    return AlignmentElement(kind, digest, call_ids, text, tokens, is_answer, alternatives, quoted_answer)
 
 
 def align_history(
@@ -317,6 +328,7 @@ class _AlignmentBuilder:
         self.log_index_by_history_index = dict(pairs)
         self.first_new_index = new_from
         self.last_log_index = max(self.log_index_by_history_index.values(), default=-1)
+        self.is_compacted_by_client = False
         self._extend_to_log_head()
         self._pair_notes()
 
@@ -365,6 +377,7 @@ class _AlignmentBuilder:
             ),
             same_user_message_count=len(users),
             has_newest_user_message=newest_user in users,
+            is_compacted_by_client=self.is_compacted_by_client,
         )
 
     def _is_same_as_log(self, index: int) -> bool:
@@ -374,16 +387,27 @@ class _AlignmentBuilder:
         """Decides whether the client has merely left out the log messages after the last pair. Then the history
         continues the log."""
         tail = [element.kind for element in self.log[self.last_log_index + 1 :] if element.kind != "note"]
-        if not self.log_index_by_history_index or (tail and not self._may_omit_tail(tail)):
+        if not self.log_index_by_history_index:
             return
-        following = [
-            index for index in range(self.first_new_index + 1, len(self.history)) if self.history[index].kind != "note"
-        ]
-        # The first message after the pairs is the client's summary, if further messages follow it. Alone, it is the
-        # new message that the model must answer.
+        summary_index = self._find_summary_by_model() if tail else None
+        self.is_compacted_by_client = summary_index is not None
+        if tail and summary_index is None and not self._may_omit_tail(tail):
+            return
+        # The message with our answer, or else the first message after the pairs, is the client's summary, if further
+        # messages follow it. Alone, it is the new message that the model must answer.
+        first = self.first_new_index if summary_index is None else summary_index
+        following = [index for index in range(first + 1, len(self.history)) if self.history[index].kind != "note"]
         if tail and following:
             self.first_new_index = following[0]
         self.last_log_index = len(self.log) - 1
+
+    def _find_summary_by_model(self) -> int | None:
+        """Returns the index of the new message that contains the log's newest answer; None if there is none. The client
+        has asked the model for a summary, and sends it in the place of the messages that it leaves out."""
+        newest = self.log[-1].digest
+        return next(
+            (i for i in range(self.first_new_index, len(self.history)) if self.history[i].quoted_answer == newest), None
+        )
 
     def _may_omit_tail(self, tail: Sequence[ElementKind]) -> bool:
         """Returns whether a tail of the log that the history leaves out is no sign of a branch. This is so if the

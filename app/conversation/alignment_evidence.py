@@ -52,10 +52,14 @@ def covers_whole_log(alignment: Alignment) -> bool:
 
 def confirms_conversation_hint(alignment: Alignment) -> bool:
     """Returns whether a history continues the log that a client's own session id names: the log's newest user message
-    and one more message came back, and the history has no answer that the log does not have.
+    and one more message came back, or our newest answer came back as the client's summary; and the history has no
+    answer that the log does not have.
 
     A session id alone is not enough, because sub-agents with other histories share it.
     """
     same = sum(aligned.kind == "same" for aligned in alignment.message_alignments)
-    is_contradicted = alignment.unknown_answer_count > 0 or alignment.aligned_client_share < MIN_ALIGNED_SHARE
-    return alignment.has_newest_user_message and same >= 2 and not is_contradicted
+    if alignment.unknown_answer_count > 0:
+        return False
+    return alignment.is_compacted_by_client or (
+        alignment.has_newest_user_message and same >= 2 and alignment.aligned_client_share >= MIN_ALIGNED_SHARE
+    )

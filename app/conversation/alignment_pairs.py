@@ -43,6 +43,8 @@ class AlignmentElement(msgspec.Struct, frozen=True):
     """Only for messages of the log: whether this gateway gave the answer."""
     alternative_digests: tuple[bytes, ...] = ()
     """Only for messages of the log: the digests of the answer's other choices."""
+    quoted_answer: bytes = b""
+    """Only for user messages of the history: the digest of the log's newest answer, if its text is in the message."""
 
     @property
     def comparison_key(self) -> Hashable:

@@ -12,7 +12,10 @@ Scope = Literal["chat", "read", "manage", "admin"]
 """`chat` calls models; `read` reads conversations; `manage` changes and erases them; `admin` manages keys."""
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 END_USER_SEPARATOR: Final = "/"
-"""Stands in a tenant between the application's tenant and the part that names one of its end users."""
+"""Stands in a tenant behind the application's tenant, before the name of a part of it, such as one of its end users."""
+
+CONTEXT_TENANT_SUFFIX: Final = f"{END_USER_SEPARATOR}context-only"
+"""Ends the name of the tenant of conversations that are kept for continuing only (`store: false`)."""
 
 
 class ApiKey(msgspec.Struct, frozen=True):
@@ -48,6 +51,17 @@ def hash_api_key(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
 
 
+def derive_context_tenant(tenant: str) -> str:
+    """Returns the tenant of a tenant's conversations that are kept for continuing only. No credential leads to it, so
+    no endpoint lists, searches or reads it (docs/decisions/0044)."""
+    return f"{tenant}{CONTEXT_TENANT_SUFFIX}"
+
+
+def is_context_tenant(tenant: str) -> bool:
+    """Returns whether the conversations of a tenant are kept for continuing only."""
+    return tenant.endswith(CONTEXT_TENANT_SUFFIX)
+
+
 def extract_application_tenant(tenant: str) -> str:
-    """Returns the application's tenant of an end user's tenant. Any other tenant is returned as it is."""
+    """Returns the application's tenant of a tenant that is derived from it. Any other tenant is returned as it is."""
     return tenant.partition(END_USER_SEPARATOR)[0]

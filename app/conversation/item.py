@@ -134,6 +134,12 @@ class Item(ABC):
         """The tool calls in order."""
 
     @property
+    def hosted_calls(self) -> list[ToolCall]:
+        """Calls that the provider carried out itself, and parts of an unknown type. No result belongs to them. The
+        kind of each is `other`."""
+        return []
+
+    @property
     @abstractmethod
     def calls_tools(self) -> bool:
         """Whether the message calls a tool."""

@@ -108,6 +108,8 @@ def extract_searchable_text(message: Item) -> str:
     for call in message.calls:
         if call.kind != "other":
             texts += (call.name, _extract_argument_text(call.arguments))
+    for call in message.hosted_calls:
+        texts += (call.name, _extract_argument_text(call.arguments))
     return "\n".join(texts)[:MAX_MESSAGE_CHARS]
 
 

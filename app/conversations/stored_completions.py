@@ -15,9 +15,11 @@ from msgspec.structs import replace
 from app.conversation.conversation_types import Conversation, StoredCompletion
 from app.conversation.item import Item
 from app.conversations.items.item_building import DELETED
-from app.dialects.chat.message import ChatMessage, decode_body
+from app.dialects.chat.message import decode_body
 from app.dialects.chat.message_fields import extract_text
 from app.dialects.chat.stored_completion import build_completion_object
+from app.dialects.item_decoding import decode_item
+from app.dialects.responses.item_ids import RESPONSE_ID_PREFIX
 from app.errors import CompletionNotFound, NotFound
 from app.pipeline.chat_request import Caller
 from app.store.contract.conversations import CompletionQuery, ConversationStore
@@ -51,7 +53,7 @@ class StoredCompletions:
             last = await self._find_completion(caller, after, "after")
             query = replace(query, after=(last.created_at, last.id))
         completions = await self._store.list_completions(
-            tenant=caller.tenant, query=replace(query, limit=query.limit + 1)
+            tenant=caller.tenant, query=replace(query, limit=query.limit + 1, with_responses=False)
         )
         reading = asyncio.Semaphore(MAX_CONCURRENT_READS)
 
@@ -134,7 +136,7 @@ class StoredCompletions:
         return {entry.seq: entry.message for entry in entries}
 
     async def _find_completion(self, caller: Caller, completion_id: str, param: str | None = None) -> StoredCompletion:
-        if NUL not in completion_id:
+        if NUL not in completion_id and not completion_id.startswith(RESPONSE_ID_PREFIX):
             completion = await self._store.find_completion(tenant=caller.tenant, completion_id=completion_id)
             if completion is not None:
                 return completion
@@ -156,7 +158,7 @@ class StoredCompletions:
 
 def _build_message_object(completion: StoredCompletion, number: int, message: str | Item) -> dict[str, Any]:
     """Builds a message as OpenAI lists it: `content` is text, and content in parts is also in `content_parts`."""
-    body = decode_body(ChatMessage(message.encode()) if isinstance(message, str) else message)
+    body = decode_body(decode_item(message.encode()) if isinstance(message, str) else message)
     content = body.get("content")
     parts = content if isinstance(content, list) else None
     return {

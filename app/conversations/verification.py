@@ -22,7 +22,7 @@ from app.conversation.identity import (
 )
 from app.conversation.item import Item
 from app.conversations.items.item_building import DELETED
-from app.dialects.chat.message import ChatMessage
+from app.dialects.item_decoding import decode_item
 from app.errors import InvalidRequest, StoreUnreadable
 from app.store.database_snapshot import DatabaseSnapshot, SummaryRow
 from app.store.encryption.sealed_fields import FieldSealer
@@ -288,7 +288,7 @@ class _LogVerifier:
         if not self.was_redacted:
             return decrypted.message
         deleted: dict[str, Any] = (decrypted.meta or {}).get(DELETED) or {}
-        return ChatMessage(deleted["body"].encode()) if deleted.get("body") and not deleted.get("erased") else None
+        return decode_item(deleted["body"].encode()) if deleted.get("body") and not deleted.get("erased") else None
 
     def find_head_faults(self) -> list[str]:
         """Returns where the conversation's row differs from its last message."""

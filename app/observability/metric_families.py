@@ -60,6 +60,8 @@ CONSOLE_LABEL: Final = "console"
 """The label `endpoint` of reads by the console's pages."""
 OTHER_LABEL: Final = "other"
 """The label of unknown paths, and of models beyond `MAX_MODEL_LABELS`."""
+MODEL_CALL_ENDPOINTS: Final = ("/v1/chat/completions", "/v1/responses")
+"""The paths of requests that a model answers."""
 _OPERATOR_ENDPOINTS: Final = (
     *("/healthz", "/readyz", "/metrics", "/docs", "/openapi.json", "/console", "/v1/admin/"),
     *(CONSOLE_LABEL, OTHER_LABEL),
@@ -123,7 +125,7 @@ REQUEST_SECONDS: Final = _define_histogram(
     "request_seconds", "From a request to the end of its answer.", "endpoint", "stream"
 )
 FIRST_BYTE_SECONDS: Final = _define_histogram(
-    "first_byte_seconds", "From the request for a chat completion to the first byte of the answer's body.", "stream"
+    "first_byte_seconds", "From a request that a model answers to the first byte of the answer's body.", "stream"
 )
 ERRORS: Final = _define_counter(
     "errors_total", "Errors that were sent to clients, also inside streams.", "code", "status"

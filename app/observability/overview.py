@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,12 +27,13 @@ MAX_SAMPLES: Final = 360
 RECENT_SAMPLES: Final = 30
 """Latencies are those of the last 30 samples, five minutes; if nothing was measured in them, those since the start."""
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
-LATENCIES: Final[Mapping[str, tuple[MetricFamily, Mapping[str, str]]]] = {
-    "first_byte_seconds": (f.FIRST_BYTE_SECONDS, {}),
-    "request_seconds": (f.REQUEST_SECONDS, {"endpoint": "/v1/chat/completions"}),
-    "upstream_seconds": (f.UPSTREAM_SECONDS, {"purpose": "answer"}),
-    "store_seconds": (f.STORE_SECONDS, {}),
+LATENCIES: Final[Mapping[str, tuple[MetricFamily, Sequence[Mapping[str, str]]]]] = {
+    "first_byte_seconds": (f.FIRST_BYTE_SECONDS, [{}]),
+    "request_seconds": (f.REQUEST_SECONDS, [{"endpoint": endpoint} for endpoint in f.MODEL_CALL_ENDPOINTS]),
+    "upstream_seconds": (f.UPSTREAM_SECONDS, [{"purpose": "answer"}]),
+    "store_seconds": (f.STORE_SECONDS, [{}]),
 }
+"""Each latency: its histogram, and the labels of the series that it sums."""
 FIRST_SERVER_ERROR_STATUS: Final = 500
 CLIENT_CLOSED_REQUEST: Final = 499
 SAMPLED_TOTALS: Final = (
@@ -98,7 +99,7 @@ class MetricsOverview:
         """Adds a sample of the current totals."""
         numbers = self._metrics.read_snapshot()
         totals = _build_totals(numbers)
-        histograms = {name: numbers.sum_histogram(family, **labels) for name, (family, labels) in LATENCIES.items()}
+        histograms = {name: _sum_latency(name, numbers) for name in LATENCIES}
         before = self._samples[-1].histograms if self._samples else None
         name = "first_byte_seconds"
         # The samples of this field are not totals: each is about the time since the sample before.
@@ -135,8 +136,7 @@ class MetricsOverview:
 
     def _build_latency(self, name: str, numbers: MetricsSnapshot) -> dict[str, float | None]:
         """Returns the quantiles of a latency in the last minutes; if those are empty, since the start."""
-        family, labels = LATENCIES[name]
-        since_start = numbers.sum_histogram(family, **labels)
+        family, since_start = LATENCIES[name][0], _sum_latency(name, numbers)
         # Until there are enough samples, the last minutes are all the time since the start.
         recent = since_start
         if len(self._samples) > RECENT_SAMPLES:
@@ -242,6 +242,12 @@ def _build_application_errors(numbers: MetricsSnapshot) -> list[dict[str, Any]]:
         if remaining > 0 and int(status) != CLIENT_CLOSED_REQUEST:
             errors.append({"code": code, "status": int(status), "count": remaining})
     return sorted(errors, key=lambda error: -int(error["count"]))
+
+
+def _sum_latency(name: str, numbers: MetricsSnapshot) -> list[float]:
+    family, selections = LATENCIES[name]
+    totals = [numbers.sum_histogram(family, **labels) for labels in selections]
+    return [sum(cells) for cells in zip(*totals, strict=True)]
 
 
 def _subtract_series(series: list[float], before: list[float]) -> list[float]:

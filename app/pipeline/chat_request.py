@@ -12,10 +12,13 @@ import msgspec
 
 from app.context.plan.outline import SummarizeMode
 from app.context.plan.policy import RecallMode
-from app.conversation.api_keys import SCOPES, Scope
+from app.conversation.api_keys import SCOPES, Scope, derive_context_tenant
 from app.conversation.conversation_types import Conversation
+from app.dialects.answer_format import AnswerFormat
+from app.dialects.chat.answer_format import ChatAnswerFormat
 from app.dialects.chat.request import END_USER_FIELDS, decode_field
 from app.dialects.chat.stream_frames import EventStyle
+from app.dialects.request_schemas import Protocol
 
 ContextMode = Literal["auto", "append", "resend", "stateless"]
 RETRY_MAX_AGE_SECONDS: Final = 600.0
@@ -56,8 +59,12 @@ class ChatRequest(msgspec.Struct, frozen=True):
     choice_count: int = 1
     max_output_tokens: int | None = None
     store: bool = True
+    keeps_context_only: bool = False
+    """Whether a turn with `store: false` is kept for continuing its conversation, and for nothing else. Only the
+    Responses API has this (docs/decisions/0044)."""
     stores_completion: bool = False
-    """Whether the body has `store: true`: the completion can be found by its id."""
+    """Whether the answer can be found by its id: a chat completion with `store: true`, or a response without
+    `store: false`."""
     conversation_id: str | None = None
     is_chat_ui: bool = False
     """Whether the conversation id is a chat UI's own. Chat UIs send unrelated calls (such as for a title) under the
@@ -73,7 +80,9 @@ class ChatRequest(msgspec.Struct, frozen=True):
     through_seq: int | None = None
     """If `summarize` is ``now``: only the messages before this seq are summarized."""
     pin_indexes: tuple[int, ...] = ()
-    """Indexes into `messages` of the messages to pin."""
+    """Indexes of the messages to pin into `messages`, or of items into `input`."""
+    item_groups: Sequence[Sequence[int]] | None = None
+    """The indexes in `input` of the items of each message. None in Chat Completions."""
     recall: RecallMode | None = None
     """Overrides the policy's `recall` mode."""
     summary_instructions: str | None = None
@@ -85,9 +94,32 @@ class ChatRequest(msgspec.Struct, frozen=True):
     """Ids that clients send for their own purposes (a session, a thread), by the name of the header or field."""
     idempotency_key: str | None = None
     """The client's own name for this request and its retries."""
+    protocol: Protocol = "chat"
+    """The protocol that the client speaks."""
+    answer_format: AnswerFormat = msgspec.field(default_factory=ChatAnswerFormat)
+    """Writes the answer in that protocol."""
+    previous_response_id: str | None = None
+    """The response after which this request continues: the end of a conversation, or a place in its log."""
+    compact_threshold: int | None = None
+    """The prompt size in tokens above which this request is compacted; None for the policy's."""
     on_answer: Callable[[Conversation | None], Awaitable[None]] | None = None
     """Called when the answer is complete, before its last byte is sent. The argument is the conversation that ends with
     the answer, or None if the answer is not stored."""
+
+    @property
+    def messages_field(self) -> str:
+        """The field of the body that has the messages."""
+        return "messages" if self.protocol == "chat" else "input"
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the turn is written to a log."""
+        return self.store or self.keeps_context_only
+
+    @property
+    def log_tenant(self) -> str:
+        """The tenant in which the conversation of this request is kept and found."""
+        return derive_context_tenant(self.caller.tenant) if self.keeps_context_only else self.caller.tenant
 
     @property
     def end_user_digest(self) -> str | None:

@@ -26,7 +26,6 @@ from msgspec.structs import replace
 from app.context.plan.budget import compute_compaction_threshold
 from app.context.plan.outline import SummarizeMode
 from app.conversation.conversation_types import LogMessage
-from app.dialects.chat.stream_frames import CompactionProgressStream, render_error_frames
 from app.errors import GatewayError, StoreUnavailable, UpstreamRefused, drop_tracebacks
 from app.observability.log import set_log_conversation
 from app.observability.request_facts import record_error
@@ -156,6 +155,8 @@ class Pipeline:
         """Finds everything that planning needs: model, policy, window, conversation and pins. Writes nothing."""
         model_context = await self._model_contexts.find_model_context(request)
         resolved_request = await self._conversation_resolver.resolve(request, model_context.encoding, held_leases)
+        if resolved_request.expanded_messages is not None:
+            request = replace(request, raw_messages=resolved_request.expanded_messages)
         if request.pin_indexes or resolved_request.conversation.marks:
             resolved_request = await self._pin_updater.apply_request_pins(request, resolved_request)
         if resolved_request.is_stored:
@@ -279,7 +280,8 @@ class Pipeline:
         context_report: ContextReport,
     ) -> AsyncGenerator[bytes, None]:
         """Streams progress events while the compaction runs, then the answer."""
-        progress_stream = CompactionProgressStream(
+        answer_format = turn.request.answer_format
+        answer_format.begin_progress(
             completion_id=self._clock_and_ids.new_completion_id(),
             created=int(self._clock_and_ids.unix_seconds()),
             model=turn.request.model,
@@ -288,7 +290,7 @@ class Pipeline:
         )
         try:
             current_span().add_event("compaction_started")
-            yield progress_stream.render_start(
+            yield answer_format.render_progress_start(
                 {
                     "type": "compaction_started",
                     "input_tokens": view.tokens_before_compaction,
@@ -296,12 +298,13 @@ class Pipeline:
                 }
             )
             while not await compaction.finishes_within(self._clock_and_ids.heartbeat_seconds):
-                yield progress_stream.render_heartbeat()
+                yield answer_format.render_heartbeat()
             view = await compaction.wait_for_view()
             outcome = "compaction_failed" if view.compaction.get("outcome") == "failed" else "compaction_completed"
             current_span().add_event(outcome)
             event = {"type": outcome, "duration_ms": view.compaction["duration_ms"]}
-            yield progress_stream.render_outcome(event, build_context_report(turn, view).render_status_fields())
+            fields = build_context_report(turn, view).render_status_fields()
+            yield answer_format.render_progress_outcome(event, fields)
             turn, view = await self._complete_view(turn, view)
             upstream_answer, turn, view = await self._call_upstream_and_write_question(turn, view)
         except GatewayError as error:
@@ -310,16 +313,14 @@ class Pipeline:
             await held_leases.release()
             record_error(error)
             drop_tracebacks(error)
-            yield render_error_frames(error)
+            yield answer_format.render_error_frames(error)
             return
         except BaseException:
             await held_leases.release()
             raise
         context_report = build_context_report(turn, upstream_answer.sent_view)
         async with aclosing(
-            self._response_delivery.deliver_stream(
-                turn, view, upstream_answer, held_leases, context_report, progress_stream
-            )
+            self._response_delivery.deliver_stream(turn, view, upstream_answer, held_leases, context_report)
         ) as frames:
             async for frame in frames:
                 yield frame
@@ -341,8 +342,11 @@ class Pipeline:
     async def measure_context(self, request: ChatRequest) -> dict[str, Any]:
         """Returns the tokens of a request with its history as sent, the model's window, and the pressure (tokens
         divided by the limit). Tokens are our calibrated estimate. Stores nothing."""
+        # A response that names its conversation brings new items only, so those of the conversation are counted, too.
+        if request.protocol != "responses" or request.context_mode != "append":
+            request = replace(request, context_mode="stateless")
         async with HeldLeases() as held_leases:
-            turn = await self._resolve_turn(replace(request, context_mode="stateless"), held_leases)
+            turn = await self._resolve_turn(request, held_leases)
         budget = self._view_builder.compute_budget(turn)
         tokens = budget.calibrate_tokens(turn.planned_instructions_tokens + turn.resolved_request.log_tokens)
         return {

@@ -9,7 +9,7 @@ from typing import Final
 
 from app.context.count.token_counter import PRIMING_TOKENS, TokenCounter, must_count_off_event_loop
 from app.conversation.item import Item, count_item_bytes
-from app.dialects.chat.counted_content import SCHEMA_FIELDS, read_schemas
+from app.dialects.request_schemas import SCHEMA_FIELDS, read_schemas, select_schema_fields
 from app.pipeline.chat_request import ChatRequest
 
 MAX_CACHED_INSTRUCTIONS: Final = 1024
@@ -36,17 +36,15 @@ class MessageCounter:
     async def count_instruction_tokens(self, instructions: Sequence[Item], request: ChatRequest, encoding: str) -> int:
         """Returns the raw tokens of the leading system messages, the tool schemas and the fixed overhead of a
         request."""
-        fields = request.raw_fields
-        if not instructions and SCHEMA_FIELDS.isdisjoint(fields):
+        if not instructions and SCHEMA_FIELDS[request.protocol].isdisjoint(request.raw_fields):
             return PRIMING_TOKENS
-        # Sorted by name: the order of the fields in the body must not change the cache key.
-        schemas = {name: bytes(fields[name]) for name in sorted(SCHEMA_FIELDS & fields.keys())}
+        schemas = select_schema_fields(request.protocol, request.raw_fields)
         key = (encoding, *[message.raw for message in instructions], *schemas.items())
         cached_tokens = self._instructions_cache.get(key)
         if cached_tokens is not None:
             self._instructions_cache.move_to_end(key)
             return cached_tokens
-        counted_schemas = read_schemas({name: request.decode_field(name) for name in schemas})
+        counted_schemas = read_schemas(request.protocol, {name: request.decode_field(name) for name in schemas})
         counter = self._find_token_counter(encoding)
         if must_count_off_event_loop(sum(len(raw) for raw in schemas.values()) + count_item_bytes(instructions)):
             tokens = await asyncio.to_thread(counter.count_request, instructions, counted_schemas)

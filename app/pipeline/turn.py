@@ -13,8 +13,7 @@ from app.context.calibration import Calibration, CountedPrompt, digest_instructi
 from app.context.plan.budget import Budget
 from app.context.plan.outline import Outline, Plan
 from app.context.plan.policy import ContextPolicy
-from app.dialects.chat.counted_content import SCHEMA_FIELDS
-from app.dialects.chat.request import may_run_provider_tools
+from app.dialects.request_schemas import may_run_provider_tools, select_schema_fields
 from app.pipeline.call.search_tool_definition import SearchToolSession
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.resolved_request import ResolvedRequest
@@ -48,6 +47,12 @@ class Turn(msgspec.Struct, frozen=True, dict=True):
         authorization = self.request.caller.authorization
         return None if authorization is None else ClientKey(authorization, self.target.deployments[0].provider.name)
 
+    @property
+    def keeps_original_answer(self) -> bool:
+        """Whether the client can get the reply of a provider of its own protocol as it is. The rounds of a search are
+        merged into one answer instead."""
+        return self.request.answer_format.keeps_original and self.search_tool_session is None
+
     @cached_property
     def planned_instructions_tokens(self) -> int:
         """The raw tokens of the instructions for planning: our count, and what the provider was seen to add to it."""
@@ -59,8 +64,7 @@ class Turn(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def instructions_digest(self) -> str:
         """A digest of the leading system messages and the tool schemas."""
-        fields = self.request.raw_fields
-        schemas = {name: bytes(fields[name]) for name in SCHEMA_FIELDS & fields.keys()}
+        schemas = select_schema_fields(self.request.protocol, self.request.raw_fields)
         return digest_instructions((bytes(message.raw) for message in self.resolved_request.instructions), schemas)
 
     def build_counted_prompt(self, view: View) -> CountedPrompt:
@@ -71,7 +75,7 @@ class Turn(msgspec.Struct, frozen=True, dict=True):
             instructions_tokens=own_count,
             instructions=self.instructions_digest,
             boundary_seq=view.plan.boundary_seq,
-            has_provider_tools=may_run_provider_tools(self.request.raw_fields),
+            has_provider_tools=may_run_provider_tools(self.request.protocol, self.request.raw_fields),
         )
 
 

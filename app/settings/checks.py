@@ -82,6 +82,8 @@ def _check_base_url(path: SettingPath, url: str) -> Iterator[Contradiction]:
         yield path, "expected the address of an API, such as 'https://api.openai.com/v1'"
     elif parts.fragment or parts.path.rstrip("/").endswith(("/chat/completions", "/completions")):
         yield path, "expected the part before '/chat/completions', such as 'http://localhost:8080/v1'"
+    elif parts.path.rstrip("/").endswith("/responses"):
+        yield path, "expected the part before '/responses', such as 'http://localhost:8080/v1'"
 
 
 def _check_proxy(path: SettingPath, url: str) -> Iterator[Contradiction]:

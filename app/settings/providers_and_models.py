@@ -97,11 +97,12 @@ class Quirks(Section):
 
 
 class Provider(Section):
-    protocol: Literal["openai"] = "openai"
-    """The provider's protocol."""
+    protocol: Literal["openai", "responses"] = "openai"
+    """The protocol in which the provider's models are called. `openai`: Chat Completions. `responses`: the Responses
+    API; requests and answers of clients that speak Chat Completions are translated."""
     base_url: str = ""
-    """The provider's address, without `/chat/completions`. A query (`?api-version=…`) is sent with each call.
-    Required."""
+    """The provider's address, without `/chat/completions` or `/responses`. A query (`?api-version=…`) is sent
+    with each call. Required."""
     api_key: HeaderValue | None = None
     """The key for calls to this provider. Empty: in mode `open` the client's own key is passed on if it is meant for
     this provider ([whose key a provider gets](keys.md#whose-key-a-provider-gets)); in mode `keys` the provider is

@@ -190,8 +190,18 @@ class Retention(Section):
     days: Annotated[int, Field(gt=0)] | None = None
     """Conversations without activity for more days than this are erased. A tenant's keys may set another number for the
     tenant's conversations; the smallest of these counts. `null`: conversations are not erased by age."""
+    context_hours: Annotated[int, Field(gt=0, le=8_760)] = 24
+    """Conversations of responses with `store: false`, which are kept for continuing only (`privacy.store_false`), are
+    erased after this many hours without activity."""
     sweep_seconds: Seconds = 3600.0
     """The time between two searches for old conversations. One process at a time searches."""
+
+
+class Privacy(Section):
+    store_false: Literal["context", "nothing"] = "context"
+    """What is kept of a response with `store: false`. `context`: its turn, for continuing the conversation only, so
+    that summaries are not made again with each turn; no endpoint shows it, and it is erased after
+    `retention.context_hours`. `nothing`: nothing, as of a chat completion with `store: false`."""
 
 
 class Traces(Section):
@@ -245,6 +255,7 @@ class Settings(Section):
     auth: Auth = Auth()
     encryption: Encryption = Encryption()
     retention: Retention = Retention()
+    privacy: Privacy = Privacy()
     telemetry: Telemetry = Telemetry()
     limits: Limits = Limits()
     providers: dict[Name, Provider] = Field(default_factory=dict)

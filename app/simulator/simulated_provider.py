@@ -7,11 +7,13 @@ from typing import Any
 
 from app.errors import UpstreamUnavailable
 from app.simulator.simulator import SimulatedDisconnect, Simulator, SimulatorRequest, SimulatorResponse
-from app.upstream.provider_contract import ClientKeyRule, UpstreamRequest
+from app.upstream.provider_contract import ClientKeyRule, ProviderProtocol, UpstreamRequest
 
 
 class SimulatedProvider:
     """Implements `upstream.provider_contract.UpstreamProvider` over a `Simulator`."""
+
+    protocol: ProviderProtocol = "openai"
 
     def __init__(self, simulator: Simulator, name: str = "simulator") -> None:
         self.name = name
@@ -35,6 +37,8 @@ class SimulatedProvider:
 
 class SimulatedReply:
     """Implements `upstream.provider_contract.UpstreamReply`."""
+
+    original_body: bytes | None = None
 
     def __init__(self, response: SimulatorResponse) -> None:
         self.status = response.status

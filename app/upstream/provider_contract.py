@@ -1,5 +1,5 @@
-"""The contract of providers: what they are asked and what they answer. Requests and answers are in OpenAI's
-wire form.
+"""The contract of providers: what they are asked and what they answer. Requests are in the form of the provider's
+protocol, answers in that of Chat Completions.
 """
 
 from __future__ import annotations
@@ -25,6 +25,12 @@ class ConnectionDropped(UpstreamUnavailable):
     """
 
 
+ProviderProtocol = Literal["openai", "responses"]
+"""The protocol of a provider's answers to a model call: Chat Completions, or the Responses API."""
+CALL_PATHS: Final[Mapping[ProviderProtocol, str]] = {"openai": "/chat/completions", "responses": "/responses"}
+"""The path of a model call, below the provider's base URL."""
+
+
 class CallTimes(msgspec.Struct):
     """The times of a call, in monotonic seconds. A provider sets the last two as far as it can tell."""
 
@@ -45,6 +51,9 @@ class UpstreamRequest(msgspec.Struct, frozen=True):
     """Further headers to send, lower-case names."""
     query: str = ""
     times: CallTimes | None = None
+    keeps_original: bool = False
+    """Whether an answer that is translated brings the provider's own form, too: as `UpstreamReply.original_body`, or in
+    a stream as an event named `original` before each translated chunk."""
 
 
 ClientKeyRule = Literal["never", "if_meant", "always"]
@@ -95,6 +104,10 @@ class UpstreamReply(Protocol):
     headers: Mapping[str, str]
     """Lower-case names."""
 
+    @property
+    def original_body(self) -> bytes | None:
+        """The body as the provider sent it, if the request keeps originals and `read` has returned a translation."""
+
     async def read(self) -> bytes:
         """Returns the whole body, decoded from any content encoding.
 
@@ -114,9 +127,10 @@ class UpstreamReply(Protocol):
 
 
 class UpstreamProvider(Protocol):
-    """A model server that speaks OpenAI's protocol, or is adapted to it."""
+    """A model server whose answers have the form of Chat Completions, or are translated into it."""
 
     name: str
+    protocol: ProviderProtocol
     client_key_rule: ClientKeyRule
 
     async def send(self, request: UpstreamRequest) -> UpstreamReply:

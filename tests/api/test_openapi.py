@@ -17,7 +17,7 @@ from tests.pipeline.call.test_failing_upstreams import ANSWERS, failing, keep_a_
 
 TESTS = Path(__file__).parents[1]
 REPORT_CHARS = 20_000
-ASKS_A_PROVIDER = "^/v1/(chat/completions|models|models/.model.|conversations/.conversation_id./compact)$"
+ASKS_A_PROVIDER = "^/v1/(chat/completions|responses|models|models/.model.|conversations/.conversation_id./compact)$"
 UNUSABLE = (
     *("hangs up", "hangs up in the head", "no HTTP", "only continue", "a body that is shorter than it says"),
     *("says nothing", "a length that is none", "chunks that are none", "empty", "half of JSON", "no JSON"),

@@ -40,7 +40,7 @@ async def test_a_client_that_leaves_before_the_answer_ends_the_call(
     upstream = ScriptedUpstream(Reply({}, gate=asyncio.Event()))
     async with world(upstream, limits={"max_concurrent_requests": 1}) as w:
         body = {"model": "m", "input": said, "stream": streams}
-        asking = asyncio.ensure_future(w.client.post(f"{w.base_url}/responses", json=body))
+        asking = asyncio.ensure_future(w.client.post(f"{w.base_url}/completions", json=body))
         await become(w, 1, 0)
         async with asyncio.timeout(WAIT_SECONDS):
             while not upstream.bodies:  # noqa: ASYNC110 - no event tells it
@@ -53,7 +53,7 @@ async def test_a_client_that_leaves_in_a_stream_ends_the_call() -> None:
     upstream = ScriptedUpstream(Reply(pieces=[b"data: {}\n\n", 10 * WAIT_SECONDS]))
     async with world(upstream, limits={"max_concurrent_requests": 1}) as w:
         body = {"model": "m", "stream": True}
-        async with w.client.stream("POST", f"{w.base_url}/responses", json=body) as answer:
+        async with w.client.stream("POST", f"{w.base_url}/completions", json=body) as answer:
             await anext(answer.aiter_lines())
             await become(w, 1, 0)
         await gone(w, upstream)

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from app.api.chat_completions import ChatCompletionsEndpoint
+from app.api.answer_endpoint import AnswerEndpoint
+from app.api.chat_request_parser import parse_chat_request
 from app.api.edge.auth import Authenticator, AuthRules
 from app.pipeline.admission.answer_replay import StoredAnswers
 from app.pipeline.admission.idempotency_keys import IdempotencyKeys
@@ -65,7 +66,7 @@ async def stopped(exchange: Unfinished, *, stream: bool) -> list[dict[str, Any]]
         sleep=asyncio.sleep,
         random=lambda: 0.5,
     )
-    endpoint = ChatCompletionsEndpoint(
+    endpoint = AnswerEndpoint(
         RequestCoalescer(
             pipeline=exchange,
             stored_answers=StoredAnswers(store, now=now),
@@ -82,6 +83,7 @@ async def stopped(exchange: Unfinished, *, stream: bool) -> list[dict[str, Any]]
             seconds=time.monotonic,
             random_bytes=secrets.token_bytes,
         ),
+        parse_chat_request,
         body_limit_bytes=10_000,
         new_request_id=lambda: "req_1",
         extra_headers={},

@@ -29,10 +29,12 @@ from app.store.contract.leases import Lease, LeaseLost
 from app.store.contract.store import Store
 from app.store.leases import LeaseKeeper
 from app.upstream.provider_contract import (
+    CALL_PATHS,
     ClientKey,
     ClientKeyRule,
     ContextWindow,
     ModelDeployment,
+    ProviderProtocol,
     ProviderQuirks,
     RoutedReply,
     RouteTarget,
@@ -179,7 +181,6 @@ class OneRouter:
         target: RouteTarget,
         build_body: Callable[[ModelDeployment], Awaitable[bytes]],
         *,
-        path: str = "/chat/completions",
         client_key: ClientKey | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> RoutedReply:
@@ -192,6 +193,7 @@ class OneRouter:
         try:
             await self.gate.wait()
             shown = None if client_key is None else client_key.disclose_to_provider(deployment.provider)
+            path = CALL_PATHS[deployment.provider.protocol]
             reply = await deployment.provider.send(UpstreamRequest(path, body, authorization=shown))
         finally:
             self.running -= 1
@@ -207,6 +209,7 @@ class ScriptedReply:
     status: int
     body: Body
     headers: Mapping[str, str] = field(default_factory=dict)
+    original_body: bytes | None = None
 
     async def read(self) -> bytes:
         return orjson.dumps(self.body)
@@ -224,6 +227,7 @@ class ScriptedProvider:
 
     said: Said
     name: str = "scripted"
+    protocol: ProviderProtocol = "openai"
     client_key_rule: ClientKeyRule = "if_meant"
 
     async def send(self, call: UpstreamRequest) -> ScriptedReply:

@@ -55,6 +55,8 @@ SHORT = [user("Hi"), answer("Hello!"), user("yes"), answer("OK"), user("yes"), a
 AGENT = [user("Fix it"), call(X, Y), result(X, "rx"), result(Y, "ry"), call(Z), result(Z, "rz"), long("done")]
 NOTED = [user("u0"), long("a0"), note("date"), user("u1"), long("a1")]
 NEW = user("something new")
+CHECKPOINT = [user("Where"), user("Fix it"), call(X), result(X, "rx"), user("Summarize."), long("s")]
+HANDOFF = user(f"Another model wrote this summary:\n  {CHECKPOINT[-1]['content']}\n")
 
 
 def read_log(bodies: Sequence[Body], choices: tuple[Body, ...] = ()) -> list[AlignmentElement]:
@@ -78,14 +80,15 @@ def read_log(bodies: Sequence[Body], choices: tuple[Body, ...] = ()) -> list[Ali
     return elements
 
 
-def read_history(bodies: Sequence[Body]) -> list[AlignmentElement]:
-    return [build_alignment_element(ChatMessage.from_body(body)) for body in bodies]
+def read_history(bodies: Sequence[Body], log: Sequence[AlignmentElement] = ()) -> list[AlignmentElement]:
+    return [build_alignment_element(ChatMessage.from_body(body), log=log) for body in bodies]
 
 
 def align_bodies(
     log: list[Body], history: list[Body], *, named: bool = False, choices: tuple[Body, ...] = ()
 ) -> Alignment:
-    return align_history(read_log(log, choices), read_history(history), is_log_named=named)
+    elements = read_log(log, choices)
+    return align_history(elements, read_history(history, elements), is_log_named=named)
 
 
 def show(alignment: Alignment) -> str:
@@ -251,6 +254,37 @@ NAMED: dict[str, tuple[list[Body], list[Body], str, str]] = {
         "=0 =2 =4 +",
         "continues 10 omits 1-2 3-4 5-11",
     ),
+    "a summary that the model wrote": (CHECKPOINT, [*CHECKPOINT[:2], HANDOFF], "=0 =1 +", "continues 5 omits 2-6"),
+    "a summary that the model wrote, and a question": (
+        CHECKPOINT,
+        [*CHECKPOINT[:2], HANDOFF, note("now"), NEW],
+        "=0 =1 s2 n6 +",
+        "continues 5 omits 2-6",
+    ),
+    "a new message before a summary that the model wrote": (
+        CHECKPOINT,
+        [CHECKPOINT[1], user("Where now"), HANDOFF],
+        "=1 + +",
+        "continues 5 omits 0-1 2-6",
+    ),
+    "a second summary that the model wrote": (
+        [CHECKPOINT[1], long("s"), HANDOFF, call(Z), result(Z, "rz"), user("Summarize."), long("t")],
+        [CHECKPOINT[1], user(f"Another model wrote this summary:\n{long('t')['content']}")],
+        "=0 +",
+        "continues 6 omits 1-7",
+    ),
+    "a quotation of an answer that is not the newest": (
+        [*CHECKPOINT, NEW, long("t")],
+        [*CHECKPOINT[:2], HANDOFF],
+        "=0 =1 +",
+        "branches 1",
+    ),
+    "a quotation of the newest answer, which came back": (
+        CHECKPOINT,
+        [*CHECKPOINT, HANDOFF],
+        "=0 =1 =2 =3 =4 =5 +",
+        "continues 5",
+    ),
     "questions, of which the last is edited": (CHAT, [CHAT[0], CHAT[2], NEW], "=0 =2 +", "branches 2 omits 1-2"),
     "every answer cleaned": (
         CHAT,
@@ -287,6 +321,23 @@ def test_each_habit_is_aligned_with_a_log_that_an_id_names(
     log: list[Body], history: list[Body], marks: str, outcome: str
 ) -> None:
     check(align_bodies(log, history, named=True), marks, outcome)
+
+
+@pytest.mark.parametrize(
+    ("answer_text", "history", "is_confirmed"),
+    [
+        (long("s"), [CHECKPOINT[1], HANDOFF], True),
+        (long("s"), [user("Another day"), CHECKPOINT[1], user("Here"), HANDOFF, NEW], True),
+        (long("s"), [CHECKPOINT[1], user("Another model wrote this summary: nothing.")], False),
+        (long("s"), [CHECKPOINT[1], long("another person's"), HANDOFF], False),
+        (answer("s: done"), [CHECKPOINT[1], user("Another model wrote this summary:\ns: done")], False),
+    ],
+)
+def test_our_newest_answer_as_the_clients_summary_confirms_a_hint(
+    answer_text: Body, history: list[Body], is_confirmed: bool
+) -> None:
+    alignment = align_bodies([*CHECKPOINT[:-1], answer_text], history, named=True)
+    assert confirms_conversation_hint(alignment) is is_confirmed
 
 
 @pytest.mark.parametrize("call_id", [X, "toolu_01A09q90qw90lq917835lq9", "D681PevKs", "call_1k3b9x0q", "0f" * 16])

@@ -408,10 +408,10 @@ CONTEXT: Final = (
     ),
     Mutation(
         "missing-result",
-        "app/dialects/chat/missing_tool_results.py",
+        "app/dialects/missing_tool_results.py",
         "if len(results) >= len(asking.tool_calls) or",
         "if results or",
-        ("tests/dialects/chat/test_missing_results.py::test_a_call_without_a_result_gets_one_behind_the_others",),
+        ("tests/dialects/test_missing_results.py::test_a_call_without_a_result_gets_one_behind_the_others",),
         "A call without result stays open beside others, and providers refuse every later turn.",
     ),
     Mutation(

@@ -14,7 +14,8 @@ from typing import Any, Final, get_args
 import msgspec
 import orjson
 
-from app.api.chat_request_parser import READ_HEADERS, parse_chat_request
+from app.api.chat_request_parser import parse_chat_request
+from app.api.request_options import READ_HEADERS
 from app.compaction.acceptance.value_finding import MentionCollector
 from app.compaction.summarizer.transcript import build_transcript_entries, render_fenced_transcript
 from app.context.count.image_tokens import count_image_tokens
@@ -97,7 +98,10 @@ def chat_request(data: bytes) -> None:
         check_messages(
             [ChatMessage(bytes(raw)) for raw in request.raw_messages], first_index=0, may_begin_with_result=False
         )
-        assert fields_of(build_upstream_body(request, None, REBUILDING)).keys() <= {*request.raw_fields, *ADDED_FIELDS}
+        assert fields_of(build_upstream_body(request, None, REBUILDING).body).keys() <= {
+            *request.raw_fields,
+            *ADDED_FIELDS,
+        }
     except GatewayError as error:
         _check_refusal(error)
 
@@ -287,7 +291,7 @@ def _is_object(data: bytes) -> bool:
 
 def _kept(collector: StreamCollector) -> None:
     """What a provider said, as it is stored."""
-    for said in collector.build_messages():
+    for said in [collector.build_message(), *collector.build_alternatives()]:
         try:
             _look_at(ChatMessage.from_body(said).raw)
         except InvalidRequest as error:

@@ -165,6 +165,8 @@ def bodies_without_ids() -> dict[str, Any]:
         "POST /v1/admin/keys": {"json": {"name": "x"}},
         "POST /v1/context/count": {"json": CHAT},
         "POST /v1/chat/completions": {"json": CHAT},
+        "POST /v1/responses": {"json": {"model": CHAT["model"], "input": "Hi"}},
+        "POST /v1/responses/input_tokens": {"json": {"model": CHAT["model"], "input": "Hi"}},
         "POST /v1/conversations": {"json": {"items": [{"type": "message", "role": "user", "content": "Hi"}]}},
         "POST /v1/conversations/import": {"content": b'{"messages": [{"role": "user", "content": "Hi"}]}\n'},
         "GET /v1/search": {"params": {"q": "item"}},
@@ -273,11 +275,14 @@ async def conversation_with_a_summary(s: Scene, key: str) -> dict[str, str]:
     path = f"/v1/conversations/{conversation}"
     items = (await s.ask("GET", f"{path}/items", key)).json()["data"]
     summaries = (await s.ask("GET", f"{path}/summaries", key)).json()["data"]
+    asked = {"model": CHAT["model"], "input": "Hi", "conversation": conversation}
+    response = (await s.ask("POST", "/v1/responses", key, json=asked)).json()
     return {
         "conversation_id": conversation,
         "item_id": items[-1]["id"],
         "summary_id": summaries[0]["id"],
         "completion_id": answer["id"],
+        "response_id": response["id"],
     }
 
 
@@ -375,7 +380,8 @@ async def test_in_mode_keys_no_provider_sees_anything_of_a_credential() -> None:
             for key in keys:
                 for method, path, more in requests:
                     answer = await s.ask(method, path, key, shown_as, **more)
-                    assert answer.status_code != 400, (method, path, answer.text)
+                    # No response runs in the background, so none can be cancelled.
+                    assert answer.status_code != 400 or path.endswith("/cancel"), (method, path, answer.text)
         for provider in s.providers.values():
             calls += len(provider.paths)
             operators = {"Bearer sk-of-the-operator"} if provider.name == "own" else set[str]()

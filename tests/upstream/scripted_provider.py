@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from app.upstream.provider_contract import ClientKeyRule, UpstreamReply, UpstreamRequest
+from app.upstream.provider_contract import ClientKeyRule, ProviderProtocol, UpstreamReply, UpstreamRequest
 from app.upstream.routing.router import BufferedReply
 
 
@@ -17,6 +17,7 @@ def answer(status: int = 200, body: bytes = b"{}", **headers: str) -> BufferedRe
 class ScriptedProvider:
     """Gives its scripted answers (or raises them) in turn; the last one again and again."""
 
+    protocol: ProviderProtocol = "openai"
     client_key_rule: ClientKeyRule = "if_meant"
 
     def __init__(self, name: str, *script: UpstreamReply | BaseException) -> None:

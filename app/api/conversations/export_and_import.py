@@ -90,8 +90,12 @@ def build_transfer_routes(
         caller: Caller = reads,
     ) -> Response:
         conversation = await records.find_conversation(caller, conversation_id)
-        written = exporter.stream_message_lines if format == "jsonl" else exporter.stream_json_object
-        pieces = written(conversation, with_hidden=include == "deleted")
+        with_hidden = include == "deleted"
+        pieces = (
+            exporter.stream_message_lines(conversation, with_hidden=with_hidden)
+            if format == "jsonl"
+            else exporter.stream_json_object(conversation, with_hidden=with_hidden, as_chat=True)
+        )
         # The first batch is read before the head is sent: if it fails, the client gets an error response.
         first_piece = await anext(pieces, b"")
         headers = {

@@ -1,8 +1,8 @@
-"""The outermost ASGI application: sends chat completions and probes straight to their endpoints, and all other requests
-to FastAPI. Checks the headers of every request but the probes.
+"""The outermost ASGI application: sends model calls and probes straight to their endpoints, and all other requests to
+FastAPI. Checks the headers of every request but the probes.
 
-FastAPI's routing, exception wrappers and middleware take an eighth of a whole request, and the chat endpoint maps its
-own errors and makes its own request ids.
+FastAPI's routing, exception wrappers and middleware take an eighth of a whole request, and the endpoints of model calls
+map their own errors and make their own request ids.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from app.api.edge.header_checks import HeaderChecks
 from app.api.edge.headers import RequestIdMiddleware
 
 CHAT_PATH: Final = "/v1/chat/completions"
+RESPONSES_PATH: Final = "/v1/responses"
 
 
 class AsgiFront:
     """An ASGI application that chooses who answers a request.
 
     Args:
-        chat: answers `POST /v1/chat/completions`.
+        model_calls: what answers a `POST`, by path.
         application: answers all other paths.
         header_checks: checks the headers of a request.
         probes: the routes of the health probes by path, for `GET`. Their headers are not checked: load balancers and
@@ -35,7 +36,7 @@ class AsgiFront:
 
     def __init__(
         self,
-        chat: ASGIApp,
+        model_calls: Mapping[str, ASGIApp],
         application: ASGIApp,
         *,
         header_checks: HeaderChecks,
@@ -43,7 +44,7 @@ class AsgiFront:
         lifespan: Lifespan[Any],
         new_request_id: Callable[[], str],
     ) -> None:
-        self.chat = chat
+        self._model_calls = model_calls
         self.application = application
         self._heads = header_checks
         self._new_request_id = new_request_id
@@ -59,9 +60,11 @@ class AsgiFront:
             return probe.app(scope, receive, send)
         # FastAPI answers 405 to other methods of a probe, with the allowed ones.
         fault = None if probe is not None else self._heads.find_fault(scope["headers"])
-        is_chat = scope["path"] == CHAT_PATH and scope["type"] == "http" and scope["method"] == "POST"
+        endpoint = self._model_calls.get(scope["path"])
+        if endpoint is not None and (scope["type"] != "http" or scope["method"] != "POST"):
+            endpoint = None
         if fault is not None:
-            # A refused chat request says, as all its answers do, what was done with its conversation.
-            refusal = build_error_response(fault, {"x-context-status": "bypassed"} if is_chat else {})
+            # A refused model call says, as all its answers do, what was done with its conversation.
+            refusal = build_error_response(fault, {} if endpoint is None else {"x-context-status": "bypassed"})
             return RequestIdMiddleware(refusal, self._new_request_id)(scope, receive, send)
-        return (self.chat if is_chat else self.application)(scope, receive, send)
+        return (endpoint or self.application)(scope, receive, send)

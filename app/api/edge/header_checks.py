@@ -15,9 +15,9 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from app.api.chat_request_parser import READ_HEADERS
 from app.api.edge.headers import RawHeader
 from app.api.edge.request_reader import BODY_HEADERS
+from app.api.request_options import READ_HEADERS
 from app.errors import GatewayError, HostNotAllowed, InsufficientPermissions, InvalidRequest
 
 REPEATABLE_HEADERS: Final = frozenset({"openai-beta", "traceparent", "tracestate", "baggage"})

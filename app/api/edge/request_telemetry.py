@@ -9,12 +9,12 @@ from typing import Any, Final
 import msgspec
 from starlette.types import Message, Receive, Scope, Send
 
-from app.api.edge.asgi_front import CHAT_PATH, AsgiFront
+from app.api.edge.asgi_front import AsgiFront
 from app.api.edge.error_responses import CLIENT_CLOSED_REQUEST
 from app.errors import UpstreamRefused
 from app.observability import metric_families
 from app.observability.log import MAX_FIELD_CHARS
-from app.observability.metric_families import CONSOLE_LABEL, OTHER_LABEL, is_application_endpoint
+from app.observability.metric_families import CONSOLE_LABEL, MODEL_CALL_ENDPOINTS, OTHER_LABEL, is_application_endpoint
 from app.observability.metrics import HistogramSeries, Metrics
 from app.observability.request_facts import RequestFacts, begin_request_facts, log_request
 from app.observability.tracing import CANCELLED_ERROR_TYPE, CONVERSATION_ATTRIBUTE, NO_SPAN, Span, Tracing
@@ -66,14 +66,14 @@ class RequestTelemetry:
             }
             span = self._tracing.start_request_span(method, scope["headers"], attributes)
         watch = _ResponseObserver(send, self._metrics, self._seconds, span, begin_request_facts(), self._seconds())
-        is_chat = scope["path"] == CHAT_PATH and scope["method"] == "POST"
-        if is_chat:
+        is_model_call = scope["path"] in MODEL_CALL_ENDPOINTS and scope["method"] == "POST"
+        if is_model_call:
             self._metrics.in_flight.add()
         with span:
             try:
                 await self._app(scope, receive, watch.send)
             finally:
-                if is_chat:
+                if is_model_call:
                     self._metrics.in_flight.add(-1)
                 if watch.is_stream:
                     self._metrics.streams.add(-1)
@@ -82,7 +82,7 @@ class RequestTelemetry:
     def _finish_request(self, scope: Scope, watch: _ResponseObserver) -> None:
         """Counts, traces and logs a request that is over, however it ended."""
         duration, method = self._seconds() - watch.started_at, scope["method"]
-        route = CHAT_PATH if scope["path"] == CHAT_PATH else _find_route_path(scope)
+        route = scope["path"] if scope["path"] in MODEL_CALL_ENDPOINTS else _find_route_path(scope)
         if self._metrics.is_on:
             is_console = method in ("GET", "HEAD") and any(name == CONSOLE_HEADER for name, _ in scope["headers"])
             self._count_request(CONSOLE_LABEL if is_console else route or OTHER_LABEL, watch, duration)
@@ -121,7 +121,7 @@ class _EndpointSeries:
         self.requests = metrics.counter_series(metric_families.REQUESTS, endpoint, str(status))
         self.seconds = metrics.histogram_series(metric_families.REQUEST_SECONDS, endpoint, stream)
         self.first_byte: HistogramSeries | None = None
-        if endpoint == CHAT_PATH:
+        if endpoint in MODEL_CALL_ENDPOINTS:
             self.first_byte = metrics.histogram_series(metric_families.FIRST_BYTE_SECONDS, stream)
 
 

@@ -11,16 +11,16 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import Scope
 
-from app.api.edge.asgi_front import CHAT_PATH
+from app.api.edge.asgi_front import CHAT_PATH, RESPONSES_PATH
 from app.errors import NotFound
 
 PATHS_TRIED_WITHOUT_V1: Final = ("chat/completions", "completions", "embeddings", "messages", "models", "responses")
 """Paths that clients request whose base URL lacks `/v1`."""
-CHAT_API_SEGMENTS: Final = frozenset({"chat", "completions", "messages", "responses"})
+CHAT_API_SEGMENTS: Final = frozenset({"chat", "completions", "messages"})
 """First segments of OpenAI's and Anthropic's paths for which a chat completion can be used."""
 FOREIGN_CHAT_PATH_PREFIXES: Final = ("api/chat", "api/generate", "engines/", "openai/deployments/")
 """Beginnings of paths of Ollama, of OpenAI's old engines and of Azure."""
-OWN_PATH_SEGMENTS: Final = frozenset({"context", "conversations", "embeddings", "models", "search"})
+OWN_PATH_SEGMENTS: Final = frozenset({"context", "conversations", "embeddings", "models", "responses", "search"})
 """First segments below `/v1` of paths that the gateway or its simulated model has."""
 EVERY_METHOD: Final = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 BASE_URL_HINT: Final = "The base URL of the client ends with one '/v1'."
@@ -75,6 +75,8 @@ def _build_unknown_path_hint(path_below_v1: str, v1_count: int, *, passes_on: bo
         return f"Use {CHAT_PATH!r} with the name of the model in `model` of the body.{base_url}"
     if path_below_v1 == "chat/completions" or first_segment == "chat":
         return f"Use {CHAT_PATH!r}.{base_url}"
+    if path_below_v1 == "responses":
+        return f"Use {RESPONSES_PATH!r}.{base_url}"
     if first_segment in CHAT_API_SEGMENTS and not passes_on:
         return f"Use {CHAT_PATH!r}: the gateway has no '/v1/{first_segment}' unless a provider is configured.{base_url}"
     if v1_count != 1 and (first_segment in CHAT_API_SEGMENTS or first_segment in OWN_PATH_SEGMENTS):

@@ -20,8 +20,6 @@ from app.upstream.provider_contract import ClientKey, ContextWindow, ModelDeploy
 from app.upstream.routing.prices import compute_cost_usd, find_price
 from app.upstream.routing.router import Router
 
-CHAT_PATH = "/chat/completions"
-
 
 class SummarizerWindows(Protocol):
     """The part of `upstream.routing.context_windows` that a summary call needs."""
@@ -107,9 +105,7 @@ class SummarizerClient:
             # Counting and cutting a long transcript would block the event loop.
             return await asyncio.to_thread(build_summarizer_body, prompt, self._request.policy, deployment, call_budget)
 
-        routed_reply = await self._router.send(
-            self._target, body_for, path=CHAT_PATH, client_key=self._request.client_key
-        )
+        routed_reply = await self._router.send(self._target, body_for, client_key=self._request.client_key)
         reply = routed_reply.reply
         try:
             raw = await reply.read()

@@ -26,6 +26,10 @@ from app.dialects.chat.request_fields import (
     choose_output_limit_field,
     encode_request_body,
 )
+from app.dialects.item_decoding import decode_item
+from app.dialects.responses.chat_request_translation import translate_chat_body
+from app.dialects.responses.message_rendering import render_messages_for_chat
+from app.errors import InvalidRequest
 from app.upstream.provider_contract import ModelDeployment
 from app.upstream.quirks import apply_quirks
 
@@ -118,7 +122,7 @@ class CachedViewPrompt:
             build_instruction_after_view(self.instruction, self.range_description, limit_tokens=self.limit_tokens),
         )
         tokens = call_budget.counter.count_message(user_message) + sum(
-            call_budget.counter.count_message(ChatMessage(raw)) for raw in self.view_prefix
+            call_budget.counter.count_message(decode_item(raw)) for raw in self.view_prefix
         )
         tokens += sum(
             call_budget.counter.count(raw.decode()) for name, raw in self.fields.items() if name in CACHED_PREFIX_FIELDS
@@ -172,17 +176,24 @@ def compute_max_input_tokens(policy: ContextPolicy, window_tokens: int) -> int:
 def build_summarizer_body(
     prompt: SummaryPrompt, policy: ContextPolicy, deployment: ModelDeployment, call_budget: CallBudget
 ) -> bytes:
-    """Builds a body whose prompt and answer fit into the window, with the quirks of the deployment.
+    """Builds a body whose prompt and answer fit into the window, with the quirks of the deployment, in the protocol of
+    its provider.
 
     Raises:
-        NoUsableSummary: the prompt cannot be made to fit.
+        NoUsableSummary: the prompt cannot be made to fit, or has no form in the provider's protocol.
     """
     parameters = {
         name: orjson.dumps(value) for name, value in policy.summarizer.parameters.items() if name not in RESERVED_FIELDS
     }
     limit_field = deployment.quirks.max_tokens_field or choose_output_limit_field(deployment.upstream_model)
     limit = {limit_field: b"%d" % call_budget.output_tokens}
-    messages, fields = apply_quirks(
-        deployment.quirks, prompt.build_messages(call_budget), {**prompt.fields, **parameters, **limit}
-    )
-    return encode_request_body(deployment.upstream_model, messages, fields)
+    messages, fields = prompt.build_messages(call_budget), {**prompt.fields, **parameters, **limit}
+    if deployment.provider.protocol == "responses":
+        try:
+            return translate_chat_body(encode_request_body(deployment.upstream_model, messages, fields))
+        except InvalidRequest as error:
+            # A tool of the client, such as only a transcript leaves out.
+            raise NoUsableSummary("the prompt has no form in the summarizer's protocol") from error
+    # The view may have messages of a client that speaks the Responses API.
+    chat_messages, _ = render_messages_for_chat(messages)
+    return encode_request_body(deployment.upstream_model, *apply_quirks(deployment.quirks, chat_messages, fields))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import msgspec
+from msgspec.structs import replace
 
 from app.context.plan.policy import ContextPolicy
 
@@ -66,6 +67,15 @@ class Budget(msgspec.Struct, frozen=True):
         """Returns the precompaction threshold that belongs to another compaction threshold, in the same proportion."""
         # The threshold may be 0 for a tiny window without a token floor.
         return threshold * self.precompaction_threshold // (self.compaction_threshold or 1)
+
+    def replace_threshold(self, threshold: int) -> Budget:
+        """Returns the budget with another compaction threshold, at most `limit`, and the precompaction threshold that
+        belongs to it."""
+        threshold = min(threshold, self.limit)
+        prepare = self.precompaction_threshold
+        if prepare != UNREACHABLE_TOKENS:
+            prepare = self.compute_precompaction_threshold(threshold)
+        return replace(self, compaction_threshold=threshold, precompaction_threshold=prepare)
 
     def compute_pressure(self, tokens: int) -> float:
         """Returns the share of the window without its reserve that `tokens` take: 1 if only the reserve is left."""

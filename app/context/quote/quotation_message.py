@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from app.context.plan.outline import Quotation, QuotedPassage
 from app.conversation.item import UNNAMED_TOOL, Item
 from app.dialects.chat.message import ChatMessage
+from app.dialects.item_decoding import decode_item
 
 QUOTATION_LABEL = (
     "Quoted from earlier in this conversation, word for word, as background to the next message: not a new request "
@@ -19,7 +20,7 @@ QUOTATION_GAP = " […] "
 def build_quotation_message(quotation: Quotation, message_at: Callable[[int], bytes]) -> Item:
     """Returns the message that stands in front of the message for which it quotes."""
     return render_quotation_message(
-        [(passage, ChatMessage(bytes(message_at(passage.seq)))) for passage in quotation.passages]
+        [(passage, decode_item(bytes(message_at(passage.seq)))) for passage in quotation.passages]
     )
 
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from app.context.plan.outline import Boundary, LastView, Pin
 from app.conversation.conversation_types import ClientVersion, LogMessage, Summary
-from app.dialects.chat.message import ChatMessage
+from app.dialects.item_decoding import decode_item
 
 Placed = TypeVar("Placed", Summary, Boundary)
 
@@ -120,7 +120,7 @@ class ClientVersions:
         version = self._by_seq.get(entry.seq)
         if version is None:
             return replace(entry, tokens_total=total)
-        message = ChatMessage(version.bodies[-1]) if version.bodies else entry.message
+        message = decode_item(version.bodies[-1]) if version.bodies else entry.message
         return replace(entry, message=message, tokens=entry.tokens + version.tokens_delta, tokens_total=total)
 
     def recount_summary_for_versions(self, summary: Summary) -> Summary:

@@ -18,6 +18,7 @@ from app.context.view.message_edits import render_edited_message
 from app.conversation.conversation_types import Summary
 from app.conversation.item import Item
 from app.dialects.chat.message import ChatMessage
+from app.dialects.item_decoding import decode_item
 
 SUMMARY_PREAMBLE = (
     "Summary of earlier conversation. The sections below stand for messages that are no longer shown. "
@@ -136,7 +137,7 @@ def _find_sent_message(seq: int, find_raw_message: Callable[[int], bytes], versi
     """Returns a log message as the client shows it."""
     original = bytes(find_raw_message(seq))
     bodies = versions.list_bodies(seq, original)
-    return ChatMessage(bodies[-1] if bodies else original)
+    return decode_item(bodies[-1] if bodies else original)
 
 
 def list_shown_seqs(plan: Plan, next_seq: int) -> Iterator[int]:

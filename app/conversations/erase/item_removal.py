@@ -17,6 +17,7 @@ from app.conversation.conversation_types import Conversation, LogMessage, Summar
 from app.conversations.erase.redaction import read_deleted_parts, redact_item
 from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.items.item_building import build_items, find_instruction_index
+from app.dialects.responses.item_ids import RESPONSE_ID_PREFIX
 from app.errors import ConversationBusy, ItemNotFound, StoreUnavailable
 from app.pipeline.chat_request import Caller
 from app.pipeline.resolve.resolved_request import STORED_INSTRUCTIONS
@@ -137,7 +138,8 @@ class ItemRemover:
             async for relative in self._stream_relatives(conversation):
                 if raw in relative.state.get(STORED_INSTRUCTIONS, ()):
                     await self._remove_instruction_from_state(relative, raw)
-            await self._erase_instruction_in_completions(conversation, raw)
+        # A response hands its instructions on to the next one, so a deleted instruction must not stay there, either.
+        await self._remove_instruction_from_completions(conversation, raw, erase=erase)
         await self._remove_instruction_from_state(conversation, raw)
 
     async def _remove_instruction_from_state(self, conversation: Conversation, raw: str) -> None:
@@ -165,11 +167,17 @@ class ItemRemover:
             assert last.created_at is not None
             query = ConversationQuery(limit=PAGE_SIZE, after=(last.created_at, last.id))
 
-    async def _erase_instruction_in_completions(self, conversation: Conversation, raw: str) -> None:
+    async def _remove_instruction_from_completions(self, conversation: Conversation, raw: str, *, erase: bool) -> None:
+        """Removes an instruction from the stored responses of a conversation; with `erase`, from all responses and
+        completions of its family."""
         tenant, query = conversation.tenant, CompletionQuery(limit=PAGE_SIZE)
         while page := await self._store.list_completions(tenant=tenant, query=query):
             for completion in page:
-                if completion.root == conversation.root and raw in completion.instructions:
+                is_meant = completion.root == conversation.root and (
+                    erase
+                    or (completion.conversation_id == conversation.id and completion.id.startswith(RESPONSE_ID_PREFIX))
+                )
+                if is_meant and raw in completion.instructions:
                     instructions = tuple(
                         raw_instruction for raw_instruction in completion.instructions if raw_instruction != raw
                     )

@@ -11,8 +11,12 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from app.conversation.conversation_types import LogMessage
+from app.conversation.item import Item
 from app.conversations.items.item_building import CALL_TYPES, DELETED, ITEM_FIELDS
+from app.dialects.chat.message import ChatMessage
 from app.dialects.chat.redaction import drop_other_fields, redact_call, redact_reasoning, redact_text
+from app.dialects.responses.item_redaction import redact_items
+from app.dialects.responses.message import ResponsesMessage
 
 DELETED_MARK: Final = "[deleted]"
 ERASED_MARK: Final = "[erased]"
@@ -34,24 +38,33 @@ def redact_item(
     mark = ERASED_MARK if erase else DELETED_MARK
     message = entry.message
     kind = str(item["type"])
+    redacted_items = [item]
+    if kind not in CALL_TYPES and kind != "reasoning":
+        # Reasoning often repeats what the model then says or looks up, so it goes with any such item.
+        redacted_items = [one for one in items if one is item or one["type"] == "reasoning"]
+    parts = [items.index(one) for one in redacted_items]
+    if isinstance(message, ResponsesMessage):
+        redacted_message: Item = redact_items(message, parts, mark)
+    else:
+        redacted_message = _redact_chat_message(message, item, items, mark)
+    return replace(
+        entry,
+        message=redacted_message,
+        meta=_build_redaction_meta(entry, parts, erase=erase),
+    )
+
+
+def _redact_chat_message(
+    message: Item, item: Mapping[str, Any], items: Sequence[Mapping[str, Any]], mark: str
+) -> ChatMessage:
     # Without a `message` item no erasure would ever remove the message's other fields, so they are dropped at once.
     if not any(one["type"] == "message" for one in items):
         message = drop_other_fields(message)
+    kind = item["type"]
     if kind in CALL_TYPES:
         calls = [one["id"] for one in items if one["type"] in CALL_TYPES]
-        message = redact_call(message, calls.index(item["id"]), mark)
-        redacted_items = [item]
-    elif kind == "reasoning":
-        message = redact_reasoning(message, mark)
-        redacted_items = [item]
-    else:
-        message = redact_text(message, mark)
-        redacted_items = [one for one in items if one["type"] not in CALL_TYPES]
-    return replace(
-        entry,
-        message=message,
-        meta=_build_redaction_meta(entry, [items.index(one) for one in redacted_items], erase=erase),
-    )
+        return redact_call(message, calls.index(item["id"]), mark)
+    return redact_reasoning(message, mark) if kind == "reasoning" else redact_text(message, mark)
 
 
 def _build_redaction_meta(entry: LogMessage, parts: Sequence[int], *, erase: bool) -> dict[str, Any]:

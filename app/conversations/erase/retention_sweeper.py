@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from app.conversation.api_keys import extract_application_tenant
+from app.conversation.api_keys import derive_context_tenant, extract_application_tenant
 from app.conversation.conversation_types import Conversation
 from app.errors import ConversationBusy, StoreUnavailable
 from app.store.contract.conversations import ConversationQuery
@@ -47,11 +47,12 @@ class SweepResult:
 @dataclass(frozen=True, slots=True)
 class RetentionRule:
     """Selects expired conversations: those of `tenant` (None: of all tenants but `excluded_tenants`) without a new
-    message since `untouched_since`."""
+    message since `untouched_since`. With `is_context_only`, only those that are kept for continuing."""
 
     untouched_since: datetime
     tenant: str | None = None
     excluded_tenants: Collection[str] = ()
+    is_context_only: bool = False
 
     def applies_to_tenant(self, tenant: str) -> bool:
         return self.tenant in (None, tenant) and tenant not in self.excluded_tenants
@@ -67,6 +68,7 @@ class RetentionSweeper:
         keys: KeyStore,
         leases: LeaseKeeper,
         days: int | None,
+        context_hours: float,
         end_users: bool = False,
         sweep_seconds: float,
         clock: Callable[[], datetime],
@@ -76,6 +78,7 @@ class RetentionSweeper:
         """
         Args:
             days: the retention of tenants whose keys have none; None: no limit.
+            context_hours: the retention of conversations that are kept for continuing only.
             end_users: whether end users have tenants of their own. Then all tenants are searched, since the store
                 cannot select the tenants of one application.
             sweep_seconds: the time between two sweeps, plus or minus a tenth.
@@ -85,6 +88,7 @@ class RetentionSweeper:
         self._keys = keys
         self._leases = leases
         self._days = days
+        self._context_hours = context_hours
         self._end_users = end_users
         self._sweep_seconds = sweep_seconds
         self._clock = clock
@@ -142,8 +146,8 @@ class RetentionSweeper:
         return await self._store.purge_stray_summaries(created_before=self._clock() - ORPHAN_SUMMARY_GRACE)
 
     async def read_retention_rules(self) -> list[RetentionRule]:
-        """Returns the current rules: for each tenant the shortest retention of its valid keys, and the general one for
-        all other tenants."""
+        """Returns the current rules: for each tenant the shortest retention of its valid keys, the general one for all
+        other tenants, and the one for what is kept for continuing only."""
         now = self._clock()
         days: dict[str, int] = {}
         for key in await self._keys.list_api_keys():
@@ -152,19 +156,36 @@ class RetentionSweeper:
         rules = [RetentionRule(now - timedelta(days=count), tenant) for tenant, count in days.items()]
         if self._days is not None:
             rules.append(RetentionRule(now - timedelta(days=self._days), excluded_tenants=days.keys()))
+        rules.append(RetentionRule(now - timedelta(hours=self._context_hours), is_context_only=True))
         return rules
 
     async def stream_expired_conversations(self, rule: RetentionRule) -> AsyncIterator[Conversation]:
-        """Yields the conversations that a rule selects, oldest first."""
+        """Yields the conversations that a rule selects, oldest first in each tenant."""
+        if rule.tenant is None or self._end_users:
+            tenants: Sequence[str | None] = (None,)
+        else:
+            tenants = (rule.tenant, derive_context_tenant(rule.tenant))
+        for tenant in tenants:
+            async for conversation in self._stream_tenant_conversations(tenant, rule):
+                if rule.applies_to_tenant(extract_application_tenant(conversation.tenant)):
+                    yield conversation
+
+    async def _stream_tenant_conversations(
+        self, tenant: str | None, rule: RetentionRule
+    ) -> AsyncIterator[Conversation]:
+        """Yields the conversations of a tenant (None: of all) that are old enough for a rule."""
         cursor: tuple[datetime, str] | None = None
         while True:
             query = ConversationQuery(
-                limit=BATCH_SIZE, descending=False, after=cursor, updated_before=rule.untouched_since
+                limit=BATCH_SIZE,
+                descending=False,
+                after=cursor,
+                updated_before=rule.untouched_since,
+                is_context_only=rule.is_context_only,
             )
-            page = await self._store.list_conversations(tenant=None if self._end_users else rule.tenant, query=query)
+            page = await self._store.list_conversations(tenant=tenant, query=query)
             for conversation in page:
-                if rule.applies_to_tenant(extract_application_tenant(conversation.tenant)):
-                    yield conversation
+                yield conversation
             if len(page) < BATCH_SIZE:
                 return
             last = page[-1]

@@ -32,13 +32,15 @@ def build_message_row(entry: LogMessage, turn: int, *, is_pinned: bool, summary_
     """
     message, meta = entry.message, entry.meta or {}
     deleted_kinds = _find_deleted_kinds(entry)
+    is_text_gone = "message" in deleted_kinds and not _has_undeleted_message(entry)
     texts = {
-        "text": None if "message" in deleted_kinds else message.text,
+        "text": None if is_text_gone else message.text,
         "reasoning": None if "reasoning" in deleted_kinds else _read_reasoning_text(message),
-        "refusal": None if "message" in deleted_kinds else message.refusal_text,
+        "refusal": None if is_text_gone else message.refusal_text,
     }
     calls: list[dict[str, Any]] = [
-        {"id": call.id, "name": call.name, "arguments": call.arguments} for call in message.calls
+        {"id": call.id, "name": call.name, "arguments": call.arguments}
+        for call in (*message.calls, *message.hosted_calls)
     ]
     shortened_texts = {name: None if text is None else text[:MAX_TEXT_CHARS] for name, text in texts.items()}
     return {
@@ -53,7 +55,7 @@ def build_message_row(entry: LogMessage, turn: int, *, is_pinned: bool, summary_
         "tool_calls": [{**call, "arguments": call["arguments"][:MAX_TEXT_CHARS]} for call in calls[:MAX_CALLS]],
         "tool_call_id": message.result_for,
         "name": message.name,
-        "attachments": [] if "message" in deleted_kinds else describe_attachments(message),
+        "attachments": [] if is_text_gone else describe_attachments(message),
         "tokens": entry.tokens,
         "turn": turn,
         "created_at": None if entry.created_at is None else int(entry.created_at.timestamp()),
@@ -74,6 +76,12 @@ def _find_deleted_kinds(entry: LogMessage) -> frozenset[str]:
         return frozenset()
     item_types = [str(item["type"]) for item in build_items(entry, with_deleted=True)]
     return frozenset(_classify_item_type(item_types[part]) for part in parts if part < len(item_types))
+
+
+def _has_undeleted_message(entry: LogMessage) -> bool:
+    """Returns whether a message has a `message` item that was not deleted. A message of the Responses API may have
+    several; redacted items are among them, each with a mark."""
+    return any(item["type"] == "message" for item in build_items(entry))
 
 
 def _classify_item_type(item_type: str) -> str:

@@ -19,17 +19,20 @@ from app.conversation.conversation_types import Conversation, LogMessage, Summar
 from app.conversation.item import TOOL_RESULT_ROLES, Item, ToolCall
 from app.dialects.chat.item_parts import (
     begins_with_text,
+    build_item_text_part,
     build_message_parts,
     build_reasoning_fields,
     build_speaker_fields,
     build_tool_output,
 )
-from app.dialects.chat.message import ChatMessage
+from app.dialects.item_decoding import decode_item
+from app.dialects.responses.item_kinds import CALL_OUTPUT_TYPES
+from app.dialects.responses.message import ResponsesMessage
 from app.pipeline.resolve.resolved_request import STORED_INSTRUCTIONS
 
 ItemObject = dict[str, Any]
 ItemKind = Literal["msg", "fc", "fco", "ctc", "rs"]
-"""Message, function call, a call's output, custom tool call, reasoning."""
+"""Message or an item of a hosted tool, call, a call's output, call of a custom tool, reasoning."""
 
 ITEM_FIELDS: Final = "item"
 """Key in `LogMessage.meta`: fields of a client's items that a chat message does not have, by `message`, `reasoning`,
@@ -37,11 +40,20 @@ ITEM_FIELDS: Final = "item"
 DELETED: Final = "deleted"
 """Key in `LogMessage.meta`: which of the message's items were deleted."""
 ITEM_ROLES: Final = ("user", "assistant", "system", "developer")
-CALL_TYPES: Final = ("function_call", "custom_tool_call")
+CALL_TYPES: Final = tuple(CALL_OUTPUT_TYPES)
 """Types of items that are tool calls."""
+KINDS_BY_TYPE: Final[Mapping[str, ItemKind]] = {
+    **dict.fromkeys(CALL_OUTPUT_TYPES, "fc"),
+    **dict.fromkeys(CALL_OUTPUT_TYPES.values(), "fco"),
+    "custom_tool_call": "ctc",
+    "reasoning": "rs",
+}
+"""How ids of items begin. A redacted item of a hosted tool is a message, and keeps its id: both begin with `msg`."""
 LINK_HEX_CHARS: Final = 24
 """How many hex digits of a link an id contains: 96 bits."""
-_ITEM_ID: Final = re.compile(rf"(?:msg|fc|fco|ctc|rs)_([0-9a-f]{{8}})([0-9a-f]{{{LINK_HEX_CHARS}}})([0-9a-f]{{2,6}})")
+_ITEM_ID: Final = re.compile(
+    rf"(?:msg|fc|fco|ctc|rs|item)_([0-9a-f]{{8}})([0-9a-f]{{{LINK_HEX_CHARS}}})([0-9a-f]{{2,6}})"
+)
 
 
 class ParsedItemId(msgspec.Struct, frozen=True):
@@ -69,19 +81,20 @@ def parse_item_id(text: str) -> ParsedItemId | None:
 
 
 def build_items(entry: LogMessage, *, call: LogMessage | None = None, with_deleted: bool = False) -> list[ItemObject]:
-    """Builds the items of a message, in order.
+    """Builds the items of a message, in order. A message of the Responses protocol has its own items.
 
     Args:
         call: for a tool's result, the message with the call, if it is known. It tells a custom tool's result from a
             function's. Ids do not depend on it.
         with_deleted: with deleted items, in their redacted form.
     """
-    items = _assign_item_ids(
-        entry,
-        _build_tool_result_items(entry, call)
-        if entry.message.role in TOOL_RESULT_ROLES
-        else _build_message_items(entry),
-    )
+    if isinstance(entry.message, ResponsesMessage):
+        kinds_and_items = _build_own_items(entry.message)
+    elif entry.message.role in TOOL_RESULT_ROLES:
+        kinds_and_items = _build_tool_result_items(entry, call)
+    else:
+        kinds_and_items = _build_message_items(entry)
+    items = _assign_item_ids(entry, kinds_and_items)
     deleted = () if with_deleted else ((entry.meta or {}).get(DELETED) or {}).get("parts", ())
     return [item for part, item in enumerate(items) if part not in deleted]
 
@@ -97,6 +110,8 @@ def find_message_item_id(entry: LogMessage) -> str:
 def _begins_with_message_item(message: Item) -> bool:
     """Returns whether a message's first item is certainly a `message` item. That is so for nearly all messages, and
     their ids are then made without building items."""
+    if isinstance(message, ResponsesMessage):
+        return False
     return message.role not in TOOL_RESULT_ROLES and begins_with_text(message)
 
 
@@ -104,7 +119,7 @@ def build_instruction_items(conversation: Conversation) -> list[ItemObject]:
     """Builds items from a conversation's stored instructions, which come before the log."""
     items = []
     for index, raw in enumerate(conversation.state.get(STORED_INSTRUCTIONS, ())):
-        fields = _build_message_fields(ChatMessage(raw.encode()))
+        fields = _build_message_fields(decode_item(raw.encode()))
         items.append({"id": _build_instruction_id(index, raw), **fields, "status": "completed"})
     return items
 
@@ -141,6 +156,22 @@ def _assign_item_ids(entry: LogMessage, kinds_and_items: Sequence[tuple[ItemKind
     return [
         {"id": build_item_id(kind, entry, part), **item, **created} for part, (kind, item) in enumerate(kinds_and_items)
     ]
+
+
+def _build_own_items(message: ResponsesMessage) -> list[tuple[ItemKind, ItemObject]]:
+    """Returns the items of a message of the Responses protocol. The client's or provider's `id` becomes `client_id`,
+    because the gateway gives the item an id of its own."""
+    kinds_and_items: list[tuple[ItemKind, ItemObject]] = []
+    for item in message.items:
+        client_item: ItemObject = {"role": "system", "content": item} if isinstance(item, str) else dict(item)
+        client_id = client_item.pop("id", None)
+        fields = {"status": "completed", "type": "message", **client_item}
+        if isinstance(fields.get("content"), str):
+            fields["content"] = [build_item_text_part(fields["content"], is_answer=fields.get("role") == "assistant")]
+        if client_id is not None:
+            fields["client_id"] = client_id
+        kinds_and_items.append((KINDS_BY_TYPE.get(fields["type"], "msg"), fields))
+    return kinds_and_items
 
 
 def _build_message_items(entry: LogMessage) -> list[tuple[ItemKind, ItemObject]]:

@@ -14,21 +14,10 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from app.conversation.item import Item, ToolCall
+from app.conversation.item import Item
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep
-from app.dialects.chat.item_parts import CACHE_BREAKPOINT_FIELD
 from app.dialects.chat.message import ChatMessage
-from app.dialects.chat.message_building import (
-    build_answer,
-    build_audio_part,
-    build_file_part,
-    build_image_part,
-    build_message,
-    build_reasoning,
-    build_refusal_part,
-    build_text_part,
-    build_tool_result,
-)
+from app.dialects.responses.chat_form import build_chat_form
 from app.errors import InvalidRequest
 
 MAX_ITEMS: Final = 20
@@ -86,9 +75,9 @@ class _AnswerBuilder:
 
     def build_parsed_message(self) -> ParsedMessage:
         item_fields: dict[str, Any] = {}
-        content: str | list[dict[str, Any]] | None = None
+        items: list[ItemShape] = [*self.reasoning]
         if self.message_item is not None:
-            content = _convert_content(self.message_item.content)
+            items.append(self.message_item)
             item_fields["message"] = _extract_extra_message_fields(self.message_item)
         if self.reasoning:
             item_fields["reasoning"] = _extract_extra_reasoning_fields(self.reasoning)
@@ -96,7 +85,7 @@ class _AnswerBuilder:
             item_fields["calls"] = [
                 _extract_named_item_fields(call, "status", "namespace", "caller") for call in self.calls
             ]
-        body = build_answer(content, _convert_reasoning(self.reasoning), list(map(_convert_call, self.calls)))
+        body = _build_body([*items, *self.calls])
         return ParsedMessage(body, {name: beside for name, beside in item_fields.items() if any(beside)})
 
 
@@ -119,14 +108,12 @@ class _ItemParser:
             case MessageItem():
                 self.finish_answer()
                 self._open_calls = ()
-                body = build_message(item.role, _convert_content(item.content))
-                self._add_parsed_message(body, {"message": _extract_extra_message_fields(item)})
+                self._add_parsed_message(_build_body([item]), {"message": _extract_extra_message_fields(item)})
             case Result():
                 self.finish_answer()
                 self._check_call_exists(item, index)
-                body = build_tool_result(item.call_id, _convert_content(item.output))
                 item_fields = _extract_named_item_fields(item, "status", "name", "namespace", "caller")
-                self._add_parsed_message(body, {"output": item_fields})
+                self._add_parsed_message(_build_body([item]), {"output": item_fields})
 
     def finish_answer(self) -> None:
         """Completes the current assistant message, if there is one."""
@@ -201,27 +188,9 @@ def _unsupported_item_message(kind: object, location: str) -> str:
     return f"{location}: items of type {kind!r} cannot be stored in a log of chat messages; these can be: {known}."
 
 
-def _convert_content(content: str | Sequence[Part]) -> str | list[dict[str, Any]]:
-    """Returns content in the form of chat messages."""
-    return content if isinstance(content, str) else [_convert_part(part) for part in content]
-
-
-def _convert_part(part: Part) -> dict[str, Any]:
-    mark = getattr(part, CACHE_BREAKPOINT_FIELD, None)
-    return {**_convert_part_without_cache_mark(part), **({CACHE_BREAKPOINT_FIELD: mark} if mark is not None else {})}
-
-
-def _convert_part_without_cache_mark(part: Part) -> dict[str, Any]:
-    match part:
-        case Refusal():
-            return build_refusal_part(part.refusal)
-        case InputImage():
-            return build_image_part(part.image_url, "high" if part.detail == "original" else part.detail)
-        case InputFile():
-            return build_file_part(data=part.file_data, file_id=part.file_id, name=part.filename)
-        case InputAudio():
-            return build_audio_part(part.input_audio.data, part.input_audio.format)
-    return build_text_part(part.text)
+def _build_body(items: Sequence[ItemShape]) -> dict[str, Any]:
+    """Returns the chat message that says what the items say. A namespace is one of the fields beside it."""
+    return build_chat_form([{**msgspec.to_builtins(item), "namespace": None} for item in items])
 
 
 def _extract_extra_message_fields(item: MessageItem) -> dict[str, Any]:
@@ -257,24 +226,12 @@ def _extract_named_item_fields(item: ItemShape, *names: str) -> dict[str, Any]:
     return item_fields if item.id is None else {**item_fields, "client_id": item.id}
 
 
-def _convert_reasoning(items: Sequence[Reasoning]) -> dict[str, Any]:
-    """Returns the fields of a message for reasoning; none if there is no reasoning."""
-    texts = [thought.text for item in items for thought in (item.content or item.summary)]
-    return build_reasoning(texts, [item.encrypted_content or "" for item in items]) if items else {}
-
-
 def _extract_extra_reasoning_fields(items: Sequence[Reasoning]) -> dict[str, Any]:
     item_fields: dict[str, Any] = {"summary": [msgspec.to_builtins(one) for item in items for one in item.summary]}
     item_fields["content"] = [msgspec.to_builtins(one) for item in items for one in item.content or ()]
     for item in items:
         item_fields |= _extract_named_item_fields(item, "status", "encrypted_content")
     return item_fields
-
-
-def _convert_call(call: Call | CustomCall) -> ToolCall:
-    if isinstance(call, CustomCall):
-        return ToolCall(call.call_id, call.name, call.input, "custom")
-    return ToolCall(call.call_id, call.name, call.arguments, "function")
 
 
 Status = Literal["in_progress", "completed", "incomplete"]

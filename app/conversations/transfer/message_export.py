@@ -1,4 +1,4 @@
-"""Exports conversations as chat messages, in exactly the JSON text that is stored, batch by batch.
+"""Exports conversations in exactly the JSON text that is stored, or as chat messages, batch by batch.
 
 The memory used does not depend on the conversation's length, and no database connection is held between two batches: a
 client may read slowly.
@@ -15,6 +15,7 @@ from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.item import may_precede_tool_result
 from app.conversations.erase.redaction import DELETED_MARK, ERASED_MARK
 from app.conversations.items.item_building import DELETED
+from app.dialects.responses.message_rendering import ChatRenderer
 from app.errors import ConversationNotFound
 from app.pipeline.resolve.resolved_request import STORED_INSTRUCTIONS
 from app.store.contract.conversations import ConversationStore
@@ -38,7 +39,7 @@ class ConversationExporter:
         self._on_read = on_read
 
     async def stream_message_lines(self, conversation: Conversation, *, with_hidden: bool) -> AsyncIterator[bytes]:
-        """Yields a conversation as lines, one chat message in each, several lines at a time.
+        """Yields a conversation as lines, one message in each, several lines at a time.
 
         Args:
             with_hidden: with deleted messages that were not erased.
@@ -50,19 +51,26 @@ class ConversationExporter:
             yield b"".join([text + b"\n" for text in texts])
 
     async def stream_json_object(
-        self, conversation: Conversation, *, with_hidden: bool, fields: Mapping[str, Any] | None = None
+        self,
+        conversation: Conversation,
+        *,
+        with_hidden: bool,
+        fields: Mapping[str, Any] | None = None,
+        as_chat: bool = False,
     ) -> AsyncIterator[bytes]:
         """Yields a conversation as one line `{"messages": […]}`, in pieces.
 
         Args:
             with_hidden: with deleted messages that were not erased.
             fields: further fields of the object, before `messages`.
+            as_chat: whether messages of the Responses API are rendered as chat messages.
 
         Raises:
             ConversationNotFound: the conversation was deleted meanwhile.
         """
         opening = orjson.dumps(dict(fields or {}))[:-1] + (b"," if fields else b"") + b'"messages":['
-        async for texts in self._stream_batches(conversation, with_hidden=with_hidden):
+        batches = self._stream_batches(conversation, with_hidden=with_hidden)
+        async for texts in _render_batches_for_chat(batches) if as_chat else batches:
             if texts:
                 yield opening + b",".join(texts)
                 opening = b","
@@ -87,6 +95,16 @@ class ConversationExporter:
             size = sum(len(entry.message.raw) for entry in entries)
             count = max(1, min(MAX_BATCH_MESSAGES, len(entries) * BATCH_BYTES // max(1, size)))
             seq = until
+
+
+async def _render_batches_for_chat(batches: AsyncIterator[list[bytes]]) -> AsyncIterator[list[bytes]]:
+    renderer = ChatRenderer()
+    async for texts in batches:
+        for text in texts:
+            renderer.add_message(text)
+        yield renderer.take_messages()
+    renderer.flush_attachments()
+    yield renderer.take_messages()
 
 
 def build_export_fields(conversation: Conversation) -> dict[str, Any]:

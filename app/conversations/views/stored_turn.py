@@ -14,7 +14,7 @@ from app.context.plan.outline import SummarizeMode
 from app.context.plan.policy import ContextPolicy
 from app.context.view.client_versions import ClientVersions
 from app.conversation.conversation_types import Conversation, LogMessage
-from app.dialects.chat.message import ChatMessage
+from app.dialects.item_decoding import decode_item
 from app.errors import InvalidRequest, ModelRequired
 from app.pipeline.chat_request import Caller, ChatRequest
 from app.pipeline.resolve.model_context import ModelContexts
@@ -145,7 +145,7 @@ def build_bare_resolved_request(conversation: Conversation, lease: Lease | None 
         conversation=conversation,
         creates_conversation=False,
         new_messages=(),
-        instructions=tuple(ChatMessage(raw.encode()) for raw in conversation.state.get(STORED_INSTRUCTIONS, ())),
+        instructions=tuple(decode_item(raw.encode()) for raw in conversation.state.get(STORED_INSTRUCTIONS, ())),
         instructions_tokens=0,
         client_messages=None,
         needs_store=True,

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-import orjson
 
 from app.context.plan.outline import Pin, Plan
 from app.context.view.message_fate import MessageFate
@@ -15,6 +14,7 @@ from app.context.view.message_origins import MessageOrigin
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
 from app.conversations.items.boundary_item_ids import ItemIdsBySeq
 from app.conversations.items.item_building import find_message_item_id
+from app.dialects.responses.message_object import build_message_object
 from app.pipeline.view.view_preview import ViewPreview
 
 EXCERPT_CHARS: Final = 400
@@ -35,7 +35,7 @@ def build_preview_object(
         "object": "context.preview",
         **_common_view_fields(preview, model, policy),
         "fits": plan.fits,
-        "instructions": [orjson.loads(message.raw) for message in preview.instructions],
+        "instructions": [build_message_object(message.raw) for message in preview.instructions],
         "summaries": list(summaries),
         "to_summarize": list(ranges),
         "notes": [{"code": note.code, **note.facts} for note in plan.notes],
@@ -130,7 +130,7 @@ def build_pin_object(pin: Pin, entries: Sequence[LogMessage]) -> dict[str, Any]:
 
 def build_message_excerpt(entry: LogMessage) -> str:
     """Returns a message in one line: the beginning of its text, and the names of its calls."""
-    call_texts = [f"calls {call.name}" for call in entry.message.calls]
+    call_texts = [f"calls {call.name}" for call in (*entry.message.calls, *entry.message.hosted_calls)]
     return " ".join([*entry.message.text[: 4 * EXCERPT_CHARS].split(), *call_texts])[:EXCERPT_CHARS]
 
 

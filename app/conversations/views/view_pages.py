@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import orjson
-
 from app.context.plan.outline import Plan
 from app.context.view.message_origins import MessageOrigin, compute_message_origins
 from app.conversation.conversation_types import Conversation
@@ -22,7 +20,8 @@ from app.conversations.views.view_and_summary_objects import (
     build_view_message_row,
     build_view_summary_object,
 )
-from app.dialects.chat.missing_tool_results import is_placeholder_result
+from app.dialects.missing_tool_results import is_placeholder_result
+from app.dialects.responses.message_object import build_message_object
 from app.errors import ItemNotFound, ViewNotFound
 from app.pipeline.chat_request import Caller
 from app.pipeline.view.pins import decode_pins
@@ -193,6 +192,6 @@ def build_sent_message_fields(raws: Sequence[bytes], message_origins: Sequence[M
     for raw in raws:
         origins.append(origins[-1] if is_placeholder_result(raw) else next(remaining_origins))
     return {
-        "sent": [orjson.loads(bytes(raw)) for raw in raws],
+        "sent": [build_message_object(bytes(raw)) for raw in raws],
         "sent_places": [build_message_origin_object(origin) for origin in origins],
     }

@@ -1,4 +1,7 @@
-"""Describes the images, audio and files of a chat message for people. Pure."""
+"""Describes the images, audio and files of a message for people. Pure.
+
+Parts of the Responses protocol that no chat message has stand in the chat form as they came.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,13 @@ def _describe_attachment(part: Mapping[str, Any]) -> dict[str, str] | None:
     match part:
         case {"type": "image_url", "image_url": {"url": str(url)} | str(url)}:
             return {"type": "image", "detail": _shorten_url(url)}
+        case {"type": "input_image", "file_id": str(file_id)}:
+            return {"type": "image", "detail": file_id[:MAX_NAME_CHARS]}
+        case {"type": "input_file", "file_url": str(url)}:
+            return {
+                "type": "file",
+                "detail": _text_or_empty(part.get("filename"))[:MAX_NAME_CHARS] or _shorten_url(url),
+            }
         case {"type": "input_audio", "input_audio": dict(audio)}:
             return {"type": "audio", "detail": _text_or_empty(audio.get("format"))}
         case {"type": "file", "file": dict(file)}:

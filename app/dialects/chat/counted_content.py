@@ -16,8 +16,8 @@ PLAIN_MESSAGE_FIELDS: Final = frozenset({"role", "content"})
 """A message with no other fields than these has nothing else to count."""
 ATTACHMENT_FIELDS: Final = frozenset({"image_url", "input_audio", "file"})
 """Fields of content parts that are not text."""
-ATTACHMENT_MARKERS: Final = (b'"image_url"', b'"input_audio"', b'"file"')
-"""A body without these bytes has no attachments."""
+ATTACHMENT_MARKERS: Final = (b'"image_url"', b'"input_image"', b'"input_audio"', b'"file"', b'"input_file"')
+"""A message of any protocol without these bytes has no attachments."""
 
 
 def build_counted_content(body: dict[str, Any]) -> CountedContent:

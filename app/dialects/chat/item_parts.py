@@ -36,7 +36,7 @@ def build_message_parts(message: Item) -> list[Part]:
     audio = body.get("audio")
     if is_answer and isinstance(audio, Mapping) and not parts:
         transcript = audio.get("transcript")
-        parts.append(_text_part(transcript if isinstance(transcript, str) else "", is_answer=True))
+        parts.append(build_item_text_part(transcript if isinstance(transcript, str) else "", is_answer=True))
     _add_citations(parts, body.get("annotations"))
     return parts
 
@@ -112,10 +112,10 @@ def _list_content_parts(content: object) -> Sequence[object]:
 
 def _convert_to_item_part(part: object, *, is_answer: bool) -> Part:
     if isinstance(part, str):
-        return _text_part(part, is_answer=is_answer)
+        return build_item_text_part(part, is_answer=is_answer)
     if not isinstance(part, Mapping):
-        return _text_part(_to_json(part), is_answer=is_answer)
-    converted_part = _convert_known_chat_part(part, is_answer=is_answer)
+        return build_item_text_part(_to_json(part), is_answer=is_answer)
+    converted_part = convert_known_chat_part(part, is_answer=is_answer)
     if converted_part is None:
         return {"type": "text", "text": f"[{part.get('type')}]", "part": dict(part)}
     if isinstance(part.get(CACHE_BREAKPOINT_FIELD), Mapping):
@@ -123,10 +123,11 @@ def _convert_to_item_part(part: object, *, is_answer: bool) -> Part:
     return converted_part
 
 
-def _convert_known_chat_part(part: MessageBody, *, is_answer: bool) -> Part | None:
+def convert_known_chat_part(part: MessageBody, *, is_answer: bool) -> Part | None:
+    """Returns a content part as items have it; None for a part of a type that items do not have."""
     match part:
         case {"type": "text" | "input_text" | "output_text", "text": str(text)}:
-            return _text_part(text, is_answer=is_answer)
+            return build_item_text_part(text, is_answer=is_answer)
         case {"type": "refusal", "refusal": str(refusal)}:
             return {"type": "refusal", "refusal": refusal}
         case {"type": "image_url", "image_url": {"url": str(url)} | str(url)}:
@@ -139,11 +140,12 @@ def _convert_known_chat_part(part: MessageBody, *, is_answer: bool) -> Part | No
             file_fields = {name: file[name] for name in FILE_FIELDS if isinstance(file.get(name), str)}
             return {"type": "input_file", **file_fields}
     if part.get("type") in REASONING_PART_TYPES:
-        return _reasoning_text_part(_read_reasoning_text(part))
+        return _reasoning_text_part(read_reasoning_text(part))
     return None
 
 
-def _text_part(text: str, *, is_answer: bool) -> Part:
+def build_item_text_part(text: str, *, is_answer: bool) -> Part:
+    """Returns a text as a part of a `message` item."""
     return (
         {"type": "output_text", "text": text, "annotations": []} if is_answer else {"type": "input_text", "text": text}
     )
@@ -154,7 +156,7 @@ def _read_image_detail(image: object) -> str:
     return detail if detail in IMAGE_DETAILS else "auto"
 
 
-def _read_reasoning_text(part: MessageBody) -> str:
+def read_reasoning_text(part: MessageBody) -> str:
     """Returns the text of a reasoning part; Mistral's parts contain text parts."""
     content = part.get("thinking") or part.get("text") or part.get("reasoning") or ""
     if isinstance(content, str):
@@ -169,19 +171,18 @@ def _add_citations(parts: Sequence[Part], annotations: object) -> None:
     said = next((part for part in parts if part["type"] == "output_text"), None)
     if said is None or not isinstance(annotations, list):
         return
-    for annotation in annotations:
-        match annotation:
-            case {
-                "type": "url_citation",
-                "url_citation": {
-                    "url": str(url),
-                    "title": str(title),
-                    "start_index": int(start),
-                    "end_index": int(end),
-                },
-            }:
-                cited = {"url": url, "title": title, "start_index": start, "end_index": end}
-                said["annotations"].append({"type": "url_citation", **cited})
+    said["annotations"] += [cited for cited in map(convert_citation, annotations) if cited is not None]
+
+
+def convert_citation(annotation: object) -> Part | None:
+    """Returns a citation of a chat message as items have it; None for an annotation that items do not have."""
+    match annotation:
+        case {
+            "type": "url_citation",
+            "url_citation": {"url": str(url), "title": str(title), "start_index": int(start), "end_index": int(end)},
+        }:
+            return {"type": "url_citation", "url": url, "title": title, "start_index": start, "end_index": end}
+    return None
 
 
 def _to_json(value: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Final, Self
 
@@ -155,12 +156,87 @@ class ChatMessage(Item):
         return self.from_body(apply_edit_operations(self.body, operations))
 
 
+class TranslatedMessage(Item):
+    """A message of another protocol. All that the core reads of it is read from its chat form, so a message is the same
+    message whichever protocol it came in."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def chat_form(self) -> ChatMessage:
+        """The message as Chat Completions would have it. What a chat message cannot express stands in it as a content
+        part of an unknown type."""
+
+    @property
+    def role(self) -> str:
+        return self.chat_form.role
+
+    @property
+    def name(self) -> str | None:
+        return self.chat_form.name
+
+    @property
+    def text(self) -> str:
+        return self.chat_form.text
+
+    @property
+    def refusal_text(self) -> str | None:
+        return self.chat_form.refusal_text
+
+    @property
+    def transcript_text(self) -> str:
+        return self.chat_form.transcript_text
+
+    @property
+    def calls(self) -> list[ToolCall]:
+        return self.chat_form.calls
+
+    @property
+    def calls_tools(self) -> bool:
+        return self.chat_form.calls_tools
+
+    @property
+    def result_for(self) -> str | None:
+        return self.chat_form.result_for
+
+    @property
+    def has_reasoning(self) -> bool:
+        return self.chat_form.has_reasoning
+
+    @property
+    def counted_content(self) -> CountedContent:
+        return self.chat_form.counted_content
+
+    @property
+    def attachments(self) -> list[ContentPart]:
+        return self.chat_form.attachments
+
+    @property
+    def canonical_form(self) -> bytes | None:
+        return self.chat_form.canonical_form
+
+    @property
+    def canonical_note(self) -> bytes:
+        return self.chat_form.canonical_note
+
+    @property
+    def is_in_skeleton(self) -> bool:
+        return self.chat_form.is_in_skeleton
+
+    @property
+    def canonical_answer(self) -> str:
+        return self.chat_form.canonical_answer
+
+
 def decode_body(message: Item) -> dict[str, Any]:
-    """Returns the decoded JSON of a chat message.
+    """Returns the decoded JSON of a chat message, or of the chat form of a message of another protocol.
 
     Raises:
-        InvalidRequest: its text is not a JSON object.
+        InvalidRequest: its text is not valid.
     """
+    if isinstance(message, TranslatedMessage):
+        return message.chat_form.body
     return message.body if isinstance(message, ChatMessage) else ChatMessage(message.raw).body
 
 

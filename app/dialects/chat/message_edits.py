@@ -89,14 +89,14 @@ def truncate_content(content: object, chars: int, head_share: float = DEFAULT_HE
     if isinstance(content, str):
         return truncate_text(content, chars, head_share)
     length = len(extract_text(content))
-    return content if length <= chars else _truncate_content_by_share(content, chars / length, head_share)
+    return content if length <= chars else truncate_content_by_share(content, chars / length, head_share)
 
 
 def truncate_message_texts(body: dict[str, Any], share: float) -> dict[str, Any]:
     """Returns a copy of a message whose long texts keep `share` of their characters."""
     copy = dict(body)
     if "content" in body:
-        copy["content"] = _truncate_content_by_share(body["content"], share)
+        copy["content"] = truncate_content_by_share(body["content"], share)
     if isinstance(body.get("tool_calls"), list):
         copy["tool_calls"] = [_truncate_call(call, share) for call in body["tool_calls"]]
     if isinstance(body.get("function_call"), dict):
@@ -104,7 +104,8 @@ def truncate_message_texts(body: dict[str, Any], share: float) -> dict[str, Any]
     return copy
 
 
-def _truncate_content_by_share(content: object, share: float, head_share: float = DEFAULT_HEAD_SHARE) -> object:
+def truncate_content_by_share(content: object, share: float, head_share: float = DEFAULT_HEAD_SHARE) -> object:
+    """Returns a content whose long texts keep `share` of their characters."""
     if isinstance(content, str):
         return truncate_long_text(content, share, head_share)
     if isinstance(content, list):

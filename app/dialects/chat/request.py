@@ -69,7 +69,7 @@ def decode_body_fields(body: bytes) -> dict[str, bytes]:
         raise InvalidRequest("The request body must be a JSON object.", code="invalid_type") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         if not body.strip():
-            raise InvalidRequest("The request body is empty: send JSON with `model` and `messages`.") from error
+            raise InvalidRequest("The request body is empty: send a JSON object.") from error
         raise InvalidRequest(f"The request body is not valid JSON: {error}.") from error
     except RecursionError as error:
         raise InvalidRequest("The request body is nested too deeply.", code="invalid_value") from error
@@ -124,6 +124,9 @@ def _parse_messages(fields: Mapping[str, bytes]) -> list[bytes]:
         raise InvalidRequest("`messages` must be an array.", code="invalid_type", param="messages") from error
     if not messages:
         raise InvalidRequest("`messages` must not be empty.", code="empty_array", param="messages")
+    # In the log an array is a message of the Responses API.
+    if any(bytes(message)[:1] == b"[" for message in messages):
+        raise InvalidRequest("A message must be a JSON object.", code="invalid_type", param="messages")
     return messages  # type: ignore[return-value]  # msgspec.Raw is a view of the bytes
 
 

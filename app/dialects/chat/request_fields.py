@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
 
 OUTPUT_LIMIT_FIELDS: Final = ("max_completion_tokens", "max_tokens")
-REASONING_MODELS: Final = ("o1", "o3", "o4", "gpt-5")
-"""Prefixes of OpenAI models that accept `max_completion_tokens` only."""
+_REASONING_MODELS: Final = re.compile(r"o\d|gpt-(?:[5-9]|[12]\d)")
+"""How the names of OpenAI's models begin that reason. They accept `max_completion_tokens` only."""
+_NON_REASONING_MODELS: Final = re.compile(r"chatgpt-4o|gpt-[34]")
+"""How the names of OpenAI's other models begin. They refuse requests for encrypted reasoning: "Encrypted content is not
+supported with this model". Models with other names are not OpenAI's."""
 CACHED_PREFIX_FIELDS: Final = ("tools", "functions", "parallel_tool_calls", "prompt_cache_key")
 """Fields that belong to the provider's cached prefix, or name its cache."""
 RESERVED_FIELDS: Final = frozenset(
@@ -31,7 +35,12 @@ def build_cached_prefix_fields(fields: Mapping[str, bytes]) -> dict[str, bytes]:
 def choose_output_limit_field(upstream_model: str) -> str:
     """Returns the field that limits the answer of a model of this name."""
     name = upstream_model.rpartition("/")[2]
-    return "max_completion_tokens" if name.startswith(REASONING_MODELS) else "max_tokens"
+    return "max_completion_tokens" if _REASONING_MODELS.match(name) else "max_tokens"
+
+
+def is_non_reasoning_model(upstream_model: str) -> bool:
+    """Returns whether the name is that of an OpenAI model that does not reason."""
+    return _NON_REASONING_MODELS.match(upstream_model.rpartition("/")[2]) is not None
 
 
 def encode_request_body(model: str, messages: Sequence[bytes], fields: Mapping[str, bytes]) -> bytes:

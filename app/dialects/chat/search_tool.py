@@ -1,4 +1,5 @@
-"""The search tool in Chat Completions: in the fields of a request, in calls and in results. Pure."""
+"""The search tool in the fields of a request of either protocol, and in the calls and results of Chat Completions.
+Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ TOOL_DEFINITION: Final[Mapping[str, Any]] = {
     "type": "function",
     "function": {"name": TOOL_NAME, "description": TOOL_DESCRIPTION, "parameters": TOOL_PARAMETERS},
 }
-_TOOL_JSON: Final = orjson.dumps(TOOL_DEFINITION)
+FLAT_TOOL_DEFINITION: Final[Mapping[str, Any]] = {"type": "function", **TOOL_DEFINITION["function"], "strict": False}
+"""The definition in the form of the Responses API."""
 _CHOICES_WITHOUT_TOOLS: Final = (None, "auto", "none")
 
 
@@ -45,11 +47,11 @@ def accepts_search_tool(decode_field: Callable[[str], Any]) -> bool:
     return all(_read_function_name(tool) != TOOL_NAME for tool in tools)
 
 
-def add_search_tool(fields: Mapping[str, bytes]) -> dict[str, bytes]:
+def add_search_tool(fields: Mapping[str, bytes], definition: Mapping[str, Any] = TOOL_DEFINITION) -> dict[str, bytes]:
     """Adds the search tool to the fields of a request, after the client's tools, whose bytes do not change."""
     tools_json = bytes(fields.get("tools", b"[]")).strip()
     client_tools = tools_json[1:-1].strip() if tools_json.startswith(b"[") else b""
-    return {**fields, "tools": b"[%b%b%b]" % (client_tools, b"," if client_tools else b"", _TOOL_JSON)}
+    return {**fields, "tools": b"[%b%b%b]" % (client_tools, b"," if client_tools else b"", orjson.dumps(definition))}
 
 
 def build_next_round_fields(
@@ -118,5 +120,9 @@ def shorten_call_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read_function_name(tool: object) -> object:
     """Reads the function's name in a declared tool, a `tool_choice` or a tool call."""
-    function = tool.get("function") if isinstance(tool, dict) else None
-    return function.get("name") if isinstance(function, dict) else None
+    match tool:
+        case {"function": function}:
+            return function.get("name") if isinstance(function, dict) else None
+        case {"type": "function", "name": name}:
+            return name
+    return None

@@ -146,6 +146,11 @@ class StreamCollector:
                 self._finish_choice(collector, choice.finish_reason)
 
     @property
+    def first_choice(self) -> ChoiceCollector:
+        """Choice 0, as far as it has come."""
+        return self._first_choice
+
+    @property
     def finish(self) -> str | None:
         """Returns the provider's word for how choice 0 ended; None if it has not ended."""
         return self._first_choice.finish_reason
@@ -167,19 +172,13 @@ class StreamCollector:
         """Returns the assistant message of choice 0 as a client sends it back."""
         return self._build_choice_message(self._first_choice)
 
-    def build_messages(self) -> list[dict[str, Any]]:
-        """Returns the assistant messages of all choices, by index."""
-        first = self._build_choice_message(self._first_choice)
-        if not self._further_choices:  # as nearly every answer
-            return [first]
-        return [
-            first,
-            *(self._build_choice_message(self._further_choices[index]) for index in sorted(self._further_choices)),
-        ]
+    def build_alternatives(self) -> list[dict[str, Any]]:
+        """Returns the assistant messages of all choices but choice 0, by index."""
+        return [self._build_choice_message(self._further_choices[index]) for index in sorted(self._further_choices)]
 
     def _build_choice_message(self, choice: ChoiceCollector) -> dict[str, Any]:
         message = choice.build_message()
-        return _join_surrogates(message) if self._has_split_surrogates else message
+        return join_surrogates(message) if self._has_split_surrogates else message
 
     def _add_answer_fields(self, chunk: _AnswerFields) -> None:
         if self.id is None:
@@ -224,7 +223,7 @@ class StreamCollector:
         except orjson.JSONDecodeError:
             chunk = _require_object(_decode_split_surrogates(data, self._source_name), self._source_name)
             self._has_split_surrogates = True
-            self._add_untyped_answer_fields(_join_surrogates(chunk), data)
+            self._add_untyped_answer_fields(join_surrogates(chunk), data)
         else:
             self._add_untyped_answer_fields(chunk, data)
         choices = chunk.get("choices")
@@ -253,7 +252,7 @@ class StreamCollector:
                 collector.add_untyped_delta(delta)
         reason = choice.get("finish_reason")
         if reason:
-            self._finish_choice(collector, str(_join_surrogates(reason) if self._has_split_surrogates else reason))
+            self._finish_choice(collector, str(join_surrogates(reason) if self._has_split_surrogates else reason))
 
 
 def _decode_split_surrogates(data: bytes, source: str) -> Any:
@@ -278,7 +277,7 @@ def _require_object(chunk: Any, source: str) -> dict[str, Any]:
     return chunk
 
 
-def _join_surrogates(value: Any) -> Any:
+def join_surrogates(value: Any) -> Any:
     """Returns JSON with the halves of surrogate pairs joined; a half that stays alone becomes U+FFFD."""
     text = json.dumps(value, ensure_ascii=False)
     return json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))

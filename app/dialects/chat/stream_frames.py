@@ -42,7 +42,7 @@ def is_done_event(event: SseEvent) -> bool:
 def render_error_frames(error: GatewayError) -> bytes:
     """Renders an error event and the end of the stream, for a failure after the first byte."""
     try:
-        body = orjson.dumps(_build_error_body(error))
+        body = orjson.dumps(read_error_body(error))
     except TypeError:  # the upstream's error body is nested too deeply for orjson
         body = orjson.dumps(error.build_body())
     return b"data: " + body + b"\n\n" + DONE_FRAME
@@ -157,7 +157,7 @@ def encode_chunk(body: Mapping[str, Any]) -> bytes:
         raise UpstreamUnavailable("The upstream's stream contains data that is nested too deeply.") from error
 
 
-def _build_error_body(error: GatewayError) -> Mapping[str, Any]:
+def read_error_body(error: GatewayError) -> Mapping[str, Any]:
     """Builds an OpenAI error body with `error` as its only key, from the upstream's own error if there is one."""
     if isinstance(error, UpstreamRefused):
         try:

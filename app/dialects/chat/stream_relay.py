@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
+from app.conversation.item import Item
+from app.dialects.chat.message import ChatMessage
 from app.dialects.chat.stream_collector import StreamCollector
 from app.dialects.chat.stream_frames import (
     DONE_DATA,
+    DONE_FRAME,
     ERROR_EVENT,
     CompactionProgressStream,
     decode_chunk,
@@ -29,7 +32,7 @@ class StreamRelay:
     Args:
         decoder: the decoder of the stream; it may hold the beginning of an event.
         fields: our fields for each chunk, as `splice_fields` takes them.
-        render_last_fields: renders our fields for the chunk that completes the answer.
+        render_last_fields: renders our fields for the chunk that completes the answer, from the usage if it is known.
         include_usage: whether the client asked for usage.
         progress_stream: renders the chunks if the stream began with the progress of a compaction; otherwise None.
         source: the deployment's key, for error messages.
@@ -45,7 +48,7 @@ class StreamRelay:
         self,
         decoder: SseDecoder,
         fields: bytes,
-        render_last_fields: Callable[[], bytes],
+        render_last_fields: Callable[[Mapping[str, Any] | None], bytes],
         *,
         include_usage: bool,
         progress_stream: CompactionProgressStream | None,
@@ -65,7 +68,7 @@ class StreamRelay:
         self.stream_failure: GatewayError | None = None
 
     @property
-    def completion_id(self) -> str | None:
+    def answer_id(self) -> str | None:
         """The completion's id in the client's frames."""
         return self.collector.id if self._progress_stream is None else self._progress_stream.completion_id
 
@@ -91,7 +94,7 @@ class StreamRelay:
                 f"The stream of {self._source!r} ended before the answer was complete."
             )
 
-    def relay_events(self, events: list[SseEvent]) -> bytes:
+    def relay_events(self, events: Sequence[SseEvent]) -> bytes:
         """Renders the frames for events, up to the first failure or the end."""
         frames = []
         for event in events:
@@ -130,7 +133,7 @@ class StreamRelay:
         fields = self._fields
         if collector.is_complete and not was_complete:
             # `context` comes with the chunk that completes the answer: the searches of the model are known only then.
-            self._last_chunk, fields = data, self._render_last_fields()
+            self._last_chunk, fields = data, self._render_last_fields(None)
         if self._progress_stream is not None:
             return self._progress_stream.render_upstream_chunk(data, fields)
         if b"\n" in data:
@@ -139,12 +142,16 @@ class StreamRelay:
             data = data.replace(b"\n", b" ")
         return b"data: " + splice_fields(data, fields) + b"\n\n"
 
-    def render_correction_chunk(self, fields: bytes) -> bytes:
-        """Renders a chunk without text that corrects our fields after the last chunk was sent; empty before that.
+    def render_end(self, changed_fields: bytes | None = None) -> bytes:
+        """Renders the end of the stream: before it, if our fields have changed, a chunk that corrects them."""
+        return DONE_FRAME if changed_fields is None else self._render_correction_chunk(changed_fields) + DONE_FRAME
 
-        Args:
-            fields: our fields as they are now.
-        """
+    def build_answer_message(self) -> Item:
+        """Returns the message of choice 0, as the log keeps it."""
+        return ChatMessage.from_body(self.collector.build_message())
+
+    def _render_correction_chunk(self, fields: bytes) -> bytes:
+        """Renders a chunk without text that corrects our fields after the last chunk was sent; empty before that."""
         if self._last_chunk is None:
             return b""
         last_chunk = decode_chunk(self._last_chunk)

@@ -8,7 +8,7 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -20,8 +20,8 @@ class ToolCallCollector:
     __slots__ = ("_calls", "_latest_by_index")
 
     def __init__(self) -> None:
-        self._calls: list[_PartialToolCall] = []
-        self._latest_by_index: dict[int, _PartialToolCall] = {}
+        self._calls: list[PartialToolCall] = []
+        self._latest_by_index: dict[int, PartialToolCall] = {}
 
     def add_fragment(self, fragment: Mapping[str, Any]) -> int:
         """Adds one element of a delta's `tool_calls` and returns the number of its call, in order of their
@@ -30,12 +30,17 @@ class ToolCallCollector:
         index = _parse_call_index(fragment.get("index"))
         call = self._find_continued_call(index, fragment)
         if call is None:
-            call = _PartialToolCall(index)
+            call = PartialToolCall(index)
             self._calls.append(call)
         if index is not None:
             self._latest_by_index[index] = call
         call.merge_fragment(fragment)
         return next(at for at in range(len(self._calls) - 1, -1, -1) if self._calls[at] is call)
+
+    @property
+    def partial_calls(self) -> Sequence[PartialToolCall]:
+        """The calls as far as they have come, in order of their beginnings."""
+        return self._calls
 
     def function_name(self, number: int) -> str:
         """Returns the function's name as far as it has come; empty if the call is of another kind."""
@@ -53,7 +58,7 @@ class ToolCallCollector:
             calls = sorted(calls, key=lambda call: call.index or 0)
         return [call.to_json() for call in calls]
 
-    def _find_continued_call(self, index: int | None, fragment: Mapping[str, Any]) -> _PartialToolCall | None:
+    def _find_continued_call(self, index: int | None, fragment: Mapping[str, Any]) -> PartialToolCall | None:
         """Returns the call that a fragment continues; None if it begins one."""
         if index is not None:
             call = self._latest_by_index.get(index)
@@ -61,13 +66,15 @@ class ToolCallCollector:
             call = self._find_call_by_id(fragment.get("id")) or (self._calls[-1] if self._calls else None)
         return call if call is not None and call.can_take(fragment) else None
 
-    def _find_call_by_id(self, call_id: object) -> _PartialToolCall | None:
+    def _find_call_by_id(self, call_id: object) -> PartialToolCall | None:
         if not call_id:
             return None
         return next((call for call in reversed(self._calls) if call.id == call_id), None)
 
 
-class _PartialToolCall:
+class PartialToolCall:
+    """A call as far as it has come."""
+
     __slots__ = ("argument_pieces", "id", "index", "name", "other_fields")
 
     def __init__(self, index: int | None) -> None:
@@ -79,12 +86,12 @@ class _PartialToolCall:
         """Other fields of the call, such as `extra_content` with a thought signature, or `custom`."""
 
     def can_take(self, fragment: Mapping[str, Any]) -> bool:
-        function = fragment.get("function")
+        function = fragment.get("function") or fragment.get("custom")
         if not isinstance(function, dict):
             return True
-        name = function.get("name")
+        name, own_name = function.get("name"), self.name or self.other_fields.get("custom", {}).get("name")
         # Only a fragment with a name can begin a call.
-        if not name or not self.name:
+        if not name or not own_name:
             return True
         call_id = fragment.get("id")
         # Two ids decide, unless ids are missing.

@@ -6,10 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 from datetime import datetime, timedelta
 from typing import Final
 
-import orjson
-
 from app.conversation.conversation_types import Conversation, LogMessage
-from app.dialects.chat.stored_answer import build_stored_completion, render_stored_stream
 from app.errors import StoreUnavailable, drop_tracebacks
 from app.pipeline.admission.request_digest import compute_retry_digest
 from app.pipeline.chat_request import RETRY_MAX_AGE_SECONDS, ChatRequest
@@ -62,7 +59,7 @@ class StoredAnswers:
         stream."""
         try:
             conversation = await self._store.find_conversation(
-                tenant=request.caller.tenant, conversation_id=conversation_id
+                tenant=request.log_tenant, conversation_id=conversation_id
             )
             if conversation is None:
                 return None
@@ -90,10 +87,13 @@ def render_stored_answer(entry: LogMessage, conversation_id: str, request: ChatR
     if "prompt_tokens" in context:
         headers["x-context-tokens"] = f"{context['prompt_tokens']}/{context['limit']}"
     if request.stream:
-        frames = render_stored_stream(entry, request.model, gateway_fields, context, include_usage=request.wants_usage)
+        frames = request.answer_format.render_stored_stream(
+            entry, request.model, gateway_fields, context, include_usage=request.wants_usage
+        )
         return StreamedAnswer(headers, _stream_frames(list(frames)))
-    body = {**build_stored_completion(entry, request.model), **gateway_fields, "context": context}
-    return WholeAnswer(orjson.dumps(body), headers)
+    return WholeAnswer(
+        request.answer_format.render_stored_answer(entry, request.model, gateway_fields, context), headers
+    )
 
 
 async def _stream_frames(frames: list[bytes]) -> AsyncGenerator[bytes, None]:

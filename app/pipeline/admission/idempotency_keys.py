@@ -239,7 +239,7 @@ class IdempotencyKeys:
         assert request_key.conversation_id is not None
         assert request_key.seq is not None
         conversation = await self._conversations.find_conversation(
-            tenant=request.caller.tenant, conversation_id=request_key.conversation_id
+            tenant=request.log_tenant, conversation_id=request_key.conversation_id
         )
         if conversation is None or conversation.head_seq < request_key.seq:
             return None

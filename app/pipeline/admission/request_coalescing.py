@@ -228,7 +228,7 @@ class RequestCoalescer:
         if not joinable:
             if (
                 request.idempotency_key is not None
-                and not request.store
+                and not request.is_kept
                 and any(one.has_discarded_frames for one in attempts)
             ):
                 # A request that is stored is not refused: it waits for the key's answer in the store.
@@ -265,7 +265,7 @@ class RequestCoalescer:
         request = attempt.request
         if attempt.replayed_answer is not None:
             return attempt.replayed_answer
-        if request.idempotency_key is not None and request.store:
+        if request.idempotency_key is not None and request.is_kept:
             claim_or_answer = await self._idempotency_keys.claim_key_or_replay(request)
             if isinstance(claim_or_answer, IdempotencyClaim):
                 attempt.claim = claim_or_answer

@@ -11,6 +11,7 @@ import msgspec
 
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.client_history_matching import ClientHistory
+from app.pipeline.resolve.item_references import has_item_references
 
 TAIL_BYTES: Final = 4096
 """How many bytes of a body's end are part of the coalescing key. The newest words stand there, so the end tells nearly
@@ -62,10 +63,11 @@ async def compute_retry_digest(request: ChatRequest, client_history: ClientHisto
     messages. Hashing two megabytes again would take 3 ms.
     """
     options, digest = (*list_distinguishing_options(request), request.idempotency_key), client_history.history_digest
-    if digest is None:
+    # The messages of a request with item references are not in its body, so only the body names the request.
+    if digest is None or has_item_references(request):
         return (await _hash_options_and_body(msgspec.json.encode(options), request.body)).hex()[:32]
     instructions = request.raw_messages[: len(request.raw_messages) - len(client_history.raw_messages)]
-    fields = {name: raw for name, raw in request.raw_fields.items() if name != "messages"}
+    fields = {name: raw for name, raw in request.raw_fields.items() if name != request.messages_field}
     # The sizes make the joined parts unambiguous: no two splits of the same bytes give one digest.
     sizes = [*map(len, instructions), *map(len, fields.values())]
     head = msgspec.json.encode((options, [*fields], sizes))

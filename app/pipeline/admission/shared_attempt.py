@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from app.conversation.conversation_types import Conversation
-from app.dialects.chat.stream_frames import DONE_FRAME, render_error_frames
+from app.dialects.answer_format import AnswerFormat
 from app.errors import GatewayError, UpstreamUnavailable
 from app.observability.request_facts import record_error
 from app.pipeline.admission.answer_replay import REPLAY_HEADERS
@@ -55,6 +55,11 @@ class AttemptWaiter:
         """The task to cancel when the client disconnects. Whole answers are finished anyway (docs/decisions/0007), so
         they have none."""
         attempt.waiters.append(self)
+
+    @property
+    def answer_format(self) -> AnswerFormat:
+        """Writes the attempt's answer."""
+        return self._attempt.request.answer_format
 
     @property
     def is_gone(self) -> bool:
@@ -222,13 +227,13 @@ class SharedAttempt(msgspec.Struct, eq=False):
                 elif self._failure is not None:
                     failure = _to_gateway_error(self._failure)
                     record_error(failure)
-                    yield render_error_frames(failure)
+                    yield self.request.answer_format.render_error_frames(failure)
                     return
                 elif self._has_ended:
                     # An error after the complete answer has cut the stream off before its end marker, which clients
                     # wait for.
-                    if self.is_complete and not frames[-1].endswith(DONE_FRAME):
-                        yield DONE_FRAME
+                    if self.is_complete and (end := self.request.answer_format.complete_frames(frames[-1])):
+                        yield end
                     return
                 elif self._fetching_waiter is not None:
                     await self._wait_for_change()

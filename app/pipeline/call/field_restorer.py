@@ -1,11 +1,18 @@
-"""Restores fields of stored answers that a client leaves out of its history and the provider requires."""
+"""Restores what a client leaves out of the answers in its history and the provider needs: fields that its quirks name,
+and encrypted reasoning."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
+from app.conversation.conversation_types import LogMessage
+from app.dialects.responses.reasoning_restoration import (
+    find_bare_reasoning,
+    list_encrypted_contents,
+    restore_reasoning,
+)
 from app.errors import StoreUnavailable
-from app.pipeline.resolve.resolved_request import ResolvedRequest
+from app.pipeline.resolve.resolved_request import OPAQUE_ORIGIN, OPAQUE_ORIGINS, ResolvedRequest
 from app.store.contract.conversations import ConversationStore
 from app.upstream.provider_contract import ProviderQuirks
 from app.upstream.quirks.field_restoration import find_messages_missing_fields, restore_missing_fields
@@ -15,8 +22,7 @@ _READ_BACK_FACTOR = 2
 
 
 class FieldRestorer:
-    """Reads stored answers to fill in the fields named by the quirk `restore_fields`. Without the quirk it reads
-    nothing."""
+    """Reads stored answers to fill in what is missing. If nothing is missing, it reads nothing."""
 
     def __init__(self, *, store: ConversationStore) -> None:
         self._store = store
@@ -48,10 +54,38 @@ class FieldRestorer:
         if not missing:
             return view_messages
         stored_answers = await self._read_stored_answers(resolved_request, len(messages) - missing[0])
-        filled = restore_missing_fields(messages, stored_answers, quirks.restore_fields, quirks.restore_scope)
+        raw_answers = [entry.message.raw for entry in stored_answers]
+        filled = restore_missing_fields(messages, raw_answers, quirks.restore_fields, quirks.restore_scope)
         return view_messages if filled == messages else filled
 
-    async def _read_stored_answers(self, resolved_request: ResolvedRequest, message_count: int) -> list[bytes]:
+    async def restore_reasoning(
+        self, resolved_request: ResolvedRequest, view_messages: Sequence[bytes] | None, client_messages: Sequence[bytes]
+    ) -> Sequence[bytes] | None:
+        """Adds encrypted reasoning of stored answers that the client did not ask for, and so cannot send back.
+        Arguments and result as of `restore_fields`."""
+        if resolved_request.client_messages is None or OPAQUE_ORIGINS not in resolved_request.conversation.state:
+            return view_messages
+        messages = [bytes(raw) for raw in (client_messages if view_messages is None else view_messages)]
+        first_bare = find_bare_reasoning(messages)
+        if first_bare is None:
+            return view_messages
+        stored_answers = await self._read_stored_answers(resolved_request, len(messages) - first_bare)
+        restored = restore_reasoning(messages, [entry.message.raw for entry in stored_answers])
+        return view_messages if restored == messages else restored
+
+    async def read_own_contents(
+        self, resolved_request: ResolvedRequest, deployment_key: str, message_count: int
+    ) -> Set[str]:
+        """Returns the encrypted contents of stored answers of one deployment.
+
+        Args:
+            message_count: how many messages to cover, counted from the end of the log.
+        """
+        answers = await self._read_stored_answers(resolved_request, message_count)
+        own_answers = [entry for entry in answers if (entry.meta or {}).get(OPAQUE_ORIGIN) == deployment_key]
+        return {content for entry in own_answers for content in list_encrypted_contents(entry.message.raw)}
+
+    async def _read_stored_answers(self, resolved_request: ResolvedRequest, message_count: int) -> list[LogMessage]:
         """Reads the stored answers among the last messages of the log.
 
         Args:
@@ -65,4 +99,4 @@ class FieldRestorer:
             )
         except StoreUnavailable:
             return []
-        return [entry.message.raw for entry in entries if entry.message.role == "assistant"]
+        return [entry for entry in entries if entry.message.role == "assistant"]

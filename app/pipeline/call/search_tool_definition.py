@@ -7,7 +7,13 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from app.dialects.chat.search_tool import accepts_search_tool, add_search_tool, build_next_round_fields
+from app.dialects.chat.search_tool import (
+    FLAT_TOOL_DEFINITION,
+    TOOL_DEFINITION,
+    accepts_search_tool,
+    add_search_tool,
+    build_next_round_fields,
+)
 from app.pipeline.chat_request import ChatRequest
 
 MAX_SEARCH_ROUNDS: Final = 8
@@ -45,7 +51,8 @@ def may_offer_search_tool(request: ChatRequest, strip_fields: Sequence[str]) -> 
 
 def offer_search_tool(request: ChatRequest) -> ChatRequest:
     """Adds the search tool after the client's tools."""
-    return replace(request, raw_fields=add_search_tool(request.raw_fields))
+    definition = TOOL_DEFINITION if request.protocol == "chat" else FLAT_TOOL_DEFINITION
+    return replace(request, raw_fields=add_search_tool(request.raw_fields, definition))
 
 
 def build_next_round_request(

@@ -306,6 +306,8 @@ class _SearchRounds:
 class _CurrentReply:
     """Stands for the reply of the current round, so that closing the client's stream closes the right reply."""
 
+    original_body: bytes | None = None
+
     def __init__(self, stream_reply: StreamReply) -> None:
         self.stream_reply = stream_reply
         self.status = stream_reply.status

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Final
 
 import msgspec
@@ -25,6 +25,7 @@ from app.pipeline.call.upstream_reply import (
 from app.pipeline.call.upstream_request_body import build_upstream_body
 from app.pipeline.persist.completion_writer import NUL_CHARACTER
 from app.pipeline.resolve.calibration_slopes import CalibrationSlopes
+from app.pipeline.resolve.resolved_request import OPAQUE_ORIGINS
 from app.pipeline.respond.context_status import select_forwarded_headers
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.last_view_and_calibration import read_calibration
@@ -107,16 +108,24 @@ class UpstreamCaller:
             if deployment is not turn.target.deployments[0]:
                 sent_view = await self._fit_view_to_deployment(deployment, turn, view)
             sent_views[deployment.key] = sent_view
-            messages = sent_view.messages
-            if deployment.quirks.restore_fields:
-                messages = await self._restore_message_fields(deployment, turn, sent_view)
-            return build_upstream_body(turn.request, messages, deployment, sent_view.compute_lowered_output_limit())
+            messages = await self._restore_messages(deployment, turn, sent_view)
+            built = build_upstream_body(
+                turn.request,
+                messages,
+                deployment,
+                sent_view.compute_lowered_output_limit(),
+                own_contents=await self._find_own_contents(deployment, turn, messages),
+            )
+            if built.warnings:
+                sent_views[deployment.key] = replace(sent_view, warnings=(*sent_view.warnings, *built.warnings))
+            return built.body
 
         opened = await self._router.send(
             turn.target,
             body_for,
             client_key=turn.client_key,
             headers=turn.request.forwarded_headers,
+            keeps_original=turn.keeps_original_answer,
         )
         deployment = opened.deployment
         reply, error_body = await read_first_event_or_body(
@@ -154,14 +163,18 @@ class UpstreamCaller:
             UpstreamRefused: the upstream's own error, unchanged.
             UpstreamUnavailable: the deployment did not answer.
         """
-        restored_messages = await self._restore_message_fields(deployment, turn, sent_view)
+        restored_messages = await self._restore_messages(deployment, turn, sent_view)
         messages = [*(turn.request.raw_messages if restored_messages is None else restored_messages), *added_messages]
-        body = build_upstream_body(
-            turn.request, messages, deployment, sent_view.compute_lowered_output_limit(added_tokens)
+        built = build_upstream_body(
+            turn.request,
+            messages,
+            deployment,
+            sent_view.compute_lowered_output_limit(added_tokens),
+            own_contents=await self._find_own_contents(deployment, turn, restored_messages),
         )
 
         async def body_for(_: ModelDeployment) -> bytes:
-            return body
+            return built.body
 
         opened = await self._router.send(
             dataclasses.replace(turn.target, deployments=(deployment,)),
@@ -205,13 +218,34 @@ class UpstreamCaller:
         if self._windows.learn_limit(model_key, tokens):
             self._start_fact_write(model_key, {"window": tokens})
 
-    async def _restore_message_fields(
+    async def _restore_messages(
         self, deployment: ModelDeployment, turn: Turn, sent_view: View
     ) -> Sequence[bytes] | None:
-        """Returns the messages of a view with the fields that this deployment requires."""
-        return await self._field_restorer.restore_fields(
-            deployment.quirks, turn.resolved_request, sent_view.messages, turn.request.raw_messages
-        )
+        """Returns the messages of a view with what this deployment needs of the stored answers."""
+        messages, client_messages = sent_view.messages, turn.request.raw_messages
+        if deployment.provider.protocol == "responses":
+            messages = await self._field_restorer.restore_reasoning(turn.resolved_request, messages, client_messages)
+        if deployment.quirks.restore_fields:
+            messages = await self._field_restorer.restore_fields(
+                deployment.quirks, turn.resolved_request, messages, client_messages
+            )
+        return messages
+
+    async def _find_own_contents(
+        self, deployment: ModelDeployment, turn: Turn, messages: Sequence[bytes] | None
+    ) -> Set[str] | None:
+        """Returns the encrypted contents that go to a deployment, because they come from there; None: all.
+
+        If no answer of the log has such contents, the client brought them, and asks the model that they come from.
+        """
+        resolved_request = turn.resolved_request
+        origins = resolved_request.conversation.state.get(OPAQUE_ORIGINS) or [turn.model_key]
+        if deployment.provider.protocol != "responses" or deployment.key not in origins:
+            return frozenset()
+        if len(origins) == 1:
+            return None
+        count = len(turn.request.raw_messages if messages is None else messages)
+        return await self._field_restorer.read_own_contents(resolved_request, deployment.key, count)
 
     def _start_fact_write(self, model_key: str, facts: dict[str, object]) -> None:
         # PostgreSQL stores no text with a NUL character; such a name can come from a client.

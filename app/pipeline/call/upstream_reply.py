@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Final
 
+from app.dialects.answer_format import ORIGINAL_EVENT
 from app.dialects.chat.completion import ANSWER_KEY
 from app.dialects.chat.stream_collector import StreamCollector
 from app.dialects.chat.stream_relay import BAD_GATEWAY
@@ -60,7 +61,7 @@ async def read_first_event_or_body(
         body = await reply.read()
     finally:
         await reply.aclose()
-    whole_reply = BufferedReply(reply.status, reply.headers, body)
+    whole_reply = BufferedReply(reply.status, reply.headers, body, reply.original_body)
     return whole_reply, None if is_expected_reply(whole_reply, stream=stream) and ANSWER_KEY in body else body
 
 
@@ -71,14 +72,23 @@ async def _read_until_first_event(reply: UpstreamReply, source: str) -> tuple[St
     async for piece in remaining_bytes:
         events = decoder.feed(piece)
         first_events += events
-        data = next((event.data for event in events if event.data and event.data.strip()), None)
+        data = _find_first_data(events)
         if data is not None:
             return StreamReply(reply, first_events, remaining_bytes, decoder), None if ANSWER_KEY in data else data
     events = decoder.flush()
-    data = next((event.data for event in events if event.data), None)
+    data = _find_first_data(events)
     if data is None:
         raise UpstreamUnavailable(f"The stream of {source!r} ended before its answer began.")
     return StreamReply(reply, first_events + events, remaining_bytes, decoder), None if ANSWER_KEY in data else data
+
+
+def _find_first_data(events: Sequence[SseEvent]) -> bytes | None:
+    """Finds the first chunk among events. An event of the provider's own protocol is none: a stream that begins with
+    `response.created` may still report an overflow.
+    """
+    return next(
+        (event.data for event in events if event.data and event.data.strip() and event.name != ORIGINAL_EVENT), None
+    )
 
 
 class StreamReply:

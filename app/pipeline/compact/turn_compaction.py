@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -20,9 +20,11 @@ from app.conversation.identity import compute_start_position
 from app.conversation.item import INSTRUCTION_ROLES
 from app.dialects.chat.message import ChatMessage
 from app.dialects.chat.usage import sum_usages
-from app.errors import StoreUnavailable
+from app.dialects.responses.request_fields import translate_fields_to_chat
+from app.errors import InvalidRequest, StoreUnavailable
 from app.observability.tracing import current_span, trace_span
 from app.pipeline.background_tasks import BackgroundTasks
+from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.conversation_resolver import ConversationResolver
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.view_builder import ViewBuilder
@@ -253,14 +255,14 @@ class TurnCompactor:
         """Builds a job without ranges."""
         resolved_request, request = turn.resolved_request, turn.request
         return CompactionJob(
-            tenant=request.caller.tenant,
+            tenant=resolved_request.conversation.tenant,
             root=resolved_request.conversation.root,
             conversation_id=resolved_request.conversation.id,
             conversation=resolved_request.conversation,
             log_tail=LogTail([], after=None),
             start_link=b"",
             ranges=(),
-            fields=request.raw_fields,
+            fields=_read_chat_fields(request),
             policy=turn.policy,
             window=view.budget.window,
             model=request.model,
@@ -275,6 +277,17 @@ class TurnCompactor:
             focus=request.summary_instructions,
             wait_seconds=self._wait_seconds,
         )
+
+
+def _read_chat_fields(request: ChatRequest) -> Mapping[str, bytes]:
+    """Returns the fields of a request in the form of Chat Completions, in which the summarizer's requests are built;
+    none if a field has no such form."""
+    if request.protocol == "chat":
+        return request.raw_fields
+    try:
+        return translate_fields_to_chat(request.raw_fields).fields
+    except InvalidRequest:
+        return {}
 
 
 class TurnCompactionTask:

@@ -1,4 +1,5 @@
-"""Stores completions that a client asked to store (`store: true`): the facts that the log does not have."""
+"""Stores chat completions that a client asked to store (`store: true`) and responses that it did not ask to forget: the
+facts that the log does not have."""
 
 from __future__ import annotations
 
@@ -7,10 +8,14 @@ from datetime import datetime
 from typing import Any, Final, TypeGuard
 
 from app.conversation.conversation_types import Conversation, StoredCompletion
+from app.conversation.item import Item
 from app.dialects.chat.stored_completion import ECHOED_FIELDS, build_completion_id
+from app.dialects.responses.item_ids import RESPONSE_ID_PREFIX
+from app.dialects.responses.stored_response import read_parameters
 from app.errors import InvalidRequest
 from app.observability.tracing import trace_span
 from app.pipeline.chat_request import ChatRequest
+from app.pipeline.resolve.item_references import build_item_anchors
 from app.pipeline.resolve.resolved_request import ResolvedRequest
 from app.store.contract.conversations import ConversationStore
 
@@ -21,7 +26,7 @@ MAX_ID_CHARS: Final = 256
 
 
 class CompletionWriter:
-    """Stores completions after their answers are in the log."""
+    """Stores completions and responses after their answers are in the log."""
 
     def __init__(self, store: ConversationStore, *, clock: Callable[[], datetime]) -> None:
         self._store = store
@@ -34,18 +39,28 @@ class CompletionWriter:
         resolved_request: ResolvedRequest,
         conversation: Conversation,
         completion_id: str | None,
+        answer: Item,
     ) -> None:
-        """Stores the completion whose answer is the last message of `conversation`.
+        """Stores the completion or response whose answer is the last message of `conversation`.
 
         Args:
-            completion_id: the provider's id of the completion, if it sent one.
+            completion_id: the provider's id of a chat completion, if it sent one; our id of a response.
+            answer: the answer's message.
 
         Raises:
             StoreUnavailable: the completion was not stored.
         """
+        is_response = request.protocol == "responses"
+        # Ids that begin as those of responses are kept for responses: the two are read by different endpoints.
+        is_storable = _is_storable_id(completion_id) and completion_id.startswith(RESPONSE_ID_PREFIX) == is_response
+        stored_id = completion_id if is_storable and completion_id is not None else build_completion_id(conversation)
+        if is_response:
+            # A reference to an item comes as early as the next request, perhaps at another replica, and cannot be
+            # answered without these anchors. So they are written before the client has the whole answer.
+            await self._store.add_anchors(build_item_anchors(conversation, answer, stored_id))
         await self._store.save_completion(
             StoredCompletion(
-                id=completion_id if _is_storable_id(completion_id) else build_completion_id(conversation),
+                id=stored_id,
                 tenant=conversation.tenant,
                 root=conversation.root,
                 conversation_id=conversation.id,
@@ -53,7 +68,7 @@ class CompletionWriter:
                 model=request.model.replace(NUL_CHARACTER, ""),
                 created_at=self._clock(),
                 metadata=_read_metadata(request),
-                parameters=_read_parameters(request),
+                parameters=read_parameters(request.raw_fields) if is_response else _read_parameters(request),
                 instructions=tuple(message.raw.decode() for message in resolved_request.instructions),
             )
         )

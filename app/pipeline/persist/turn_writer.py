@@ -19,6 +19,7 @@ from app.conversation.conversation_types import Conversation
 from app.conversation.identity import LinkPosition, PrefixCache, compute_links_after_messages, make_conversation_id
 from app.conversation.item import Item, may_precede_tool_result
 from app.dialects.chat.message import ChatMessage
+from app.dialects.responses.stored_response import select_lasting_instructions
 from app.errors import ConversationBusy, StoreUnavailable
 from app.observability.tracing import CANCELLED_ERROR_TYPE, Span, current_span, error_type_name
 from app.pipeline.background_tasks import BackgroundTasks, wait_until_done
@@ -304,7 +305,8 @@ class TurnWriter:
 
     def _start_append(self, write: LogAppend, step: str) -> asyncio.Future[None]:
         """Starts a write, and a span named `step` that ends with it."""
-        may_be_stale = write.fence is None and bool(write.conversation.state.get(STORED_INSTRUCTIONS))
+        is_new = write.creates_conversation and not write.conversation.lineage
+        may_be_stale = write.fence is None and not is_new and bool(write.conversation.state.get(STORED_INSTRUCTIONS))
         append = self._append_without_erased_instructions(write) if may_be_stale else self._store.append(write)
         work = self._tasks.ensure_future(append)
         if (span := current_span()).is_recording:
@@ -458,8 +460,10 @@ def _build_conversation_after_question(resolved_request: ResolvedRequest) -> Con
         UNANSWERED_MESSAGES: pending,
         OPEN_TOOL_CALLS: may_precede_tool_result(resolved_request.new_messages[-1].message),
     }
-    if resolved_request.is_append and resolved_request.instructions:
-        state[STORED_INSTRUCTIONS] = [message.raw.decode() for message in resolved_request.instructions]
+    if (resolved_request.is_append or resolved_request.keeps_instructions) and resolved_request.instructions:
+        state[STORED_INSTRUCTIONS] = select_lasting_instructions(
+            [message.raw.decode() for message in resolved_request.instructions]
+        )
     return advance_head(replace(conversation, state=state), resolved_request.new_messages)
 
 

@@ -22,9 +22,10 @@ from app.conversation.identity import (
     compute_start_position,
 )
 from app.conversation.item import INSTRUCTION_ROLES, Item, count_item_bytes
-from app.dialects.chat.message import ChatMessage
 from app.dialects.chat.message_checks import check_messages
-from app.dialects.chat.missing_tool_results import TOOL_CALLS_KEY, has_missing_tool_results
+from app.dialects.item_decoding import decode_item
+from app.dialects.missing_tool_results import has_missing_tool_results, may_have_tool_calls
+from app.dialects.responses.stored_response import is_instructions_field
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.answer_anchors import build_answer_digests, digest_choice_position, digest_question_and_answer
 from app.pipeline.resolve.resolved_request import REWRITE_MARK, has_other_end_user
@@ -32,6 +33,8 @@ from app.store.contract.conversations import ConversationStore, LinkMatch
 
 ASSISTANT_MARKER: Final = b'"assistant"'
 """The JSON of every assistant message contains these bytes."""
+ANSWER_ITEM_MARKERS: Final = (b'_call"', b'"reasoning"', b'"compaction"')
+"""The JSON of a message of the Responses API that is an answer, but says no text, contains one of these."""
 ENOUGH_ANCHOR_DIGESTS: Final = 16
 """A rewritten history is looked up by about this many digests of its newest answers."""
 MIN_FAST_PATH_MESSAGES: Final = 3
@@ -104,7 +107,7 @@ class ClientHistory:
     are needed.
 
     Args:
-        first_message: the first message, which is decoded already.
+        first_message: the first message, which is decoded already; None if there are no messages.
         instructions: the leading system and developer messages, which are not part of the history.
     """
 
@@ -112,7 +115,7 @@ class ClientHistory:
         self,
         tenant: str,
         raw_messages: Sequence[bytes],
-        first_message: Item,
+        first_message: Item | None,
         instructions: tuple[Item, ...] = (),
     ) -> None:
         self.instructions = instructions
@@ -133,15 +136,14 @@ class ClientHistory:
     def messages(self) -> list[Item]:
         if self._messages is None:
             rest = self.raw_messages[1:]
-            self._messages = (
-                [self._first_message, *[ChatMessage(bytes(raw)) for raw in rest]] if rest else [self._first_message]
-            )
+            first = [] if self._first_message is None else [self._first_message]
+            self._messages = [*first, *[decode_item(bytes(raw)) for raw in rest]] if rest else first
         return self._messages
 
     def decode_messages(self, from_index: int) -> list[Item]:
         """Returns the messages from an index on. Earlier messages are not decoded."""
         if self._messages is None and from_index:
-            return [ChatMessage(bytes(raw)) for raw in self.raw_messages[from_index:]]
+            return [decode_item(bytes(raw)) for raw in self.raw_messages[from_index:]]
         return self.messages[from_index:]
 
     @property
@@ -149,9 +151,10 @@ class ClientHistory:
         """Whether the history may contain an assistant message. The raw bytes are searched: a false yes costs one
         query."""
         if self._may_contain_answer is None:
-            self._may_contain_answer = ASSISTANT_MARKER in self._first_message.raw
+            first = self._first_message
+            self._may_contain_answer = first is not None and _may_be_answer(first.raw)
             for raw in () if self._may_contain_answer else self.raw_messages[1:]:
-                if ASSISTANT_MARKER in bytes(raw):
+                if _may_be_answer(bytes(raw)):
                     self._may_contain_answer = True
                     break
         return self._may_contain_answer
@@ -254,17 +257,24 @@ class ClientHistory:
         return count_item_bytes(self.messages) >= LONG_HISTORY_BYTES
 
 
+def _may_be_answer(raw: bytes) -> bool:
+    """Returns whether the JSON text of a message may be that of an assistant message."""
+    return ASSISTANT_MARKER in raw or (raw.startswith(b"[") and any(marker in raw for marker in ANSWER_ITEM_MARKERS))
+
+
 def build_client_history(request: ChatRequest) -> ClientHistory:
-    """Splits a request into its instructions and its client history. The history is never empty: the last message
-    belongs to it, whatever its role."""
-    raw_messages, tenant = request.raw_messages, request.caller.tenant
+    """Splits a request into its instructions and its client history. The last message belongs to the history, whatever
+    its role. The history is empty only if a request continues an earlier response and brings no message."""
+    raw_messages, tenant = request.raw_messages, request.log_tenant
     instructions: list[Item] = []
     for index, raw in enumerate(raw_messages):
-        message = ChatMessage(bytes(raw))
+        message = decode_item(bytes(raw))
         if message.role not in INSTRUCTION_ROLES:
             history = raw_messages[index:] if index else raw_messages
             return ClientHistory(tenant, history, message, tuple(instructions))
         instructions.append(message)
+    if not instructions or is_instructions_field(instructions[-1].raw):
+        return ClientHistory(tenant, (), None, tuple(instructions))
     return ClientHistory(tenant, raw_messages[-1:], instructions[-1], tuple(instructions[:-1]))
 
 
@@ -391,7 +401,7 @@ class PrefixSearch:
         the others have no id, so conversations without an id count for chat UIs, too.
         """
         matches = await self._store.find_link_matches(
-            tenant=request.caller.tenant,
+            tenant=request.log_tenant,
             root=root,
             links=links,
             skeletons=skeletons,
@@ -522,7 +532,7 @@ async def detect_missing_results(
         count, remembered = remembered_prefix
         return remembered.has_missing_results or has_missing_tool_results(client_history.raw_messages[count - 1 :])
     # A search for the bytes is cheaper than decoding the messages, and most requests have no tool calls.
-    if TOOL_CALLS_KEY not in request.body:
+    if not may_have_tool_calls(request.body):
         return False
     if client_history.must_process_in_thread:
         return await asyncio.to_thread(has_missing_tool_results, client_history.raw_messages)

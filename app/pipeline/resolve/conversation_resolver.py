@@ -10,27 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from typing import Final
 
 from msgspec.structs import replace
 
 from app.conversation.alignment import Alignment
 from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.identity import (
-    LinkPosition,
     PrefixCache,
     compute_family_root,
     extract_family_root,
     make_conversation_id,
 )
 from app.conversation.item import Item, may_precede_tool_result
-from app.dialects.chat.message import ChatMessage
+from app.dialects.item_decoding import decode_item
 from app.errors import ConversationNotFound, StoreUnavailable
 from app.observability.tracing import trace_span
 from app.pipeline.admission.answer_replay import StoredAnswers
 from app.pipeline.admission.request_digest import compute_retry_digest
 from app.pipeline.chat_request import ChatRequest
-from app.pipeline.persist.conversation_builders import build_branch, build_empty_conversation, build_log_entries
+from app.pipeline.persist.conversation_builders import build_branch
 from app.pipeline.resolve.answer_anchors import AnswerAnchors
 from app.pipeline.resolve.client_history_matching import (
     ClientHistory,
@@ -39,19 +37,24 @@ from app.pipeline.resolve.client_history_matching import (
     RememberedPrefix,
     build_client_history,
     check_new_messages,
-    compute_log_root,
     detect_missing_results,
     is_append_request,
     may_append,
 )
 from app.pipeline.resolve.history_alignment import ALIGNED_MARKS, AlignedHistory, HistoryAligner, find_first_new_index
+from app.pipeline.resolve.item_references import expand_item_references
+from app.pipeline.resolve.new_conversation import NewConversations
+from app.pipeline.resolve.previous_response import (
+    PreviousResponseResolver,
+    continues_stored_conversation,
+    describe_unstored_turn,
+    merge_instructions,
+)
 from app.pipeline.resolve.resolved_request import (
-    FIRST_REQUEST_MESSAGES,
     OPEN_TOOL_CALLS,
     REDACTED,
     STORED_INSTRUCTIONS,
     ResolvedRequest,
-    build_end_user_state,
     has_client_versions,
     has_gateway_id,
     has_other_end_user,
@@ -59,14 +62,10 @@ from app.pipeline.resolve.resolved_request import (
 )
 from app.pipeline.resolve.retry_detection import RetryDetector
 from app.pipeline.resolve.rewritten_history_search import RewrittenHistorySearch
+from app.pipeline.resolve.tool_outputs import check_outputs_against_log, put_early_outputs_first
 from app.pipeline.token_counting import MessageCounter
 from app.store.contract.conversations import ConversationStore
 from app.store.leases import LeaseKeeper
-
-FOREIGN_ANSWERS_FROM_SEQ: Final = 7
-"""From this seq on, an assistant message that is not our answer makes a log recognisable, too. Otherwise a client that
-reshapes each answer would begin a new conversation with every turn. Greetings that all users share are over by then
-(docs/decisions/0006)."""
 
 
 class ConversationResolver:
@@ -91,11 +90,20 @@ class ConversationResolver:
         self._history_aligner = history_aligner
         self._rewritten_history_search = RewrittenHistorySearch(store, history_aligner, answer_anchors)
         self._retry_detector = RetryDetector(store, stored_answers)
+        self._previous_responses = PreviousResponseResolver(
+            store=store,
+            stored_answers=stored_answers,
+            retry_detector=self._retry_detector,
+            history_aligner=history_aligner,
+            message_counter=message_counter,
+            random_bytes=random_bytes,
+        )
         self._stored_answers = stored_answers
         self._leases = leases
         self._message_counter = message_counter
         self._prefix_memory = prefix_memory
         self._random_bytes = random_bytes
+        self._new_conversations = NewConversations(message_counter, random_bytes, serves_degraded=serves_degraded)
         self._lease_wait_seconds = lease_wait_seconds
         self._serves_degraded = serves_degraded
 
@@ -108,20 +116,38 @@ class ConversationResolver:
             held_leases: takes the lease of an append, and holds it until the turn is over.
 
         Raises:
-            InvalidRequest: a new message is malformed.
+            InvalidRequest: a new message is malformed, or the request refers to a response or item that does not exist.
             ConversationNotFound: the request names an id of ours that does not exist.
             ConversationBusy: the conversation's lease was not free in time.
             StoreUnavailable: the store is unavailable, and the request needs it.
         """
+        expanded_request = await expand_item_references(
+            self._store,
+            request,
+            may_begin_with_result=request.conversation_id is not None or request.previous_response_id is not None,
+        )
+        if expanded_request is not request:
+            resolved_request = await self._resolve_expanded(expanded_request, encoding, held_leases)
+            return replace(resolved_request, expanded_messages=expanded_request.raw_messages)
+        return await self._resolve_expanded(request, encoding, held_leases)
+
+    async def _resolve_expanded(
+        self, request: ChatRequest, encoding: str, held_leases: AsyncExitStack
+    ) -> ResolvedRequest:
+        """Resolves a request whose messages have no references to items."""
         client_history = build_client_history(request)
-        if request.context_mode == "stateless":
+        if request.context_mode == "stateless" and request.previous_response_id is None:
             return await self._resolve_unstored(request, client_history, encoding)
         try:
+            if request.keeps_context_only and await continues_stored_conversation(self._store, request):
+                request = replace(request, keeps_context_only=False)
             resolved_request = await self._resolve_with_store(request, client_history, encoding, held_leases)
-            return (
-                replace(resolved_request, request_digest=await compute_retry_digest(request, client_history))
-                if resolved_request.is_stored
-                else resolved_request
+            return replace(
+                resolved_request,
+                request_digest=(
+                    await compute_retry_digest(request, client_history) if resolved_request.is_stored else None
+                ),
+                warnings=describe_unstored_turn(request),
             )
         except StoreUnavailable:
             # A request that may be an append does not bring its history: without the store, the model would answer
@@ -142,10 +168,12 @@ class ConversationResolver:
         encoding: str,
         held_leases: AsyncExitStack,
     ) -> ResolvedRequest:
+        if request.previous_response_id is not None:
+            return await self._previous_responses.resolve(request, client_history)
         named_conversation = (
             None
             if request.conversation_id is None
-            else await self._find_named_conversation(request.caller.tenant, request.conversation_id)
+            else await self._find_named_conversation(request.log_tenant, request.conversation_id)
         )
         # First of all: no later case may show one end user's conversation to another.
         if named_conversation is not None and has_other_end_user(request, named_conversation):
@@ -174,7 +202,7 @@ class ConversationResolver:
                 return await self._resolve_append(request, named_conversation, client_history, encoding, held_leases)
             if named_conversation.answered:  # a chat UI asks for a title under its chat's id
                 return await self._resolve_unstored(request, client_history, encoding)
-        return await self._begin_conversation(request, client_history, encoding, named_conversation)
+        return await self._new_conversations.begin_conversation(request, client_history, encoding, named_conversation)
 
     async def _resolve_for_other_end_user(
         self,
@@ -196,7 +224,9 @@ class ConversationResolver:
         resolved_request = (
             await self._resolve_resend(request, None, client_history) if client_history.may_contain_answer else None
         )
-        return resolved_request or await self._begin_conversation(request, client_history, encoding, named_conversation)
+        return resolved_request or await self._new_conversations.begin_conversation(
+            request, client_history, encoding, named_conversation
+        )
 
     async def _find_named_conversation(self, tenant: str, conversation_id: str) -> Conversation | None:
         """Returns the conversation of an id, or None if a client's own id points to none yet."""
@@ -226,6 +256,11 @@ class ConversationResolver:
                 request, named_conversation, remembered, rest, count
             )
             if prefix_match is not None:
+                hinted = await self._rewritten_history_search.find_hinted_conversation(
+                    request, named_conversation, prefix_match, client_history
+                )
+                if hinted is not None:
+                    return await self._resolve_aligned_history(request, *hinted, client_history)
                 # An ambiguous place may belong to several people's conversations: a new conversation is safe, a wrong
                 # one is a leak.
                 if named_conversation is None and await self._rewritten_history_search.is_ambiguous_match(
@@ -246,6 +281,12 @@ class ConversationResolver:
             return None
         client_history.aligned_prefix = self._history_aligner.find_aligned_prefix(client_history)
         prefix_match = await self._prefix_search.search_history(request, named_conversation, client_history)
+        if prefix_match is not None:
+            hinted = await self._rewritten_history_search.find_hinted_conversation(
+                request, named_conversation, prefix_match, client_history
+            )
+            if hinted is not None:
+                return await self._resolve_aligned_history(request, *hinted, client_history)
         is_end = prefix_match is not None and client_history.can_rest_be_new(
             prefix_match.index, is_named=named_conversation is not None
         )
@@ -328,7 +369,7 @@ class ConversationResolver:
             None,
         )
         has_open_calls = last_aligned_index is not None and may_precede_tool_result(
-            ChatMessage(bytes(client_history.raw_messages[last_aligned_index]))
+            decode_item(bytes(client_history.raw_messages[last_aligned_index]))
         )
         return await self._build_resolved_request(
             request,
@@ -371,7 +412,7 @@ class ConversationResolver:
         return ResolvedRequest(
             conversation=conversation,
             creates_conversation=target.created_at is None,
-            new_messages=await self._build_log_messages(conversation, new_messages),
+            new_messages=await self._new_conversations.build_log_messages(conversation, new_messages),
             instructions=client_history.instructions,
             instructions_tokens=await self._message_counter.count_instruction_tokens(
                 client_history.instructions, request, conversation.token_counter_name
@@ -381,8 +422,8 @@ class ConversationResolver:
             log_seqs=log_seqs,
             client_versions=aligned_history.client_versions,
             new_versions=aligned_history.new_versions,
-            is_stored=request.store,
-            needs_store=request.store and not self._serves_degraded,
+            is_stored=request.is_kept,
+            needs_store=request.is_kept and not self._serves_degraded,
             assigns_external_id=must_assign_external_id(request, conversation),
             external_id=request.conversation_id,
             conversation_hints=request.conversation_hints,
@@ -429,7 +470,7 @@ class ConversationResolver:
                 *range(last_message.seq + 1 - (new_from_index - len(log_seqs)), last_message.seq + 1),
             )
         aligned_history = AlignedHistory(new_from_index, log_seqs, versions, ())
-        has_open_calls = may_precede_tool_result(ChatMessage(bytes(client_history.raw_messages[prefix_match.index])))
+        has_open_calls = may_precede_tool_result(decode_item(bytes(client_history.raw_messages[prefix_match.index])))
         return await self._build_resolved_request(
             request,
             target,
@@ -449,7 +490,7 @@ class ConversationResolver:
         held_leases: AsyncExitStack,
     ) -> ResolvedRequest:
         """Appends new messages. The lease comes before the read, so that two appends see each other's messages."""
-        tenant = request.caller.tenant
+        tenant = request.log_tenant
         if named_conversation is None and request.conversation_id is not None:
             # The client's own id points to nothing yet. The lease on the id makes two first requests take turns, and
             # the second look finds the conversation that the other one began.
@@ -472,30 +513,33 @@ class ConversationResolver:
         messages: Sequence[Item] = client_history.messages
         stored_answer = await self._stored_answers.find_retry_answer(conversation, request, client_history)
         versions = await self._history_aligner.read_client_versions(conversation)
-        # In mode `append` the client has declared that all messages are new. In mode `auto` an agent may send its run
-        # again.
-        if request.context_mode == "auto":
-            messages = messages[await self._retry_detector.count_repeated_messages(conversation, messages) :]
+        # In mode `append` a chat client has declared that all messages are new. In mode `auto`, and with `conversation`
+        # in the Responses API, an agent may send its run again.
+        if request.context_mode == "auto" or request.protocol == "responses":
+            messages = messages[await self._retry_detector.count_repeated_messages(request, conversation, messages) :]
+        messages = put_early_outputs_first(request, messages)
         if stored_answer is not None or await self._retry_detector.is_unanswered_retry(conversation, messages):
             messages = []
         has_open_calls = bool(conversation.state.get(OPEN_TOOL_CALLS))
+        await check_outputs_against_log(self._store, request, conversation, messages)
         await check_new_messages(messages, first_index=len(client_history.instructions), has_open_calls=has_open_calls)
-        stored_instructions = conversation.state.get(STORED_INSTRUCTIONS, ())
-        instructions = client_history.instructions or tuple(ChatMessage(raw.encode()) for raw in stored_instructions)
+        instructions = merge_instructions(
+            request, client_history.instructions, conversation.state.get(STORED_INSTRUCTIONS, ())
+        )
         if conversation.mode == "unknown":
             conversation = replace(conversation, mode="append")
         return ResolvedRequest(
             conversation=conversation,
             creates_conversation=False,
-            new_messages=await self._build_log_messages(conversation, messages),
+            new_messages=await self._new_conversations.build_log_messages(conversation, messages),
             instructions=instructions,
             instructions_tokens=await self._message_counter.count_instruction_tokens(
                 instructions, request, conversation.token_counter_name
             ),
             client_messages=None,
             client_versions=versions,
-            is_stored=request.store,
-            needs_store=request.store,
+            is_stored=request.is_kept,
+            needs_store=request.is_kept,
             is_append=True,
             lease=lease,
             conversation_hints=request.conversation_hints,
@@ -510,7 +554,7 @@ class ConversationResolver:
         held_leases: AsyncExitStack,
     ) -> ResolvedRequest:
         """Begins a conversation whose client will append, and holds the lease of the new conversation."""
-        new_request = await self._begin_conversation(request, client_history, encoding)
+        new_request = await self._new_conversations.begin_conversation(request, client_history, encoding)
         resolved_request = replace(new_request, is_append=True, needs_store=new_request.is_stored)
         if not resolved_request.is_stored:
             return resolved_request
@@ -521,72 +565,14 @@ class ConversationResolver:
         )
         return replace(resolved_request, lease=lease)
 
-    async def _begin_conversation(
-        self,
-        request: ChatRequest,
-        client_history: ClientHistory,
-        encoding: str,
-        named_conversation: Conversation | None = None,
-    ) -> ResolvedRequest:
-        """Begins a conversation whose log is everything that the client sent. The new conversation takes over the
-        client's id from `named_conversation`."""
-        tenant = request.caller.tenant
-        positions, messages = await client_history.compute_link_positions(), client_history.messages
-        await check_new_messages(messages, first_index=len(client_history.instructions), has_open_calls=False)
-        root = compute_log_root(tenant, client_history.start_position, positions)
-        conversation = build_empty_conversation(
-            tenant,
-            encoding,
-            conversation_id=make_conversation_id(root, self._random_bytes),
-            root=root,
-            state={**build_end_user_state(request), FIRST_REQUEST_MESSAGES: len(messages)},
-            external_id=request.conversation_id if named_conversation is None else None,
-            mode="append"
-            if request.context_mode == "append"
-            else "resend"
-            if client_history.may_contain_answer
-            else "unknown",
-        )
-        return ResolvedRequest(
-            conversation=conversation,
-            creates_conversation=True,
-            new_messages=await self._build_log_messages(conversation, messages, positions),
-            instructions=client_history.instructions,
-            instructions_tokens=await self._message_counter.count_instruction_tokens(
-                client_history.instructions, request, encoding
-            ),
-            client_messages=client_history.raw_messages,
-            has_missing_results=await detect_missing_results(request, client_history),
-            is_stored=request.store,
-            needs_store=request.store and not self._serves_degraded,
-            assigns_external_id=named_conversation is not None,
-            external_id=request.conversation_id,
-            conversation_hints=request.conversation_hints,
-            is_first_request=True,
-            history_digest=client_history.history_digest,
-        )
-
     async def _resolve_unstored(
         self, request: ChatRequest, client_history: ClientHistory, encoding: str
     ) -> ResolvedRequest:
         """Resolves a request that is answered without the store."""
-        resolved_request = await self._begin_conversation(request, client_history, encoding)
+        resolved_request = await self._new_conversations.begin_conversation(request, client_history, encoding)
         return replace(
             resolved_request, is_stored=False, needs_store=False, assigns_external_id=False, history_digest=None
         )
-
-    async def _build_log_messages(
-        self, conversation: Conversation, messages: Sequence[Item], positions: Sequence[LinkPosition] | None = None
-    ) -> tuple[LogMessage, ...]:
-        """Returns the new messages as log messages after the conversation's head."""
-        entries = await build_log_entries(
-            conversation,
-            messages,
-            self._message_counter,
-            positions=positions,
-            answers_from_seq=FOREIGN_ANSWERS_FROM_SEQ,
-        )
-        return tuple(entries)
 
 
 def _has_only_tool_results(messages: Sequence[Item]) -> bool:

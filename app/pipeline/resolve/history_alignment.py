@@ -33,6 +33,7 @@ from app.conversation.conversation_types import ClientVersion, Conversation, Log
 from app.conversation.identity import PrefixCache
 from app.conversation.item import Item
 from app.dialects.chat.message import ChatMessage
+from app.dialects.item_decoding import decode_item
 from app.pipeline.resolve.client_history_matching import AlignedPrefix, ClientHistory
 from app.pipeline.resolve.resolved_request import REWRITE_MARK
 from app.pipeline.token_counting import MessageCounter
@@ -306,7 +307,7 @@ class HistoryAligner:
             tokens_delta = 0
             if bodies is not None:
                 counts = await self._message_counter.count_message_tokens(
-                    [ChatMessage(body) for body in bodies], target.token_counter_name
+                    [decode_item(body) for body in bodies], target.token_counter_name
                 )
                 tokens_delta = sum(counts) - remembered_log.elements[seq].tokens
             new_versions.append(ClientVersion(seq, target.head_seq + 1, to_seq, bodies, tokens_delta))
@@ -475,7 +476,7 @@ def _build_history_elements(remembered_log: _RememberedLog, raw_messages: Sequen
         key = hashlib.sha256(raw).digest()
         element = remembered_log.sent_elements.get(key)
         if element is None:
-            element = build_alignment_element(ChatMessage(bytes(raw)))
+            element = build_alignment_element(decode_item(bytes(raw)), log=remembered_log.elements)
         sent_elements[key] = element
         elements.append(element)
     remembered_log.sent_elements = sent_elements

@@ -38,6 +38,11 @@ FIRST_REQUEST_MESSAGES = "brought"
 STORED_INSTRUCTIONS = "instructions"
 """`Conversation.state`: the leading system messages that an appending client sent once."""
 
+OPAQUE_ORIGINS = "opaque_origins"
+"""`Conversation.state`: the deployments whose answers in the log have encrypted parts (`provider/model`)."""
+OPAQUE_ORIGIN = "opaque_origin"
+"""Facts of an answer with encrypted parts: the deployment that it comes from."""
+
 
 NO_CONVERSATION_HINTS: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -55,6 +60,8 @@ class ResolvedRequest(msgspec.Struct, frozen=True, dict=True):
     client_messages: Sequence[bytes] | None
     """The client history without instructions. None if the client history is not to be sent upstream: the client sent
     new messages only, or messages of the log were erased."""
+    expanded_messages: Sequence[bytes] | None = None
+    """The messages of the request with the items in the places of references to them; None if it has no references."""
     has_missing_results: bool = False
     """Whether tool calls in the client history have no result."""
     log_seqs: tuple[int, ...] | None = None
@@ -78,6 +85,9 @@ class ResolvedRequest(msgspec.Struct, frozen=True, dict=True):
     """The client's own id."""
     is_first_request: bool = False
     """Whether the conversation begins with this request."""
+    keeps_instructions: bool = False
+    """Whether the instructions are kept although the request is no append: later requests may bring new messages only.
+    """
     stored_answer: LogMessage | None = None
     """The answer from the log, if this request is a retry that was answered meanwhile."""
     new_messages_tokens: int = 0
@@ -93,6 +103,8 @@ class ResolvedRequest(msgspec.Struct, frozen=True, dict=True):
     """The digest of the request, which is stored with the answer so that a retry is recognised."""
     history_digest: bytes | None = None
     """The digest under which the prefix cache remembers the whole client history."""
+    warnings: tuple[str, ...] = ()
+    """What the client must know of how the turn is kept."""
     pending_write: PendingWrite | None = None
     """The delayed write of the question, if the answer's write is to include it."""
 

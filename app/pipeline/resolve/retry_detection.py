@@ -10,6 +10,7 @@ from app.pipeline.admission.answer_replay import StoredAnswers
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.client_history_matching import ClientHistory
 from app.pipeline.resolve.resolved_request import UNANSWERED_MESSAGES
+from app.pipeline.resolve.tool_outputs import read_output_call_id
 from app.store.contract.conversations import ConversationStore
 
 
@@ -30,29 +31,46 @@ class RetryDetector:
         )
         return _are_equal_messages(log_tail, messages)
 
-    async def count_repeated_messages(self, conversation: Conversation, messages: Sequence[Item]) -> int:
-        """Returns how many of the first messages of a request, up to and including an assistant message, are the end of
-        the log.
+    async def count_repeated_messages(
+        self,
+        request: ChatRequest,
+        conversation: Conversation,
+        messages: Sequence[Item],
+        *,
+        last_seq: int | None = None,
+    ) -> int:
+        """Returns how many of the first messages of a request are the end of the log.
 
-        Agents send all messages of a run again after each tool call. After the repeated messages, the log may have
-        messages that an attempt without an answer stored.
+        Agents send all messages of a run again after each tool call. In Chat Completions, the last repeated message is
+        an assistant message. In the Responses API, clients may leave the answers out, because the provider has them;
+        then an output shows where the log ends. A user's words alone show nothing: a user may say them again.
+
+        After the repeated messages, the log may have messages that an attempt without an answer stored.
+
+        Args:
+            last_seq: where the log ends for this request; by default, at its head.
         """
-        unanswered_counts = {0, min(int(conversation.state.get(UNANSWERED_MESSAGES, 0)), len(messages))}
-        answer_indexes = [index for index, message in enumerate(messages) if message.role == "assistant"]
-        if not answer_indexes:
-            return 0
-        first_seq = max(0, conversation.head_seq + 1 - max(unanswered_counts) - answer_indexes[-1] - 1)
-        log_bytes = [
-            _canonical_bytes(entry.message)
-            for entry in await self._store.read_log(conversation, first_seq, conversation.head_seq + 1)
+        is_chat = request.protocol == "chat"
+        counts = [
+            count
+            for count in range(len(messages), 0, -1)
+            if messages[count - 1].role in (("assistant",) if is_chat else ("assistant", "tool"))
+            or (not is_chat and count < len(messages))
         ]
-        sent_bytes = [_canonical_bytes(message) for message in messages[: answer_indexes[-1] + 1]]
-        # The longest repetition counts, so the comparison begins with the last assistant message.
-        for count in (index + 1 for index in reversed(answer_indexes)):
-            for unanswered_count in unanswered_counts:
-                start = len(log_bytes) - unanswered_count - count
-                if start >= 0 and log_bytes[start : start + count] == sent_bytes[:count]:
-                    return count
+        if not counts:
+            return 0
+        unanswered_counts = {0}
+        if last_seq is None:
+            last_seq = conversation.head_seq
+            unanswered_counts.add(min(int(conversation.state.get(UNANSWERED_MESSAGES, 0)), len(messages)))
+        log_count = max(unanswered_counts) + (counts[0] if is_chat else 2 * len(messages))
+        first_seq = max(0, last_seq + 1 - log_count)
+        log = [entry.message for entry in await self._store.read_log(conversation, first_seq, last_seq + 1)]
+        comparison = _LogComparison(log, messages, starts_log=first_seq == 0, is_chat=is_chat)
+        # The longest repetition counts.
+        for count in counts:
+            if any(comparison.is_repetition(count, len(log) - unanswered) for unanswered in unanswered_counts):
+                return count
         return 0
 
     async def is_resent_tail(
@@ -67,13 +85,84 @@ class RetryDetector:
             or not client_history.may_contain_answer
         ):
             return False
-        count = await self.count_repeated_messages(named_conversation, client_history.messages)
+        count = await self.count_repeated_messages(request, named_conversation, client_history.messages)
         # A history that repeats the whole log is a resend. One without a message after the repeated ones has nothing to
         # append.
         if count:
             return count <= named_conversation.head_seq and count < len(client_history.messages)
         # No message repeats. The request can still be a retry of an append whose answer is stored.
         return await self._stored_answers.find_retry_answer(named_conversation, request, client_history) is not None
+
+
+class _LogComparison:
+    """Compares the first messages of a request with the end of a log.
+
+    Args:
+        log: the end of the log.
+        starts_log: whether `log` is the whole log.
+        is_chat: whether the request has all answers, as in Chat Completions. In the Responses API, a request may leave
+            out answers of the log.
+    """
+
+    def __init__(self, log: Sequence[Item], messages: Sequence[Item], *, starts_log: bool, is_chat: bool) -> None:
+        self._log = log
+        self._messages = messages
+        self._starts_log = starts_log
+        self._is_chat = is_chat
+        self._log_keys = [self._make_key(message) for message in log]
+        self._message_keys = [self._make_key(message) for message in messages]
+
+    def is_repetition(self, count: int, log_end: int) -> bool:
+        """Returns whether the first `count` messages of the request are surely the end of the log.
+
+        Args:
+            log_end: how many messages of `log` count.
+        """
+        places = self._find_places(count, log_end)
+        if places is None:
+            return False
+        if self._messages[count - 1].role == "assistant" and places.stop == log_end:
+            return True
+        if self._is_chat:
+            return False
+        left_out, rest = self._log[places.stop : log_end], self._messages[count:]
+        if not rest:
+            # The log ends with an answer that the request leaves out, so the request would bring nothing new.
+            return not left_out and self._messages[count - 1].role == "tool"
+        return (
+            self._messages[count - 1].role in ("assistant", "tool")
+            or (bool(left_out) and rest[0].role == "tool")
+            or (self._starts_log and places.start == 0)
+        )
+
+    def _find_places(self, count: int, log_end: int) -> range | None:
+        """Returns the range of `log` that the first messages of the request repeat, or None if they do not. After the
+        range come only answers that the request leaves out."""
+        first, stop = log_end, None
+        for index in reversed(range(count)):
+            first -= 1
+            while first >= 0 and not self._is_same(index, first):
+                if self._is_chat or self._log[first].role != "assistant":
+                    return None
+                first -= 1
+            if first < 0:
+                return None
+            stop = first + 1 if stop is None else stop
+        return None if stop is None else range(first, stop)
+
+    def _is_same(self, index: int, log_index: int) -> bool:
+        """Returns whether a message of the request repeats a message of the log. In the Responses API, the text of an
+        answer may come back without its calls."""
+        if self._message_keys[index] == self._log_keys[log_index]:
+            return True
+        message, logged = self._messages[index], self._log[log_index]
+        if self._is_chat or not message.role == logged.role == "assistant":
+            return False
+        return not message.calls_tools and bool(message.text) and message.text == logged.text
+
+    def _make_key(self, message: Item) -> tuple[bytes, str | None]:
+        has_call_id = not self._is_chat and message.role == "tool"
+        return _canonical_bytes(message), read_output_call_id(message) if has_call_id else None
 
 
 def _are_equal_messages(entries: Sequence[LogMessage], messages: Sequence[Item]) -> bool:

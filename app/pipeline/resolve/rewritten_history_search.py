@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from app.conversation.alignment import Alignment
@@ -10,7 +10,7 @@ from app.conversation.alignment_evidence import confirms_conversation_hint, cove
 from app.conversation.conversation_types import Conversation
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.answer_anchors import AnswerAnchors, digest_conversation_hints
-from app.pipeline.resolve.client_history_matching import ClientHistory, PrefixMatch
+from app.pipeline.resolve.client_history_matching import AlignedPrefix, ClientHistory, PrefixMatch
 from app.pipeline.resolve.history_alignment import HistoryAligner
 from app.pipeline.resolve.resolved_request import FIRST_REQUEST_MESSAGES, has_other_end_user
 from app.store.contract.conversations import ConversationStore
@@ -41,6 +41,34 @@ class RewrittenHistorySearch:
             return prefix_match.is_shared_head
         messages_after = client_history.messages[prefix_match.index + 1 : -1]
         return prefix_match.is_shared_message or not messages_after or messages_after[0].role != "assistant"
+
+    async def find_hinted_conversation(
+        self,
+        request: ChatRequest,
+        named_conversation: Conversation | None,
+        prefix_match: PrefixMatch,
+        client_history: ClientHistory,
+    ) -> tuple[Conversation, Alignment] | None:
+        """Returns the one conversation that the client's hints name and that the history continues, with their
+        alignment, if the match leaves that open: several conversations end at the matched place, or the history would
+        begin a branch there. For example, two threads with the same words have different session ids."""
+        is_certain = prefix_match.is_head and not prefix_match.is_shared_head
+        if named_conversation is not None or is_certain or not request.conversation_hints:
+            return None
+        found: list[tuple[Conversation, Alignment]] = []
+        async for conversation, _ in self._find_candidates(request, ()):
+            alignment = await self._history_aligner.align_history(conversation, client_history, is_named=True)
+            if alignment.continues_log and confirms_conversation_hint(alignment):
+                found.append((conversation, alignment))
+        if len(found) > 1:
+            # A client whose stream broke off has sent its request again, and continues the answer that came whole.
+            found = [one for one in found if not await self._is_head_incomplete(one[0])]
+        return found[0] if len(found) == 1 else None
+
+    async def _is_head_incomplete(self, conversation: Conversation) -> bool:
+        """Returns whether a conversation's last message is an answer that broke off."""
+        (newest,) = await self._store.read_log(conversation, conversation.head_seq, conversation.head_seq + 1)
+        return newest.incomplete
 
     async def _count_first_request_messages(self, prefix_match: PrefixMatch) -> int:
         """Returns how many messages the first request of a matched conversation had, as far as the log up to the
@@ -74,7 +102,10 @@ class RewrittenHistorySearch:
             )
             return (named_conversation, alignment) if is_match else None
         candidates: list[tuple[int, Conversation, Alignment]] = []
-        async for conversation, is_hinted in self._find_candidates(request, prefix_match, client_history):
+        known_conversations = [] if prefix_match is None else [prefix_match.stored_match.conversation]
+        async for conversation, is_hinted in self._find_candidates(
+            request, await client_history.build_anchor_digests(), known_conversations, client_history.aligned_prefix
+        ):
             alignment = await self._history_aligner.align_history(conversation, client_history, is_named=is_hinted)
             if alignment.last_seq < conversation.state.get(FIRST_REQUEST_MESSAGES, 0):
                 continue  # only messages of the first request match: no answer of ours has come back
@@ -88,28 +119,34 @@ class RewrittenHistorySearch:
         return candidates[0][1:]
 
     async def _find_candidates(
-        self, request: ChatRequest, prefix_match: PrefixMatch | None, client_history: ClientHistory
+        self,
+        request: ChatRequest,
+        answer_digests: Sequence[bytes],
+        known_conversations: Sequence[Conversation] = (),
+        aligned_prefix: AlignedPrefix | None = None,
     ) -> AsyncIterator[tuple[Conversation, bool]]:
         """Yields conversations that a history may belong to, each with whether the client's own id for something names
-        it."""
-        tenant, seen_ids = request.caller.tenant, set()
+        it.
+
+        Args:
+            answer_digests: the history's `ClientHistory.build_anchor_digests`.
+            known_conversations: candidates that were found otherwise. They come first.
+            aligned_prefix: the beginning of the history whose alignment is known.
+        """
+        tenant, seen_ids = request.log_tenant, {conversation.id for conversation in known_conversations}
         hint_digests = set(digest_conversation_hints(tenant, request.conversation_hints))
-        anchors = await self._answer_anchors.find_anchors([*await client_history.build_anchor_digests(), *hint_digests])
+        anchors = await self._answer_anchors.find_anchors([*answer_digests, *hint_digests])
         hinted_ids = {anchor.conversation_id for anchor in anchors if anchor.digest in hint_digests}
-        if prefix_match is not None:
-            seen_ids.add(prefix_match.stored_match.conversation.id)
-            yield prefix_match.stored_match.conversation, prefix_match.stored_match.conversation.id in hinted_ids
+        for conversation in known_conversations:
+            yield conversation, conversation.id in hinted_ids
         # Anchors of answers come before hints: sub-agents share a session id, but not their answers.
         anchored_ids = [
             anchor.conversation_id for anchor in sorted(anchors, key=lambda one: one.digest in hint_digests)
         ]
-        for conversation_id in [
-            *([client_history.aligned_prefix.conversation_id] if client_history.aligned_prefix else []),
-            *anchored_ids,
-        ]:
+        for conversation_id in [*([aligned_prefix.conversation_id] if aligned_prefix else []), *anchored_ids]:
             if conversation_id in seen_ids or len(seen_ids) >= MAX_CANDIDATES:
                 continue
             seen_ids.add(conversation_id)
-            conversation = await self._store.find_conversation(tenant=tenant, conversation_id=conversation_id)
-            if conversation is not None and not has_other_end_user(request, conversation):
-                yield conversation, conversation.id in hinted_ids
+            candidate = await self._store.find_conversation(tenant=tenant, conversation_id=conversation_id)
+            if candidate is not None and not has_other_end_user(request, candidate):
+                yield candidate, candidate.id in hinted_ids

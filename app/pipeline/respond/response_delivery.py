@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from typing import Any, Final
@@ -16,16 +17,16 @@ from app.context.plan.outline import make_last_view
 from app.context.plan.policy import ContextPolicy
 from app.conversation.conversation_types import Conversation
 from app.conversation.item import Item
-from app.dialects.chat.message import ChatMessage
+from app.dialects.answer_format import AnswerRelay
 from app.dialects.chat.stream_collector import StreamCollector
-from app.dialects.chat.stream_frames import DONE_FRAME, CompactionProgressStream, render_error_frames, splice_fields
-from app.dialects.chat.stream_relay import StreamRelay
 from app.dialects.chat.usage import TokenUsage, read_usage
+from app.dialects.responses.message_rendering import has_encrypted_parts
 from app.errors import GatewayError, StoreUnavailable, UpstreamUnavailable, drop_tracebacks
 from app.observability.metrics import NO_METRICS, Metrics
 from app.observability.request_facts import record_error
 from app.pipeline.admission.answer_replay import REQUEST_DIGEST
 from app.pipeline.background_tasks import BackgroundTasks, wait_until_done
+from app.pipeline.call.search_tool_definition import SearchToolSession
 from app.pipeline.call.search_tool_loop import SearchToolLoop
 from app.pipeline.call.upstream_call import UpstreamAnswer, UpstreamCaller
 from app.pipeline.call.upstream_reply import StreamReply, drain_stream, parse_whole_answer
@@ -33,13 +34,14 @@ from app.pipeline.compact.precompaction import Precompactor
 from app.pipeline.persist.completion_writer import CompletionWriter
 from app.pipeline.persist.turn_writer import AnswerToStore, TurnWriter
 from app.pipeline.resolve.held_leases import HeldLeases
-from app.pipeline.resolve.resolved_request import PendingWrite, mark_unstored
+from app.pipeline.resolve.resolved_request import OPAQUE_ORIGIN, OPAQUE_ORIGINS, PendingWrite, mark_unstored
 from app.pipeline.respond.answer_types import WholeAnswer
 from app.pipeline.respond.context_status import ContextReport, choose_context_status, select_forwarded_headers
 from app.pipeline.respond.turn_telemetry import build_turn_facts, log_and_trace_report
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.last_view_and_calibration import CALIBRATIONS, LAST_VIEWS, add_last_view, read_last_view
 from app.pipeline.view.view_restoration import REQUEST_FACTS, VIEW_FACTS, build_request_facts, build_view_facts
+from app.upstream.provider_contract import ModelDeployment
 from app.upstream.routing.router import BufferedReply
 
 MIN_TRUNCATED_PROMPT_TOKENS: Final = 2048
@@ -90,17 +92,20 @@ class ResponseDelivery:
         self, turn: Turn, view: View, upstream_answer: UpstreamAnswer, leases: HeldLeases
     ) -> WholeAnswer:
         try:
-            collector, body = await self._read_whole_answer(turn, upstream_answer)
+            collector, reply = await self._read_whole_answer(turn, upstream_answer)
+            answer_format = turn.request.answer_format
+            collector.id = answer_format.answer_id or collector.id
             usage = read_usage(collector.usage)
             report = build_context_report(turn, upstream_answer.sent_view)
-            reported = _select_planned_prompt_usage(turn, usage)
+            reported = _select_planned_prompt_usage(turn.search_tool_session, usage)
             if truncation_warning := _describe_provider_truncation(report, reported):
                 report = report.add_warning(truncation_warning)
             log_and_trace_report(turn.request, report)
             context = report.build_context_object(reported)
             try:
+                message = answer_format.build_answer_message(collector, reply.original_body)
                 conversation = await self._store_answer(
-                    turn, view, upstream_answer, collector, report, context, reported
+                    turn, view, upstream_answer, collector, message, report, context, reported
                 )
                 if report.conversation_id not in (None, conversation.id):
                     report = replace(report, conversation_id=conversation.id)
@@ -119,18 +124,22 @@ class ResponseDelivery:
             **select_forwarded_headers(upstream_answer.reply.headers),
             **report.build_headers(turn.request.request_id),
         }
-        return WholeAnswer(splice_fields(body, report.render_all_fields(context)), headers)
+        body = answer_format.render_whole_answer(
+            collector, reply.body, reply.original_body, report.render_all_fields(context)
+        )
+        return WholeAnswer(body, headers)
 
-    async def _read_whole_answer(self, turn: Turn, upstream_answer: UpstreamAnswer) -> tuple[StreamCollector, bytes]:
-        """Reads an answer that is not streamed, after the last round of the search tool; returns its content and
-        body."""
+    async def _read_whole_answer(
+        self, turn: Turn, upstream_answer: UpstreamAnswer
+    ) -> tuple[StreamCollector, BufferedReply]:
+        """Reads an answer that is not streamed, after the last round of the search tool; returns its content and the
+        reply."""
         try:
             if turn.search_tool_session is not None:
                 upstream_answer = await self._search_tool_loop.run_whole_rounds(turn, upstream_answer)
             assert isinstance(upstream_answer.reply, BufferedReply)
-            return parse_whole_answer(
-                upstream_answer.reply.body, upstream_answer.deployment
-            ), upstream_answer.reply.body
+            reply = upstream_answer.reply
+            return parse_whole_answer(reply.body, upstream_answer.deployment), reply
         # A client that got no answer does not know the id of a conversation that began here: its retry would begin
         # another.
         except GatewayError:
@@ -144,24 +153,19 @@ class ResponseDelivery:
         upstream_answer: UpstreamAnswer,
         leases: HeldLeases,
         report: ContextReport,
-        early: CompactionProgressStream | None = None,
     ) -> AsyncGenerator[bytes, None]:
         """Relays the upstream's stream, and stores the answer before the last frame, even if the client disconnects.
 
         Releases the leases of the turn.
-
-        Args:
-            early: renders the frames if the stream began with the progress of a compaction; otherwise None.
         """
         assert isinstance(upstream_answer.reply, StreamReply)
         log_and_trace_report(turn.request, report)
         source = upstream_answer.deployment.key
-        relay = StreamRelay(
+        relay = turn.request.answer_format.build_relay(
             upstream_answer.reply.decoder,
             report.render_status_fields(),
-            report.render_all_fields,
+            functools.partial(_render_last_fields, report, turn.search_tool_session),
             include_usage=turn.request.wants_usage,
-            progress_stream=early,
             source=source,
         )
         is_over = False
@@ -201,35 +205,35 @@ class ResponseDelivery:
                 )
 
     async def _finish_stream(
-        self, turn: Turn, view: View, relay: StreamRelay, report: ContextReport, upstream_answer: UpstreamAnswer
+        self, turn: Turn, view: View, relay: AnswerRelay, report: ContextReport, upstream_answer: UpstreamAnswer
     ) -> bytes:
         """Stores the answer that the stream brought, and returns the last frames."""
-        error, amendment = relay.stream_failure, b""
+        error, changed_fields = relay.stream_failure, None
         try:
             await self._store_streamed_answer(turn, view, relay, report, upstream_answer)
         except StoreUnavailable as unavailable:
             drop_tracebacks(unavailable)
             # A client that appends relies on the stored log, so its answer fails. A client that resends its history
-            # loses nothing: its answer stands, and an amendment says that it was not stored.
+            # loses nothing: its answer stands, and the last frames say that it was not stored.
             if turn.resolved_request.needs_store:
                 error = unavailable
             else:
                 log.warning("could not store an answer: %s", unavailable.message)
                 unstored_report = _build_unstored_report(turn, upstream_answer.sent_view, report)
-                amendment = relay.render_correction_chunk(unstored_report.render_all_fields())
+                changed_fields = unstored_report.render_all_fields()
         except GatewayError as refused:
             drop_tracebacks(refused)
             error = refused
         if error is None:
-            return amendment + DONE_FRAME
+            return relay.render_end(changed_fields)
         record_error(error)
-        return render_error_frames(error)
+        return turn.request.answer_format.render_error_frames(error)
 
     async def _finish_after_disconnect(
         self,
         turn: Turn,
         view: View,
-        relay: StreamRelay,
+        relay: AnswerRelay,
         report: ContextReport,
         upstream_answer: UpstreamAnswer,
         leases: HeldLeases,
@@ -247,18 +251,19 @@ class ResponseDelivery:
             await leases.release()
 
     async def _store_streamed_answer(
-        self, turn: Turn, view: View, relay: StreamRelay, report: ContextReport, upstream_answer: UpstreamAnswer
+        self, turn: Turn, view: View, relay: AnswerRelay, report: ContextReport, upstream_answer: UpstreamAnswer
     ) -> None:
         collector = relay.collector
-        collector.id = relay.completion_id
+        collector.id = relay.answer_id
         if collector.has_content or (collector.is_complete and relay.stream_failure is None):
             incomplete = not collector.is_complete or relay.stream_failure is not None
             usage = read_usage(collector.usage)
             self._record_metrics(upstream_answer, report, usage, is_whole=not incomplete)
-            reported = _select_planned_prompt_usage(turn, usage)
+            reported = _select_planned_prompt_usage(turn.search_tool_session, usage)
             context = report.build_context_object(reported)
+            message = relay.build_answer_message()
             await self._store_answer(
-                turn, view, upstream_answer, collector, report, context, reported, incomplete=incomplete
+                turn, view, upstream_answer, collector, message, report, context, reported, incomplete=incomplete
             )
         else:
             await self._tasks.run_shielded_to_end(
@@ -278,6 +283,7 @@ class ResponseDelivery:
         view: View,
         upstream_answer: UpstreamAnswer,
         collector: StreamCollector,
+        message: Item,
         report: ContextReport,
         context: Mapping[str, Any],
         reported: TokenUsage | None,
@@ -288,11 +294,10 @@ class ResponseDelivery:
 
         If the task is cancelled during the write, the cancellation is raised after the write.
         """
-        body, *alternatives = collector.build_messages()
         # A conversation's log has one answer for each turn: choice 0. The other choices are kept in its facts.
-        message = ChatMessage.from_body(body)
+        alternatives = collector.build_alternatives()
         meta: dict[str, Any] = {
-            **collector.build_facts(),
+            **turn.request.answer_format.build_facts(collector),
             "context_status": report.status,
             "context": context,
             VIEW_FACTS: build_view_facts(
@@ -303,11 +308,16 @@ class ResponseDelivery:
         }
         if alternatives:
             meta["alternatives"] = alternatives
+        if has_encrypted_parts(message.raw):
+            meta[OPAQUE_ORIGIN] = upstream_answer.deployment.key
         answer = AnswerToStore(
             message=message,
             incomplete=incomplete,
             meta=meta,
-            state=self._build_learned_state(turn, upstream_answer, report, reported),
+            state={
+                **self._build_learned_state(turn, upstream_answer, report, reported),
+                **_add_opaque_origin(turn, upstream_answer.deployment, message),
+            },
             chunk_count=len(view.outline.summaries),
         )
         # Most answers are one write, which a cancellation cannot split. A task for each would only cost time.
@@ -337,7 +347,9 @@ class ResponseDelivery:
         request, resolved_request = turn.request, turn.resolved_request
         conversation = await self._turn_writer.finish_answer_write(pending_write)
         if request.stores_completion and resolved_request.is_stored and not answer.incomplete:
-            await self._completion_writer.write_completion(request, resolved_request, conversation, answer.meta["id"])
+            await self._completion_writer.write_completion(
+                request, resolved_request, conversation, answer.meta["id"], answer.message
+            )
         if request.on_answer is not None and not answer.incomplete:
             await request.on_answer(conversation if resolved_request.is_stored else None)
         # Last: precompaction reads the log with this answer, and must not delay what the client waits for.
@@ -383,6 +395,14 @@ class ResponseDelivery:
         return learned
 
 
+def _add_opaque_origin(turn: Turn, deployment: ModelDeployment, message: Item) -> dict[str, Any]:
+    """Builds the member of the conversation's state that names the origins of encrypted parts, if it changes."""
+    origins: list[str] = turn.resolved_request.conversation.state.get(OPAQUE_ORIGINS, [])
+    if not has_encrypted_parts(message.raw) or deployment.key in origins:
+        return {}
+    return {OPAQUE_ORIGINS: [*origins, deployment.key]}
+
+
 def build_context_report(turn: Turn, view: View) -> ContextReport:
     """Builds the facts about the context of an answer to this turn."""
     resolved_request, plan, outline, budget = turn.resolved_request, view.plan, view.outline, view.budget
@@ -410,9 +430,9 @@ def build_context_report(turn: Turn, view: View) -> ContextReport:
         max_output_tokens=output_limit,
         recovered=view.is_overflow_recovered,
         warnings=(
-            view.warnings
-            if output_limit is None
-            else (*view.warnings, _describe_lowered_output_limit(view.budget, output_limit))
+            *view.warnings,
+            *(() if output_limit is None else (_describe_lowered_output_limit(view.budget, output_limit),)),
+            *resolved_request.warnings,
         ),
         searches=turn.search_tool_session.searches if turn.search_tool_session is not None else (),
         slope=slope,
@@ -441,9 +461,22 @@ def _has_succeeded(work: asyncio.Future[None]) -> bool:
     return not work.cancelled() and work.exception() is None
 
 
-def _select_planned_prompt_usage(turn: Turn, usage: TokenUsage | None) -> TokenUsage | None:
+def _render_last_fields(
+    report: ContextReport, session: SearchToolSession | None, usage: Mapping[str, Any] | None
+) -> bytes:
+    """Renders all our fields for the end of a stream.
+
+    Args:
+        usage: the usage of the answer; None if the provider reports it later, or not at all.
+    """
+    if usage is None:
+        return report.render_all_fields()
+    reported = _select_planned_prompt_usage(session, read_usage(usage))
+    return report.render_all_fields(report.build_context_object(reported))
+
+
+def _select_planned_prompt_usage(session: SearchToolSession | None, usage: TokenUsage | None) -> TokenUsage | None:
     """Returns the usage of the view's own prompt, without the further rounds of the search tool."""
-    session = turn.search_tool_session
     return read_usage(session.first_usage) if session is not None and session.rounds else usage
 
 

@@ -13,7 +13,7 @@ from app.context.plan.budget import Budget
 from app.context.plan.outline import Pin
 from app.context.plan.policy import ContextPolicy
 from app.conversation.item import INSTRUCTION_ROLES, TOOL_RESULT_ROLES, Item
-from app.dialects.chat.message import ChatMessage
+from app.dialects.item_decoding import decode_item
 from app.errors import InvalidRequest
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.resolved_request import PINS, ResolvedRequest
@@ -33,7 +33,7 @@ class PinUpdater:
 
     async def apply_request_pins(self, request: ChatRequest, resolved_request: ResolvedRequest) -> ResolvedRequest:
         """Returns the request with its pins added to the conversation's pins. A pin is given by an index into
-        `messages`.
+        `messages`, or into `input`.
 
         Raises:
             InvalidRequest: there is no such message, or its place in the log is not known.
@@ -78,7 +78,7 @@ class PinUpdater:
         first = max(0, seq - MAX_ROUND_MESSAGES)
         end = min(resolved_request.next_seq, seq + MAX_ROUND_MESSAGES)
         if resolved_request.is_aligned_by_index and resolved_request.client_messages is not None:
-            return {index: ChatMessage(bytes(resolved_request.client_messages[index])) for index in range(first, end)}
+            return {index: decode_item(bytes(resolved_request.client_messages[index])) for index in range(first, end)}
         head = resolved_request.conversation.head_seq
         stored = (
             await self._store.read_log(resolved_request.conversation, first, min(end, head + 1))
@@ -152,11 +152,10 @@ def check_pin_share(pins: tuple[Pin, ...], policy: ContextPolicy, budget: Budget
 
 def _find_pinned_seq(index: int, request: ChatRequest, resolved_request: ResolvedRequest) -> int | None:
     """Returns the seq of a message of the request. Returns None for instructions, which every view shows."""
-    if index >= len(request.raw_messages):
-        raise _make_pin_error(index, f"there are {len(request.raw_messages)} messages")
-    if all(ChatMessage(bytes(raw)).role in INSTRUCTION_ROLES for raw in request.raw_messages[: index + 1]):
+    message_index = _find_message_index(index, request)
+    if all(decode_item(bytes(raw)).role in INSTRUCTION_ROLES for raw in request.raw_messages[: message_index + 1]):
         return None
-    distance_to_end = len(request.raw_messages) - index
+    distance_to_end = len(request.raw_messages) - message_index
     seq = (
         resolved_request.next_seq - distance_to_end
         if resolved_request.log_seqs is None
@@ -167,9 +166,21 @@ def _find_pinned_seq(index: int, request: ChatRequest, resolved_request: Resolve
     return seq
 
 
-def _make_pin_error(index: int, reason: str) -> InvalidRequest:
+def _find_message_index(index: int, request: ChatRequest) -> int:
+    """Returns the index of a pinned message, or of the message that a pinned item is a part of."""
+    if request.item_groups is None:
+        if index >= len(request.raw_messages):
+            raise _make_pin_error(index, f"there are {len(request.raw_messages)} messages")
+        return index
+    for message_index, items in enumerate(request.item_groups):
+        if index in items:
+            return message_index
+    raise _make_pin_error(index, f"`input` has {sum(map(len, request.item_groups))} items", "item")
+
+
+def _make_pin_error(index: int, reason: str, named: str = "message") -> InvalidRequest:
     return InvalidRequest(
-        f"`context.pin` names message {index}, which cannot be pinned: {reason}.",
+        f"`context.pin` names {named} {index}, which cannot be pinned: {reason}.",
         code="invalid_value",
         param="context.pin",
     )

@@ -20,7 +20,7 @@ from app.context.quote.quote_selection import choose_quotation
 from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.item import INSTRUCTION_ROLES
 from app.conversation.search_terms import extract_message_terms
-from app.dialects.chat.message import ChatMessage
+from app.dialects.item_decoding import decode_item
 from app.errors import StoreUnavailable
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.resolve.resolved_request import ResolvedRequest
@@ -190,7 +190,7 @@ def find_newest_user_message(resolved_request: ResolvedRequest, view: View) -> L
 
 def _make_unstored_log_message(seq: int, raw: bytes) -> LogMessage:
     """Returns a message of the client as a log message of which only the seq is known."""
-    return LogMessage(seq, ChatMessage(bytes(raw)), b"", b"", False, 0, 0, False)
+    return LogMessage(seq, decode_item(bytes(raw)), b"", b"", False, 0, 0, False)
 
 
 def search_unstored_messages(entries: Sequence[LogMessage], terms: Sequence[str]) -> list[SearchHit]:

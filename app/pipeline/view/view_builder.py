@@ -21,8 +21,8 @@ from app.context.plan.summary_chain import find_omitted_seqs
 from app.context.view.client_versions import NO_VERSIONS, ClientVersions
 from app.context.view.view_rendering import build_summary_message, render_view
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
-from app.dialects.chat.message import ChatMessage
-from app.dialects.chat.missing_tool_results import add_missing_tool_results, is_placeholder_result
+from app.dialects.item_decoding import decode_item
+from app.dialects.missing_tool_results import add_missing_tool_results, is_placeholder_result
 from app.errors import ContextLengthExceeded
 from app.pipeline.compact.summary_chain_cache import EMPTY_CHAIN, SummaryChain, SummaryChainCache, build_chain
 from app.pipeline.resolve.resolved_request import PINS, ResolvedRequest
@@ -52,7 +52,7 @@ class ViewBuilder:
         self._store = store
         self._summary_chains = SummaryChainCache(store)
         self._message_counter = message_counter
-        self._budget_cache: dict[tuple[str, int, bool, int | None, int | None], tuple[ContextPolicy, Budget]] = {}
+        self._budget_cache: dict[tuple[object, ...], tuple[ContextPolicy, Budget]] = {}
 
     def compute_budget(self, turn: Turn, window: int | None = None, slope: float | None = None) -> Budget:
         """Returns the budget of a turn, or of the same turn with another window or slope."""
@@ -69,7 +69,8 @@ class ViewBuilder:
             provider_window or turn.window.tokens,
             provider_window is None and turn.window.source == "default",
         )
-        key = (policy.name, window, is_guess, requested_output, max_input)
+        compact_threshold = turn.request.compact_threshold
+        key = (policy.name, window, is_guess, requested_output, max_input, compact_threshold)
         cached = self._budget_cache.get(key)
         if cached is not None and cached[0] is policy:
             return cached[1]
@@ -79,6 +80,8 @@ class ViewBuilder:
             budget = replace(budget, requested_output=0)
         if max_input is not None and max_input < budget.limit:
             budget = replace(budget, limit=max_input, compaction_threshold=min(budget.compaction_threshold, max_input))
+        if compact_threshold is not None:
+            budget = budget.replace_threshold(compact_threshold)
         if len(self._budget_cache) >= MAX_CACHED_BUDGETS:
             self._budget_cache.clear()
         self._budget_cache[key] = policy, budget
@@ -145,7 +148,7 @@ class ViewBuilder:
     def _count_missing_result_tokens(self, resolved_request: ResolvedRequest, messages: Sequence[bytes]) -> int:
         """Returns the tokens of the messages that stand for missing tool results."""
         counter = self._message_counter.find_token_counter(resolved_request.conversation.token_counter_name)
-        return sum(counter.count_message(ChatMessage(raw)) for raw in messages if is_placeholder_result(raw))
+        return sum(counter.count_message(decode_item(raw)) for raw in messages if is_placeholder_result(raw))
 
     async def render_view(self, resolved_request: ResolvedRequest, view: View, plan: Plan) -> View:
         """Renders the messages of a view by a plan that may have more quotations than the view's own. Messages that the

@@ -15,7 +15,7 @@ from app.context.plan.outline import LastView, Pin, Plan
 from app.context.view.client_versions import NO_VERSIONS, ClientVersions
 from app.context.view.view_rendering import render_view
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
-from app.dialects.chat.missing_tool_results import add_missing_tool_results
+from app.dialects.missing_tool_results import add_missing_tool_results
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.resolved_request import ResolvedRequest, has_client_versions
 from app.pipeline.turn import View

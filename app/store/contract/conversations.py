@@ -105,6 +105,8 @@ class ConversationQuery(msgspec.Struct, frozen=True):
     """The client's own id of the conversation."""
     ancestor_id: str | None = None
     """The gateway's id of a conversation: selects only that conversation and its branches, direct and indirect."""
+    is_context_only: bool = False
+    """True: selects only conversations that are kept for continuing (`api_keys.is_context_tenant`)."""
 
 
 class CompletionQuery(msgspec.Struct, frozen=True):
@@ -115,6 +117,8 @@ class CompletionQuery(msgspec.Struct, frozen=True):
     after: tuple[datetime, str] | None = None
     model: str | None = None
     metadata: Mapping[str, str] = msgspec.field(default_factory=dict)
+    with_responses: bool = True
+    """False: selects no responses, only chat completions."""
 
 
 class ConversationHit(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ import orjson
 from msgspec.structs import replace
 
 from app.conversation.conversation_types import ClientVersion, Conversation, LogMessage, StoredCompletion, Summary
-from app.dialects.chat.message import ChatMessage
+from app.dialects.item_decoding import decode_item
 from app.store.encryption.cipher import Cipher, is_sealed, is_sealed_text
 
 SEALED_JSON_KEY: Final = "enc"
@@ -33,7 +33,7 @@ class FieldSealer:
         raw = self._cipher.seal(entry.message.raw, _associated_data("body", tenant, entry.link.hex()))
         return replace(
             entry,
-            message=entry.message if raw is entry.message.raw else ChatMessage(raw),
+            message=entry.message if raw is entry.message.raw else decode_item(raw),
             meta=self._seal_json(entry.meta, _associated_data("meta", tenant, entry.link.hex())),
         )
 
@@ -45,7 +45,7 @@ class FieldSealer:
         link = entry.link.hex()
         raw = self._cipher.unseal(stored, _associated_data("body", tenant, link))
         meta = self._unseal_json(entry.meta, _associated_data("meta", tenant, link))
-        return replace(entry, message=entry.message if raw is stored else ChatMessage(raw), meta=meta)
+        return replace(entry, message=entry.message if raw is stored else decode_item(raw), meta=meta)
 
     def seal_conversation_state(self, conversation: Conversation) -> Conversation:
         if not self.is_encrypting:

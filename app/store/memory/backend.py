@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from app.conversation.api_keys import is_context_tenant
 from app.conversation.conversation_types import AnswerAnchor, ClientVersion, Conversation, LogMessage, Summary
 from app.conversation.identity import extract_family_root
 from app.conversation.search_terms import extract_message_terms
@@ -574,6 +575,7 @@ def _matches_conversation_query(conversation: Conversation, query: ConversationQ
         and query.mode in (None, conversation.mode)
         and query.external_id in (None, conversation.external_id)
         and query.metadata.items() <= conversation.metadata.items()
+        and (not query.is_context_only or is_context_tenant(conversation.tenant))
         and (
             query.ancestor_id is None
             or any(ancestor_id == query.ancestor_id for ancestor_id, _ in conversation.lineage_with_self)

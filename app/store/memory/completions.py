@@ -8,6 +8,7 @@ from datetime import datetime
 from msgspec.structs import replace
 
 from app.conversation.conversation_types import StoredCompletion
+from app.dialects.responses.item_ids import RESPONSE_ID_PREFIX
 from app.store.contract.conversations import CompletionQuery
 from app.store.lineage import ErasurePlan
 
@@ -26,6 +27,7 @@ class MemoryCompletions:
             completion
             for completion in self._completions.values()
             if completion.tenant == tenant
+            and (query.with_responses or not completion.id.startswith(RESPONSE_ID_PREFIX))
             and query.model in (None, completion.model)
             and query.metadata.items() <= completion.metadata.items()
             and (

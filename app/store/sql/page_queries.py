@@ -9,7 +9,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from app.conversation.api_keys import CONTEXT_TENANT_SUFFIX
 from app.conversation.identity import extract_family_root
+from app.dialects.responses.item_ids import RESPONSE_ID_PREFIX
 from app.store.contract.conversations import CompletionQuery, ConversationQuery
 from app.store.sql.dialects import SqlDialect, Statement
 from app.store.sql.rows import COMPLETION_COLUMNS, CONVERSATION_COLUMNS, encode_json
@@ -70,6 +72,8 @@ def build_conversations_query(dialect: SqlDialect, tenant: str | None, query: Co
     if query.external_id is not None:
         page.add_condition("external_id = :external_id", external_id=query.external_id)
     page.add_metadata_condition(query.metadata)
+    if query.is_context_only:
+        page.add_condition("tenant LIKE :context_tenants", context_tenants=f"%{CONTEXT_TENANT_SUFFIX}")
     if query.ancestor_id is not None:
         _add_ancestor_condition(page, query.ancestor_id, tenant)
     return page.build_query(
@@ -97,6 +101,9 @@ def build_completions_query(dialect: SqlDialect, tenant: str, query: CompletionQ
     if query.model is not None:
         page.add_condition("model = :model", model=query.model)
     page.add_metadata_condition(query.metadata)
+    if not query.with_responses:
+        prefix = RESPONSE_ID_PREFIX
+        page.add_condition("substr(id, 1, :prefix_length) <> :prefix", prefix_length=len(prefix), prefix=prefix)
     return page.build_query(
         COMPLETION_COLUMNS, "completions", after=query.after, descending=query.descending, limit=query.limit
     )

@@ -21,7 +21,7 @@ from app.conversation.conversation_types import (
     StoredCompletion,
     Summary,
 )
-from app.dialects.chat.message import ChatMessage
+from app.dialects.item_decoding import decode_item
 from app.store.contract.conversations import LinkMatch, LogAppend
 
 CONVERSATION_COLUMNS: Final = Conversation.__struct_fields__
@@ -191,7 +191,7 @@ def decode_log_message(row: Sequence[Any]) -> LogMessage:
     seq, body, link, skeleton, in_skeleton, tokens, tokens_total, answered, incomplete, created_at, meta = row
     return LogMessage(
         seq,
-        ChatMessage(body.encode()),
+        decode_item(body.encode()),
         link,
         skeleton,
         bool(in_skeleton),

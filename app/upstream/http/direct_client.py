@@ -139,6 +139,7 @@ class Http1Reply:
     """
 
     __slots__ = ("_connection", "_encoding", "_has_body_started", "_provider_name", "_times", "headers", "status")
+    original_body: bytes | None = None
 
     def __init__(self, connection: Http1Connection, provider_name: str, times: CallTimes | None) -> None:
         self._connection: Http1Connection | None = connection

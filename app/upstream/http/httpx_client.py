@@ -242,6 +242,7 @@ class HttpxReply:
     """
 
     __slots__ = ("_call", "_encoding", "_on_close", "_provider_name", "_response", "_times", "headers", "status")
+    original_body: bytes | None = None
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ from app.upstream.http.dialer import DEFAULT_PORTS, ascii_host
 from app.upstream.http.direct_client import DirectClient
 from app.upstream.http.http_client_contract import HttpClient, HttpTimeouts, RequestHead
 from app.upstream.http.httpx_client import HttpxClient
-from app.upstream.provider_contract import ClientKeyRule, UpstreamReply, UpstreamRequest
+from app.upstream.provider_contract import ClientKeyRule, ProviderProtocol, UpstreamReply, UpstreamRequest
 from app.upstream.routing.traced_calls import server_attributes
 
 MODELS_TIMEOUT_SECONDS: Final = 10.0
@@ -61,6 +61,8 @@ class OpenAIProvider:
         ssl_context: for servers whose certificates need other roots than the system's.
         client_key_rule: always `never` if the provider has a key of its own.
     """
+
+    protocol: ProviderProtocol = "openai"
 
     def __init__(
         self,

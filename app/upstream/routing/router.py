@@ -18,6 +18,7 @@ from app.observability.metrics import NO_METRICS, Metrics
 from app.observability.tracing import current_span
 from app.upstream.protocols.overflow_detection import detect_overflow
 from app.upstream.provider_contract import (
+    CALL_PATHS,
     AnswerTimedOut,
     CallTimes,
     ClientKey,
@@ -129,26 +130,27 @@ class Router:
         target: RouteTarget,
         build_body: BuildBody,
         *,
-        path: str = "/chat/completions",
         client_key: ClientKey | None = None,
         headers: Mapping[str, str] | None = None,
+        keeps_original: bool = False,
     ) -> RoutedReply:
         """Makes a call. The answer may be an error that a retry does not help, or, if every deployment failed, the last
         error answer with its status and body: the caller judges it.
 
         Args:
             target: the deployments to try.
-            build_body: builds the request body for a deployment; called once for each that is tried.
-            path: below the provider's base URL.
+            build_body: builds the request body for a deployment, in its provider's protocol; called once for each that
+                is tried.
             client_key: the client's own credential.
             headers: further headers to send.
+            keeps_original: see `UpstreamRequest`.
 
         Raises:
             UpstreamUnavailable: no deployment answered at all.
             ClientKeyWithheld: a deployment answered 401, and the client's key is not meant for it.
             GatewayError: whatever `build_body` raises for the first deployment.
         """
-        call = _RoutedCall(target, path, headers or {}, client_key)
+        call = _RoutedCall(target, headers or {}, client_key, keeps_original=keeps_original)
         for deployment in target.deployments:
             breaker = self._breakers.get(deployment.key) or self._add_breaker(deployment)
             if breaker.is_open and not breaker.try_enter():
@@ -210,11 +212,12 @@ class Router:
     ) -> RoutedReply | _FailedAttempt:
         key = call.client_key
         request = UpstreamRequest(
-            call.path,
+            CALL_PATHS[deployment.provider.protocol],
             body,
             authorization=None if key is None else key.disclose_to_provider(deployment.provider),
             headers=call.headers,
             times=CallTimes(self._clock()),
+            keeps_original=call.keeps_original,
         )
         try:
             reply = await self._calls.send(deployment, request, retries=call.attempt_count - 1)
@@ -311,6 +314,8 @@ class BufferedReply:
     status: int
     headers: Mapping[str, str]
     body: bytes
+    original_body: bytes | None = None
+    """The body as a provider of another protocol sent it, if it was asked for."""
 
     async def read(self) -> bytes:
         return self.body
@@ -335,9 +340,9 @@ class _RoutedCall(msgspec.Struct):
     """The state of one call."""
 
     target: RouteTarget
-    path: str
     headers: Mapping[str, str]
     client_key: ClientKey | None = None
+    keeps_original: bool = False
     attempt_count: int = 0
     waited_seconds: float = 0.0
     last_reply: RoutedReply | None = None

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from app.dialects.answer_format import ORIGINAL_EVENT
 from app.dialects.chat.stream_collector import StreamCollector
 from app.dialects.chat.stream_frames import DONE_DATA
 from app.dialects.sse import SseDecoder
@@ -71,7 +72,8 @@ def server_attributes(name: str, base_url: str) -> dict[str, str | int]:
 
 
 def start_chat_span(deployment: ModelDeployment, retries: int) -> CallSpan:
-    """Starts a span for a chat completion of a deployment, below the current span.
+    """Starts a span for an answer of a deployment, below the current span. OpenTelemetry calls this operation `chat` in
+    both protocols.
 
     Args:
         deployment: where the call goes.
@@ -83,6 +85,8 @@ def start_chat_span(deployment: ModelDeployment, retries: int) -> CallSpan:
         "gen_ai.provider.name": deployment.provider.name,
         "gen_ai.request.model": model,
     }
+    if deployment.provider.protocol == "responses":
+        attributes["openai.api.type"] = "responses"
     if retries:
         attributes["http.request.resend_count"] = retries
     name = f"chat {model[:SPAN_MODEL_CHARS]}"
@@ -210,7 +214,7 @@ def _add_stream_events(collector: StreamCollector, data: bytes) -> None:
     decoder = SseDecoder()
     try:
         for event in [*decoder.feed(data), *decoder.flush()]:
-            text = event.data.strip() if event.data else b""
+            text = event.data.strip() if event.data and event.name != ORIGINAL_EVENT else b""
             if text and text != DONE_DATA:
                 collector.add_chunk(text)
     except UpstreamUnavailable:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import tracemalloc
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -35,6 +36,12 @@ from tests.live import gateway
 BODY_BYTES: Final = 1_000_000
 REQUESTS: Final = 3
 TEXT: Final = "word " * (BODY_BYTES // 5)
+RESPONSES_PATH: Final = "/v1/responses"
+
+
+def respond(size_bytes: int, **fields: Any) -> bytes:
+    """The body of a Responses request whose one message is so long."""
+    return json.dumps({"model": "m", "input": "word " * (size_bytes // 5), **fields}).encode()
 
 
 @contextmanager
@@ -117,6 +124,20 @@ CASES = {
     "a stream that breaks off": case(200, STREAMED, BEGUN_STREAM, WIDE),
     "a stream that never begins": case(502, STREAMED, STREAM_HEAD, WIDE),
     "a stream cancelled": case(0, STREAMED, BEGUN_STREAM, WIDE, leave_after=HALF),
+    "a response too long": case(400, respond(BODY_BYTES), path=RESPONSES_PATH),
+    "a response after an unknown one": case(
+        400, respond(BODY_BYTES, previous_response_id=f"resp_{'0' * 48}"), path=RESPONSES_PATH
+    ),
+    "a response refused": case(400, respond(BODY_BYTES), answer(400, REFUSAL), WIDE, path=RESPONSES_PATH),
+    "a streamed response refused": case(
+        400, respond(BODY_BYTES, stream=True), answer(400, REFUSAL), WIDE, path=RESPONSES_PATH
+    ),
+    "a streamed response that breaks off": case(
+        200, respond(BODY_BYTES, stream=True), BEGUN_STREAM, WIDE, path=RESPONSES_PATH
+    ),
+    "a streamed response cancelled": case(
+        0, respond(BODY_BYTES, stream=True), BEGUN_STREAM, WIDE, path=RESPONSES_PATH, leave_after=HALF
+    ),
     "passed through, 400": case(400, BODY, answer(400, REFUSAL), path="/v1/embeddings"),
     "passed through, unreachable": case(502, BODY, settings=UNREACHABLE, path="/v1/embeddings"),
     "passed through, breaks off": case(0, BODY, BEGUN_STREAM, path="/v1/embeddings"),

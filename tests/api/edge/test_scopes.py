@@ -9,7 +9,10 @@ from tests.api.edge.test_api_keys import locked
 from tests.api.edge.test_tenant_isolation import operations
 
 FREE = {"GET /healthz", "GET /readyz", "GET /metrics"}
-CHATS = {"GET /v1/models", "GET /v1/models/{model}", "POST /v1/chat/completions", "POST /v1/context/count"}
+CHATS = {
+    *("GET /v1/models", "GET /v1/models/{model}", "POST /v1/chat/completions", "POST /v1/context/count"),
+    *("POST /v1/responses", "POST /v1/responses/input_tokens"),
+}
 
 
 def scope_of(operation: str) -> str:
@@ -25,7 +28,8 @@ async def test_each_operation_needs_its_scope(operation: str) -> None:
     method, path = operation.split(" /v1")
     path = path.replace("{", "").replace("}", "")
     needed = scope_of(operation)
-    body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]} if needed == "chat" else None
+    said = [{"role": "user", "content": "Hi"}]
+    body = {"model": "m", "messages": said, "input": said} if needed == "chat" else None
     async with locked() as gateway:
         nobody = await gateway.ask(method, path, json=body)
         assert (nobody.status_code, nobody.json()["error"]["code"]) == (401, "invalid_api_key")

@@ -30,6 +30,7 @@ class Taking:
 
     body: Any = None
     query: dict[str, str] = field(default_factory=dict)
+    status: int = 200
 
 
 MESSAGE: Final = {"type": "message", "role": "user", "content": "And this."}
@@ -37,6 +38,7 @@ CONVERSATION: Final = "/v1/conversations/{conversation_id}"
 ITEM: Final = CONVERSATION + "/items/{item_id}"
 SUMMARY: Final = CONVERSATION + "/summaries/{summary_id}"
 COMPLETION: Final = "/v1/chat/completions/{completion_id}"
+RESPONSE: Final = "/v1/responses/{response_id}"
 WITH_IDS: Final[dict[str, Taking]] = {
     f"GET {CONVERSATION}": Taking(),
     f"POST {CONVERSATION}": Taking(body={"metadata": {"topic": "theirs"}}),
@@ -66,6 +68,10 @@ WITH_IDS: Final[dict[str, Taking]] = {
     f"POST {COMPLETION}": Taking(body={"metadata": {"topic": "theirs"}}),
     f"DELETE {COMPLETION}": Taking(),
     f"GET {COMPLETION}/messages": Taking(),
+    f"GET {RESPONSE}": Taking(),
+    f"DELETE {RESPONSE}": Taking(),
+    f"GET {RESPONSE}/input_items": Taking(),
+    f"POST {RESPONSE}/cancel": Taking(status=400),  # no response runs in the background
 }
 WITHOUT_IDS: Final = {
     "GET /healthz": "of the process",
@@ -80,6 +86,8 @@ WITHOUT_IDS: Final = {
     "POST /v1/context/count": "looks at nothing that is kept",
     "GET /v1/chat/completions": "a list: tested below",
     "POST /v1/chat/completions": "names conversations in many ways: tested below",
+    "POST /v1/responses": "names conversations in many ways: tested below",
+    "POST /v1/responses/input_tokens": "as above",
     "GET /v1/conversations": "a list: tested below",
     "POST /v1/conversations": "begins one",
     "POST /v1/conversations/import": "begins one: tested below",
@@ -125,6 +133,13 @@ class Kept:
         headers = {"authorization": f"Bearer {key}"}
         return await self.gateway.client.get(f"{self.gateway.base_url}/{path}", headers=headers, params=query)
 
+    async def respond(self, key: str, path: str = "responses", **fields: Any) -> httpx.Response:
+        return await self.gateway.client.post(
+            f"{self.gateway.base_url}/{path}",
+            json={"model": "m", **fields},
+            headers={"authorization": f"Bearer {key}"},
+        )
+
     async def everything(self) -> list[str]:
         """All that the owner sees."""
         found = [
@@ -160,12 +175,14 @@ async def kept() -> AsyncIterator[Kept]:
         for kind, name in (("items", "item_id"), ("summaries", "summary_id")):
             listed = await found.get(OWNER, f"conversations/c/{kind}")
             ids[name] = listed.json()["data"][0]["id"]
+        ids["response_id"] = (await found.respond(OWNER, input="The ships by night")).json()["id"]
         found.ids.update(ids)
         edited = await found.ask(OWNER, f"PATCH {SUMMARY}", ids)
         pinned = await found.ask(OWNER, f"POST {ITEM}/pin", ids)
         assert (edited.status_code, pinned.status_code) == (200, 200), edited.text + pinned.text
         theirs = await gateway.say([user("Hi")], key=STRANGER, store=True)
         found.strangers = {"conversation_id": theirs["conversation_id"], "completion_id": theirs["id"]}
+        found.strangers["response_id"] = (await found.respond(STRANGER, input="Hi")).json()["id"]
         yield found
 
 
@@ -173,7 +190,7 @@ async def kept() -> AsyncIterator[Kept]:
 async def test_its_owner_can_do_it(operation: str) -> None:
     async with kept() as found:
         answer = await found.ask(OWNER, operation, found.ids)
-        assert answer.status_code == 200, answer.text
+        assert answer.status_code == WITH_IDS[operation].status, answer.text
 
 
 async def test_ids_of_another_tenant_are_unknown_everywhere() -> None:
@@ -234,6 +251,42 @@ async def test_a_chat_cannot_join_another_tenants_conversation(
             [user("Go on")], key=STRANGER, headers={**shown, "x-context-mode": mode}, **told
         )
         assert (answer.status_code, answer.json()["error"]["code"]) == (404, "conversation_not_found")
+        assert len(found.gateway.upstream.bodies) == calls, "no model was asked"
+        assert await found.everything() == before
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        *(("responses", name) for name in ("previous_response_id", "conversation", "conversation_id")),
+        *(("responses/input_tokens", name) for name in ("previous_response_id", "conversation")),
+    ],
+)
+async def test_a_response_cannot_continue_what_is_another_tenants(path: str, name: str) -> None:
+    async with kept() as found:
+        before, calls = await found.everything(), len(found.gateway.upstream.bodies)
+        kind = "response_id" if name == "previous_response_id" else "conversation_id"
+        ours = found.ids[kind]
+        told = []
+        for value in (ours, re.sub("[0-9a-f]{6}$", "f0f0f0", ours)):
+            answer = await found.respond(STRANGER, path, input="Go on", **{name: value})
+            told.append((answer.status_code, answer.text.replace(value, kind)))
+        assert told[0] == told[1]
+        expected = (400, "previous_response_not_found") if kind == "response_id" else (404, "conversation_not_found")
+        assert (answer.status_code, answer.json()["error"]["code"]) == expected
+        assert len(found.gateway.upstream.bodies) == calls, "no model was asked"
+        assert await found.everything() == before
+
+
+@pytest.mark.parametrize("path", ["responses", "responses/input_tokens"])
+async def test_a_reference_to_another_tenants_item_is_unknown(path: str) -> None:
+    async with kept() as found:
+        before, calls = await found.everything(), len(found.gateway.upstream.bodies)
+        stored = await found.ask(OWNER, f"GET {RESPONSE}", found.ids)
+        item_id = stored.json()["output"][0]["id"]
+        items = [{"type": "item_reference", "id": item_id}, {"role": "user", "content": "Go on"}]
+        answer = await found.respond(STRANGER, path, input=items)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input[0].id"), answer.text
         assert len(found.gateway.upstream.bodies) == calls, "no model was asked"
         assert await found.everything() == before
 

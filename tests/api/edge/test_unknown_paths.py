@@ -14,6 +14,7 @@ from tests.support.gateway import user, world
 
 KEYS = {"message", "type", "param", "code"}
 CHAT = "'/v1/chat/completions'"
+RESPONSES = "'/v1/responses'"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -28,8 +29,6 @@ async def alone() -> AsyncIterator[httpx.AsyncClient]:
 @pytest.mark.parametrize(
     ("method", "path", "told"),
     [
-        ("POST", "/v1/responses", f"Use {CHAT}"),
-        ("GET", "/v1/responses/resp_1", f"Use {CHAT}"),
         ("POST", "/v1/completions", f"Use {CHAT}"),
         ("POST", "/v1/engines/gpt-4o/chat/completions", f"Use {CHAT}"),
         ("POST", "/v1/engines/gpt-4o/completions", "`model` of the body"),
@@ -45,7 +44,11 @@ async def alone() -> AsyncIterator[httpx.AsyncClient]:
         ("GET", "/models/gpt-4o", "Use '/v1/models/gpt-4o'"),
         ("POST", "/embeddings", "Use '/v1/embeddings'"),
         ("POST", "/completions", f"Use {CHAT}"),
-        ("POST", "/responses", f"Use {CHAT}"),
+        ("POST", "/responses", f"Use {RESPONSES}"),
+        ("POST", "/responses", "base URL of the client ends with one '/v1'"),
+        ("POST", "/v1/v1/responses", f"Use {RESPONSES}"),
+        ("POST", "/v1/responses/", f"Use {RESPONSES}"),
+        ("GET", "/responses/resp_1", "Use '/v1/responses/resp_1'"),
         ("POST", "/api/chat", f"Use {CHAT}"),
         ("GET", "/v1", "such as '/v1/chat/completions'"),
         ("POST", "/v1", "such as '/v1/chat/completions'"),
@@ -91,14 +94,22 @@ async def test_clients_with_a_wrong_base_url_show_in_the_overview(alone: httpx.A
 
 async def test_a_provider_still_gets_the_paths_that_it_may_know() -> None:
     async with world(ScriptedUpstream()) as w:
-        for path in ("/responses", "/messages", "/completions"):
+        for path in ("/messages", "/completions"):
             await w.client.post(f"{w.base_url}{path}", json={"model": "m"})
-        assert w.upstream.paths == ["/v1/responses", "/v1/messages", "/v1/completions"]
+        assert w.upstream.paths == ["/v1/messages", "/v1/completions"]
 
 
-async def test_a_chat_with_v1_twice_does_not_go_round_the_gateway() -> None:
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("/v1/chat/completions", {"model": "m", "messages": [user("Hi")]}),
+        ("/v1/responses", {"model": "m", "input": "Hi"}),
+        ("/responses/", {"model": "m", "input": "Hi"}),
+    ],
+)
+async def test_a_wrong_path_does_not_go_round_the_gateway(path: str, asked: dict[str, object]) -> None:
     async with world(ScriptedUpstream()) as w:
-        asked = {"model": "m", "messages": [user("Hi")]}
-        answer = await w.client.post(f"{w.base_url}/v1/chat/completions", json=asked)
+        answer = await w.client.post(f"{w.base_url}{path}", json=asked)
         assert w.upstream.paths == []
-    assert (answer.status_code, f"Use {CHAT}" in answer.json()["error"]["message"]) == (404, True)
+    own = CHAT if "messages" in asked else RESPONSES
+    assert (answer.status_code, f"Use {own}" in answer.json()["error"]["message"]) == (404, True)

@@ -12,6 +12,9 @@ from app.conversation.conversation_types import LogMessage
 from app.conversations.erase.redaction import DELETED_MARK, ERASED_MARK, read_deleted_parts, redact_item
 from app.conversations.items.item_building import build_items
 from app.dialects.chat.message import ChatMessage, decode_body
+from app.dialects.responses.item_edits import EMPTY_IMAGE
+from app.dialects.responses.item_kinds import CALL_OUTPUT_TYPES
+from app.dialects.responses.message import ResponsesMessage
 
 WORDS = "the secret word"
 FIELDS: dict[str, Any] = {
@@ -41,8 +44,40 @@ def custom(index: int) -> dict[str, Any]:
     return {"id": f"call_{index}", "type": "custom", "custom": {"name": "run", "input": WORDS}}
 
 
+RUN_ITEMS: list[dict[str, Any]] = [
+    {"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": WORDS},
+    {"type": "message", "id": "m", "role": "assistant", "content": [{"type": "output_text", "text": WORDS}]},
+    {"type": "message", "role": "assistant", "content": WORDS, "x_vendor": WORDS},
+    {"type": "function_call", "id": "f", "call_id": "call_0", "name": "look", "arguments": WORDS, "x_vendor": WORDS},
+    {"type": "custom_tool_call", "call_id": "call_1", "name": "run", "input": WORDS},
+    {"type": "shell_call", "id": "s", "call_id": "call_2", "action": {"commands": [WORDS], "timeout_ms": 5}},
+    {"type": "mcp_approval_request", "id": "call_3", "name": "look", "arguments": WORDS, "server_label": "files"},
+    {"type": "web_search_call", "id": "w", "action": {"query": WORDS}},
+    {"type": "compaction", "encrypted_content": WORDS},
+]
+OUTPUTS: list[dict[str, Any]] = [
+    {"type": "function_call_output", "call_id": "call_0", "output": WORDS},
+    {"type": "custom_tool_call_output", "call_id": "call_0", "output": [{"type": "input_text", "text": WORDS}]},
+    {"type": "shell_call_output", "call_id": "call_0", "output": [{"stdout": WORDS, "stderr": WORDS}]},
+    {"type": "computer_call_output", "call_id": "call_0", "output": {"image_url": f"data:,{WORDS}"}},
+    {"type": "local_shell_call_output", "id": "call_0", "output": WORDS},
+    {"type": "apply_patch_call_output", "call_id": "call_0", "status": "failed", "output": WORDS},
+    {"type": "mcp_approval_response", "approval_request_id": "call_0", "approve": False, "reason": WORDS},
+    {"type": "tool_search_output", "execution": "client", "call_id": "call_0", "tools": [{"name": WORDS}]},
+]
+
+
+def make_entry_of_items(items: list[dict[str, Any]]) -> LogMessage:
+    link = bytes(range(16))
+    return LogMessage(7, ResponsesMessage.from_items(items), link, link, True, 5, 50, True, meta={"id": "chatcmpl-1"})
+
+
 @st.composite
 def entries(draw: st.DrawFn) -> LogMessage:
+    if draw(st.booleans()):
+        said = {"role": "user", "content": WORDS}
+        runs = st.lists(st.sampled_from(RUN_ITEMS), min_size=1, max_size=6)
+        return make_entry_of_items(draw(st.one_of(runs, st.sampled_from([[one] for one in [said, *OUTPUTS]]))))
     role = draw(st.sampled_from(["user", "assistant", "tool", "function", "system"]))
     body: dict[str, Any] = {"role": role, "content": draw(st.sampled_from(CONTENTS))}
     for name in draw(st.sets(st.sampled_from(sorted(FIELDS)))):
@@ -118,3 +153,29 @@ def test_one_call_of_several_is_cleared(make: Any, left: dict[str, str] | None) 
     assert kept == make(0)
     assert cleared.get("function") == left
     assert WORDS not in str(cleared)
+
+
+def test_a_redacted_item_has_the_shape_that_providers_check() -> None:
+    for item in [*RUN_ITEMS, *OUTPUTS]:
+        one = make_entry_of_items([item])
+        items = build_items(one)
+        after = redact_item(one, items[0], items, erase=False).message
+        assert isinstance(after, ResponsesMessage)
+        (left,) = after.items
+        assert isinstance(left, dict)
+        if item["type"] in CALL_OUTPUT_TYPES or item["type"].endswith(("_output", "_response")):
+            assert left.keys() <= item.keys() >= {"type"}
+            assert (left["type"], after.result_for) == (item["type"], one.message.result_for)
+        else:
+            assert left["type"] == ("reasoning" if item["type"] == "reasoning" else "message")
+        if item["type"] == "computer_call_output":
+            assert left["output"]["image_url"] == EMPTY_IMAGE
+
+
+def test_one_item_of_a_run_is_redacted_alone_if_it_is_a_call() -> None:
+    one = make_entry_of_items(RUN_ITEMS)
+    items = build_items(one)
+    after = redact_item(one, items[4], items, erase=True).message
+    assert isinstance(after, ResponsesMessage)
+    cleared = {**RUN_ITEMS[4], "input": ERASED_MARK}
+    assert after.items == [*RUN_ITEMS[:4], cleared, *RUN_ITEMS[5:]]

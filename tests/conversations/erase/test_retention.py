@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.api.edge.auth import derive_end_user_tenant
-from app.conversation.api_keys import SCOPES, ApiKey
+from app.conversation.api_keys import SCOPES, ApiKey, derive_context_tenant
 from app.conversation.conversation_types import Conversation
 from app.conversations.erase.retention_sweeper import BATCH_SIZE, SWEEP_LEASE, RetentionSweeper, SweepResult
 from app.errors import ConversationBusy, StoreUnavailable
@@ -51,7 +51,7 @@ async def no_sleep(seconds: float) -> None:
 
 def retention_of(store: Any, clock: Clock, days: int | None = 30, **parts: Any) -> RetentionSweeper:
     leases = LeaseKeeper(store, holder="sweeper")
-    values = {"sleep": no_sleep, "random": lambda: 0.5, "sweep_seconds": 3600.0, **parts}
+    values = {"sleep": no_sleep, "random": lambda: 0.5, "sweep_seconds": 3600.0, "context_hours": 24, **parts}
     return RetentionSweeper(store=store, keys=store, leases=leases, days=days, clock=clock, **values)
 
 
@@ -102,6 +102,31 @@ async def test_what_holds_for_an_application_holds_for_its_end_users(store: Memo
     clock.forward(20 * DAY)
     assert await retention.sweep() == SweepResult(erased_conversations=1)
     assert await kept(store) == {conversations[long].id}
+
+
+async def test_what_is_kept_for_continuing_is_erased_after_its_hours(store: MemoryStore, clock: Clock) -> None:
+    tenant = fresh_tenant()
+    visible = await talk(store, tenant)
+    for owner in (tenant, derive_end_user_tenant(tenant, b"anna", "")):
+        await talk(store, derive_context_tenant(owner))
+    retention = retention_of(store, clock, days=None, context_hours=24)
+    clock.forward(0.9 * DAY)
+    assert await retention.sweep() == SweepResult()
+    clock.forward(0.2 * DAY)
+    assert await retention.sweep() == SweepResult(erased_conversations=2)
+    assert await kept(store) == {visible.id}
+
+
+async def test_a_tenants_rule_holds_for_what_is_kept_for_continuing(store: MemoryStore, clock: Clock) -> None:
+    tenant = fresh_tenant()
+    await key_for(store, clock, tenant, 2)
+    await talk(store, tenant)
+    await talk(store, derive_context_tenant(tenant))
+    foreign = await talk(store, derive_context_tenant(f"{tenant}0"))
+    clock.forward(3 * DAY)
+    retention = retention_of(store, clock, days=None, context_hours=1000)
+    assert await retention.sweep() == SweepResult(erased_conversations=2)
+    assert await kept(store) == {foreign.id}
 
 
 async def test_without_a_rule_everything_is_kept(store: MemoryStore, clock: Clock) -> None:

@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 from app.__main__ import main
+from app.conversation.api_keys import derive_context_tenant
 from app.store.contract.conversations import ConversationQuery
 from app.store.memory.backend import MemoryStore
 from app.store.store_factory import create_store
 from tests.live import TEST_DEPENDENCIES, ScriptedUpstream
+from tests.store.example_logs import begin, fresh_tenant
 from tests.support.gateway import answered, answering, until, user, world
 from tests.support.sqlite_gateway import at_rest, config_in, url_in, words_in
 
@@ -93,6 +95,31 @@ async def test_purging_of_one_tenant_leaves_the_others(old: Path, capsys: pytest
     await store.close()
     assert await purge(old, "--older-than", "4w", "--tenant", found.tenant) == 0
     assert words_in(old, WORDS) == ["marmalade", "zanzibar"]
+
+
+async def test_what_is_kept_for_continuing_goes_with_its_tenant_and_is_not_exported(
+    old: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tenant, store = fresh_tenant(), create_store(url_in(old), clock=long_ago)
+    await store.open()
+    visible, _ = await begin(store, tenant, ["user tourmaline", "assistant yes"])
+    hidden, _ = await begin(store, derive_context_tenant(tenant), ["user tourmaline", "assistant yes"])
+    await store.close()
+
+    async def export(*arguments: str) -> str:
+        assert await asyncio.to_thread(main, ["export", "--config", config_in(old), *arguments]) == 0
+        return capsys.readouterr().out
+
+    assert hidden.id not in await export()
+    assert visible.id in await export("--tenant", tenant)
+    assert await export("--tenant", derive_context_tenant(tenant)) == ""
+    assert await asyncio.to_thread(main, ["export", "--config", config_in(old), hidden.id]) == 1
+    capsys.readouterr()
+    retention = ["--config", config_in(old, retention={"days": 30}), "--tenant", tenant]
+    assert await asyncio.to_thread(main, ["purge", *retention, "--dry-run"]) == 0
+    assert "2 conversations would be erased" in capsys.readouterr().out
+    assert await purge(old, "--older-than", "4w", "--tenant", tenant) == 0
+    assert words_in(old, ["tourmaline", *WORDS]) == WORDS
 
 
 async def test_purging_without_an_age_follows_the_configured_rule(old: Path) -> None:

@@ -28,6 +28,7 @@ from app.conversations.items.item_building import (
     find_message_item_id,
     parse_item_id,
 )
+from app.dialects.responses.message import ResponsesMessage
 from app.pipeline.resolve.resolved_request import STORED_INSTRUCTIONS
 from tests.conversations.items.example_logs import LOGS, placed
 
@@ -276,7 +277,7 @@ def test_deleted_parts_are_left_out_and_the_others_keep_their_ids() -> None:
 
 
 def test_instructions_are_items_that_can_be_found_again() -> None:
-    raws = ['{"role":"system","content":"Be kind."}', '{"role":"developer","content":"Be brief."}']
+    raws = ['{"role":"system","content":"Be kind."}', '{"role":"developer","content":"Be brief."}', '["Be true."]']
     conversation = Conversation(
         id="c",
         root="r",
@@ -292,6 +293,35 @@ def test_instructions_are_items_that_can_be_found_again() -> None:
     items = build_instruction_items(conversation)
     for item in items:
         check_as_the_sdk(item)
-    assert [item["role"] for item in items] == ["system", "developer"]
-    assert [find_instruction_index(conversation, item["id"]) for item in items] == [0, 1]
+    assert [item["role"] for item in items] == ["system", "developer", "system"]
+    assert [item["content"][0]["text"] for item in items] == ["Be kind.", "Be brief.", "Be true."]
+    assert [find_instruction_index(conversation, item["id"]) for item in items] == [0, 1, 2]
     assert find_instruction_index(conversation, "msg_i0000" + "0" * 24) is None
+
+
+OWN_ITEMS: list[Body] = [
+    {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "zz"},
+    {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "Paris"}},
+    {"type": "message", "id": "msg_1", "role": "assistant", "phase": "final_answer", "content": "Yes."},
+    {"type": "function_call", "call_id": "c", "name": "f", "namespace": "n", "arguments": "{}", "status": "incomplete"},
+]
+
+
+def test_a_message_of_items_is_shown_as_its_own_items_with_our_ids() -> None:
+    (entry,) = placed([{"role": "user", "content": "Hi"}])
+    entry = replace(entry, message=ResponsesMessage.from_items(OWN_ITEMS))
+    items = build_items(entry)
+    for part, (item, own) in enumerate(zip(items, OWN_ITEMS, strict=True)):
+        parsed = parse_item_id(item["id"])
+        assert parsed is not None
+        assert (parsed.seq, parsed.part, parsed.matches_message(entry)) == (entry.seq, part, True)
+        assert item.get("client_id") == own.get("id")
+        assert {name: item[name] for name in own if name not in ("id", "content")} == {
+            name: value for name, value in own.items() if name not in ("id", "content")
+        }
+        if item["type"] in SDK:
+            check_as_the_sdk(item)
+    assert items[2]["content"] == [{"type": "output_text", "text": "Yes.", "annotations": []}]
+    assert find_message_item_id(entry) == items[2]["id"]
+    swapped = replace(entry, message=ResponsesMessage.from_items([OWN_ITEMS[3], OWN_ITEMS[2]]))
+    assert find_message_item_id(swapped) == build_items(swapped)[1]["id"]

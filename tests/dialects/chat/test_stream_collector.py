@@ -81,7 +81,10 @@ def test_each_choice_is_a_message_and_all_must_finish() -> None:
     assert not collector.is_complete
     collector.add_chunk(chunk(finish="length", index=1))
 
-    assert [message["content"] for message in collector.build_messages()] == ["a", "b"]
+    assert [message["content"] for message in [collector.build_message(), *collector.build_alternatives()]] == [
+        "a",
+        "b",
+    ]
     assert (collector.is_complete, collector.finish) == (True, "stop")
 
 
@@ -171,6 +174,19 @@ def test_a_thought_signature_stays_with_its_call() -> None:
     assert collector.build_message()["tool_calls"] == [
         {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}, "extra_content": signature}
     ]
+
+
+def test_parallel_calls_of_a_whole_answer_stay_apart_whatever_their_kind() -> None:
+    calls = [
+        {"id": "a", "type": "custom", "custom": {"name": "sql", "input": "select 1"}},
+        {"id": "b", "type": "custom", "custom": {"name": "sql", "input": "select 2"}},
+        {"id": "c", "type": "function", "function": {"name": "now", "arguments": "{}"}},
+        {"id": "d", "type": "custom", "custom": {"name": "sql", "input": "select 3"}},
+    ]
+    collector = StreamCollector()
+    collector.add_completion(json.dumps({"choices": [{"message": {"tool_calls": calls}}]}).encode())
+
+    assert collector.build_message()["tool_calls"] == calls
 
 
 def test_a_custom_call_keeps_its_own_shape() -> None:
@@ -320,7 +336,14 @@ def test_half_an_emoji_anywhere_in_an_answer_can_be_stored() -> None:
         b'{"error":{"message":"\\ud83d"},"choices":[{"finish_reason":"\\ud83d"},{"index":1,"delta":' + delta + b"}]}"
     )
 
-    kept = [collector.build_messages(), collector.id, collector.model, collector.usage, collector.error]
+    kept = [
+        collector.build_message(),
+        collector.build_alternatives(),
+        collector.id,
+        collector.model,
+        collector.usage,
+        collector.error,
+    ]
     assert "\\ufffd" in json.dumps([*kept, collector.finish])
     assert orjson.loads(orjson.dumps([*kept, collector.finish])) == [*kept, collector.finish]
 

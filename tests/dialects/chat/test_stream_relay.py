@@ -70,7 +70,7 @@ def relayed(
     relay = StreamRelay(
         SseDecoder("m"),
         FIELDS,
-        lambda: FIELDS + b',"context":{}',
+        lambda _: FIELDS + b',"context":{}',
         include_usage=include_usage,
         progress_stream=early,
         source="m",
@@ -90,7 +90,14 @@ def outcome(pieces: Sequence[bytes], *, include_usage: bool) -> tuple[object, ..
     told, failure = relay.collector, relay.stream_failure
     error = None if failure is None else (type(failure), failure.message)
     counted = (told.chunk_count, told.usage, told.finish, told.is_complete)
-    return frames, told.build_messages(), counted, error, relay.is_upstream_done, relay.has_ended
+    return (
+        frames,
+        [told.build_message(), *told.build_alternatives()],
+        counted,
+        error,
+        relay.is_upstream_done,
+        relay.has_ended,
+    )
 
 
 @given(

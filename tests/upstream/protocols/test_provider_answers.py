@@ -174,5 +174,5 @@ async def test_what_may_pass_is_tried_again_behind_a_proxy_too(
 
     with network:
         network.post("/chat/completions").mock(side_effect=[first, httpx.Response(200, json={})])
-        routed = await router.send(router.resolve("m"), build_body, path=CHAT.path)
+        routed = await router.send(router.resolve("m"), build_body)
     assert (routed.reply.status, routed.attempt_count, time.slept) == (200, 2, pauses)

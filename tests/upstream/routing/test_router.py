@@ -51,7 +51,7 @@ class Bench:
             return deployment.key.encode()
 
         return await self.router.send(
-            self.router.resolve("m"), body_for, path="/p", client_key=ClientKey("Bearer x", "a"), headers={"h": "1"}
+            self.router.resolve("m"), body_for, client_key=ClientKey("Bearer x", "a"), headers={"h": "1"}
         )
 
 
@@ -63,7 +63,9 @@ async def test_a_call_goes_to_the_first_deployment() -> None:
 
     assert (opened.reply.status, opened.deployment.key, opened.attempt_count) == (200, "a/m", 1)
     times = CallTimes(bench.time.now)
-    assert first.calls == [UpstreamRequest("/p", b"a/m", authorization="Bearer x", headers={"h": "1"}, times=times)]
+    assert first.calls == [
+        UpstreamRequest("/chat/completions", b"a/m", authorization="Bearer x", headers={"h": "1"}, times=times)
+    ]
     assert second.calls == []
 
 
@@ -351,7 +353,7 @@ class TestBreaker:
 
         for name in routes:
             with pytest.raises(UpstreamUnavailable):
-                await router.send(router.resolve(name), body_for, path="/p", client_key=None, headers={})
+                await router.send(router.resolve(name), body_for, client_key=None, headers={})
 
         is_available = {name: router.is_deployment_available(router.resolve(name).deployments[0]) for name in routes}
         assert is_available == {"m0": True, "m1": True, "m2": False, "m3": False}

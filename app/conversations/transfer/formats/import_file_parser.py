@@ -71,6 +71,8 @@ def _detect_format(data: bytes) -> str:
     root_fields = _decode_fields(data)
     if root_fields is not None:
         return _detect_object_format(root_fields, "")
+    if _begins_with_items(data):
+        return "jsonl"
     texts = _split_outermost_values(data)
     location, first = texts[0] if texts else ("", b"")
     fields = _decode_fields(first)
@@ -79,6 +81,17 @@ def _detect_format(data: bytes) -> str:
     if data[:1] == b"[" and first[:1] == b"[":
         return "langchain"
     raise invalid_file_error(location, EXPECTED)
+
+
+def _begins_with_items(data: bytes) -> bool:
+    """Returns whether the first of several lines is an array: the Responses items of a message."""
+    line, _, rest = data.partition(b"\n")
+    if line[:1] != b"[" or not rest:
+        return False
+    try:
+        return bool(_decode_array(line))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
 
 
 def _detect_object_format(fields: Fields, location: str) -> str:

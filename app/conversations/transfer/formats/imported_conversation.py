@@ -10,6 +10,9 @@ import msgspec
 import orjson
 
 from app.conversation.item import Item
+from app.dialects.chat.message import ChatMessage
+from app.dialects.responses.input_items import find_item_groups
+from app.dialects.responses.message import ResponsesMessage
 from app.errors import InvalidRequest
 
 TITLE, IMPORTED_FROM = "title", "imported_from"
@@ -20,6 +23,10 @@ MAX_PAIRS: Final = 16
 MAX_NAME_CHARS: Final = 64
 MAX_VALUE_CHARS: Final = 512
 """OpenAI's limits of metadata."""
+
+
+EXPECTED_MESSAGE: Final = "a chat message: a JSON object with a 'role'"
+EXPECTED_ITEMS: Final = "the Responses items of one message"
 
 
 class ImportedMessage(msgspec.Struct, frozen=True):
@@ -118,6 +125,36 @@ def expect_object(value: object, location: str, expected: str) -> dict[str, Any]
     if not isinstance(value, dict):
         raise invalid_file_error(location, expected)
     return value
+
+
+def parse_logged_message(raw: bytes, location: str) -> ImportedMessage:
+    """Parses a message as the log has it: a chat message, or an array with the Responses items of one message. The JSON
+    text stays unchanged, so that its link stays the same.
+
+    Raises:
+        InvalidRequest: the text is no such message.
+    """
+    value = decode_json(raw, location, EXPECTED_MESSAGE)
+    if isinstance(value, list):
+        return ImportedMessage(_parse_items(raw, location), location)
+    body = expect_object(value, location, EXPECTED_MESSAGE)
+    if "role" not in body:
+        raise invalid_file_error(location, EXPECTED_MESSAGE)
+    return ImportedMessage(ChatMessage(raw, body), location)
+
+
+def _parse_items(raw: bytes, location: str) -> ResponsesMessage:
+    message = ResponsesMessage(raw)
+    raw_items = message.raw_items
+    if len(raw_items) == 1 and raw_items[0][:1] == b'"':
+        return message  # the instructions of a request
+    try:
+        groups = find_item_groups(raw_items, may_begin_with_result=True)
+    except InvalidRequest as error:
+        raise invalid_file_error(location, f"{EXPECTED_ITEMS} ({error.message})") from error
+    if len(groups) != 1:
+        raise invalid_file_error(location, EXPECTED_ITEMS)
+    return message
 
 
 def parse_unix_seconds(value: object) -> datetime | None:

@@ -15,16 +15,14 @@ from app.conversations.transfer.formats.imported_conversation import (
     ImportedConversation,
     ImportedMessage,
     decode_json,
-    expect_object,
     field_location,
     invalid_file_error,
+    parse_logged_message,
     parse_metadata,
     parse_unix_seconds,
 )
-from app.dialects.chat.message import ChatMessage
 
 EXPECTED = "an object with an array of 'messages'"
-EXPECTED_MESSAGE = "a chat message: a JSON object with a 'role'"
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
@@ -81,11 +79,4 @@ def _parse_messages(raw: bytes, location: str) -> tuple[ImportedMessage, ...]:
         texts = _decode_array(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise invalid_file_error(location, f"an array of chat messages ({error})") from error
-    return tuple(_parse_message(bytes(text), f"{location}[{index}]") for index, text in enumerate(texts))
-
-
-def _parse_message(raw: bytes, location: str) -> ImportedMessage:
-    body = expect_object(decode_json(raw, location, EXPECTED_MESSAGE), location, EXPECTED_MESSAGE)
-    if "role" not in body:
-        raise invalid_file_error(location, EXPECTED_MESSAGE)
-    return ImportedMessage(ChatMessage(raw, body), location)
+    return tuple(parse_logged_message(bytes(text), f"{location}[{index}]") for index, text in enumerate(texts))

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from app.conversation.api_keys import derive_context_tenant
 from app.conversation.conversation_types import Conversation, StoredCompletion
 from app.store.contract.conversations import CompletionQuery, ConversationQuery
 from app.store.contract.store import Store
@@ -197,6 +198,32 @@ async def test_completions_are_listed_in_pages_and_chosen(store: Store) -> None:
     assert await ids(model="a") == [1, 3]
     assert await ids(metadata={"even": "yes"}, model="b") == [0, 2, 4]
     assert await ids(model="c") == []
+
+
+async def test_responses_are_listed_with_completions_or_left_out(store: Store) -> None:
+    tenant = fresh_tenant()
+    conversation, _ = await begin(store, tenant, CHAT)
+    chat, response = completion(conversation, 1), replace(completion(conversation, 1), id=f"resp_{'0' * 48}")
+    for kept in (chat, response):
+        await store.save_completion(kept)
+    for with_responses, expected in ((True, {chat.id, response.id}), (False, {chat.id})):
+        query = CompletionQuery(limit=9, with_responses=with_responses)
+        assert {one.id for one in await store.list_completions(tenant=tenant, query=query)} == expected
+
+
+async def test_conversations_that_are_kept_for_continuing_are_listed_alone(store: Store) -> None:
+    tenant = fresh_tenant()
+    await begin(store, tenant, CHAT)
+    hidden, _ = await begin(store, derive_context_tenant(tenant), CHAT)
+    for name in (derive_context_tenant(tenant), None):
+        found = await listed(store, name, is_context_only=True, limit=9999)
+        assert hidden.id in found
+        assert all(one.tenant.endswith("/context-only") for one in await all_of(store) if one.id in found)
+    assert await listed(store, tenant, is_context_only=True) == []
+
+
+async def all_of(store: Store) -> list[Conversation]:
+    return await store.list_conversations(tenant=None, query=ConversationQuery(limit=9999))
 
 
 async def test_completions_go_with_their_conversation_or_with_the_messages_to_its_heir(store: Store) -> None:

@@ -1,5 +1,5 @@
-"""`POST /v1/chat/completions`: reads a request and sends the pipeline's answer. The endpoint is plain ASGI, because it
-is the hot path."""
+"""The endpoint of model calls: reads a request and sends the pipeline's answer. It is plain ASGI, because it is the hot
+path."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from typing import Final
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from app.api.chat_request_parser import READ_HEADERS, parse_chat_request
 from app.api.edge.auth import Authenticator
 from app.api.edge.connections import SLOW_CLIENT
 from app.api.edge.error_responses import build_error_body, build_error_headers, log_unexpected_error
@@ -27,7 +26,8 @@ from app.api.edge.request_reader import (
     read_body,
     read_selected_headers,
 )
-from app.dialects.chat.stream_frames import render_error_frames
+from app.api.request_options import READ_HEADERS
+from app.dialects.answer_format import AnswerFormat
 from app.errors import GatewayError, InvalidRequest, UpstreamUnavailable, drop_tracebacks
 from app.observability.log import begin_log_scope
 from app.observability.metric_families import REPLAYS
@@ -36,7 +36,7 @@ from app.observability.request_facts import record_error, record_requested_model
 from app.pipeline.admission.answer_replay import REPLAY_HEADERS
 from app.pipeline.admission.request_coalescing import RequestCoalescer
 from app.pipeline.admission.shared_attempt import AttemptWaiter
-from app.pipeline.chat_request import ChatRequest
+from app.pipeline.chat_request import Caller, ChatRequest
 from app.pipeline.respond.answer_types import StreamedAnswer, WholeAnswer
 
 MIN_TOOL_BYTES: Final = 40
@@ -59,7 +59,7 @@ class RequestListLimits:
             InvalidRequest: a list has more elements than its limit.
         """
         if len(request.raw_messages) > self.max_messages:
-            raise _too_many_error("messages", len(request.raw_messages), self.max_messages)
+            raise _too_many_error(request.messages_field, len(request.raw_messages), self.max_messages, "messages")
         tools = request.raw_fields.get("tools")
         if tools is not None and len(tools) > self.max_tools * MIN_TOOL_BYTES:
             self._check_tool_count(tools)
@@ -70,15 +70,15 @@ class RequestListLimits:
         except msgspec.ValidationError:
             return  # not an array: the provider refuses it in its own words
         if count > self.max_tools:
-            raise _too_many_error("tools", count, self.max_tools)
+            raise _too_many_error("tools", count, self.max_tools, "tools")
 
 
-def _too_many_error(name: str, count: int, max_count: int) -> InvalidRequest:
+def _too_many_error(name: str, count: int, max_count: int, limited: str) -> InvalidRequest:
     return InvalidRequest(
         f"`{name}` has {count} elements; there may be {max_count}.",
         code="array_above_max_length",
         param=name,
-        hint=f"Send fewer, or raise `limits.max_{name}`.",
+        hint=f"Send fewer, or raise `limits.max_{limited}`.",
     )
 
 
@@ -107,10 +107,15 @@ READ_PAUSE_BYTES = 65_536
 is uvicorn's `HIGH_WATER_LIMIT`."""
 
 
-class ChatCompletionsEndpoint:
+ParseRequest = Callable[[bytes, Mapping[str, str], Caller, str], ChatRequest]
+"""Parses a body, the headers by lower-case name, the caller and the request's id."""
+
+
+class AnswerEndpoint:
     """Authenticates a request, parses it, hands it to the pipeline, and turns errors into answers.
 
     Args:
+        parse_request: parses a request of the endpoint's protocol.
         body_limit_bytes: the largest accepted request body.
         new_request_id: makes the id of a request, in visible ASCII.
         extra_headers: sent with every answer; the simulated model announces itself by them.
@@ -120,6 +125,7 @@ class ChatCompletionsEndpoint:
         self,
         request_coalescing: RequestCoalescer,
         authenticator: Authenticator,
+        parse_request: ParseRequest,
         *,
         body_limit_bytes: int,
         new_request_id: Callable[[], str],
@@ -129,6 +135,7 @@ class ChatCompletionsEndpoint:
     ) -> None:
         self._request_coalescing = request_coalescing
         self._authenticator = authenticator
+        self._parse_request = parse_request
         self._read_headers = {
             name.encode("latin-1"): name for name in BODY_HEADERS | READ_HEADERS | authenticator.credential_headers
         }
@@ -147,7 +154,7 @@ class ChatCompletionsEndpoint:
             # Before the body is read: a caller without a valid key must not make the gateway read and hold it.
             caller = await self._authenticator.authenticate(headers, "chat")
             body = await read_body(receive, headers, self._body_limit_bytes)
-            request = parse_chat_request(body, headers, caller, request_id)
+            request = self._parse_request(body, headers, caller, request_id)
             record_requested_model(request.model, stream=request.stream)
             self._list_limits.check_list_lengths(request)
             request = self._authenticator.authorize_request(request, headers)
@@ -177,7 +184,7 @@ class ChatCompletionsEndpoint:
             # A client's own cancellation ends in `_DisconnectWatcher`; this one comes from the server's shutdown.
             # It is not raised again, so that the client still gets an error in place of a broken connection.
             log.warning("the shutdown ended a request that was still running")
-            await self._send_shutdown_error(request_id, client)
+            await self._send_shutdown_error(request_id, client, waiter.answer_format)
 
     async def _send_answer(self, waiter: AttemptWaiter, request_id: str, client: _ResponseSender) -> None:
         try:
@@ -193,9 +200,9 @@ class ChatCompletionsEndpoint:
         if isinstance(answer, WholeAnswer):
             await self._send_json(answer, client)
         else:
-            await self._send_stream(answer, request_id, client)
+            await self._send_stream(answer, request_id, client, waiter.answer_format)
 
-    async def _send_shutdown_error(self, request_id: str, client: _ResponseSender) -> None:
+    async def _send_shutdown_error(self, request_id: str, client: _ResponseSender, answer_format: AnswerFormat) -> None:
         """Tells the client that the server stops before its answer is complete: as an error response if nothing is sent
         yet, else as an error event at the end of the stream."""
         error = UpstreamUnavailable("The gateway is stopping and the answer was not complete.", status=503)
@@ -204,7 +211,7 @@ class ChatCompletionsEndpoint:
         elif not client.has_sent_all:
             record_error(error)
             client.has_sent_all = True
-            await client.send({"type": "http.response.body", "body": render_error_frames(error)})
+            await client.send({"type": "http.response.body", "body": answer_format.render_error_frames(error)})
 
     async def _send_json(self, answer: WholeAnswer, client: _ResponseSender) -> None:
         headers = self._json_headers.merge_headers(answer.headers)
@@ -214,7 +221,9 @@ class ChatCompletionsEndpoint:
         client.has_sent_all = True
         await client.send({"type": "http.response.body", "body": answer.body})
 
-    async def _send_stream(self, answer: StreamedAnswer, request_id: str, client: _ResponseSender) -> None:
+    async def _send_stream(
+        self, answer: StreamedAnswer, request_id: str, client: _ResponseSender, answer_format: AnswerFormat
+    ) -> None:
         """Sends the frames of a stream as they come. An unexpected failure is sent as an error frame, because the
         status is already sent.
 
@@ -233,7 +242,7 @@ class ChatCompletionsEndpoint:
                     await self._send_stream_head(answer, client)
                 failure = log_unexpected_error(error, request_id)
                 record_error(failure)
-                frame = render_error_frames(failure)
+                frame = answer_format.render_error_frames(failure)
                 await send({"type": "http.response.body", "body": frame, "more_body": True})
             client.has_sent_all = True
             await send({"type": "http.response.body", "body": b""})

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.dialects.chat.missing_tool_results import (
+from app.dialects.missing_tool_results import (
     MISSING_RESULT_TEXT,
     add_missing_tool_results,
     has_missing_tool_results,
     is_placeholder_result,
+    may_have_tool_calls,
 )
 from tests.scenarios.rewriting import find_orphan
 
@@ -30,7 +31,7 @@ def missing(call_id: str) -> dict[str, Any]:
     return result(call_id, MISSING_RESULT_TEXT)
 
 
-def closed(*messages: dict[str, Any], at_end: bool = False) -> list[dict[str, Any]]:
+def closed(*messages: Any, at_end: bool = False) -> list[dict[str, Any]]:
     return [
         orjson.loads(raw) for raw in add_missing_tool_results([orjson.dumps(one) for one in messages], at_end=at_end)
     ]
@@ -91,3 +92,62 @@ def test_a_strict_provider_takes_every_view_and_nothing_is_lost(messages: list[d
     assert find_orphan(view) is None
     assert [one for one in view if one.get("content") != MISSING_RESULT_TEXT] == [*messages, USER]
     assert closed(*view) == view
+
+
+def run(*items: dict[str, Any]) -> list[dict[str, Any]]:
+    return list(items)
+
+
+def call(call_id: str, kind: str = "function_call") -> dict[str, Any]:
+    return {"type": kind, "call_id": call_id, "name": "f", "arguments": "{}"}
+
+
+def output(call_id: str, kind: str = "function_call_output") -> list[dict[str, Any]]:
+    return [{"type": kind, "call_id": call_id, "output": "7"}]
+
+
+SAID: list[dict[str, Any]] = [{"type": "message", "role": "user", "content": "Go on."}]
+CLOUD_SHELL = {**call("a", "shell_call"), "environment": {"type": "container_reference", "container_id": "c"}}
+
+
+@pytest.mark.parametrize(
+    ("messages", "expected"),
+    [
+        ([run(call("a")), SAID], [run(call("a")), missing("a"), SAID]),
+        (
+            [run({"type": "reasoning"}, call("a", "custom_tool_call"), call("b")), output("b"), SAID],
+            [run({"type": "reasoning"}, call("a", "custom_tool_call"), call("b")), output("b"), missing("a"), SAID],
+        ),
+        ([run(call("a")), USER], [run(call("a")), missing("a"), USER]),
+        ([run(call("a", "shell_call")), SAID], [run(call("a", "shell_call")), missing("a"), SAID]),
+        ([calling("a", "b"), output("b"), SAID], [calling("a", "b"), output("b"), missing("a"), SAID]),
+    ],
+)
+def test_calls_of_the_responses_protocol_get_results_too(messages: list[Any], expected: list[Any]) -> None:
+    assert closed(*messages) == expected
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [SAID, run(call("a"))],
+        [run(call("a"), call("b")), output("b"), output("a"), SAID],
+        [run(call("a", "custom_tool_call")), output("a", "custom_tool_call_output"), SAID],
+        [run(call("a")), result("a"), SAID],
+        [calling("a"), output("a"), USER],
+        [run({"type": "web_search_call", "id": "ws", "action": {}}), SAID],
+        [run(CLOUD_SHELL), SAID],
+        [run({"type": "tool_search_call", "execution": "server", "call_id": None}), SAID],
+        [['Be brief. Never send a function_call".'], SAID],
+        [[7, "_call"], SAID],
+    ],
+)
+def test_items_that_lack_nothing_stay_as_they_are(messages: list[Any]) -> None:
+    raws = [orjson.dumps(one) for one in messages]
+    assert add_missing_tool_results(raws) == raws
+    assert not has_missing_tool_results(raws)
+
+
+@pytest.mark.parametrize("one", [calling("a"), run(call("a")), run(call("a", "custom_tool_call")), {"input": SAID}])
+def test_a_search_for_bytes_finds_what_may_call_a_tool(one: Any) -> None:
+    assert may_have_tool_calls(orjson.dumps(one)) == (one != {"input": SAID})

@@ -1,7 +1,8 @@
 """Adds a result to each tool call of a view whose result is missing. Pure.
 
 Providers refuse a call without a result if more messages follow, and would refuse every later turn. The log is not
-changed: a result that comes later is the real one.
+changed: a result that comes later is the real one. Messages of all protocols are understood; the results that are added
+are chat messages, and the renderer of another protocol translates them.
 """
 
 from __future__ import annotations
@@ -14,18 +15,33 @@ import msgspec
 import orjson
 
 from app.conversation.item import TOOL_RESULT_ROLES
+from app.dialects.responses.item_kinds import find_message_role, is_client_call, read_call_id
 
 MISSING_RESULT_TEXT: Final = "[There is no result of this call: the conversation went on without it.]"
 TOOL_CALLS_KEY: Final = b'"tool_calls"'
-"""A request or message without these bytes calls no tool."""
+"""A chat message without these bytes calls no tool."""
+CALL_TYPE_ENDS: Final = (b'_call"', b'"mcp_approval_request"')
+"""Items of the Responses protocol without these bytes call no tool."""
 
 
 class _CallFields(msgspec.Struct):
-    """The fields that pair calls with results."""
+    """The fields of a chat message that pair calls with results."""
 
     role: Any = None
     tool_calls: Any = None
     tool_call_id: Any = None
+
+
+class _ItemFields(msgspec.Struct):
+    """The fields of an item that pair calls with results."""
+
+    type: Any = None
+    role: Any = None
+    id: Any = None
+    call_id: Any = None
+    approval_request_id: Any = None
+    execution: Any = None
+    environment: Any = None
 
 
 ROLE_SEARCH_BYTES: Final = 256
@@ -33,6 +49,12 @@ ROLE_SEARCH_BYTES: Final = 256
 _ROLE_PATTERN: Final = re.compile(rb'\s*\{\s*(?:"[a-z_]+"\s*:\s*"[^"\\]*"\s*,\s*)*"role"\s*:\s*"([a-z]+)"')
 """Matches the role if only fields with short, plain strings stand before it."""
 _call_fields_decoder: Final = msgspec.json.Decoder(_CallFields)
+_items_decoder: Final = msgspec.json.Decoder(list[_ItemFields])
+
+
+def may_have_tool_calls(raw: bytes) -> bool:
+    """Returns whether a request or a message may call a tool. False is certain."""
+    return TOOL_CALLS_KEY in raw or any(end in raw for end in CALL_TYPE_ENDS)
 
 
 def add_missing_tool_results(messages: Sequence[bytes], *, at_end: bool = False) -> list[bytes]:
@@ -70,10 +92,10 @@ def _find_missing_tool_results(messages: Sequence[bytes], *, at_end: bool = Fals
     """Yields the place after each round that lacks results, and the results to add there."""
     end = 0
     while end < len(messages):
-        raw = messages[end]
+        raw = bytes(messages[end])
         end += 1
         # Most messages call no tool: a search for the key is much cheaper than decoding each message.
-        if TOOL_CALLS_KEY not in bytes(raw):
+        if not (may_have_tool_calls(raw) if raw[:1] == b"[" else TOOL_CALLS_KEY in raw):
             continue
         asking = _decode_call_fields(raw)
         if asking.role != "assistant" or not isinstance(asking.tool_calls, list):
@@ -105,10 +127,20 @@ def _read_role(raw: bytes) -> Any:
 
 def _decode_call_fields(raw: bytes) -> _CallFields:
     try:
-        return _call_fields_decoder.decode(raw)
+        # A message that was cut out of a request is a `msgspec.Raw`, which has no slices.
+        is_array = bytes(memoryview(raw)[:1]) == b"["
+        return _decode_item_calls(raw) if is_array else _call_fields_decoder.decode(raw)
     # A message of the client that is no valid JSON object has neither calls nor results; validation is done elsewhere.
     except msgspec.DecodeError:
         return _CallFields()
+
+
+def _decode_item_calls(raw: bytes) -> _CallFields:
+    """Returns the pairing fields of a run of items, as the chat message would have them."""
+    items = [msgspec.structs.asdict(item) for item in _items_decoder.decode(raw)]
+    role = find_message_role(items[0]) if items else None
+    calls = [{"id": read_call_id(item)} for item in items if is_client_call(item)]
+    return _CallFields(role, calls, read_call_id(items[0]) if role == "tool" else None)
 
 
 def _build_placeholder_result(call_id: str) -> bytes:

@@ -1,0 +1,75 @@
+"""Parses the body and headers of a Responses request into a `ChatRequest`: the gateway's own fields and headers in
+`request_options`, the protocol's in `app/dialects/responses/request.py`. Errors name the field."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Final
+
+from app.api.request_options import parse_request_options
+from app.dialects.chat.request import decode_body_fields
+from app.dialects.responses.answer_format import ResponsesAnswerFormat
+from app.dialects.responses.item_ids import RESPONSE_ID_PREFIX
+from app.dialects.responses.request import parse_responses_fields
+from app.pipeline.chat_request import Caller, ChatRequest
+
+RANDOM_BYTES: Final = 24
+"""A response id has 48 hex digits, as OpenAI's have."""
+
+
+class ResponsesRequestParser:
+    """Parses Responses requests, and gives each response its id.
+
+    Args:
+        keeps_context: whether a turn with `store: false` is kept for continuing its conversation.
+        now: returns the time of day.
+        random_bytes: returns that many random bytes.
+    """
+
+    def __init__(
+        self, *, keeps_context: bool, now: Callable[[], datetime], random_bytes: Callable[[int], bytes]
+    ) -> None:
+        self._keeps_context = keeps_context
+        self._now = now
+        self._random_bytes = random_bytes
+
+    def parse(self, body: bytes, headers: Mapping[str, str], caller: Caller, request_id: str) -> ChatRequest:
+        """Parses a Responses request.
+
+        Args:
+            body: the raw request body.
+            headers: values by lower-case name.
+
+        Raises:
+            InvalidRequest: the body or a header is invalid; `param` names the place.
+        """
+        fields = {name: bytes(raw) for name, raw in decode_body_fields(body).items()}
+        options = parse_request_options(fields, headers)
+        responses = parse_responses_fields(fields)
+        # A request with `conversation` brings only what is new: its other items are in the conversation.
+        if responses.conversation is not None and options.get("context_mode", "auto") == "auto":
+            options["context_mode"] = "append"
+        # The client accepts that the oldest items are left out, so it does not wait for a summary.
+        if responses.truncation == "auto" and options.get("summarize", "auto") == "auto":
+            options["summarize"] = "never"
+        response_id = RESPONSE_ID_PREFIX + self._random_bytes(RANDOM_BYTES).hex()
+        return ChatRequest(
+            caller=caller,
+            request_id=request_id,
+            body=body,
+            raw_fields=fields,
+            raw_messages=responses.raw_messages,
+            item_groups=responses.item_groups,
+            model=responses.model,
+            stream=responses.stream,
+            max_output_tokens=responses.max_output_tokens,
+            store=responses.store,
+            keeps_context_only=not responses.store and self._keeps_context,
+            stores_completion=responses.store,
+            protocol="responses",
+            answer_format=ResponsesAnswerFormat(response_id, int(self._now().timestamp()), fields),
+            previous_response_id=responses.previous_response_id,
+            compact_threshold=responses.compact_threshold,
+            **options,
+        )

@@ -1,0 +1,105 @@
+"""Writes answers for clients of Chat Completions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import orjson
+
+from app.conversation.conversation_types import LogMessage
+from app.conversation.item import Item
+from app.dialects.chat.message import ChatMessage
+from app.dialects.chat.stored_answer import build_stored_completion, render_stored_stream
+from app.dialects.chat.stream_collector import StreamCollector
+from app.dialects.chat.stream_frames import (
+    DONE_FRAME,
+    CompactionProgressStream,
+    EventStyle,
+    render_error_frames,
+    splice_fields,
+)
+from app.dialects.chat.stream_relay import StreamRelay
+from app.dialects.sse import SseDecoder
+from app.errors import GatewayError
+
+
+class ChatAnswerFormat:
+    """Writes one chat completion. The provider's bytes are relayed, with our fields added."""
+
+    __slots__ = ("_progress_stream", "answer_id", "keeps_original")
+
+    answer_id: str | None
+    keeps_original: bool
+
+    def __init__(self) -> None:
+        self.answer_id, self.keeps_original = None, False
+        self._progress_stream: CompactionProgressStream | None = None
+
+    def render_whole_answer(
+        self, collector: StreamCollector, body: bytes, original_body: bytes | None, fields: bytes
+    ) -> bytes:
+        return splice_fields(body, fields)
+
+    def build_answer_message(self, collector: StreamCollector, original_body: bytes | None) -> Item:
+        return ChatMessage.from_body(collector.build_message())
+
+    def build_facts(self, collector: StreamCollector) -> dict[str, Any]:
+        return collector.build_facts()
+
+    def build_relay(
+        self,
+        decoder: SseDecoder,
+        fields: bytes,
+        render_last_fields: Callable[[Mapping[str, Any] | None], bytes],
+        *,
+        include_usage: bool,
+        source: str,
+    ) -> StreamRelay:
+        return StreamRelay(
+            decoder,
+            fields,
+            render_last_fields,
+            include_usage=include_usage,
+            progress_stream=self._progress_stream,
+            source=source,
+        )
+
+    def begin_progress(self, *, completion_id: str, created: int, model: str, style: EventStyle, fields: bytes) -> None:
+        self._progress_stream = CompactionProgressStream(
+            completion_id=completion_id, created=created, model=model, style=style, fields=fields
+        )
+
+    def render_progress_start(self, event: Mapping[str, Any]) -> bytes:
+        assert self._progress_stream is not None
+        return self._progress_stream.render_start(event)
+
+    def render_heartbeat(self) -> bytes:
+        assert self._progress_stream is not None
+        return self._progress_stream.render_heartbeat()
+
+    def render_progress_outcome(self, event: Mapping[str, Any], fields: bytes) -> bytes:
+        assert self._progress_stream is not None
+        return self._progress_stream.render_outcome(event, fields)
+
+    def render_error_frames(self, error: GatewayError) -> bytes:
+        return render_error_frames(error)
+
+    def complete_frames(self, last_frame: bytes) -> bytes:
+        return b"" if last_frame.endswith(DONE_FRAME) else DONE_FRAME
+
+    def render_stored_answer(
+        self, entry: LogMessage, model: str, gateway_fields: Mapping[str, Any], context: Mapping[str, Any]
+    ) -> bytes:
+        return orjson.dumps({**build_stored_completion(entry, model), **gateway_fields, "context": context})
+
+    def render_stored_stream(
+        self,
+        entry: LogMessage,
+        model: str,
+        gateway_fields: Mapping[str, Any],
+        context: Mapping[str, Any],
+        *,
+        include_usage: bool,
+    ) -> Iterator[bytes]:
+        return render_stored_stream(entry, model, gateway_fields, context, include_usage=include_usage)

@@ -1,0 +1,102 @@
+"""Begins a conversation whose log is everything that the client sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from app.conversation.conversation_types import Conversation, LogMessage
+from app.conversation.identity import LinkPosition, make_conversation_id
+from app.conversation.item import Item
+from app.pipeline.chat_request import ChatRequest
+from app.pipeline.persist.conversation_builders import build_empty_conversation, build_log_entries
+from app.pipeline.resolve.client_history_matching import (
+    ClientHistory,
+    check_new_messages,
+    compute_log_root,
+    detect_missing_results,
+)
+from app.pipeline.resolve.resolved_request import FIRST_REQUEST_MESSAGES, ResolvedRequest, build_end_user_state
+from app.pipeline.resolve.tool_outputs import check_outputs_have_calls, put_early_outputs_first
+from app.pipeline.token_counting import MessageCounter
+
+FOREIGN_ANSWERS_FROM_SEQ: Final = 7
+"""From this seq on, an assistant message that is not our answer makes a log recognisable, too. Otherwise a client that
+reshapes each answer would begin a new conversation with every turn. Greetings that all users share are over by then
+(docs/decisions/0006)."""
+
+
+class NewConversations:
+    """Begins conversations, and counts the messages that a request adds to one.
+
+    Args:
+        random_bytes: returns that many random bytes.
+    """
+
+    def __init__(
+        self, message_counter: MessageCounter, random_bytes: Callable[[int], bytes], *, serves_degraded: bool
+    ) -> None:
+        self._message_counter = message_counter
+        self._random_bytes = random_bytes
+        self._serves_degraded = serves_degraded
+
+    async def begin_conversation(
+        self,
+        request: ChatRequest,
+        client_history: ClientHistory,
+        encoding: str,
+        named_conversation: Conversation | None = None,
+    ) -> ResolvedRequest:
+        """Begins a conversation whose log is everything that the client sent. The new conversation takes over the
+        client's id from `named_conversation`."""
+        tenant = request.log_tenant
+        positions, messages = await client_history.compute_link_positions(), client_history.messages
+        if request.conversation_id is not None:  # then the parser leaves it open whether outputs have their calls
+            check_outputs_have_calls(request, put_early_outputs_first(request, messages), ())
+        await check_new_messages(messages, first_index=len(client_history.instructions), has_open_calls=False)
+        root = compute_log_root(tenant, client_history.start_position, positions)
+        conversation = build_empty_conversation(
+            tenant,
+            encoding,
+            conversation_id=make_conversation_id(root, self._random_bytes),
+            root=root,
+            state={**build_end_user_state(request), FIRST_REQUEST_MESSAGES: len(messages)},
+            external_id=request.conversation_id if named_conversation is None else None,
+            mode="append"
+            if request.context_mode == "append"
+            else "resend"
+            if client_history.may_contain_answer
+            else "unknown",
+        )
+        return ResolvedRequest(
+            conversation=conversation,
+            creates_conversation=True,
+            new_messages=await self.build_log_messages(conversation, messages, positions),
+            instructions=client_history.instructions,
+            instructions_tokens=await self._message_counter.count_instruction_tokens(
+                client_history.instructions, request, encoding
+            ),
+            client_messages=client_history.raw_messages,
+            has_missing_results=await detect_missing_results(request, client_history),
+            is_stored=request.is_kept,
+            needs_store=request.is_kept and not self._serves_degraded,
+            assigns_external_id=named_conversation is not None,
+            external_id=request.conversation_id,
+            conversation_hints=request.conversation_hints,
+            is_first_request=True,
+            keeps_instructions=request.protocol == "responses" and request.store,
+            history_digest=client_history.history_digest,
+        )
+
+    async def build_log_messages(
+        self, conversation: Conversation, messages: Sequence[Item], positions: Sequence[LinkPosition] | None = None
+    ) -> tuple[LogMessage, ...]:
+        """Returns the new messages as log messages after the conversation's head."""
+        entries = await build_log_entries(
+            conversation,
+            messages,
+            self._message_counter,
+            positions=positions,
+            answers_from_seq=FOREIGN_ANSWERS_FROM_SEQ,
+        )
+        return tuple(entries)

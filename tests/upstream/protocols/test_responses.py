@@ -1,0 +1,305 @@
+"""A provider of the Responses API over real HTTP: its answers as chat completions, its errors as they are."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+import pytest
+
+from app.dialects.chat.stream_collector import StreamCollector
+from app.errors import UpstreamUnavailable
+from app.observability import metric_families
+from app.observability.metrics import Metrics
+from app.observability.tracing import Attributes, Span
+from app.pipeline.call.upstream_reply import StreamReply, read_first_event_or_body
+from app.upstream.protocols.overflow_detection import detect_overflow
+from app.upstream.protocols.responses_provider import ResponsesProvider
+from app.upstream.provider_contract import ModelDeployment, RoutedReply, UpstreamReply, UpstreamRequest
+from app.upstream.routing.measured_calls import MeasuredReply
+from app.upstream.routing.router import BufferedReply, RetryPolicy, Router
+from app.upstream.routing.routes import ConfiguredDeployment, ModelRoute
+from app.upstream.routing.traced_calls import CallSpan
+from tests.live import DROP, Reply, ScriptedUpstream, serving
+from tests.support.responses_upstream import (
+    ResponsesUpstream,
+    ScriptedResponse,
+    function_call_item,
+    reasoning_item,
+    render_event,
+    respond,
+)
+
+CALL = function_call_item("a", '{"x": 1}', "call_a")
+LONG = "word " * 100
+HTML = Reply(b"<html>Hello.</html>", headers={"content-type": "text/html"})
+
+
+class Bench:
+    """A router with one provider, and the strict upstream behind it."""
+
+    def __init__(self, upstream: ResponsesUpstream, provider: ResponsesProvider) -> None:
+        self.upstream = upstream
+        self.provider = provider
+        self.metrics = Metrics()
+        self.router = Router(
+            {"m": ModelRoute((ConfiguredDeployment("p"),))},
+            {"p": provider},
+            RetryPolicy(attempts=1),
+            sleep=asyncio.sleep,
+            clock=asyncio.get_running_loop().time,
+            random=lambda: 0.0,
+            metrics=self.metrics,
+        )
+
+    async def send(self, *, keeps_original: bool = False, **fields: Any) -> RoutedReply:
+        async def build_body(deployment: ModelDeployment) -> bytes:
+            return orjson.dumps({"model": deployment.upstream_model, "store": False, "input": "Hi.", **fields})
+
+        return await self.router.send(self.router.resolve("m"), build_body, keeps_original=keeps_original)
+
+    async def read(
+        self, *, keeps_original: bool = False, stream: bool = False, **fields: Any
+    ) -> tuple[StreamReply | BufferedReply, bytes | None]:
+        routed = await self.send(keeps_original=keeps_original, stream=stream, **fields)
+        return await read_first_event_or_body(routed.reply, stream=stream, source=routed.deployment.key)
+
+
+@asynccontextmanager
+async def bench(*answers: ScriptedResponse | Reply, **options: Any) -> AsyncIterator[Bench]:
+    upstream = ResponsesUpstream(*answers, **options)
+    async with serving(upstream, lifespan="off") as address:
+        provider = ResponsesProvider("p", f"{address}/v1", "secret")
+        try:
+            yield Bench(upstream, provider)
+        finally:
+            await provider.aclose()
+
+
+async def read_pieces(reply: UpstreamReply) -> bytes:
+    pieces = [piece async for piece in reply.iter_bytes()]
+    await reply.aclose()
+    return b"".join(pieces)
+
+
+def content(body: bytes) -> Any:
+    return orjson.loads(body)["choices"][0]["message"]["content"]
+
+
+async def test_a_call_goes_to_responses_with_the_providers_key() -> None:
+    async with bench(respond("Hello.")) as made:
+        routed = await made.send()
+        body = await routed.reply.read()
+
+    assert (routed.reply.status, content(body)) == (200, "Hello.")
+    assert routed.reply.original_body is None
+    assert made.upstream.paths == ["/v1/responses"]
+    assert made.upstream.headers[0]["authorization"] == "Bearer secret"
+
+
+async def test_a_whole_original_comes_beside_its_translation() -> None:
+    async with bench(respond(reasoning_item("Hm."), "Hello.", CALL)) as made:
+        reply, error_body = await made.read(keeps_original=True, include=["reasoning.encrypted_content"])
+
+    assert isinstance(reply, BufferedReply)
+    assert error_body is None
+    original = orjson.loads(reply.original_body or b"")
+    assert [item["type"] for item in original["output"]] == ["reasoning", "message", "function_call"]
+    assert original["output"][0]["encrypted_content"] in made.upstream.issued_secrets
+    assert content(reply.body) == "Hello."
+
+
+async def test_a_stream_is_one_of_chat_chunks() -> None:
+    async with bench(respond("Hello, world.")) as made:
+        body = await read_pieces((await made.send(stream=True)).reply)
+
+    assert body.endswith(b"data: [DONE]\n\n")
+    assert b"event:" not in body
+    assert body.count(b'"content":') == 3
+
+
+async def test_a_stream_brings_the_originals_in_front_of_the_chunks() -> None:
+    async with bench(respond("Hello, world.")) as made:
+        reply, error_body = await made.read(stream=True, keeps_original=True)
+        assert isinstance(reply, StreamReply)
+        events = [*reply.first_events]
+        async for piece in reply.remaining_bytes:
+            events += reply.decoder.feed(piece)
+        await reply.aclose()
+
+    assert error_body is None
+    kinds = [json.loads(event.data or b"")["type"] for event in events if event.name == b"original"]
+    assert (kinds[0], kinds[-1]) == ("response.created", "response.completed")
+    assert [event.name for event in events[:4]] == [b"original", b"original", b"original", b""]
+    collector = StreamCollector()
+    for event in events[:-1]:
+        if not event.name:
+            collector.add_chunk(event.data or b"")
+    assert collector.build_message()["content"] == "Hello, world."
+
+
+@pytest.mark.parametrize("keeps_original", [False, True])
+@pytest.mark.parametrize(("stream", "fails_in_stream"), [(False, False), (True, False), (True, True)])
+async def test_an_overflow_is_recognised(*, stream: bool, fails_in_stream: bool, keeps_original: bool) -> None:
+    async with bench(window=50, fails_in_stream=fails_in_stream) as made:
+        reply, error_body = await made.read(stream=stream, keeps_original=keeps_original, input=LONG)
+        await reply.aclose()
+
+    assert reply.status == (200 if fails_in_stream else 400)
+    assert error_body is not None
+    assert detect_overflow(reply.status, error_body) is not None
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_failed_response_is_an_error(*, stream: bool) -> None:
+    failed = ScriptedResponse(error={"code": "server_error", "message": "Broken."})
+    async with bench(failed) as made:
+        reply, error_body = await made.read(stream=stream, keeps_original=True)
+        await reply.aclose()
+
+    assert orjson.loads(error_body or b"")["error"]["message"] == "Broken."
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 429, 500])
+async def test_an_error_passes_unchanged(status: int) -> None:
+    body = b'{"error":{"message":"No.","type":"t","param":null,"code":"c"}} '
+    async with bench(Reply(body, status=status)) as made:
+        reply = (await made.send(keeps_original=True)).reply
+        assert (reply.status, await reply.read(), reply.original_body) == (status, body, None)
+        await reply.aclose()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        HTML,
+        Reply(b""),
+        Reply([]),
+        Reply({"object": "list", "data": []}),
+        Reply({"choices": [{"message": {"content": "Of another protocol."}}]}),
+        Reply(pieces=[b"data: {}\n\n"]),
+    ],
+)
+async def test_anything_but_a_response_is_refused_with_a_hint(answer: Reply) -> None:
+    async with bench(answer) as made:
+        with pytest.raises(UpstreamUnavailable, match="'p' answered with something that is not a response") as caught:
+            await made.read(keeps_original=True)
+
+    assert str(caught.value).endswith("Check providers.p.base_url and providers.p.protocol.")
+
+
+async def test_a_page_in_place_of_a_stream_is_refused() -> None:
+    async with bench(HTML) as made:
+        with pytest.raises(UpstreamUnavailable, match="is not a response"):
+            await made.read(stream=True)
+
+
+async def test_a_stream_of_chat_chunks_has_no_answer() -> None:
+    chunks = Reply(pieces=[b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n', b"data: [DONE]\n\n"])
+    async with bench(chunks) as made:
+        with pytest.raises(UpstreamUnavailable, match="ended before its answer began"):
+            await made.read(stream=True, keeps_original=True)
+
+
+@pytest.mark.parametrize("ending", [(), (DROP,)])
+async def test_a_stream_that_breaks_off_has_no_end(ending: tuple[object, ...]) -> None:
+    begun = [
+        render_event({"type": "response.created", "response": {"id": "resp_1"}}),
+        render_event({"type": "response.output_text.delta", "output_index": 0, "delta": "Hello"}),
+        b'event: response.output_text.delta\ndata: {"type":"response.outp',
+    ]
+    async with bench(Reply(pieces=[*begun, *ending])) as made:
+        reply, error_body = await made.read(stream=True)
+        assert isinstance(reply, StreamReply)
+        body = b""
+        try:
+            async for piece in reply.remaining_bytes:
+                body += piece
+        except UpstreamUnavailable:
+            assert ending
+        else:
+            assert not ending
+        await reply.aclose()
+
+    assert error_body is None
+    assert b"[DONE]" not in body
+    assert b"response.outp" not in body
+
+
+async def test_a_call_that_is_passed_through_is_not_translated() -> None:
+    body = b'{"object":"response","output":[]}'
+    upstream = ScriptedUpstream(default=lambda _: Reply(body))
+    async with serving(upstream, lifespan="off") as address:
+        provider = ResponsesProvider("p", f"{address}/v1", "secret")
+        for path, method in (("/responses/input_tokens", "POST"), ("/responses", "PUT")):
+            reply = await provider.send(UpstreamRequest(path, b"{}", method=method))
+            assert await reply.read() == body
+            await reply.aclose()
+        await provider.aclose()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_call_is_counted_and_timed(*, stream: bool) -> None:
+    async with bench(respond("Hello.")) as made:
+        reply = (await made.send(stream=stream)).reply
+        await (read_pieces(reply) if stream else reply.read())
+        await reply.aclose()
+
+    labels = {"provider": "p", "model": "m", "purpose": "answer"}
+    numbers = made.metrics.read_snapshot()
+    assert numbers.sum_series(metric_families.UPSTREAM_REQUESTS, **labels, outcome="ok") == 1
+    assert sum(numbers.sum_histogram(metric_families.UPSTREAM_SECONDS, **labels)[1:]) == 1
+
+
+class RecordedSpan(Span):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.attributes: dict[str, Any] = {}
+        self.failures: list[str] = []
+
+    def set(self, attributes: Attributes) -> None:
+        self.attributes |= attributes
+
+    def fail(self, error_type: str) -> None:
+        self.failures.append(error_type)
+
+
+@pytest.mark.parametrize("keeps_original", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("error", [None, {"code": "server_error", "message": "Broken."}])
+async def test_a_span_tells_of_the_answer(*, stream: bool, keeps_original: bool, error: dict[str, str] | None) -> None:
+    span = RecordedSpan()
+    call = CallSpan(span, parses_answer=True)
+    body = orjson.dumps({"model": "m", "store": False, "input": "Hi.", "stream": stream})
+    async with bench(respond("Hello.", CALL, error=error)) as made:
+        request = UpstreamRequest("/responses", body, keeps_original=keeps_original)
+        reply = MeasuredReply(await call.send(made.provider, request), call)
+        await (read_pieces(reply) if stream else reply.read())
+        await reply.aclose()
+
+    if error is not None:
+        assert span.failures == ["error_in_answer"]
+        return
+    assert span.failures == []
+    assert span.attributes["gen_ai.response.id"].startswith("resp_")
+    assert span.attributes["gen_ai.response.finish_reasons"] == ["tool_calls"]
+    assert span.attributes["gen_ai.usage.input_tokens"] > 0
+    assert (reply.original_body is not None) == (keeps_original and not stream)
+
+
+async def test_a_span_reads_chunks_and_no_originals() -> None:
+    span = RecordedSpan()
+    call = CallSpan(span, parses_answer=True)
+    pieces = [b'data: {"type":"keepalive","id":"no_answer"}\n\n']
+    pieces += [render_event({"type": "response.completed", "response": {"id": "resp_1", "status": "completed"}})]
+    async with bench(Reply(pieces=pieces)) as made:
+        body = orjson.dumps({"model": "m", "store": False, "input": "Hi.", "stream": True})
+        reply = await call.send(made.provider, UpstreamRequest("/responses", body, keeps_original=True))
+        await read_pieces(MeasuredReply(reply, call))
+
+    assert span.attributes["gen_ai.response.id"] == "resp_1"
