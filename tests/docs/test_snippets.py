@@ -31,7 +31,7 @@ ABOUT_CLIENTS = ROOT / "docs" / "integrations"
 WRITTEN_ADDRESS = "http://127.0.0.1:8000"
 RUNNABLE = re.compile(r"^```(bash|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^ *```([a-z]+)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
-RUN_BY_THEIR_PAGE = {"javascript"}
+RUN_BY_THEIR_PAGE = {"javascript", "toml"}
 OUR_COMMAND = re.compile(r"^(?:\w+=\S+ +)*(?:kubectl .* -- )?(?:\.venv/bin/)?concertina (.*)$", re.MULTILINE)
 SETTINGS = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SHELL_PRELUDE = 'set -euo pipefail\ncurl() { command curl --fail-with-body --silent --show-error "$@"; }\n'

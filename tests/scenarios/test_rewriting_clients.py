@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.live import completion
+from tests.live import DROP, Reply, ScriptedUpstream, chunk, completion, stream
 from tests.scenarios.rewriting import (
     COUNTER,
     LOOK,
@@ -20,6 +20,7 @@ from tests.scenarios.rewriting import (
     WINDOW,
     Client,
     StrictModel,
+    hand_over,
     inject,
     kept,
     mask,
@@ -31,7 +32,7 @@ from tests.scenarios.rewriting import (
     summarize_users,
     words,
 )
-from tests.support.gateway import is_summary, user
+from tests.support.gateway import assistant, is_summary, user
 
 
 def make_examples(count: int) -> list[dict[str, Any]]:
@@ -503,3 +504,39 @@ async def test_agents_that_append_may_send_their_last_call_again(tmp_path: Path)
         assert model.refused == []
         assert len(place.ids()) == 1
         assert place.contents() == [message["content"] for message in expected]
+
+
+async def test_equal_threads_stay_apart_after_their_client_compacts(tmp_path: Path) -> None:
+    """Two threads with the same words get the same answers, the summary included. Only their session ids differ."""
+    model = StrictModel()
+    async with kept(tmp_path / "kept.db", model) as place:
+        threads = [Client(place, headers={"session-id": f"0198f2c4-thread-{name}"}) for name in "ab"]
+        for turn in range(3):
+            for thread in threads:
+                await thread.say(question(turn))
+        for thread in threads:
+            await thread.say(user("Write a summary of everything for another model."))
+            thread.tell = hand_over(len(thread.messages))
+        for turn in (7, 8):
+            for thread in threads:
+                await thread.say(question(turn))
+        assert [len(thread.ids) for thread in threads] == [1, 1]
+        assert len(place.ids()) == 2
+        for thread in threads:
+            assert place.contents(*thread.ids) == [message["content"] for message in thread.messages]
+        asked = [message["content"] for message in model.asked[-1]["messages"]]
+        assert asked == [message["content"] for message in [SYSTEM, *thread.tell(thread.messages[:-1])]]
+
+
+async def test_a_thread_goes_on_after_the_answer_that_came_whole(tmp_path: Path) -> None:
+    """The first stream brings all words and breaks off. The client sends its request again, and keeps that answer."""
+    said = f"The archive says: {words('archive', 40)}"
+    broken = Reply(pieces=[chunk({"role": "assistant", "content": said}), DROP])
+    async with kept(tmp_path / "kept.db", ScriptedUpstream(broken, stream(said), completion("Yes."))) as place:
+        thread: dict[str, Any] = {"headers": {"session-id": "0198f2c4-thread-a"}}
+        answer = await place.post([user("What does it say?")], stream=True, **thread)
+        assert '"error"' in answer.text
+        events = await place.stream([user("What does it say?")], **thread)
+        body = await place.say([user("What does it say?"), assistant(said), user("Is that all?")], **thread)
+        assert len(place.ids()) == 2
+        assert body["conversation_id"] == events[0]["conversation_id"]
