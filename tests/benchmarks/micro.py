@@ -254,7 +254,7 @@ def telling() -> Iterator[Case | Known]:
         yield Case("telling", f"an operation of a store, {name}", "operation", OPERATIONS, run)
     heads = HeaderChecks(HostRules())
     front = AsgiFront(
-        _stream,
+        {CHAT_PATH: _stream},
         FastAPI(),
         header_checks=heads,
         probes={},

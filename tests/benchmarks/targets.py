@@ -91,7 +91,7 @@ def running(target: Target, upstream_port: int, cores: Cores) -> Iterator[Runnin
                 command = peers.command_of(target.name, folder, port, upstream_port)
         runner = () if target.kind == "peer" else MODULE
         process = stack.enter_context(Process(command, core=cores.measured, log=folder / "output.log", runner=runner))
-        start_seconds = _await_answer(process, port)
+        start_seconds = await_answer(process, port)
         start_cpu_seconds = sum(Cpu.of(process.pid).nanoseconds.values()) / 1e9
         yield Running(target, process, port, start_seconds, start_cpu_seconds, database_pid, url)
 
@@ -128,7 +128,7 @@ def _gateway_command(target: Target, folder: Path, port: int, upstream_port: int
     return ["app", "serve", "--config", str(file)]
 
 
-def _await_answer(process: Process, port: int) -> float:
+def await_answer(process: Process, port: int) -> float:
     """Seconds from the start to the first answer."""
     before, after = question(model="scripted-1-0", stream=False)
     request = urllib.request.Request(

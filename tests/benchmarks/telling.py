@@ -28,7 +28,7 @@ from app.assembly import engine
 from app.main import create_app
 from app.observability.log import configure_logging
 from app.settings import load_settings
-from app.upstream.provider_contract import ClientKeyRule, UpstreamReply, UpstreamRequest
+from app.upstream.provider_contract import ClientKeyRule, ProviderProtocol, UpstreamReply, UpstreamRequest
 from migrations import run as migrations
 from tests.benchmarks.messages import words
 from tests.live import DONE, chunk, completion, usage_chunk
@@ -64,6 +64,7 @@ class _Answer:
     """Implements `upstream.provider_contract.Reply`."""
 
     status = 200
+    original_body: bytes | None = None
 
     def __init__(self, call: UpstreamRequest) -> None:
         self._times = call.times
@@ -91,6 +92,7 @@ class _Provider:
     """Implements `upstream.provider_contract.Provider`."""
 
     name = "p"
+    protocol: ProviderProtocol = "openai"
     client_key_rule: ClientKeyRule = "never"
 
     async def send(self, call: UpstreamRequest) -> UpstreamReply:

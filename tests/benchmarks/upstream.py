@@ -2,9 +2,10 @@
 
     python -m tests.benchmarks.upstream PORT
 
-`POST …/chat/completions` is answered at once. The model name is the script: `scripted-<chunks>-<ms>` streams that many
-chunks, all in one write (0 ms) or one every so many milliseconds; without `"stream":true` it gives one answer of about
-1 KB. Every answer is numbered, so that no two conversations grow alike. Anything else gets counters as JSON.
+`POST …/chat/completions` and `POST …/responses` are answered at once. The model name is the script:
+`scripted-<chunks>-<ms>` streams that many chunks, all in one write (0 ms) or one every so many milliseconds; without
+`"stream":true` it gives one answer of about 1 KB. Every answer is numbered, so that no two conversations grow alike.
+Anything else gets counters as JSON.
 """
 
 from __future__ import annotations
@@ -50,6 +51,19 @@ _USAGE_CHUNK = (
     b'"completion_tokens":%d,"total_tokens":%d}}'
 )
 _NOT_YET = b',"usage":null'
+_RESPONSE = (
+    b'{"id":"resp_%08d","object":"response","created_at":1780000000,"status":"%b","error":null,'
+    b'"incomplete_details":null,"instructions":null,"max_output_tokens":null,"metadata":{},"model":"scripted",'
+    b'"output":[%b],"parallel_tool_calls":true,"temperature":1.0,"text":{"format":{"type":"text"}},'
+    b'"tool_choice":"auto","tools":[],"top_p":1.0,"usage":%b}'
+)
+_RESPONSE_USAGE = (
+    b'{"input_tokens":%d,"input_tokens_details":{"cached_tokens":0},"output_tokens":%d,'
+    b'"output_tokens_details":{"reasoning_tokens":0},"total_tokens":%d}'
+)
+_ITEM = b'{"id":"msg_%08d","type":"message","status":"%b","role":"assistant","content":[%b]}'
+_PART = b'{"type":"output_text","annotations":[],"logprobs":[],"text":"%b"}'
+_WORDS = orjson.dumps(words(ANSWER_CHARS, seed=7))[1:-1]
 
 
 def framed(data: bytes) -> bytes:
@@ -71,6 +85,38 @@ def stream_end(chunks: int, prompt_tokens: int, *, with_usage: bool) -> bytes:
     usage = _NOT_YET if with_usage else b""
     reported = framed(_USAGE_CHUNK % (prompt_tokens, chunks, prompt_tokens + chunks)) if with_usage else b""
     return framed(_CHUNK % (b"", b'"stop"', usage)) + reported + framed(b"[DONE]") + b"0\r\n\r\n"
+
+
+def response_body(number: int, prompt_tokens: int) -> bytes:
+    """A whole response."""
+    item = _ITEM % (number, b"completed", _PART % (b"Answer %08d. %b" % (number, _WORDS)))
+    return _RESPONSE % (number, b"completed", item, _RESPONSE_USAGE % (prompt_tokens, 150, prompt_tokens + 150))
+
+
+def response_frames(number: int, chunks: int, prompt_tokens: int) -> list[bytes]:
+    """The events of a streamed response and the end of the body."""
+    item_id, text = b"msg_%08d" % number, b"".join(b"word%d " % place for place in range(chunks))
+    place = b'"item_id":"%b","output_index":0,"content_index":0,' % item_id
+    begun, item = _RESPONSE % (number, b"in_progress", b"", b"null"), _ITEM % (number, b"completed", _PART % text)
+    usage = _RESPONSE_USAGE % (prompt_tokens, chunks, prompt_tokens + chunks)
+    events = [
+        (b"created", b'"response":' + begun),
+        (b"in_progress", b'"response":' + begun),
+        (b"output_item.added", b'"output_index":0,"item":' + _ITEM % (number, b"in_progress", b"")),
+        (b"content_part.added", place + b'"part":' + _PART % b""),
+        *[(b"output_text.delta", place + b'"delta":"word%d ","logprobs":[]' % one) for one in range(chunks)],
+        (b"output_text.done", place + b'"text":"%b","logprobs":[]' % text),
+        (b"content_part.done", place + b'"part":' + _PART % text),
+        (b"output_item.done", b'"output_index":0,"item":' + item),
+        (b"completed", b'"response":' + _RESPONSE % (number, b"completed", item, usage)),
+    ]
+    frames = []
+    for sequence, (name, fields) in enumerate(events):
+        event = b"response." + name
+        data = b'{"type":"%b","sequence_number":%d,%b}' % (event, sequence, fields)
+        frame = b"event: %b\ndata: %b\n\n" % (event, data)
+        frames.append(b"%x\r\n%b\r\n" % (len(frame), frame))
+    return [*frames, b"0\r\n\r\n"]
 
 
 class Counters:
@@ -118,6 +164,8 @@ class ScriptedModel(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self._parser.get_method() == b"POST" and self._url.endswith(b"/chat/completions"):
             self._answer(b"".join(self._body))
+        elif self._parser.get_method() == b"POST" and self._url.endswith(b"/responses"):
+            self._respond(b"".join(self._body))
         else:
             counted = b'{"object":"list","data":[],"requests":%d,"connections":%d}'
             self._whole(counted % (self._counters.requests, self._counters.connections))
@@ -140,6 +188,16 @@ class ScriptedModel(asyncio.Protocol):
             self._paced(loop, frames, end, 0, loop.time(), milliseconds / 1000)
         else:
             self._transport.write(b"".join([_STREAM_HEAD, *frames, end]))
+
+    def _respond(self, body: bytes) -> None:
+        self._counters.requests += 1
+        number, prompt_tokens = self._counters.requests, len(body) // 4
+        if _STREAM.search(body) is None:
+            self._whole(response_body(number, prompt_tokens))
+            return
+        script = _SCRIPT.search(body)
+        chunks = int(script[1]) if script is not None else 20
+        self._transport.write(b"".join([_STREAM_HEAD, *response_frames(number, chunks, prompt_tokens)]))
 
     def _paced(
         self,
