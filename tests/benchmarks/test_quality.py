@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from app.context.plan.policy import ContextPolicy
-from tests.benchmarks.quality import cost, economy, facts, late_use, planning, poc, stall
+from tests.benchmarks.quality import cost, economy, economy_kinds, facts, late_use, planning, poc, stall
 from tests.benchmarks.quality.cache import PrefixCache, common_prefix
 from tests.benchmarks.quality.model import by_length
 from tests.benchmarks.quality.recordings import Chat, LateUse, Question, Run, longer
+from tests.benchmarks.quality.spread import Spread
 from tests.benchmarks.quality.summaries import COUNTER, SUMMARIES, allowance
 from tests.benchmarks.quality.talk import NotThere, Variant
 from tests.benchmarks.quality.texts import Prose, all_text, normalised, occurs
@@ -154,3 +155,23 @@ async def test_a_turn_that_waits_for_a_summary_is_told_from_the_others() -> None
 def test_planning_is_timed_for_each_case() -> None:
     assert all(taken > 0 for taken in planning.measure(ContextPolicy(), messages=400).values())
     assert len(planning.growth(ContextPolicy(), results=3, times=(1, 2))) == 2
+
+
+@pytest.mark.parametrize("kind", economy_kinds.KINDS)
+def test_a_talk_is_made_anew_for_each_seed(kind: str) -> None:
+    made = [economy_kinds.build_script(kind, seed, 30) for seed in (1, 1, 2)]
+    assert made[0] == made[1] != made[2]
+    texts = [turn.question for turn in made[0].turns]
+    assert len(set(texts)) == len(texts)
+
+
+async def test_economy_holds_every_kind_of_talk() -> None:
+    for kind in economy_kinds.KINDS:
+        held = await economy.hold(Variant("additive"), turns=12, kind=kind, seed=5)
+        assert economy.facts_of(held)["errors"] == []
+        assert len(held.turns) == len(economy_kinds.build_script(kind, 5, 12).turns)
+
+
+def test_figures_of_several_seeds_have_a_mean_and_a_spread() -> None:
+    assert Spread([1.0, 2.0, 4.5]).render(".2f") == "2.50 ± 1.75"
+    assert Spread([3.0, 3.0]).render(".1f") == "3.0"
