@@ -19,6 +19,7 @@ from tests.benchmarks.quality import (
     planning,
     poc,
     stall,
+    standing,
     talks,
 )
 from tests.benchmarks.quality.cache import PrefixCache, common_prefix
@@ -26,6 +27,7 @@ from tests.benchmarks.quality.dialogue_talk import build_dialogue
 from tests.benchmarks.quality.model import by_length
 from tests.benchmarks.quality.recordings import Chat, LateUse, Question, Run, longer
 from tests.benchmarks.quality.spread import Spread
+from tests.benchmarks.quality.standing_talk import build_standing_talk
 from tests.benchmarks.quality.summaries import COUNTER, SUMMARIES, allowance
 from tests.benchmarks.quality.talk import NotThere, Variant
 from tests.benchmarks.quality.texts import Prose, all_text, normalised, occurs
@@ -273,3 +275,39 @@ async def test_a_generated_talk_is_held_and_asked_about() -> None:
     assert (outcome.summary_calls, outcome.failed_turns) == (0, 0)
     assert talks.keep_newest(talk, window=16_000).compute_share() == 1.0
     assert talks.keep_newest(talk, window=100).compute_share() == 0.0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_every_rule_stands_once_in_its_talk(seed: int) -> None:
+    made = build_standing_talk(seed)
+    assert made == build_standing_talk(seed) != build_standing_talk(seed + 1)
+    text = normalised(all_text(made.talk.messages))
+    for rule in (*made.rules, *made.replaced):
+        assert text.count(normalised(rule.sentence)) == 1
+    assert all(normalised(sentence) in text for sentence in made.distractors)
+    assert {rule.place for rule in made.rules} == {"top", "middle"}
+    assert {rule.replaced_by for rule in made.replaced} <= {rule.sentence for rule in made.rules}
+
+
+def test_rules_are_looked_for_word_for_word_outside_of_value_lists() -> None:
+    made = build_standing_talk(1)
+    rules = [rule.sentence for rule in made.rules]
+    assert (standing.look_for_rules(made, view(*rules))["top"], standing.look_for_rules(made, [])["top"]) == (1.0, 0.0)
+    listed = "Values mentioned: " + "; ".join(rules)
+    assert standing.look_for_rules(made, view(listed))["middle"] == 0.0
+
+
+def test_a_replaced_rule_is_wrong_only_without_the_newer_one() -> None:
+    made = build_standing_talk(1)
+    before = [rule.sentence for rule in made.replaced]
+    after = [rule.replaced_by for rule in made.replaced]
+    found = [standing.look_for_rules(made, view(*shown))["wrong"] for shown in (before, [*before, *after], after)]
+    assert found == [1.0, 0.0, 0.0]
+    assert standing.look_for_rules(made, view(*made.distractors))["distractors"] == 1.0
+
+
+async def test_rules_of_a_talk_that_fits_are_all_there() -> None:
+    made = build_standing_talk(2, turns=12)
+    found = await standing.measure(Variant("additive"), made, window=16_000, summaries="failing")
+    assert (found.compute_mean("top"), found.compute_mean("middle"), found.misses) == (1.0, 1.0, [])
+    assert (found.failed_turns, len(found.prompts)) == (0, len(made.talk.questions))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Final
 
 WORDS: Final[dict[str, tuple[str, ...]]] = {
@@ -109,16 +110,21 @@ OPENERS: Final = ("", "", "", "", "Anyway, ", "So, ", "Hm, ", "Oh well. ", "You 
 
 
 class Chatter:
-    """Makes small talk; the same draws give the same talk."""
+    """Makes small talk; the same draws give the same talk.
 
-    def __init__(self, draw: random.Random) -> None:
+    Args:
+        lines: the templates.
+    """
+
+    def __init__(self, draw: random.Random, lines: Sequence[str] = LINES) -> None:
         self._draw = draw
+        self._lines = lines
         self._left: list[str] = []
 
     def make_line(self) -> str:
         """Returns one sentence. A template comes again only after all others."""
         if not self._left:
-            self._left = self._draw.sample(LINES, len(LINES))
+            self._left = self._draw.sample(self._lines, len(self._lines))
         line = self._left.pop().format(**{name: self._draw.choice(words) for name, words in WORDS.items()})
         return line[0].upper() + line[1:]
 

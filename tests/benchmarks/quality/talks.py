@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from app.compaction.acceptance.values_appendix import strip_appendix
-from tests.benchmarks.quality.model import ScriptedModel
+from tests.benchmarks.quality.model import Call, ScriptedModel
 from tests.benchmarks.quality.summaries import COUNTER, SUMMARIES
 from tests.benchmarks.quality.talk import Client, Variant, at_rest, talking
 from tests.benchmarks.quality.texts import all_text, normalised, occurs, text_of
@@ -128,6 +128,8 @@ class Outcome:
 
     talk: Talk
     verdicts: list[Verdict] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    """The requests of the questions that were answered, as they reached the model."""
     summary_calls: int = 0
     failed_turns: int = 0
 
@@ -198,6 +200,7 @@ async def hold_talk(variant: Variant, talk: Talk, *, window: int, summaries: str
                 outcome.verdicts.append(Verdict(question, 0, 0))
                 continue
             call = model.answers[-1]
+            outcome.calls.append(call)
             outcome.verdicts.append(
                 replace(
                     judge(question, call.messages),
@@ -212,17 +215,21 @@ def keep_newest(talk: Talk, *, window: int) -> Outcome:
     """Returns what the newest messages that fit into the window would have held."""
     outcome = Outcome(talk)
     for question in talk.questions:
-        asked = {"role": "user", "content": question.text}
-        left = window * KEPT_SHARE - COUNTER.count_request([asked])
-        kept: list[Mapping[str, Any]] = []
-        for message in reversed(talk.messages):
-            left -= COUNTER.count_message(message)
-            if left < 0:
-                break
-            kept.append(message)
-        sent = [*reversed(kept), asked]
+        sent = cut_to_newest(talk, question.text, window=window)
         outcome.verdicts.append(replace(judge(question, sent), prompt_tokens=COUNTER.count_request(sent)))
     return outcome
+
+
+def cut_to_newest(talk: Talk, question: str, *, window: int) -> list[Mapping[str, Any]]:
+    """Returns a question with the newest messages that fit into the window beside it."""
+    kept: list[Mapping[str, Any]] = [{"role": "user", "content": question}]
+    left = window * KEPT_SHARE - COUNTER.count_request(kept)
+    for message in reversed(talk.messages):
+        left -= COUNTER.count_message(message)
+        if left < 0:
+            break
+        kept.append(message)
+    return kept[::-1]
 
 
 async def _feed(client: Client, model: ScriptedModel, talk: Talk, outcome: Outcome) -> list[dict[str, Any]]:
