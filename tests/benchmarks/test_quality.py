@@ -14,6 +14,7 @@ from tests.benchmarks.quality import (
     economy_kinds,
     facts,
     late_use,
+    monologues,
     multi_hop,
     paraphrases,
     planning,
@@ -61,6 +62,14 @@ def test_an_answer_counts_only_in_what_is_not_the_question() -> None:
     assert not facts.seen(question, question.text).answer
     assert facts.seen(question, "Room 4417 is closed.").answer
     assert not facts.seen(question, "Room 4417 is closed.").in_its_words
+
+
+def test_an_answer_of_a_recording_that_only_a_value_list_has_is_told_apart() -> None:
+    question = CHAT.questions[0]
+    assert not facts.seen(question, f"{FACT}\nValues mentioned: cabinet 4417").only_listed
+    listed = facts.seen(question, "They talked about keys.\nValues mentioned: cabinet 4417")
+    assert (listed.answer, listed.only_listed, listed.in_its_words) == (True, True, False)
+    assert not facts.seen(question, "They talked about keys.").only_listed
 
 
 def test_without_a_verbatim_answer_the_passage_nearest_to_the_question_must_be_there() -> None:
@@ -189,6 +198,7 @@ async def test_economy_holds_every_kind_of_talk() -> None:
 
 def test_figures_of_several_seeds_have_a_mean_and_a_spread() -> None:
     assert Spread([1.0, 2.0, 4.5]).render(".2f") == "2.50 ± 1.75"
+    assert Spread([0.5, 0.7]).render(".0%") == "60 ± 10%"
     assert Spread([3.0, 3.0]).render(".1f") == "3.0"
 
 
@@ -196,6 +206,7 @@ SEEDED: dict[str, Callable[[int], talks.Talk]] = {
     "paraphrases": paraphrases.build_talk,
     "dialogues": build_dialogue,
     "multi_hop": multi_hop.build_talk,
+    "monologues": monologues.build_talk,
 }
 
 
@@ -307,7 +318,7 @@ def test_a_replaced_rule_is_wrong_only_without_the_newer_one() -> None:
 
 
 async def test_rules_of_a_talk_that_fits_are_all_there() -> None:
-    made = build_standing_talk(2, turns=12)
+    made = build_standing_talk(2, turns=30)
     found = await standing.measure(Variant("additive"), made, window=16_000, summaries="failing")
     assert (found.compute_mean("top"), found.compute_mean("middle"), found.misses) == (1.0, 1.0, [])
     assert (found.failed_turns, len(found.prompts)) == (0, len(made.talk.questions))

@@ -21,6 +21,7 @@ from tests.benchmarks.processes import ROOT
 
 INSTRUMENTS: Final = {
     "facts": "facts of long chats that the model is shown when asked (needs recordings)",
+    "monologues": "short facts in long monologues",
     "dialogues": "dialogues of two speakers over many sessions",
     "multi_hop": "questions that need several turns of a dialogue",
     "paraphrases": "short facts that are asked for in other words",

@@ -77,20 +77,20 @@ def build_outcome_table(rows: Mapping[tuple[int, str, str], Sequence[Outcome]], 
     costs = ("only in\nlists", "prompt\ntokens", "quoted\ntokens", "summary\ncalls", "failed\nturns")
     table = Table(
         *(Column(name, justify="left" if at in {1, 2} else "right", no_wrap=True) for at, name in enumerate(names)),
-        *(Column(name, justify="right") for name in costs),
+        *(Column(name, justify="right", no_wrap=True) for name in costs),
         caption="mean ± half the range of the seeds; answered: all that the answer needs is in the prompt",
         caption_justify="left",
     )
     for (window, policy, summaries), held in rows.items():
-        shares = [held_share(held, kind) for kind in (None, *kind_columns)]
-        steps = [_render_mean(held, "share", ".3f")] if shows_steps else []
+        shares = [render_share(held, kind) for kind in (None, *kind_columns)]
+        steps = [_render_mean(held, "share", ".1%")] if shows_steps else []
         table.add_row(
             f"{window:,}",
             policy,
             summaries,
             *shares,
             *steps,
-            _render_mean(held, "is_only_listed", ".3f"),
+            _render_mean(held, "is_only_listed", ".1%"),
             _render_mean(held, "prompt_tokens", ",.0f"),
             _render_mean(held, "quoted_tokens", ",.0f"),
             Spread([outcome.summary_calls for outcome in held]).render(".1f"),
@@ -99,9 +99,9 @@ def build_outcome_table(rows: Mapping[tuple[int, str, str], Sequence[Outcome]], 
     return table
 
 
-def held_share(held: Sequence[Outcome], kind: str | None) -> str:
+def render_share(held: Sequence[Outcome], kind: str | None) -> str:
     """Returns the share of answered questions of a kind, or of all, as it is printed."""
-    return Spread([outcome.compute_share(kind) for outcome in held]).render()
+    return Spread([outcome.compute_share(kind) for outcome in held]).render(".1%")
 
 
 def _render_mean(held: Sequence[Outcome], name: str, form: str) -> str:

@@ -30,7 +30,7 @@ class Spread:
     def render(self, form: str = ".3f") -> str:
         """Returns `mean ± half range`; the mean alone where all values are the same."""
         mean = format(self.mean, form)
-        return mean if len(set(self.values)) < 2 else f"{mean} ± {format(self.half_range, form)}"
+        return mean if len(set(self.values)) < 2 else f"{mean.rstrip('%')} ± {format(self.half_range, form)}"
 
 
 def add_seed_options(parser: ArgumentParser) -> None:
