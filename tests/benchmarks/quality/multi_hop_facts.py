@@ -134,7 +134,7 @@ ATTRIBUTES: Final = (
 LIST_LENGTHS: Final = (2, 2, 3, 4)
 OTHER_PEOPLE: Final = 3
 """Of whom the same is told as of the person that a chain is about."""
-_ARTICLE: Final = re.compile(r"\b([Aa]) (?=[aeiou])")
+_ARTICLE: Final = re.compile(r"\b([Aa]) (?=[aeio]|u(?!s))")
 
 
 def make_lists(draw: random.Random, words: Vocabulary, count: int, who: str) -> list[Hops]:

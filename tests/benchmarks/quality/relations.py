@@ -14,7 +14,7 @@ from tests.benchmarks.quality.vocabulary import UNTIED, Vocabulary
 
 FILE: Final = Path(__file__).with_name("relations.txt")
 MARKS: Final = {"+": "told", ">": "prompts", "-": "replies", "~": "mentions", "?": "asked", "o": "otherwise"}
-_ARTICLE: Final = re.compile(r"\b([Aa]) (?=[aeiou])")
+_ARTICLE: Final = re.compile(r"\b([Aa]) (?=[aeio]|u(?!s))")
 
 
 @dataclass(frozen=True, slots=True)
