@@ -1,9 +1,10 @@
 """Whether the model sees short facts that stand in long monologues: a generated twin of the recorded chats of `facts`.
 
-A user talks at length in 74 turns (about 10,000 tokens): paragraphs to a shop, long reflections about work, and notes
+A user talks at length in 74 turns (about 11,000 tokens): paragraphs to a shop, long reflections about work, and notes
 of a day. Fifty short facts stand in them, none to three to a turn, between opinions that have names, amounts and dates,
-too. Names, places, things and numbers are made anew for each seed. Each fact is then asked for in the words
-of the telling, sometimes behind a few words of small talk.
+too; for some of them somebody else is quoted with the same and another answer. Names, places, things and numbers are
+made anew for each seed. Each fact is then asked for, sometimes behind a few words of small talk: in the words of the
+telling, in words that stand in the sentence before the answer, or with synonyms.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from rich.console import Console
 from tests.benchmarks.quality.asking import add_talk_options, ask_about
 from tests.benchmarks.quality.chatter import Chatter
 from tests.benchmarks.quality.paraphrases import build_evidence
-from tests.benchmarks.quality.relations import make_facts
+from tests.benchmarks.quality.relations import Fact, make_facts
 from tests.benchmarks.quality.talks import Talk, TalkQuestion
 from tests.benchmarks.quality.vocabulary import WEEKDAYS, Vocabulary
 
@@ -27,6 +28,12 @@ FACTS: Final = 50
 MANNERS: Final = (("shop", 46, (200, 480)), ("work", 18, (700, 1_300)), ("notes", 10, (60, 160)))
 """How the user talks, in how many turns, and how many characters there are beside the facts."""
 MENTION_SHARE: Final = 0.4
+OTHERS_SHARE: Final = 0.4
+"""Of the facts, those that somebody else is quoted with, with another answer."""
+SYNONYM_SHARE: Final = 0.1
+"""Of the questions, those that are asked with synonyms."""
+NEXT_SENTENCE_SHARE: Final = 0.3
+"""Of the facts, those whose answer stands in the sentence after the one with the question's words."""
 OPINIONS: Final = (
     "I have dealt with {brand} before and, to be honest, their service was slower than their advertising.",
     "What I look for is something that lasts, because I am tired of replacing things every other year.",
@@ -77,6 +84,16 @@ LEADS: Final = (
     "I may have told you this before. ",
     "On another note: ",
 )
+OTHERS: Final = (
+    '{name} told me something funny: "{sentence}"',
+    'You know what {name} said? "{sentence}"',
+    'Then {name} went on and on. "{sentence}" I did not even ask.',
+)
+ASKED_BACK: Final = (
+    'People keep asking me: "{prompt}" {reply}',
+    'My aunt rang only to ask: "{prompt}" {reply}',
+    'And then this question again, "{prompt}" {reply}',
+)
 ASKED_BEHIND: Final = (
     "{question}",
     "{question}",
@@ -93,26 +110,38 @@ def build_talk(seed: int, *, facts: int = FACTS, manners: Sequence[tuple[str, in
     draw = random.Random(seed)
     words, chatter = Vocabulary(draw), Chatter(draw)
     told = make_facts(draw, words, facts)
-    sentences = [(fact.tell(draw), fact) for fact in told]
+    tellings = [_tell(draw, fact) for fact in told]
     manner_of = [(manner, chars) for manner, count, chars in manners for _ in range(count)]
     draw.shuffle(manner_of)
-    places = [draw.randrange(len(manner_of)) for _ in sentences]
+    places = [draw.randrange(len(manner_of)) for _ in told]
     by_turn: list[list[str]] = [[] for _ in manner_of]
-    for place, (sentence, _) in zip(places, sentences, strict=True):
+    for place, (_, sentence) in zip(places, tellings, strict=True):
         by_turn[place].append(sentence)
     for fact in told:
         if draw.random() < MENTION_SHARE:
             draw.choice(by_turn).append(draw.choice(fact.relation.mentions))
+        if draw.random() < OTHERS_SHARE:
+            other = Fact(fact.relation, words.make(fact.relation.kind)).tell(draw)
+            draw.choice(by_turn).append(draw.choice(OTHERS).format(name=words.make("first"), sentence=other))
     said = [
         _build_turn(draw, words, chatter, manner, draw.randint(*chars), inside)
         for (manner, chars), inside in zip(manner_of, by_turn, strict=True)
     ]
-    questions = [
-        TalkQuestion(draw.choice(ASKED_BEHIND).format(question=fact.ask(draw)), "same words", [evidence])
-        for place, (sentence, fact) in zip(places, sentences, strict=True)
-        if (evidence := build_evidence(fact, sentence, said, place))
-    ]
+    questions = []
+    for place, (kind, sentence), fact in zip(places, tellings, told, strict=True):
+        asked = fact.list_other_questions()[0] if kind == "synonyms" else fact.ask(draw)
+        evidence = build_evidence(fact, sentence, said, place)
+        if evidence:
+            questions.append(TalkQuestion(draw.choice(ASKED_BEHIND).format(question=asked), kind, [evidence]))
     return Talk(f"monologues-{seed}", said, questions)
+
+
+def _tell(draw: random.Random, fact: Fact) -> tuple[str, str]:
+    """Returns how a fact is asked for, and what tells it."""
+    if draw.random() < NEXT_SENTENCE_SHARE:
+        prompt = draw.choice(fact.relation.prompts)
+        return "next sentence", draw.choice(ASKED_BACK).format(prompt=prompt, reply=fact.reply(draw))
+    return "synonyms" if draw.random() < SYNONYM_SHARE else "same words", fact.tell(draw)
 
 
 def _build_turn(
