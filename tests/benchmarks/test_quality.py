@@ -275,7 +275,9 @@ def test_a_question_of_several_steps_is_answered_by_all_of_them() -> None:
 def test_tokens_of_quotations_are_those_of_the_messages_that_hold_them() -> None:
     quoted = {"role": "user", "content": "Quoted.\n<quoted 0123abcd>\n--- 0123abcd [3] user\nHello\n</quoted 0123abcd>"}
     assert talks.count_quoted_tokens([*view("Hello"), quoted]) == COUNTER.count_message(quoted)
-    assert talks.count_quoted_tokens(view("Hello")) == 0
+    short = {"role": "user", "content": "<quoted §>\n§user: Hello\n</quoted §>"}
+    assert talks.count_quoted_tokens([short]) == COUNTER.count_message(short)
+    assert talks.count_quoted_tokens(view("Hello", "He said <quoted> things.")) == 0
 
 
 async def test_a_generated_talk_is_held_and_asked_about() -> None:

@@ -15,11 +15,11 @@ from tests.benchmarks.quality.texts import all_text, normalised, occurs, text_of
 
 ACKNOWLEDGED: Final = "All right, thank you for telling me."
 AROUND_CHARS: Final = 25
-DATE_CHARS: Final = 400
+DATE_CHARS: Final = 2_000
 """How far before a fact, in characters, its date may stand in a prompt."""
 KEPT_SHARE: Final = 0.95
 """Of the window, what keeping the newest messages may fill."""
-_QUOTED: Final = re.compile(r"^<quoted [0-9a-f]{8}>$", re.MULTILINE)
+_QUOTED: Final = re.compile(r"^<quoted \S+>$", re.MULTILINE)
 _DATE: Final = re.compile(r"\d{1,2} [A-Z][a-z]+,? \d{4}")
 
 
