@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
 from app.context.plan.policy import ContextPolicy
-from tests.benchmarks.quality import cost, economy, facts, late_use, planning, poc, stall
+from tests.benchmarks.quality import (
+    cost,
+    economy,
+    economy_kinds,
+    facts,
+    late_use,
+    monologues,
+    multi_hop,
+    paraphrases,
+    planning,
+    poc,
+    stall,
+    standing,
+    talks,
+)
 from tests.benchmarks.quality.cache import PrefixCache, common_prefix
+from tests.benchmarks.quality.dialogue_talk import build_dialogue
 from tests.benchmarks.quality.model import by_length
 from tests.benchmarks.quality.recordings import Chat, LateUse, Question, Run, longer
+from tests.benchmarks.quality.spread import Spread
+from tests.benchmarks.quality.standing_talk import build_standing_talk
 from tests.benchmarks.quality.summaries import COUNTER, SUMMARIES, allowance
 from tests.benchmarks.quality.talk import NotThere, Variant
 from tests.benchmarks.quality.texts import Prose, all_text, normalised, occurs
@@ -45,6 +62,14 @@ def test_an_answer_counts_only_in_what_is_not_the_question() -> None:
     assert not facts.seen(question, question.text).answer
     assert facts.seen(question, "Room 4417 is closed.").answer
     assert not facts.seen(question, "Room 4417 is closed.").in_its_words
+
+
+def test_an_answer_of_a_recording_that_only_a_value_list_has_is_told_apart() -> None:
+    question = CHAT.questions[0]
+    assert not facts.seen(question, f"{FACT}\nValues mentioned: cabinet 4417").only_listed
+    listed = facts.seen(question, "They talked about keys.\nValues mentioned: cabinet 4417")
+    assert (listed.answer, listed.only_listed, listed.in_its_words) == (True, True, False)
+    assert not facts.seen(question, "They talked about keys.").only_listed
 
 
 def test_without_a_verbatim_answer_the_passage_nearest_to_the_question_must_be_there() -> None:
@@ -154,3 +179,148 @@ async def test_a_turn_that_waits_for_a_summary_is_told_from_the_others() -> None
 def test_planning_is_timed_for_each_case() -> None:
     assert all(taken > 0 for taken in planning.measure(ContextPolicy(), messages=400).values())
     assert len(planning.growth(ContextPolicy(), results=3, times=(1, 2))) == 2
+
+
+@pytest.mark.parametrize("kind", economy_kinds.KINDS)
+def test_a_talk_is_made_anew_for_each_seed(kind: str) -> None:
+    made = [economy_kinds.build_script(kind, seed, 30) for seed in (1, 1, 2)]
+    assert made[0] == made[1] != made[2]
+    texts = [turn.question for turn in made[0].turns]
+    assert len(set(texts)) == len(texts)
+
+
+async def test_economy_holds_every_kind_of_talk() -> None:
+    for kind in economy_kinds.KINDS:
+        held = await economy.hold(Variant("additive"), turns=12, kind=kind, seed=5)
+        assert economy.facts_of(held)["errors"] == []
+        assert len(held.turns) == len(economy_kinds.build_script(kind, 5, 12).turns)
+
+
+def test_figures_of_several_seeds_have_a_mean_and_a_spread() -> None:
+    assert Spread([1.0, 2.0, 4.5]).render(".2f") == "2.50 ± 1.75"
+    assert Spread([0.5, 0.7]).render(".0%") == "60 ± 10%"
+    assert Spread([3.0, 3.0]).render(".1f") == "3.0"
+
+
+SEEDED: dict[str, Callable[[int], talks.Talk]] = {
+    "paraphrases": paraphrases.build_talk,
+    "dialogues": build_dialogue,
+    "multi_hop": multi_hop.build_talk,
+    "monologues": monologues.build_talk,
+}
+
+
+@pytest.mark.parametrize("name", SEEDED)
+def test_a_talk_and_its_questions_are_made_anew_for_each_seed(name: str) -> None:
+    one, again, other = (SEEDED[name](seed) for seed in (1, 1, 2))
+    assert (one.messages, one.questions) == (again.messages, again.questions)
+    assert not set(one.said) & {text for text in other.said if len(text) > 200}
+    answers = {evidence.words for question in one.questions for evidence in question.evidence if evidence.is_unique}
+    assert not answers & {
+        evidence.words for question in other.questions for evidence in question.evidence if not evidence.date
+    }
+
+
+@pytest.mark.parametrize("name", SEEDED)
+def test_the_whole_talk_holds_every_answer_and_only_once(name: str) -> None:
+    talk = SEEDED[name](3)
+    assert len(talk.questions) >= 20
+    turns = [normalised(message["content"]) for message in talk.messages]
+    for question in talk.questions[:20]:
+        assert talks.judge(question, [*talk.messages, {"role": "user", "content": question.text}]).is_answered
+        assert not talks.judge(question, [{"role": "user", "content": question.text}]).there
+        for one in question.evidence:
+            if one.is_unique and not one.date:
+                assert sum(occurs(normalised(one.words), turn) for turn in turns) == 1
+
+
+def asked_question(*evidence: talks.Evidence) -> talks.TalkQuestion:
+    return talks.TalkQuestion("Where does Ann keep the key?", "single", evidence)
+
+
+def view(*texts: str) -> list[Mapping[str, Any]]:
+    return [{"role": "user", "content": text} for text in texts]
+
+
+def test_an_answer_that_stands_only_in_a_value_list_is_told_apart() -> None:
+    question = asked_question(talks.Evidence("K-4417", "hangs in K-4417 behind"))
+    planted = talks.judge(question, view("The key hangs in K-4417 behind the door."))
+    assert (planted.is_answered, planted.is_only_listed) == (True, False)
+    listed = talks.judge(question, view("They talked.\nValues mentioned: Ann, K-4417, 12 May\n</earlier_conversation>"))
+    assert (listed.is_answered, listed.is_only_listed) == (False, True)
+    missed = talks.judge(question, view("The key hangs in K-44 behind the door.\nValues mentioned: K-44"))
+    assert (missed.is_answered, missed.is_only_listed) == (False, False)
+
+
+def test_words_that_are_not_unique_need_their_surroundings() -> None:
+    evidence = talks.Evidence("Friday", "comes on Friday at", is_unique=False)
+    assert talks.judge(asked_question(evidence), view("Bob comes on Friday at noon.")).is_answered
+    assert not talks.judge(asked_question(evidence), view("It rained on Friday.")).is_answered
+
+
+def test_an_event_counts_with_its_date_before_it() -> None:
+    evidence = talks.Evidence("saw a whale", "I saw a whale today", date="8 May, 2021")
+    assert evidence.is_in("[8 May, 2021] Ann: Guess what, I saw a whale today!")
+    assert not evidence.is_in("[8 May, 2021] Bob: Hello.\n[9 May, 2021] Ann: I saw a whale today!")
+    assert not evidence.is_in("Ann: I saw a whale today!")
+
+
+def test_a_question_of_several_steps_is_answered_by_all_of_them() -> None:
+    question = asked_question(talks.Evidence("Velmoor", "to Velmoor"), talks.Evidence("Tarsen", "met Tarsen"))
+    some = talks.judge(question, view("We went to Velmoor."))
+    assert (some.is_answered, some.share) == (False, 0.5)
+    assert talks.judge(question, view("We went to Velmoor.", "I met Tarsen.")).is_answered
+
+
+def test_tokens_of_quotations_are_those_of_the_messages_that_hold_them() -> None:
+    quoted = {"role": "user", "content": "Quoted.\n<quoted 0123abcd>\n--- 0123abcd [3] user\nHello\n</quoted 0123abcd>"}
+    assert talks.count_quoted_tokens([*view("Hello"), quoted]) == COUNTER.count_message(quoted)
+    short = {"role": "user", "content": "<quoted §>\n§user: Hello\n</quoted §>"}
+    assert talks.count_quoted_tokens([short]) == COUNTER.count_message(short)
+    assert talks.count_quoted_tokens(view("Hello", "He said <quoted> things.")) == 0
+
+
+async def test_a_generated_talk_is_held_and_asked_about() -> None:
+    talk = paraphrases.build_talk(1, facts=3, turns=6)
+    outcome = await talks.hold_talk(Variant("additive"), talk, window=16_000, summaries="failing")
+    assert outcome.compute_share() == 1.0
+    assert outcome.compute_mean("prompt_tokens") > talk.tokens
+    assert (outcome.summary_calls, outcome.failed_turns) == (0, 0)
+    assert talks.keep_newest(talk, window=16_000).compute_share() == 1.0
+    assert talks.keep_newest(talk, window=100).compute_share() == 0.0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_every_rule_stands_once_in_its_talk(seed: int) -> None:
+    made = build_standing_talk(seed)
+    assert made == build_standing_talk(seed) != build_standing_talk(seed + 1)
+    text = normalised(all_text(made.talk.messages))
+    for rule in (*made.rules, *made.replaced):
+        assert text.count(normalised(rule.sentence)) == 1
+    assert all(normalised(sentence) in text for sentence in made.distractors)
+    assert {rule.place for rule in made.rules} == {"top", "middle"}
+    assert {rule.replaced_by for rule in made.replaced} <= {rule.sentence for rule in made.rules}
+
+
+def test_rules_are_looked_for_word_for_word_outside_of_value_lists() -> None:
+    made = build_standing_talk(1)
+    rules = [rule.sentence for rule in made.rules]
+    assert (standing.look_for_rules(made, view(*rules))["top"], standing.look_for_rules(made, [])["top"]) == (1.0, 0.0)
+    listed = "Values mentioned: " + "; ".join(rules)
+    assert standing.look_for_rules(made, view(listed))["middle"] == 0.0
+
+
+def test_a_replaced_rule_is_wrong_only_without_the_newer_one() -> None:
+    made = build_standing_talk(1)
+    before = [rule.sentence for rule in made.replaced]
+    after = [rule.replaced_by for rule in made.replaced]
+    found = [standing.look_for_rules(made, view(*shown))["wrong"] for shown in (before, [*before, *after], after)]
+    assert found == [1.0, 0.0, 0.0]
+    assert standing.look_for_rules(made, view(*made.distractors))["distractors"] == 1.0
+
+
+async def test_rules_of_a_talk_that_fits_are_all_there() -> None:
+    made = build_standing_talk(2, turns=30)
+    found = await standing.measure(Variant("additive"), made, window=16_000, summaries="failing")
+    assert (found.compute_mean("top"), found.compute_mean("middle"), found.misses) == (1.0, 1.0, [])
+    assert (found.failed_turns, len(found.prompts)) == (0, len(made.talk.questions))

@@ -5,7 +5,8 @@ nothing. Then each question is asked as the next turn of the same history. A que
 accepted answer stands, as whole words, in the messages that reached the model (the question itself left out). Where no
 turn holds the answer word for word, the passage of about 60 characters of the evidence that has most words in common
 with the question must be there. `in its words` counts stricter: the answer with 25 characters around it on either side,
-as the user wrote them, so that a number that happens to occur elsewhere does not count.
+as the user wrote them, so that a number that happens to occur elsewhere does not count. `without lists` leaves out what
+only the list of values at the end of a summary has.
 """
 
 from __future__ import annotations
@@ -13,35 +14,41 @@ from __future__ import annotations
 import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
 
+from app.compaction.acceptance.values_appendix import strip_appendix
 from tests.benchmarks.quality.model import ScriptedModel
 from tests.benchmarks.quality.recordings import FOLDER, Chat, Question, chats, longer
 from tests.benchmarks.quality.summaries import COUNTER, SUMMARIES
 from tests.benchmarks.quality.talk import Client, NotThere, Variant, at_rest, talking
+from tests.benchmarks.quality.talks import count_quoted_tokens
 from tests.benchmarks.quality.texts import all_text, normalised, occurs
 
-WINDOWS: Final = (4_000, 2_000)
+WINDOWS: Final = (2_000, 4_000, 8_000)
 AROUND_CHARS: Final = 25
 PASSAGE_CHARS: Final = 60
 KEPT_SHARE: Final = 0.95
 """Of the window, what keeping the newest messages may fill."""
+COSTS: Final = ("prompt tokens", "quoted tokens", "summary calls", "failed turns")
 LEAST_WORD_CHARS: Final = 4
 STEM_CHARS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A question, and whether its answer and the words around it were there."""
+    """A question, whether its answer and the words around it were there, and whether only a list of values has it."""
 
     question: Question
     answer: bool
     in_its_words: bool
+    only_listed: bool = False
+    prompt_tokens: int = 0
+    quoted_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +66,16 @@ class Result:
     @property
     def share_in_its_words(self) -> float:
         return sum(one.in_its_words for one in self.found) / max(1, len(self.found))
+
+    @property
+    def share_without_lists(self) -> float:
+        """Of the questions, those whose answer stands outside of value lists."""
+        return sum(one.answer and not one.only_listed for one in self.found) / max(1, len(self.found))
+
+    def compute_mean(self, name: str) -> float:
+        """Returns the mean of a figure of all questions."""
+        total: float = sum(getattr(one, name) for one in self.found)
+        return total / max(1, len(self.found))
 
     @property
     def misses(self) -> list[Question]:
@@ -81,8 +98,13 @@ async def measure(variant: Variant, told: Sequence[Chat], *, window: int, summar
             for question in chat.questions:
                 asked = await client.ask([*history, _user(question.text)], tenant=chat.name)
                 failed += asked.status != 200
-                reached = all_text(model.answers[-1].messages) if asked.status == 200 else ""
-                found.append(seen(question, reached))
+                if asked.status != 200:
+                    found.append(seen(question, ""))
+                    continue
+                call = model.answers[-1]
+                one = seen(question, all_text(call.messages))
+                quoted = count_quoted_tokens(call.messages)
+                found.append(replace(one, prompt_tokens=call.prompt_tokens, quoted_tokens=quoted))
     return Result(found, failed, len(model.summary_calls))
 
 
@@ -104,6 +126,13 @@ def keep_newest(told: Sequence[Chat], *, window: int) -> Result:
 
 def seen(question: Question, reached: str) -> Found:
     """Whether a text that reached the model answers a question."""
+    found = _look_for(question, reached)
+    if not found.answer:
+        return found
+    return replace(found, only_listed=not _look_for(question, strip_appendix(reached)).answer)
+
+
+def _look_for(question: Question, reached: str) -> Found:
     text = normalised(reached.replace(question.text, " "))
     passages = [passage for answer in question.answers for passage in _passages(answer, question.verbatim)]
     if passages:
@@ -142,12 +171,16 @@ async def run(options: Namespace, console: Console) -> dict[str, Any]:
     changes = {"recall": options.recall} if options.recall else {}
     variant = Variant(options.policy, policy=options.policy, changes=changes)
     results: dict[str, Any] = {}
-    table = Table("window", "summaries", "answer there", "in its words", "summary calls", "failed turns")
+    table = Table("window", "summaries", "answer there", "without lists", "in its words", *COSTS)
     for window in options.windows:
         for name, result in [*[one async for one in _measured(variant, told, window, options, console)]]:
             results[f"{window} {name}"] = _facts(result)
-            shares = (f"{result.share:.3f}", f"{result.share_in_its_words:.3f}")
-            table.add_row(f"{window:,}", name, *shares, str(result.summary_calls), str(result.failed_turns))
+            shares = (result.share, result.share_without_lists, result.share_in_its_words)
+            costs = (result.compute_mean("prompt_tokens"), result.compute_mean("quoted_tokens"))
+            counts = (str(result.summary_calls), str(result.failed_turns))
+            table.add_row(
+                f"{window:,}", name, *(f"{one:.3f}" for one in shares), *(f"{one:,.0f}" for one in costs), *counts
+            )
     console.print(table)
     if options.misses:
         _print_misses(console, results)
@@ -182,7 +215,10 @@ async def _feed(client: Client, model: ScriptedModel, chat: Chat) -> tuple[list[
 def _facts(result: Result) -> dict[str, Any]:
     return {
         "share": result.share,
+        "share_without_lists": result.share_without_lists,
         "share_in_its_words": result.share_in_its_words,
+        "prompt_tokens": result.compute_mean("prompt_tokens"),
+        "quoted_tokens": result.compute_mean("quoted_tokens"),
         "summary_calls": result.summary_calls,
         "failed_turns": result.failed_turns,
         "misses": [f"{one.text} → {one.answers[0]}" for one in result.misses],

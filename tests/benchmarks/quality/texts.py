@@ -5,8 +5,11 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
+NORMALISED_TEXTS: Final = 4_096
+"""How many texts are remembered with their words: each question is looked for in the same turns."""
 _NOT_WORDS: Final = re.compile(r"[^\w.$%@/&+]+|\.(?=\s|$)")
 
 PEOPLE: Final = (
@@ -109,6 +112,7 @@ def all_text(messages: Iterable[Mapping[str, Any]]) -> str:
     return "\n".join(said)
 
 
+@lru_cache(maxsize=NORMALISED_TEXTS)
 def normalised(text: str) -> str:
     """Lower case, words apart by one space, punctuation between them left out: ``long-term`` is ``long term``."""
     return " ".join(_NOT_WORDS.sub(" ", text.lower()).split())
@@ -116,7 +120,7 @@ def normalised(text: str) -> str:
 
 def occurs(words: str, text: str) -> bool:
     """Whether normalised words occur as whole words in a normalised text."""
-    return re.search(rf"(?<!\w){re.escape(words)}(?!\w)", text) is not None
+    return words in text and re.search(rf"(?<!\w){re.escape(words)}(?!\w)", text) is not None
 
 
 def serialized(messages: Sequence[Mapping[str, Any]], dumps: Any) -> str:
