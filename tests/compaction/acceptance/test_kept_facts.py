@@ -66,9 +66,9 @@ def chunk(text: str) -> Summary:
 
 
 def test_a_value_survives_as_a_word_of_its_own_however_it_is_spaced_or_spelled() -> None:
-    values = find_values(log_of([{"role": "user", "content": "Pay 6240 to mia_43 for SEAT12, not 624 for mia."}]))
+    values = find_values(log_of([{"role": "user", "content": "Pay 6240 to mia_43 for SEAT12, not 62402 for mia."}]))
     lost = {value.text for value in find_missing_values(values, "Paid 6,240 for seat12, MIA_431 and 62401.")}
-    assert lost == {"mia_43", "624"}
+    assert lost == {"mia_43", "62402"}
 
 
 def test_a_nonsense_summary_is_completed_with_what_was_said_and_passed_on() -> None:
@@ -132,6 +132,41 @@ def test_what_the_appendix_of_a_summary_carries_is_found_again_in_a_fold() -> No
     assert {kept.text for kept in parse_appendix(first) if kept.source == "result"} == {
         f"SEAT{n}ZZ" for n in (10, 11, 12)
     } | {"done"}
+
+
+def test_each_value_stands_under_the_heading_that_says_where_it_comes_from() -> None:
+    messages = log_of(
+        [
+            {"role": "user", "content": "I am 38 years old, from Oslo, and my order id is ZX81QL."},
+            {"role": "assistant", "content": "Lyon is nice, and Rita has 45 cats."},
+            {"role": "tool", "tool_call_id": "a", "content": '{"seat": "QQ12RT"}'},
+        ]
+    )
+    assert render_appendix(collect_values(messages), 200, COUNT.count).splitlines() == [
+        "Values mentioned: order id: ZX81QL; Oslo",
+        "Also mentioned: 38 years, 45 cats, Rita",
+        "Seen in results: seat: QQ12RT",
+    ]
+    assert HEADINGS["result"] not in render_appendix(collect_values(messages[:2]), 200, COUNT.count)
+
+
+def test_appendices_of_earlier_versions_are_read() -> None:
+    told = f'{NONSENSE}\nValues mentioned: name: Mia; RES10XQ\nSeen in results: seat: QQ12RT, "50,000"'
+    assert [(one.label, one.text, one.source) for one in parse_appendix(told)] == [
+        ("name", "Mia", "kept"),
+        ("", "RES10XQ", "kept"),
+        ("seat", "QQ12RT", "result"),
+        ("seat", "50,000", "result"),
+    ]
+
+
+def test_a_fold_keeps_names_and_units_under_their_headings() -> None:
+    told = "Values mentioned: Oslo; 12,000 people\nAlso mentioned: 38 years, Rita"
+    values = collect_values((), [chunk(f"{NONSENSE}\n{told}")])
+    assert (
+        render_appendix(values, 200, COUNT.count)
+        == "Values mentioned: Oslo, 12,000 people\nAlso mentioned: 38 years, Rita"
+    )
 
 
 def test_a_fold_keeps_what_was_said_before_what_tools_told() -> None:
