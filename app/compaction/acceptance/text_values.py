@@ -61,7 +61,11 @@ _NO_VALUE = re.compile(r"\d+(?:st|nd|rd|th|TH)|[A-Za-z](?:\.[A-Za-z])+|[a-z]+\.[
 """Ordinals, numbers of lines, abbreviations such as "e.g", and two sentences without a space between them."""
 _UNEXPLAINED = re.compile(r"\d+(?:\.\d+)?[A-Za-z]|\d+%|\d+(?:-to)?-\d+[a-z]?")
 """Measures that say nothing by themselves: "3x", "17%", "9-to-5"."""
-_NUMERIC = re.compile(r"[$€£¥+-]?\d[\d.,]*(?:\w{1,3}|[%€$£¥]|(?:-[a-z]+)+)?")
+_PLACE_IN_FILE = re.compile(r"(?<=\w\w):{1,2}\w[\w:-]*$")
+_NUMERIC = re.compile(
+    r"[$€£¥]\d[\d.,]*\w?|[+-]?(?:\d{1,4}|\d[\d,]*[.,][\d.,]*\d)(?:[A-Za-z]{1,3}|[%€$£¥]|(?:-[a-z]+)+)?"
+)
+"""Numbers and measures that are no identifiers: those have five digits or more, without separators."""
 
 _COMMON = (
     "a about after again all already also always am an and any are around as at away back be because been before both "
@@ -159,6 +163,8 @@ def find_text_values(text: str) -> Iterator[TextValue]:
             continue
         raw = match.group()
         label, word = _split_assignment(raw.lstrip(_LEFT_TRIM_CHARS).rstrip(_RIGHT_TRIM_CHARS))
+        # `src/app.py:12`, `tests/test_app.py::test_start`: a place in a file.
+        word = _PLACE_IN_FILE.sub("", word) if "/" in word and "://" not in word else word
         worth = rate_word(word)
         if worth is None:
             continue
@@ -169,7 +175,9 @@ def find_text_values(text: str) -> Iterator[TextValue]:
 
 
 def is_unexplained_number(value: TextValue) -> bool:
-    return not value.label and not value.unit and _NUMERIC.fullmatch(value.text) is not None
+    """Whether a value is a number or a date in words that has neither label nor unit. Results have many of them."""
+    is_number = " " in value.text or _NUMERIC.fullmatch(value.text) is not None
+    return is_number and not value.label and not value.unit
 
 
 def split_unit(text: str) -> tuple[str, str]:

@@ -7,7 +7,7 @@ arguments and JSON results also by their keys.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -52,6 +52,14 @@ CHARS_PER_CROWD_MEMBER = 256
 NAMING_LABEL_FACTOR = 1.3
 """A value is worth this many times as much if its label says that it identifies something (`_NAMING_LABEL`)."""
 
+PARAMETER_FACTOR = 2.0
+"""A value in a result is worth this many times as much if a tool takes something of that name, such as `order_id` for
+the key `orders`: it may be passed on. Without a factor, ids that no tool takes fill the room."""
+_GENERIC = "id no number name key code value type list data item method new old source first last from to text"
+_GENERIC_KEY_WORDS = frozenset(_GENERIC.split())
+"""Words, without plural endings, that many keys have: they do not say that two keys name the same thing."""
+_KEY_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+
 _NAMING_LABEL = re.compile(r"(?:^|_|\b)(?:ids?|numbers?|no|keys?|codes?|tokens?|email|phone|account)$", re.IGNORECASE)
 INTRODUCED_NAME_WORTH, NAME_WORTH, QUOTED_TEXT_WORTH, PHRASE_WORTH = 2.0, 1.0, 1.5, 0.7
 
@@ -65,6 +73,7 @@ class ValueMention:
         label: the words or JSON key that say what the value is; blank if there are none.
         unit: what a number counts; blank if no word says it.
         shape_worth: the highest worth of its shape, its label included.
+        is_parameter: whether a tool takes something that is called like the value.
         crowd_size: the number of values under the same label in one result; the smallest if there were several results.
         first_position: the place of its first mention among the first mentions of all values.
         sources: where it was mentioned.
@@ -77,6 +86,7 @@ class ValueMention:
     shape_worth: float
     crowd_size: int
     first_position: int
+    is_parameter: bool = False
     sources: set[MentionSource] = field(default_factory=set)
     message_keys: set[int] = field(default_factory=set)
 
@@ -90,23 +100,35 @@ class ValueMention:
     @property
     def worth(self) -> float:
         # The best source counts in full, each further one by half.
-        worths = sorted((SOURCE_WORTH[source] for source in self.sources), reverse=True)
+        worths = sorted((self._rate_source(source) for source in self.sources), reverse=True)
         repeat_factor = 1 + REPEAT_WORTH * min(MAX_REPEATS, len(self.message_keys) - 1)
         crowd_divisor: float = self.crowd_size**CROWD_EXPONENT
         return self.shape_worth * (worths[0] + sum(worths[1:]) / 2) * repeat_factor / crowd_divisor
 
+    def _rate_source(self, source: MentionSource) -> float:
+        return SOURCE_WORTH[source] * (PARAMETER_FACTOR if source == "result" and self.is_parameter else 1)
+
 
 class MentionCollector:
-    """Collects mentions of values. A value is the same value in upper and lower case."""
+    """Collects mentions of values. A value is the same value in upper and lower case.
 
-    def __init__(self) -> None:
+    Args:
+        parameter_names: what the conversation's tools take. The keys of the calls among the messages are added.
+    """
+
+    def __init__(self, parameter_names: Iterable[str] = ()) -> None:
         self._mentions: dict[str, ValueMention] = {}
         self._name_keys: set[str] = set()
         self._lower_words: set[str] = set()
+        self._parameter_words: set[str] = set()
+        for name in parameter_names:
+            self._parameter_words |= _split_key(name)
 
     def list_by_worth(self) -> list[ValueMention]:
         """Lists the values in descending order of worth; equal ones by length, then by first mention."""
-        mentions = (mention for key, mention in self._mentions.items() if not self._is_ordinary(key))
+        mentions = [mention for key, mention in self._mentions.items() if not self._is_ordinary(key)]
+        for mention in mentions:
+            mention.is_parameter = not self._parameter_words.isdisjoint(_split_key(mention.label))
         return sorted(mentions, key=lambda one: (-one.worth, -len(one.text)))
 
     def _is_ordinary(self, key: str) -> bool:
@@ -197,6 +219,7 @@ class MentionCollector:
             self._add_plain_text(arguments, "argument", message_key)
             return
         for label, leaf in _iterate_leaves(decoded):
+            self._parameter_words |= _split_key(label)
             self._add_leaf(label, leaf, "argument", message_key)
 
     def _add_result(self, text: str, message_key: int) -> None:
@@ -231,12 +254,20 @@ class MentionCollector:
             self.add_value(" ".join(leaf.split()), label, PHRASE_WORTH, source, message_key, crowd_size)
 
 
-def find_values(messages: Sequence[LogMessage]) -> list[ValueMention]:
+def find_values(messages: Sequence[LogMessage], parameter_names: Iterable[str] = ()) -> list[ValueMention]:
     """Finds the values that log messages mention, in descending order of worth."""
-    collector = MentionCollector()
+    collector = MentionCollector(parameter_names)
     for log_message in messages:
         collector.add_message(log_message)
     return collector.list_by_worth()
+
+
+def _split_key(key: str) -> frozenset[str]:
+    """Splits a key into its words, without plural endings and words that do not tell keys apart."""
+    if not key:
+        return frozenset()
+    words = {word.casefold().removesuffix("s") for word in _KEY_WORD.findall(key)}
+    return frozenset(words - _GENERIC_KEY_WORDS) or frozenset({key.casefold()})
 
 
 def _cut_to_ends(text: str) -> str:

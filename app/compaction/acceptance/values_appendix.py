@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import orjson
@@ -52,12 +52,20 @@ class AppendixValue:
     crowd_size: int
 
 
-def collect_values(messages: Sequence[LogMessage], earlier_summaries: Sequence[Summary] = ()) -> list[ValueMention]:
+def collect_values(
+    messages: Sequence[LogMessage], earlier_summaries: Sequence[Summary] = (), parameter_names: Iterable[str] = ()
+) -> list[ValueMention]:
     """Collects the values of log messages and of earlier summaries that are replaced together, in descending order of
-    worth."""
+    worth.
+
+    Args:
+        messages: the log messages.
+        earlier_summaries: the summaries.
+        parameter_names: what the conversation's tools take. A value under such a name may be passed on to a tool.
+    """
     if not earlier_summaries:
-        return find_values(messages)
-    collector = MentionCollector()
+        return find_values(messages, parameter_names)
+    collector = MentionCollector(parameter_names)
     # Negative keys tell summaries apart from messages, whose key is their `seq`. The appendix is read apart from the
     # text, because its lines say which values were important.
     for number, summary in enumerate(earlier_summaries):
@@ -154,6 +162,9 @@ def _choose_values(values: Sequence[ValueMention], room_tokens: int, count_token
     for value in values:
         if skipped >= MAX_SKIPPED_VALUES:
             break
+        # The file's name beside its path says nothing more.
+        if not value.label and any(_contains_word(one.text, value.text) for one in chosen):
+            continue
         heading = _choose_heading(value)
         group = value.label, heading
         cost = count_tokens(f"{_render_value(value)}, ") + (

@@ -205,6 +205,41 @@ def test_a_long_list_of_results_does_not_push_out_a_short_one() -> None:
     assert values[0].text == "T900AB"
 
 
+@pytest.mark.parametrize(
+    ("parameter", "key"), [("order_id", "orders"), ("orderId", "order"), ("contact_id", "contacts")]
+)
+def test_a_value_that_a_tool_may_take_comes_before_others_of_its_result(parameter: str, key: str) -> None:
+    body = {"role": "tool", "content": f'{{"tracking": ["QQ12RT"], "{key}": ["AB34CD", "EF56GH"]}}'}
+    assert [value.text for value in find_values(log_of([body]))].index("QQ12RT") == 0
+    assert [value.text for value in find_values(log_of([body]), {parameter})][-1] == "QQ12RT"
+
+
+def test_keys_of_earlier_calls_name_parameters_too() -> None:
+    values = find_values(
+        log_of(
+            [
+                calling('{"order_id": "XY99ZZ"}'),
+                {"role": "tool", "content": '{"tracking": ["QQ12RT"], "orders": ["AB34CD", "EF56GH"]}'},
+            ]
+        )
+    )
+    assert [value.text for value in values][-1] == "QQ12RT"
+
+
+def test_places_in_files_are_found_as_paths() -> None:
+    told = "src/app/main.py:12: def start():\ntests/test_app.py::test_start FAILED\nsee http://localhost:8080/x"
+    assert found({"role": "tool", "content": told}).keys() == {
+        "src/app/main.py",
+        "tests/test_app.py",
+        "http://localhost:8080/x",
+    }
+
+
+def test_numbers_of_plain_results_need_a_label_and_identifiers_do_not() -> None:
+    told = "On Mar 28 it rose 15% to $210, 1.25 in 3000; port 8080; | 1008292230 | 200-day"
+    assert found({"role": "tool", "content": told}) == {"8080": "port", "1008292230": ""}
+
+
 def test_small_numbers_and_times_of_results_are_left_aside() -> None:
     values = found({"role": "tool", "content": '{"seats": 17, "leaves": "13:00:00", "gate": "B12Q"}'})
     assert values.keys() == {"B12Q"}

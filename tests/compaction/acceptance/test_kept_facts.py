@@ -189,6 +189,16 @@ def test_labels_and_values_that_look_like_punctuation_come_back_whole() -> None:
     assert {"San Diego", 'a, b; c: "d"', "Cape Town", "Rome, Italy"} == {one.text for one in kept}
 
 
+def test_a_part_of_a_value_is_not_repeated_beside_it() -> None:
+    values = find_values(
+        log_of([{"role": "user", "content": "Edit src/app/main.py; main.py is long, setup.py is not."}])
+    )
+    assert {one.text for one in parse_appendix(render_appendix(values, 200, COUNT.count))} == {
+        "src/app/main.py",
+        "setup.py",
+    }
+
+
 def test_values_of_one_thing_stand_at_the_same_place_under_their_labels() -> None:
     text = render_appendix(collect_values(log(3)), 1000, COUNT.count)
     assert "reservation_id: RES10XQ, RES11XQ, RES12XQ" in text
