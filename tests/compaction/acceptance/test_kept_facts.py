@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from app.compaction.acceptance.mechanical_summary import build_mechanical_summary
 from app.compaction.acceptance.summary_acceptance import (
+    APPENDIX_DIVISOR,
+    MAX_APPENDIX_TOKENS,
     MIN_OVERSHOOT_TOKENS,
     OVERSHOOT_SHARE,
     append_missing_values,
@@ -111,6 +113,22 @@ def test_a_poor_summary_makes_room_for_values() -> None:
     assert COUNT.count(text) <= 256
     assert text.startswith(NONSENSE)
     assert text.count("RES") >= 6
+
+
+@pytest.mark.parametrize(("sentences", "limit"), [(4, 2048), (400, 2048), (4, 400), (60, 400)])
+def test_the_values_of_a_poor_summary_take_the_room_of_its_text(sentences: int, limit: int) -> None:
+    text = append_missing_values(
+        f"{NONSENSE} " * sentences,
+        collect_values(log(120)),
+        limit_tokens=limit,
+        allowed_tokens=10_000,
+        count_tokens=COUNT.count,
+    )
+    length = COUNT.count(f"{NONSENSE} " * sentences)
+    usual = max(MAX_APPENDIX_TOKENS, limit // APPENDIX_DIVISOR)
+    assert COUNT.count(text) <= min(limit, max(length, usual) + min(length, usual))
+    if length > limit:
+        assert COUNT.count(text[text.index(HEADINGS["kept"]) :]) > limit * 0.6
 
 
 def test_no_more_is_added_than_what_still_gains() -> None:
