@@ -20,6 +20,7 @@ from app.compaction.summarizer.summary_request import GeneratedSummary, NoUsable
 from app.context.plan.budget import compute_summary_token_limit
 from app.context.view.view_rendering import ViewTokenCounter, count_empty_summary_tokens, count_summary_section_tokens
 from app.conversation.conversation_types import Conversation, Summary
+from app.dialects.chat.request_fields import read_parameter_names
 from app.errors import ConversationBusy, GatewayError, StoreUnavailable, UpstreamRefused, UpstreamUnavailable
 from app.store.contract.conversations import ConversationStore
 from app.store.contract.leases import Lease, LeaseLost
@@ -282,7 +283,12 @@ class SummaryMaker:
         limit_tokens = min(compute_summary_token_limit(job.policy, job.window), gain_limit)
         earlier_summaries = self._build_summary_request(job, source).earlier_summaries
         text = await asyncio.to_thread(
-            build_mechanical_summary, source.messages, earlier_summaries, limit_tokens, counter.count
+            build_mechanical_summary,
+            source.messages,
+            earlier_summaries,
+            limit_tokens,
+            counter.count,
+            read_parameter_names(job.fields),
         )
         if not text or counter.count(text) > limit_tokens:
             return RangeResult(None, "none", is_stored=False, warning=f"Nothing was summarized: {reason}.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -32,7 +32,11 @@ APPENDIX_SHARE = 0.4
 
 
 def build_mechanical_summary(
-    messages: Sequence[LogMessage], earlier_summaries: Sequence[Summary], limit_tokens: int, count_tokens: CountTokens
+    messages: Sequence[LogMessage],
+    earlier_summaries: Sequence[Summary],
+    limit_tokens: int,
+    count_tokens: CountTokens,
+    parameter_names: Iterable[str] = (),
 ) -> str:
     """Returns lines of earlier summaries and of messages, then the values that these lines leave out.
 
@@ -41,6 +45,7 @@ def build_mechanical_summary(
         earlier_summaries: summaries that the new one replaces, besides the messages.
         limit_tokens: the most tokens of the whole text.
         count_tokens: counts the tokens of a text.
+        parameter_names: what the conversation's tools take; see `collect_values`.
     """
     lines_limit = int(limit_tokens * (1 - APPENDIX_SHARE))
     lines = [
@@ -49,7 +54,7 @@ def build_mechanical_summary(
     ]
     text = thin_lines(lines, lines_limit, count_tokens)
     # After the thinning: a value is appended only if no remaining line contains it.
-    missing_values = find_missing_values(collect_values(messages, earlier_summaries), text)
+    missing_values = find_missing_values(collect_values(messages, earlier_summaries, parameter_names), text)
     appendix_lines = render_appendix(missing_values, limit_tokens - count_tokens(text) - 2, count_tokens)
     if not appendix_lines:
         # The share that was reserved for the appendix is free for more lines.

@@ -145,7 +145,8 @@ def _compute_appendix_room(size: int, limit_tokens: int, *, is_poor: bool) -> in
     free_tokens = max(0, limit_tokens - size)
     max_tokens = max(MAX_APPENDIX_TOKENS, limit_tokens // APPENDIX_DIVISOR)
     if is_poor:
-        return min(max_tokens, max(free_tokens, int(limit_tokens * POOR_APPENDIX_SHARE)))
+        # Values may also take the room of the text that is cut for them: no prompt becomes longer by that.
+        return min(max(max_tokens, size), max(free_tokens, int(limit_tokens * POOR_APPENDIX_SHARE)))
     overshoot_tokens = max(MIN_OVERSHOOT_TOKENS, int(limit_tokens * OVERSHOOT_SHARE))
     return min(max_tokens, max(free_tokens, overshoot_tokens), int(limit_tokens * APPENDIX_SHARE))
 

@@ -7,12 +7,24 @@ arguments and JSON results also by their keys.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import orjson
 
+from app.compaction.acceptance.text_values import (
+    LOWER_WORD,
+    MIN_DISTINCTIVE_WORTH,
+    TextValue,
+    find_introduced_names,
+    find_proper_names,
+    find_quoted_texts,
+    find_text_values,
+    is_unexplained_number,
+    rate_word,
+    split_unit,
+)
 from app.conversation.conversation_types import LogMessage
 from app.conversation.item import TOOL_RESULT_ROLES
 
@@ -35,13 +47,20 @@ REPEAT_WORTH = 0.35
 MAX_REPEATS = 4
 CROWD_EXPONENT = 0.35
 """The worth of a value is divided by n to this power if one result has n values under the same label."""
+CHARS_PER_CROWD_MEMBER = 256
+"""A plain text of a tool counts as a crowd of one value for each so many characters."""
 NAMING_LABEL_FACTOR = 1.3
 """A value is worth this many times as much if its label says that it identifies something (`_NAMING_LABEL`)."""
 
+PARAMETER_FACTOR = 2.0
+"""A value in a result is worth this many times as much if a tool takes something of that name, such as `order_id` for
+the key `orders`: it may be passed on. Without a factor, ids that no tool takes fill the room."""
+_GENERIC = "id no number name key code value type list data item method new old source first last from to text"
+_GENERIC_KEY_WORDS = frozenset(_GENERIC.split())
+"""Words, without plural endings, that many keys have: they do not say that two keys name the same thing."""
+_KEY_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+
 _NAMING_LABEL = re.compile(r"(?:^|_|\b)(?:ids?|numbers?|no|keys?|codes?|tokens?|email|phone|account)$", re.IGNORECASE)
-MIN_DISTINCTIVE_WORTH = 1.0
-"""Values of shapes that are worth less are not searched for in tool results, and are never important: short numbers,
-times, codes of capital letters."""
 INTRODUCED_NAME_WORTH, NAME_WORTH, QUOTED_TEXT_WORTH, PHRASE_WORTH = 2.0, 1.0, 1.5, 0.7
 
 
@@ -51,8 +70,10 @@ class ValueMention:
 
     Attributes:
         text: the value, as it was written first.
-        label: the word or JSON key that says what the value is; blank if there is none.
+        label: the words or JSON key that say what the value is; blank if there are none.
+        unit: what a number counts; blank if no word says it.
         shape_worth: the highest worth of its shape, its label included.
+        is_parameter: whether a tool takes something that is called like the value.
         crowd_size: the number of values under the same label in one result; the smallest if there were several results.
         first_position: the place of its first mention among the first mentions of all values.
         sources: where it was mentioned.
@@ -61,9 +82,11 @@ class ValueMention:
 
     text: str
     label: str
+    unit: str
     shape_worth: float
     crowd_size: int
     first_position: int
+    is_parameter: bool = False
     sources: set[MentionSource] = field(default_factory=set)
     message_keys: set[int] = field(default_factory=set)
 
@@ -77,21 +100,40 @@ class ValueMention:
     @property
     def worth(self) -> float:
         # The best source counts in full, each further one by half.
-        worths = sorted((SOURCE_WORTH[source] for source in self.sources), reverse=True)
+        worths = sorted((self._rate_source(source) for source in self.sources), reverse=True)
         repeat_factor = 1 + REPEAT_WORTH * min(MAX_REPEATS, len(self.message_keys) - 1)
         crowd_divisor: float = self.crowd_size**CROWD_EXPONENT
         return self.shape_worth * (worths[0] + sum(worths[1:]) / 2) * repeat_factor / crowd_divisor
 
+    def _rate_source(self, source: MentionSource) -> float:
+        return SOURCE_WORTH[source] * (PARAMETER_FACTOR if source == "result" and self.is_parameter else 1)
+
 
 class MentionCollector:
-    """Collects mentions of values. A value is the same value in upper and lower case."""
+    """Collects mentions of values. A value is the same value in upper and lower case.
 
-    def __init__(self) -> None:
+    Args:
+        parameter_names: what the conversation's tools take. The keys of the calls among the messages are added.
+    """
+
+    def __init__(self, parameter_names: Iterable[str] = ()) -> None:
         self._mentions: dict[str, ValueMention] = {}
+        self._name_keys: set[str] = set()
+        self._lower_words: set[str] = set()
+        self._parameter_words: set[str] = set()
+        for name in parameter_names:
+            self._parameter_words |= _split_key(name)
 
     def list_by_worth(self) -> list[ValueMention]:
         """Lists the values in descending order of worth; equal ones by length, then by first mention."""
-        return sorted(self._mentions.values(), key=lambda one: (-one.worth, -len(one.text)))
+        mentions = [mention for key, mention in self._mentions.items() if not self._is_ordinary(key)]
+        for mention in mentions:
+            mention.is_parameter = not self._parameter_words.isdisjoint(_split_key(mention.label))
+        return sorted(mentions, key=lambda one: (-one.worth, -len(one.text)))
+
+    def _is_ordinary(self, key: str) -> bool:
+        """Whether a value is no name, because its words are also written in lower case: "First Name", "Flight"."""
+        return key in self._name_keys and self._lower_words.issuperset(LOWER_WORD.findall(key))
 
     def add_message(self, log_message: LogMessage) -> None:
         message = log_message.message
@@ -111,25 +153,44 @@ class MentionCollector:
             message_key: identifies the message, so that mentions in several messages can be counted.
         """
         text = _cut_to_ends(text)
-        for label, word in find_labelled_words(text):
-            self._add_word(label, word, source, message_key)
+        for value in find_text_values(text):
+            self._add_text_value(value, source, message_key)
         for quoted in find_quoted_texts(text):
             # A quoted text with a shape was added by the loop above, with its label.
             if rate_word(quoted) is None:
                 self.add_value(quoted, "", QUOTED_TEXT_WORTH, source, message_key)
         for name in find_introduced_names(text):
             self.add_value(name, "name", INTRODUCED_NAME_WORTH, source, message_key)
+        self._lower_words.update(LOWER_WORD.findall(text))
         for name in find_proper_names(text):
-            self.add_value(name, "", NAME_WORTH, source, message_key)
+            if name.casefold() not in self._mentions:
+                self._name_keys.add(name.casefold())
+            self._record_mention(name, "", "", NAME_WORTH, source, message_key)
 
     def add_value(
         self, text: str, label: str, shape_worth: float, source: MentionSource, message_key: int, crowd_size: int = 1
     ) -> None:
         """Adds a mention of a value. A known value keeps its first label and gets the higher worth."""
+        self._name_keys.discard(text.casefold())
+        self._record_mention(text, label, "", shape_worth, source, message_key, crowd_size)
+
+    def _record_mention(
+        self,
+        text: str,
+        label: str,
+        unit: str,
+        shape_worth: float,
+        source: MentionSource,
+        message_key: int,
+        crowd_size: int = 1,
+    ) -> None:
         mention = self._mentions.get(text.casefold())
         if mention is None:
-            mention = self._mentions[text.casefold()] = ValueMention(text, label, 0.0, crowd_size, len(self._mentions))
+            mention = self._mentions[text.casefold()] = ValueMention(
+                text, label, unit, 0.0, crowd_size, len(self._mentions)
+            )
         mention.label = mention.label or label
+        mention.unit = mention.unit or unit
         mention.shape_worth = max(
             mention.shape_worth, shape_worth * (NAMING_LABEL_FACTOR if _NAMING_LABEL.search(label) else 1)
         )
@@ -141,12 +202,15 @@ class MentionCollector:
         self, label: str, value: str, source: MentionSource, message_key: int, crowd_size: int
     ) -> None:
         """Adds a value from the appendix of an earlier summary."""
-        self.add_value(value, label, rate_word(value) or PHRASE_WORTH, source, message_key, crowd_size)
+        text, unit = split_unit(value)
+        worth = rate_word(text) or PHRASE_WORTH
+        # Important values stay important, names and phrases included, which have no shape.
+        worth = max(worth, MIN_DISTINCTIVE_WORTH) if source == "kept" else worth
+        self._record_mention(text, label, unit, worth, source, message_key, crowd_size)
 
-    def _add_word(self, label: str, word: str, source: MentionSource, message_key: int, crowd_size: int = 1) -> None:
-        worth = rate_word(word)
-        if worth is not None and (worth >= MIN_DISTINCTIVE_WORTH or source != "result"):
-            self.add_value(word, label, worth, source, message_key, crowd_size)
+    def _add_text_value(self, value: TextValue, source: MentionSource, message_key: int, crowd_size: int = 1) -> None:
+        if value.worth >= MIN_DISTINCTIVE_WORTH or source != "result":
+            self._record_mention(value.text, value.label, value.unit, value.worth, source, message_key, crowd_size)
 
     def _add_arguments(self, arguments: str, message_key: int) -> None:
         decoded = _decode_json(arguments)
@@ -155,6 +219,7 @@ class MentionCollector:
             self._add_plain_text(arguments, "argument", message_key)
             return
         for label, leaf in _iterate_leaves(decoded):
+            self._parameter_words |= _split_key(label)
             self._add_leaf(label, leaf, "argument", message_key)
 
     def _add_result(self, text: str, message_key: int) -> None:
@@ -170,28 +235,39 @@ class MentionCollector:
             self._add_leaf(label, leaf, "result", message_key, crowd_sizes[label])
 
     def _add_plain_text(self, text: str, source: MentionSource, message_key: int) -> None:
-        words = list(find_labelled_words(_cut_to_ends(text)))
-        # Words of a plain text have no key to count by, so the crowd is estimated as a sixteenth of the words. In
+        text = _cut_to_ends(text)
+        # Values of a plain text have no key to count by, so the crowd is estimated from the length of the text. In
         # arguments it is 1: the model chose each of them.
-        for label, word in words:
-            self._add_word(label, word, source, message_key, 1 if source == "argument" else 1 + len(words) // 16)
+        crowd_size = 1 if source == "argument" else 1 + len(text) // CHARS_PER_CROWD_MEMBER
+        for value in find_text_values(text):
+            if source == "argument" or not is_unexplained_number(value):
+                self._add_text_value(value, source, message_key, crowd_size)
 
     def _add_leaf(self, label: str, leaf: str, source: MentionSource, message_key: int, crowd_size: int = 1) -> None:
         """Adds a leaf of a JSON document: as one value if it is short, otherwise the values in its text."""
-        if rate_word(leaf) is not None:
-            self._add_word(label, leaf, source, message_key, crowd_size)
+        worth = rate_word(leaf)
+        if worth is not None:
+            self._add_text_value(TextValue(label, leaf, "", worth), source, message_key, crowd_size)
         elif "\n" in leaf or len(leaf) > MAX_PHRASE_CHARS:
             self._add_plain_text(leaf, source, message_key)
         elif len(leaf) > 2:
             self.add_value(" ".join(leaf.split()), label, PHRASE_WORTH, source, message_key, crowd_size)
 
 
-def find_values(messages: Sequence[LogMessage]) -> list[ValueMention]:
+def find_values(messages: Sequence[LogMessage], parameter_names: Iterable[str] = ()) -> list[ValueMention]:
     """Finds the values that log messages mention, in descending order of worth."""
-    collector = MentionCollector()
+    collector = MentionCollector(parameter_names)
     for log_message in messages:
         collector.add_message(log_message)
     return collector.list_by_worth()
+
+
+def _split_key(key: str) -> frozenset[str]:
+    """Splits a key into its words, without plural endings and words that do not tell keys apart."""
+    if not key:
+        return frozenset()
+    words = {word.casefold().removesuffix("s") for word in _KEY_WORD.findall(key)}
+    return frozenset(words - _GENERIC_KEY_WORDS) or frozenset({key.casefold()})
 
 
 def _cut_to_ends(text: str) -> str:
@@ -235,136 +311,3 @@ def _iterate_leaves(document: Any) -> Iterator[tuple[str, str]]:
         # `bool` is a subclass of `int`; true and false are no values to keep.
         elif isinstance(node, int | float) and not isinstance(node, bool):
             yield label, orjson.dumps(node).decode()
-
-
-MAX_VALUE_CHARS = 200
-"""A longer word is no value. The limit also bounds the time of the shapes' patterns, which may be quadratic in a word's
-length."""
-
-_UNSPACED_SCRIPTS = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\uac00-\ud7af"
-"""Characters of scripts that are written without spaces or attach endings to foreign words (Chinese, Japanese, Korean).
-They end a word, so that an identifier between them is found."""
-_WORD = re.compile(rf"[$€£¥]?\d{{1,3}}(?:,\d{{3}})+(?:\.\d+)?%?|(?:[^\W{_UNSPACED_SCRIPTS}]|[./:@#%+~$€£¥&?=\\-])+")
-_QUOTED_TEXT = re.compile(r'"([^"\n]{2,80})"|“([^”\n]{2,80})”|「([^」\n]{2,80})」|`([^`\n]{2,80})`')
-_INTRODUCED_NAME = re.compile(
-    r"\b(?:my name is|i am called|call me|named|called|nickname is)\s+((?:[^\W\d_][\w'’-]*)(?:\s[A-Z][\w'’-]*){0,2})",
-    re.IGNORECASE,
-)
-_VALUE_SHAPES: tuple[tuple[str, re.Pattern[str], float], ...] = (
-    ("url", re.compile(r"(?:[a-z][a-z0-9+.-]*://|www\.)\S{3,}", re.IGNORECASE), 3.0),
-    ("email", re.compile(r"[\w.+%-]+@[\w-]+(?:\.[\w-]+)+"), 3.0),
-    ("date", re.compile(r"\d{4}-\d{2}-\d{2}(?:T[\d:.+Z-]*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}|\d{4}/\d{1,2}/\d{1,2}"), 2.2),
-    ("time", re.compile(r"\d{1,2}:\d{2}(?::\d{2})?(?:am|pm)?", re.IGNORECASE), 0.9),
-    ("amount", re.compile(r"[$€£¥]\d[\d.,]*\w?|\d[\d.,]*[€$£¥%]"), 2.0),
-    ("number", re.compile(r"[+-]?\d[\d.]*\d{3}|[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?"), 2.0),
-    ("number", re.compile(r"[+-]?\d+\.\d+|[+-]?\d{2,3}"), 0.9),
-    ("path", re.compile(r"(?:~|\.{1,2}|[A-Za-z]:)?[/\\][\w.@+~\\/-]*\w[\w.@+~\\/-]*|(?:[\w.@+-]+/){2,}[\w.@+-]*"), 2.2),
-    ("path", re.compile(r"[\w.@+-]+/[\w.@+/-]*(?:\.\w{1,8}|\d)[\w.-]*"), 2.2),
-    ("identifier", re.compile(r"(?=[^\d]*\d)(?=[\d\W_]*[^\W\d_])[#@]?\w[\w.:#-]{8,}\w"), 4.0),
-    ("identifier", re.compile(r"(?=[^\d]*\d)(?=[\d\W_]*[^\W\d_])[#@]?\w[\w.:#-]*\w|#\d+"), 3.0),
-    ("identifier", re.compile(r"[A-Z0-9]+(?:[-_][A-Z0-9]+)+"), 1.6),
-    ("code", re.compile(r"[A-Z]{3,10}"), 0.8),
-    ("identifier", re.compile(r"_*[^\W_]+(?:_+[^\W_]+)+_*|\w+(?:\.\w+){1,6}|[a-z]+(?:[A-Z][a-z0-9]+)+|@\w{2,}"), 1.2),
-)
-"""Shapes of values: kind, pattern, worth. The first pattern that matches the whole word decides."""
-_COMMON_WORD = re.compile(
-    r"(?:a|about|all|also|am|an|and|any|are|as|at|be|been|but|by|can|could|did|do|does|for|from|had|has|have|"
-    r"he|her|here|him|his|how|i|if|in|into|is|it|its|just|like|me|more|my|no|not|now|of|on|one|or|our|out|"
-    r"over|please|she|so|some|than|that|the|their|them|then|there|these|they|this|to|today|up|us|very|was|we|"
-    r"were|what|when|where|which|who|will|with|would|yes|yet|you|your)",
-    re.IGNORECASE,
-)
-_LEFT_TRIM_CHARS, _RIGHT_TRIM_CHARS = ":?=&%", ".:?=&-+~\\"
-
-
-def find_labelled_words(text: str) -> Iterator[tuple[str, str]]:
-    """Yields each word that may be a value, trimmed, with its label: the key of `key=value`, or the last ordinary word
-    before it."""
-    label_before = ""
-    for match in _WORD.finditer(text):
-        word = match.group().lstrip(_LEFT_TRIM_CHARS).rstrip(_RIGHT_TRIM_CHARS)
-        if not word or len(word) > MAX_VALUE_CHARS:
-            label_before = ""
-            continue
-        label, word = _split_assignment(word)
-        # Common words are passed over: in "my order number is 88123" the label is "number", not "is".
-        if word.isalpha() and not _COMMON_WORD.fullmatch(word) and rate_word(word) is None:
-            label_before = word.casefold() if len(word) > 2 else label_before
-            continue
-        yield label or label_before, word
-
-
-def find_proper_names(text: str) -> Iterator[str]:
-    """Yields proper names: capitalised words inside a sentence, or several capitalised words in a row."""
-    run: list[str] = []
-    run_starts_sentence = starts_sentence = True
-    end = 0
-    for match in _WORD.finditer(text):
-        gap = text[end : match.start()]
-        word = match.group()
-        bare = word.rstrip(".:?-").lstrip(":")
-        # Any sign between two words but these may end a sentence, line breaks included.
-        starts_sentence = starts_sentence or end == 0 or gap.strip(" \t*_([\"'“,;—–") != ""
-        is_name = _is_proper_name(bare)
-        if run and not (is_name and gap == " "):
-            yield from _join_name_words(run, run_starts_sentence)
-            run = []
-        if is_name:
-            run_starts_sentence = starts_sentence if not run else run_starts_sentence
-            run.append(bare)
-        # `_WORD` takes these signs as parts of words (URLs, times), so a full stop is the last character of a word.
-        starts_sentence = word != bare and word[-1] in ".:?"
-        if starts_sentence and run:
-            yield from _join_name_words(run, run_starts_sentence)
-            run = []
-        end = match.end()
-    if run:
-        yield from _join_name_words(run, run_starts_sentence)
-
-
-def _is_proper_name(word: str) -> bool:
-    return 2 < len(word) <= 40 and word[:1].isupper() and not word.isupper() and word.replace("-", "").isalpha()
-
-
-def _join_name_words(run: Sequence[str], starts_sentence: bool) -> Iterator[str]:
-    """Yields the name that a run of capitalised words is, without a first word that may only begin a sentence."""
-    if _COMMON_WORD.fullmatch(run[0]) or (starts_sentence and len(run) == 1):
-        run = run[1:]
-    if run:
-        yield " ".join(run[:4])
-
-
-def _split_assignment(word: str) -> tuple[str, str]:
-    """Splits `key=value` and `key:value` into key and value; the key is blank for any other word."""
-    # The colon of a URL separates no key.
-    if "://" in word:
-        return "", word
-    for sign in "=:":
-        key, separator, value = word.partition(sign)
-        if separator and value and key.replace("_", "").replace("-", "").isalpha() and len(key) > 1:
-            return key, value.lstrip(_LEFT_TRIM_CHARS)
-    return "", word
-
-
-def rate_word(word: str) -> float | None:
-    """Returns the worth of a word by its shape; None for an ordinary word."""
-    if len(word) < 2 or len(word) > MAX_VALUE_CHARS or " " in word or (word.isalpha() and word.islower()):
-        return None
-    for _, shape, worth in _VALUE_SHAPES:
-        if shape.fullmatch(word):
-            return worth
-    return None
-
-
-def find_quoted_texts(text: str) -> Iterator[str]:
-    """Yields the texts between quotation marks or backticks that have 2 to 80 characters."""
-    for match in _QUOTED_TEXT.finditer(text):
-        quoted = " ".join(next(filter(None, match.groups())).split())
-        if quoted:
-            yield quoted
-
-
-def find_introduced_names(text: str) -> Iterator[str]:
-    """Yields the names after phrases such as "my name is" or "called"."""
-    for match in _INTRODUCED_NAME.finditer(text):
-        yield match.group(1)

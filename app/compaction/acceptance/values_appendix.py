@@ -1,9 +1,9 @@
-"""Finds the values that a summary leaves out, and renders them as its appendix: one or two lines at its end. Pure."""
+"""Finds the values that a summary leaves out, and renders them as its appendix: lines at its end. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import orjson
@@ -12,8 +12,13 @@ from app.compaction.acceptance.value_finding import MentionCollector, MentionSou
 from app.compaction.summarizer.transcript import CountTokens
 from app.conversation.conversation_types import LogMessage, Summary
 
-HEADINGS: dict[MentionSource, str] = {"kept": "Values mentioned: ", "result": "Seen in results: "}
-"""The headings of an appendix's lines: important values, and others, most of which one tool result mentioned once."""
+HEADINGS: dict[MentionSource, str] = {
+    "kept": "Values mentioned: ",
+    "assistant": "Also mentioned: ",
+    "result": "Seen in results: ",
+}
+"""The headings of an appendix's lines: important values, other values of messages and of arguments, and values that
+only tool results mention."""
 SECONDARY_SHARE, MIN_SECONDARY_TOKENS = 0.25, 240
 """Values that are not important may take this share of an appendix's room, or this many tokens if that is more."""
 MIN_APPENDIX_TOKENS = 12
@@ -36,9 +41,9 @@ class AppendixValue:
     Attributes:
         label: the label in front of the value; blank if there is none.
         text: the value.
-        source: `kept` for an important value, `result` for another one.
-        crowd_size: for `result`, the number of values under its label: the more there are, the less each is worth. 1
-            for `kept`.
+        source: the key of its heading in `HEADINGS`.
+        crowd_size: for `result`, the number of values under its label: the more there are, the less each is worth.
+            Otherwise 1.
     """
 
     label: str
@@ -47,12 +52,20 @@ class AppendixValue:
     crowd_size: int
 
 
-def collect_values(messages: Sequence[LogMessage], earlier_summaries: Sequence[Summary] = ()) -> list[ValueMention]:
+def collect_values(
+    messages: Sequence[LogMessage], earlier_summaries: Sequence[Summary] = (), parameter_names: Iterable[str] = ()
+) -> list[ValueMention]:
     """Collects the values of log messages and of earlier summaries that are replaced together, in descending order of
-    worth."""
+    worth.
+
+    Args:
+        messages: the log messages.
+        earlier_summaries: the summaries.
+        parameter_names: what the conversation's tools take. A value under such a name may be passed on to a tool.
+    """
     if not earlier_summaries:
-        return find_values(messages)
-    collector = MentionCollector()
+        return find_values(messages, parameter_names)
+    collector = MentionCollector(parameter_names)
     # Negative keys tell summaries apart from messages, whose key is their `seq`. The appendix is read apart from the
     # text, because its lines say which values were important.
     for number, summary in enumerate(earlier_summaries):
@@ -122,7 +135,7 @@ def compute_remaining_worth_share(values: Sequence[ValueMention], missing_values
 
 
 def render_appendix(values: Sequence[ValueMention], room_tokens: int, count_tokens: CountTokens) -> str:
-    """Renders values in one or two lines, grouped by label; blank if none fits.
+    """Renders values in up to three lines, grouped by label; blank if none fits.
 
     Args:
         values: the values in descending order of worth; the first ones get the room.
@@ -142,37 +155,48 @@ def _choose_values(values: Sequence[ValueMention], room_tokens: int, count_token
     """Chooses the values that fit, by estimate; values that are not important take at most a share of the room."""
     remaining_tokens = room_tokens
     secondary_tokens = max(MIN_SECONDARY_TOKENS, int(remaining_tokens * SECONDARY_SHARE))
-    groups: set[tuple[str, bool]] = set()
-    headings: set[bool] = set()
+    groups: set[tuple[str, MentionSource]] = set()
+    headings: set[MentionSource] = set()
     chosen: list[ValueMention] = []
     skipped = 0
     for value in values:
         if skipped >= MAX_SKIPPED_VALUES:
             break
-        group = value.label, value.is_important
-        cost = count_tokens(f"{_quote_value(value.text)}, ") + (
+        # The file's name beside its path says nothing more.
+        if not value.label and any(_contains_word(one.text, value.text) for one in chosen):
+            continue
+        heading = _choose_heading(value)
+        group = value.label, heading
+        cost = count_tokens(f"{_render_value(value)}, ") + (
             0 if group in groups else count_tokens(f"{value.label}: ") + 1
         )
-        cost += 0 if value.is_important in headings else HEADING_TOKENS
-        if cost > remaining_tokens or (not value.is_important and cost > secondary_tokens):
+        cost += 0 if heading in headings else HEADING_TOKENS
+        if cost > remaining_tokens or (heading != "kept" and cost > secondary_tokens):
             # A shorter value further down may still fit.
             skipped += 1
             continue
         skipped = 0
         remaining_tokens -= cost
-        secondary_tokens -= 0 if value.is_important else cost
+        secondary_tokens -= 0 if heading == "kept" else cost
         groups.add(group)
-        headings.add(value.is_important)
+        headings.add(heading)
         chosen.append(value)
     return chosen
 
 
+def _choose_heading(value: ValueMention) -> MentionSource:
+    """Chooses the key in `HEADINGS` of the line in which a value stands."""
+    if value.is_important:
+        return "kept"
+    return "result" if value.sources == {"result"} else "assistant"
+
+
 def _render_appendix_lines(values: Sequence[ValueMention]) -> str:
-    important = [value for value in values if value.is_important]
-    others = [value for value in values if not value.is_important]
-    lines: tuple[tuple[MentionSource, list[ValueMention]], ...] = (("kept", important), ("result", others))
+    lines: dict[MentionSource, list[ValueMention]] = {source: [] for source in HEADINGS}
+    for value in values:
+        lines[_choose_heading(value)].append(value)
     return "\n".join(
-        HEADINGS[source] + _render_label_groups(line_values) for source, line_values in lines if line_values
+        HEADINGS[source] + _render_label_groups(line_values) for source, line_values in lines.items() if line_values
     )
 
 
@@ -183,10 +207,14 @@ def _render_label_groups(values: Sequence[ValueMention]) -> str:
     """
     groups: dict[str, list[str]] = {}
     for value in sorted(values, key=lambda one: one.first_position):
-        groups.setdefault(value.label, []).append(_quote_value(value.text))
+        groups.setdefault(value.label, []).append(_render_value(value))
     unlabelled = groups.pop("", [])
     rendered = [f"{_flatten_label(label)}: {', '.join(items)}" for label, items in groups.items()]
     return "; ".join([*rendered, *([", ".join(unlabelled)] if unlabelled else [])])
+
+
+def _render_value(value: ValueMention) -> str:
+    return _quote_value(f"{value.text} {value.unit}" if value.unit and not value.label else value.text)
 
 
 def _flatten_label(label: str) -> str:
@@ -196,7 +224,7 @@ def _flatten_label(label: str) -> str:
 
 
 def _quote_value(text: str) -> str:
-    return orjson.dumps(text).decode() if re.search(r'[,;"]|: ', text) else text
+    return orjson.dumps(text).decode() if re.search(r'[,;:] |"', text) else text
 
 
 def _unquote_value(item: str) -> str:

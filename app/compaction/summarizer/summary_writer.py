@@ -42,7 +42,7 @@ from app.compaction.summarizer.transcript import TranscriptEntry, build_transcri
 from app.context.plan.log_rounds import split_into_rounds
 from app.context.view.view_rendering import ViewTokenCounter
 from app.conversation.conversation_types import LogMessage, Summary
-from app.dialects.chat.request_fields import build_cached_prefix_fields
+from app.dialects.chat.request_fields import build_cached_prefix_fields, read_parameter_names
 from app.errors import GatewayError, UpstreamRefused
 from app.upstream.protocols.overflow_detection import detect_overflow
 
@@ -169,7 +169,7 @@ class SummaryWriter:
         return await asyncio.to_thread(
             append_missing_values,
             read_answer_text(answer.completion),
-            collect_values(messages, merged_summaries),
+            collect_values(messages, merged_summaries, read_parameter_names(self.request.fields)),
             limit_tokens=limit_tokens,
             allowed_tokens=replaced_tokens,
             count_tokens=self.counter.count,
@@ -232,7 +232,9 @@ class SummaryWriter:
         """Reads the summary of an answer and appends the values that it leaves out."""
         request, count_tokens = self.request, self.counter.count
         text = accept_summary(answer.completion, request, self.counter)
-        values = await asyncio.to_thread(collect_values, request.messages, request.earlier_summaries)
+        values = await asyncio.to_thread(
+            collect_values, request.messages, request.earlier_summaries, read_parameter_names(request.fields)
+        )
         lacking = await asyncio.to_thread(choose_values_to_request, text, values, request.limit_tokens, count_tokens)
         if lacking:
             text = await self._improve_summary(ImprovementPrompt(prompt, text, lacking), text, values)

@@ -32,6 +32,21 @@ def build_cached_prefix_fields(fields: Mapping[str, bytes]) -> dict[str, bytes]:
     return kept_fields
 
 
+def read_parameter_names(fields: Mapping[str, bytes]) -> frozenset[str]:
+    """Returns the names of all parameters that a request's tools take, nested ones included."""
+    names: set[str] = set()
+    pending: list[Any] = [orjson.loads(bytes(fields.get(name, b"null"))) for name in ("tools", "functions")]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, dict):
+            properties = node.get("properties")
+            names.update(properties if isinstance(properties, dict) else ())
+            pending.extend(node.values())
+        elif isinstance(node, list):
+            pending.extend(node)
+    return frozenset(names)
+
+
 def choose_output_limit_field(upstream_model: str) -> str:
     """Returns the field that limits the answer of a model of this name."""
     name = upstream_model.rpartition("/")[2]

@@ -26,6 +26,7 @@ from tests.benchmarks.quality.texts import all_text
 ROOM_TOKENS: Final = 2_000
 KEPT_SHARE: Final = 0.95
 """Of the window, what keeping the newest messages may fill."""
+HALVES: Final = ("even", "odd")
 RESULT_ROLES: Final = ("tool", "function")
 
 
@@ -110,12 +111,17 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--summaries", choices=SUMMARIES, nargs="+", default=list(SUMMARIES))
     parser.add_argument("--policies", nargs="+", default=["additive"])
     parser.add_argument("--recall", choices=("off", "quote", "tool"), help="instead of the policies' own")
+    parser.add_argument(
+        "--half", choices=HALVES, help="only runs at even or odd places: one half to look at, one to report"
+    )
     parser.add_argument("--all", action="store_true", help="replay runs without late uses too, for their errors")
     parser.add_argument("--misses", action="store_true", help="list the values that were not there")
 
 
 async def run(options: Namespace, console: Console) -> dict[str, Any]:
-    played = [one for one in runs(options.data) if one.late_uses or options.all]
+    recorded = runs(options.data)
+    half = recorded[HALVES.index(options.half) :: 2] if options.half else recorded
+    played = [one for one in half if one.late_uses or options.all]
     sizes = sorted(instructions_tokens(one) for one in played)
     console.print(f"{len(played)} runs; instructions take {sizes[0]:,} to {sizes[-1]:,} tokens")
     results: dict[str, Any] = {}

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from app.compaction.acceptance.mechanical_summary import build_mechanical_summary
 from app.compaction.acceptance.summary_acceptance import (
+    APPENDIX_DIVISOR,
+    MAX_APPENDIX_TOKENS,
     MIN_OVERSHOOT_TOKENS,
     OVERSHOOT_SHARE,
     append_missing_values,
@@ -66,9 +68,9 @@ def chunk(text: str) -> Summary:
 
 
 def test_a_value_survives_as_a_word_of_its_own_however_it_is_spaced_or_spelled() -> None:
-    values = find_values(log_of([{"role": "user", "content": "Pay 6240 to mia_43 for SEAT12, not 624 for mia."}]))
+    values = find_values(log_of([{"role": "user", "content": "Pay 6240 to mia_43 for SEAT12, not 62402 for mia."}]))
     lost = {value.text for value in find_missing_values(values, "Paid 6,240 for seat12, MIA_431 and 62401.")}
-    assert lost == {"mia_43", "624"}
+    assert lost == {"mia_43", "62402"}
 
 
 def test_a_nonsense_summary_is_completed_with_what_was_said_and_passed_on() -> None:
@@ -113,6 +115,22 @@ def test_a_poor_summary_makes_room_for_values() -> None:
     assert text.count("RES") >= 6
 
 
+@pytest.mark.parametrize(("sentences", "limit"), [(4, 2048), (400, 2048), (4, 400), (60, 400)])
+def test_the_values_of_a_poor_summary_take_the_room_of_its_text(sentences: int, limit: int) -> None:
+    text = append_missing_values(
+        f"{NONSENSE} " * sentences,
+        collect_values(log(120)),
+        limit_tokens=limit,
+        allowed_tokens=10_000,
+        count_tokens=COUNT.count,
+    )
+    length = COUNT.count(f"{NONSENSE} " * sentences)
+    usual = max(MAX_APPENDIX_TOKENS, limit // APPENDIX_DIVISOR)
+    assert COUNT.count(text) <= min(limit, max(length, usual) + min(length, usual))
+    if length > limit:
+        assert COUNT.count(text[text.index(HEADINGS["kept"]) :]) > limit * 0.6
+
+
 def test_no_more_is_added_than_what_still_gains() -> None:
     text = append_missing_values(
         NONSENSE, collect_values(log(6)), limit_tokens=256, allowed_tokens=40, count_tokens=COUNT.count
@@ -134,6 +152,41 @@ def test_what_the_appendix_of_a_summary_carries_is_found_again_in_a_fold() -> No
     } | {"done"}
 
 
+def test_each_value_stands_under_the_heading_that_says_where_it_comes_from() -> None:
+    messages = log_of(
+        [
+            {"role": "user", "content": "I am 38 years old, from Oslo, and my order id is ZX81QL."},
+            {"role": "assistant", "content": "Lyon is nice, and Rita has 45 cats."},
+            {"role": "tool", "tool_call_id": "a", "content": '{"seat": "QQ12RT"}'},
+        ]
+    )
+    assert render_appendix(collect_values(messages), 200, COUNT.count).splitlines() == [
+        "Values mentioned: order id: ZX81QL; Oslo",
+        "Also mentioned: 38 years, 45 cats, Rita",
+        "Seen in results: seat: QQ12RT",
+    ]
+    assert HEADINGS["result"] not in render_appendix(collect_values(messages[:2]), 200, COUNT.count)
+
+
+def test_appendices_of_earlier_versions_are_read() -> None:
+    told = f'{NONSENSE}\nValues mentioned: name: Mia; RES10XQ\nSeen in results: seat: QQ12RT, "50,000"'
+    assert [(one.label, one.text, one.source) for one in parse_appendix(told)] == [
+        ("name", "Mia", "kept"),
+        ("", "RES10XQ", "kept"),
+        ("seat", "QQ12RT", "result"),
+        ("seat", "50,000", "result"),
+    ]
+
+
+def test_a_fold_keeps_names_and_units_under_their_headings() -> None:
+    told = "Values mentioned: Oslo; 12,000 people\nAlso mentioned: 38 years, Rita"
+    values = collect_values((), [chunk(f"{NONSENSE}\n{told}")])
+    assert (
+        render_appendix(values, 200, COUNT.count)
+        == "Values mentioned: Oslo, 12,000 people\nAlso mentioned: 38 years, Rita"
+    )
+
+
 def test_a_fold_keeps_what_was_said_before_what_tools_told() -> None:
     told = f"{NONSENSE}\n{HEADINGS['kept']}id: RES10XQ, RES11XQ\n{HEADINGS['result']}seat: " + ", ".join(
         f"SEAT{n}ZZ" for n in range(60)
@@ -152,6 +205,16 @@ def test_labels_and_values_that_look_like_punctuation_come_back_whole() -> None:
     values = find_values(log_of([{"role": "assistant", "tool_calls": [call]}]))
     kept = parse_appendix(render_appendix(values, 200, COUNT.count))
     assert {"San Diego", 'a, b; c: "d"', "Cape Town", "Rome, Italy"} == {one.text for one in kept}
+
+
+def test_a_part_of_a_value_is_not_repeated_beside_it() -> None:
+    values = find_values(
+        log_of([{"role": "user", "content": "Edit src/app/main.py; main.py is long, setup.py is not."}])
+    )
+    assert {one.text for one in parse_appendix(render_appendix(values, 200, COUNT.count))} == {
+        "src/app/main.py",
+        "setup.py",
+    }
 
 
 def test_values_of_one_thing_stand_at_the_same_place_under_their_labels() -> None:
