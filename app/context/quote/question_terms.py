@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 from app.conversation.search_terms import extract_query_terms
+from app.conversation.word_aliases import SearchTerm, find_aliases
 
 SHORT_QUESTION_CHARS: Final = 240
 """All words of a message up to this length are searched for (decision 12)."""
@@ -24,6 +26,12 @@ _QUESTION_WORD: Final = re.compile(
     r"|qui|cu[aá]ndo|cu[aá]nt[ao]s?|d[oó]nde|qui[eé]n)\b",
     re.IGNORECASE,
 )
+_REQUEST: Final = re.compile(
+    rf"\s*(?:(?:so|and|but|ok|okay|now|please|hey|hi)\b[,\s]*)*(?:{_QUESTION_WORD.pattern}|(?:(?:can|could) you|find"
+    r"|give me|list|look up|name|recall|remind|search|show|tell)\b)",
+    re.IGNORECASE,
+)
+
 _SMALL_NUMBER: Final = (
     r"(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|seventeen"
     r"|eighteen|nineteen|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety)\b"
@@ -98,20 +106,33 @@ _ANSWER_PATTERNS: Final = tuple(
 """The beginning of a question, from its question word, and what its answer looks like. The first match counts."""
 
 
-def extract_question_terms(text: str) -> list[str]:
+def extract_question_terms(text: str) -> dict[str, SearchTerm]:
     """Returns the terms to search old messages by: of a short message all, of a long one those of its questions.
 
     A long message without a question brings what it needs. Then only terms that name one thing are searched for, such
     as an order's number or a path. Words about the form of the answer are not searched for.
+
+    The terms of a request bring their aliases, since its answer may stand under other words. A statement is searched
+    for by its own words: what is quoted for it costs as much, and is wanted less often.
     """
     if len(text) <= SHORT_QUESTION_CHARS:
+        searched_text = _remove_answer_form_sentences(text)
         # If a short message is all about the answer's form, its words are all there is to search by.
-        return extract_query_terms(_remove_answer_form_sentences(text)) or extract_query_terms(text)
-    questions = [unit for unit in SENTENCE_END.split(text) if _is_question(unit)]
-    if questions:
-        return extract_query_terms(_EXAMPLE.sub(" ", " ".join(questions)))
-    named = {name.lower() for name in _IDENTIFIER.findall(text)}
-    return [term for term in extract_query_terms(" ".join(sorted(named))) if term in named]
+        own_terms = extract_query_terms(searched_text) or extract_query_terms(text)
+    elif questions := [unit for unit in SENTENCE_END.split(text) if _is_question(unit)]:
+        searched_text = _EXAMPLE.sub(" ", " ".join(questions))
+        own_terms = extract_query_terms(searched_text)
+    else:
+        named = {name.lower() for name in _IDENTIFIER.findall(text)}
+        searched_text = " ".join(sorted(named))
+        own_terms = [term for term in extract_query_terms(searched_text) if term in named]
+    terms = {term: SearchTerm(term, 1.0) for term in own_terms}
+    return terms if not is_request(text) else terms | find_aliases(searched_text, own_terms)
+
+
+def is_request(text: str) -> bool:
+    """Says whether a message asks for something: a question, or a sentence such as `Remind me of …`."""
+    return any(_is_question(sentence) or _REQUEST.match(sentence) for sentence in SENTENCE_END.split(text))
 
 
 def is_about_speaker(text: str) -> bool:
@@ -129,6 +150,18 @@ def choose_answer_pattern(text: str) -> re.Pattern[str] | None:
     first_word = _QUESTION_WORD.search(question)
     asked = question[first_word.start() :] if first_word is not None else question
     return next((answer for begins, answer in _ANSWER_PATTERNS if begins.match(asked)), None)
+
+
+def merge_aliases(scores: Mapping[str, float], terms: Mapping[str, SearchTerm]) -> dict[str, float]:
+    """Returns scores of search terms as scores of the question's own terms: that of the best alias, at its weight.
+
+    Several aliases of one word say no more than one of them.
+    """
+    merged: dict[str, float] = {}
+    for term, score in scores.items():
+        stands_for, weight = terms[term]
+        merged[stands_for] = max(merged.get(stands_for, 0.0), weight * score)
+    return merged
 
 
 def _is_question(sentence: str) -> bool:
