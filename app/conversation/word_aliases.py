@@ -22,8 +22,8 @@ ALIAS_WEIGHT: Final = 0.6
 """What a match counts for, where the question's own word counts for one: another form of the word (`FORM_WEIGHT`) is as
 good, another word may mean something else. Between 0.5 and 0.7 the answers found hardly differ; above, exact matches
 suffer."""
-ENDINGS: Final = ("er", "or", "ment", "ion", "ation", "li", "i", "ic")
-"""Endings of stems that are put on a stem or taken from it: work, worker; invest, investment; allergy, allergic."""
+ENDINGS: Final = ("er", "or", "ment", "ion", "ation")
+"""Endings that are put on a stem or taken from it: work, worker; invest, investment; install, installation."""
 MIN_STEM_CHARS: Final = 4
 MAX_PHRASE_WORDS: Final = 4
 
