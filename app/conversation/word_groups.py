@@ -378,6 +378,52 @@ SAME_MEANING: Final = """
     soldier, war
     gun, pistol, rifle
     jail, prison
+    happen, occur, take place
+    place, location, venue, spot
+    own, possess, belong
+    receive, get, obtain
+    attend, visit, go to
+    participate, take part, join
+    organize, arrange, plan
+    contact, reach, get in touch, keep in touch
+    reject, refuse, decline, turn down
+    accept, agree, approve
+    complain, complaint
+    search, look for, seek
+    discover, find out
+    babysit, look after, take care
+    collect, pick up
+    rich, wealthy
+    famous, well-known
+    loud, noisy, noise
+    quiet, silent
+    free, available
+    slim, thin
+    fat, overweight, obese
+    member, membership, subscription
+    invest, investment, stock, portfolio
+    profit, revenue, earnings
+    installment, payment
+    warranty, guarantee
+    product, item, goods
+    faulty, defective, broken, damaged
+    hypertension, blood pressure
+    heart attack, cardiac
+    tumor, cancer
+    dose, dosage, mg
+    checkup, examination, physical
+    diet, calorie
+    crash, freeze, hang
+    slow, latency, performance
+    sign in, login
+    merge, pull request
+    framework, library
+    ide, editor
+    ci, pipeline, continuous integration
+    kubernetes, k8s
+    container, docker
+    api, endpoint
+    token, key, credential, secret
     usa, united states, america, american
     uk, united kingdom, britain, british
     eu, european union
