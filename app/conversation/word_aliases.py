@@ -128,18 +128,16 @@ def _iterate_number_pairs() -> Iterator[tuple[str, str]]:
 
 def _build_alias_table(pairs: Iterable[tuple[str, str]]) -> Mapping[str, tuple[str, ...]]:
     """Returns the terms that may stand for each word or phrase, both ways; phrases stand for nothing."""
+    pairs = list(pairs)
+    # Of `twenty-five` only the whole is a key, not its parts.
+    names = {words for pair in pairs for words in pair}
+    keys = {words: " ".join(extract_terms(word)[0] for word in words.split()) for words in names}
     table: dict[str, dict[str, None]] = {}
-    for pair in pairs:
-        for word, other in (pair, pair[::-1]):
-            key, alias = _extract_key(word), _extract_key(other)
+    for word, other in pairs:
+        for key, alias in ((keys[word], keys[other]), (keys[other], keys[word])):
             if alias != key and " " not in alias and alias not in COMMON_TERMS:
                 table.setdefault(key, {})[alias] = None
     return {key: tuple(aliases) for key, aliases in table.items()}
-
-
-def _extract_key(words: str) -> str:
-    """Returns one term for each word: of `twenty-five` only the whole."""
-    return " ".join(extract_terms(word)[0] for word in words.split())
 
 
 _SAME_WORDS: Final = _build_alias_table(chain(_iterate_form_pairs(SAME_WORD), _iterate_number_pairs()))
