@@ -43,18 +43,20 @@ words change their endings."""
 _CAMEL_CASE_PART: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _ACCENT: Final = re.compile(r"(?<=[a-zA-Z\u0370-\u04ff])[\u0300-\u036f]+")
 _CONTRACTION: Final = re.compile(r"['\u2019](?:s|d|m|t|ll|re|ve)\b", re.IGNORECASE)
+_NEGATION: Final = re.compile(r"\b\w+n['\u2019]t\b", re.IGNORECASE)
 _DIGIT_GROUP: Final = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _VOWEL: Final = re.compile(r"[aeiouy]")
 
 COMMON_WORDS: Final = """
-    a about after again all almost also am an and any anything are as at be been before being but by can could did
-    do does doing done each either else even ever few for from get give go got had has have having he help hello her
-    here hers hey hi him his how however i if in into is it its just know let like may maybe me might mine more most
-    much must my need no nor not now of off oh ok okay on once one only or other our ours out over own please really
-    remember remind return said same say see shall she should so some something still such sure take tell than thank
-    thanks that the their theirs them then there these they thing things think this those though through to too under
-    until up us use very want was way we well were what when where which while who whom whose why will with would yes
-    yet you your yours
+    a about actually after again all almost also am an and any anything are as at be been before being but by can
+    cannot could currently did do does doing done each earlier either else even ever exactly few for from get give
+    go got had has have having he hello help her here hers hey hi him his how however i if in into is it its just
+    know let like may maybe me mention mentioned might mine more most much must my nd need no nor not now of off oh
+    ok okay on once one only or other our ours out over own please previously rd really recall remember remind
+    return said same say see shall she should so some something still such sure take tell th than thank thanks that
+    the their theirs them then there these they thing things think this those though through to told too under until
+    up us use very want was way we well were what when where which while who whom whose why will with wonder
+    wondering would yes yet you your yours
 """
 """Words of questions that say nothing about the subject, before stemming."""
 
@@ -89,7 +91,8 @@ def extract_query_terms(text: str) -> list[str]:
     Of a long text, terms from the beginning and from the end are taken: the question is usually there, and pasted text
     is between them.
     """
-    query_terms = list(dict.fromkeys(term for term in extract_terms(text) if term not in _COMMON_TERMS))
+    terms = extract_terms(_NEGATION.sub(" ", text))
+    query_terms = list(dict.fromkeys(term for term in terms if term not in COMMON_TERMS))
     if len(query_terms) <= MAX_QUERY_TERMS:
         return query_terms
     half = MAX_QUERY_TERMS // 2
@@ -215,4 +218,4 @@ def _remove_doubled_consonant(base: str) -> str:
     return base[:-1] if doubled else base
 
 
-_COMMON_TERMS: Final = frozenset(map(stem_word, COMMON_WORDS.split()))
+COMMON_TERMS: Final = frozenset(map(stem_word, COMMON_WORDS.split()))

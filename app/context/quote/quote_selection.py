@@ -14,7 +14,12 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from app.context.plan.outline import Quotation, QuotedPassage
-from app.context.quote.question_terms import choose_answer_pattern, extract_question_terms, is_about_speaker
+from app.context.quote.question_terms import (
+    choose_answer_pattern,
+    extract_question_terms,
+    is_about_speaker,
+    merge_aliases,
+)
 from app.context.quote.quotation_message import render_quotation_message
 from app.context.quote.sentence_scores import (
     ScoredSentence,
@@ -27,6 +32,7 @@ from app.context.quote.sentence_scores import (
 from app.context.view.view_rendering import ViewTokenCounter
 from app.conversation.conversation_types import LogMessage
 from app.conversation.search_terms import MAX_MESSAGE_CHARS
+from app.conversation.word_aliases import SearchTerm
 
 COMMON_RARITY: Final = 1.5
 """The inverse document frequency of a word in every fifth message. A word that is no rarer says nothing by itself."""
@@ -95,9 +101,9 @@ def choose_quotation(
         return None
     rarity = _estimate_term_rarities(hits, searched_message_count)
     looks = find_answer_like_sentences(choose_answer_pattern(question), sources)
-    if not _has_relevant_message(rarity, sources.values(), looks, searched_message_count):
+    if not _has_relevant_message(rarity, sources.values(), looks, searched_message_count, question_terms):
         return None
-    units = score_sentences(sources, rarity, looks, is_about_speaker=is_about_speaker(question))
+    units = score_sentences(sources, rarity, looks, question_terms, is_about_speaker=is_about_speaker(question))
     chosen = _choose_sentences(units, sources, max_tokens, counter)
     while chosen:
         quotation = _build_quotation(chosen, sources, before_seq, counter)
@@ -127,6 +133,7 @@ def _has_relevant_message(
     sources: Iterable[SentenceSource],
     answer_rarities: Mapping[SentencePlace, float],
     searched_message_count: int,
+    question_terms: Mapping[str, SearchTerm],
 ) -> bool:
     """Says whether a message shares words with the question that are rare in this conversation, or many that are not
     common.
@@ -145,7 +152,7 @@ def _has_relevant_message(
         shared = source.total_term_counts.occurrences.keys() & telling.keys()
         if not shared:
             continue
-        worth = sum([telling[term] for term in shared])
+        worth = sum(merge_aliases({term: telling[term] for term in shared}, question_terms).values())
         if answer_rarities:
             beside = (
                 answer_rarities.get((source.seq, index), 0.0)

@@ -16,9 +16,11 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
+from app.context.quote.question_terms import merge_aliases
 from app.context.quote.quotation_message import extract_quotable_text
 from app.conversation.conversation_types import LogMessage
 from app.conversation.search_terms import MAX_MESSAGE_CHARS, extract_matching_terms
+from app.conversation.word_aliases import SearchTerm
 
 SATURATION: Final = 1.2
 LENGTH_SHARE: Final = 0.75
@@ -154,6 +156,7 @@ def score_sentences(
     sources: Mapping[int, SentenceSource],
     rarity: Mapping[str, float],
     answer_rarities: Mapping[SentencePlace, float],
+    question_terms: Mapping[str, SearchTerm],
     *,
     is_about_speaker: bool,
 ) -> list[ScoredSentence]:
@@ -161,17 +164,19 @@ def score_sentences(
 
     Args:
         sources: the candidates by seq.
-        rarity: of the question's terms.
+        rarity: of the question's terms and their aliases.
         answer_rarities: sentences that look like an answer, and how rare that is.
+        question_terms: those terms.
         is_about_speaker: whether the question is about the person who asks.
     """
     rarity = {term: rare**RARITY_POWER for term, rare in rarity.items()}
     message_term_scores = _compute_bm25_scores(
-        rarity, {seq: source.total_term_counts for seq, source in sources.items()}
+        rarity, {seq: source.total_term_counts for seq, source in sources.items()}, question_terms
     )
     sentence_term_scores = _compute_bm25_scores(
         rarity,
         {(seq, index): terms for seq, source in sources.items() for index, terms in enumerate(source.span_term_counts)},
+        question_terms,
     )
     whole_scores = {seq: sum(term_scores.values()) for seq, term_scores in message_term_scores.items()}
     unit_scores = {key: sum(term_scores.values()) for key, term_scores in sentence_term_scores.items()}
@@ -203,7 +208,9 @@ def _add_scores(term_scores: dict[str, float], more: Mapping[str, float], share:
         term_scores[term] = term_scores.get(term, 0.0) + share * worth
 
 
-def _compute_bm25_scores(rarity: Mapping[str, float], texts: Mapping[Key, TermCounts]) -> dict[Key, dict[str, float]]:
+def _compute_bm25_scores(
+    rarity: Mapping[str, float], texts: Mapping[Key, TermCounts], question_terms: Mapping[str, SearchTerm]
+) -> dict[Key, dict[str, float]]:
     """Returns the BM25 score of each term in each text."""
     average = max(1.0, sum(terms.length for terms in texts.values()) / max(1, len(texts)))
     scores_by_key: dict[Key, dict[str, float]] = {}
@@ -212,11 +219,14 @@ def _compute_bm25_scores(rarity: Mapping[str, float], texts: Mapping[Key, TermCo
             scores_by_key[key] = {}
             continue
         damped = SATURATION * (1 - LENGTH_SHARE + LENGTH_SHARE * length / average)
-        scores_by_key[key] = {
-            term: rarity[term] * often * (SATURATION + 1) / (often + damped)
-            for term, often in times.items()
-            if term in rarity
-        }
+        scores_by_key[key] = merge_aliases(
+            {
+                term: rarity[term] * often * (SATURATION + 1) / (often + damped)
+                for term, often in times.items()
+                if term in rarity
+            },
+            question_terms,
+        )
     return scores_by_key
 
 

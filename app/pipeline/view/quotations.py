@@ -128,7 +128,7 @@ class QuotationBuilder:
         """Searches the log for the question. If many messages are not indexed yet, the client's own messages are
         searched instead."""
         conversation = resolved_request.conversation
-        terms = extract_question_terms(question)
+        terms = list(extract_question_terms(question))
         # Nothing is stored, so the index is empty: the search runs over the messages of the request.
         if resolved_request.is_log_unstored:
             entries = [entry for entry in resolved_request.new_messages if entry.seq < before_seq]

@@ -233,5 +233,5 @@ def test_what_looks_like_an_answer_is_preferred() -> None:
 
 def test_how_an_answer_is_to_look_is_not_looked_up() -> None:
     asked = extract_question_terms("When do mornings start? Return in the format of HH:MM AM/PM (e.g. 01:30 AM).")
-    assert asked == extract_query_terms("When do mornings start?")
+    assert asked == extract_question_terms("When do mornings start?")
     assert "invoic" in extract_question_terms("Give me the invoice (for example as a PDF).")

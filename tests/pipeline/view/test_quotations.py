@@ -36,7 +36,9 @@ def answered(world: World) -> Plan:
         )
         chosen = choose_quotation(
             asked.message.text,
-            search_unstored_messages(world.log[: decided.boundary_seq], extract_question_terms(asked.message.text)),
+            search_unstored_messages(
+                world.log[: decided.boundary_seq], list(extract_question_terms(asked.message.text))
+            ),
             before_seq=asked.seq,
             max_tokens=min(room, int(world.window * ROOM_SHARE)),
             searched_message_count=decided.boundary_seq,
