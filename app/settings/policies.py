@@ -130,8 +130,8 @@ class Policy(Section):
     """`quote`: old messages that match the newest message are quoted in front of it. `tool`: the model gets a tool to
     search for old messages. `off`: neither. Empty: `quote` for kind `additive`, `off` for the other kinds."""
     recall_ratio: Share = 0.15
-    """The most that quotations may take. `additive` keeps this share free below the limit once part of the log is
-    summarized."""
+    """The most that a quotation may take; all of a view may take twice as much, if the view leaves it free. `additive`
+    keeps this share free below the limit once part of the log is summarized."""
     restore: Literal["none", "quotes"] = "quotes"
     """`quotes`: messages that the client left out of its history may be quoted, too, in views that do not show the
     whole log. `none`: they are never quoted."""

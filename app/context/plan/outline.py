@@ -42,13 +42,16 @@ class Pin(msgspec.Struct, frozen=True):
     tokens: int
 
 
-class QuotedPassage(msgspec.Struct, frozen=True):
+class QuotedPassage(msgspec.Struct, frozen=True, omit_defaults=True):
     """The quoted part of one message: spans of its content text, each from start to end in characters; without spans,
     the whole text.
     """
 
     seq: int
     spans: tuple[tuple[int, int], ...] = ()
+    date: str = ""
+    """The day on which the message was stored, as `2026-11-24` in UTC; empty if that does not say when it was
+    written."""
 
 
 class Quotation(msgspec.Struct, frozen=True):

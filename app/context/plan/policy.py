@@ -102,7 +102,7 @@ class ContextPolicy:
     recall: RecallMode | None = None
     """Whether old messages that match the newest one are quoted, or the model may search for them; None: by kind."""
     recall_ratio: float = 0.15
-    """The most that quotations may take."""
+    """The share of the window that a quotation may take (`app.pipeline.view.quotations`)."""
     restore: RestoreMode = "quotes"
     """Whether messages that the client leaves out of its history may be quoted."""
     pin_ratio: float = 0.5

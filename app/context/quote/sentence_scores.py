@@ -42,6 +42,8 @@ SPEAKER_WEIGHT: Final = 1.25
 ANSWER_LOOK_TERM: Final = ""
 """Key for "looks like an answer" among the terms of a sentence. No real term is empty."""
 MAX_SENTENCE_CHARS: Final = 400
+FRAGMENT_CHARS: Final = 40
+"""A shorter sentence says little alone: "Any plans coming up?"."""
 SHORT_MESSAGE_CHARS: Final = 240
 """Messages up to this length are not split."""
 
@@ -62,6 +64,8 @@ class ScoredSentence(msgspec.Struct, frozen=True):
     term_scores: Mapping[str, float]
     """The score of each of the question's terms in it."""
     weight: float
+    is_fragment: bool = False
+    """Whether it is shorter than `FRAGMENT_CHARS` and has no term of the question."""
 
     @property
     def score(self) -> float:
@@ -199,7 +203,8 @@ def score_sentences(
                     _add_scores(term_scores, sentence_term_scores[seq, near], near_share / unit_scores[seq, near])
             if (seq, index) in answer_rarities:
                 term_scores[ANSWER_LOOK_TERM] = answer_rarities[seq, index] ** RARITY_POWER
-            units.append(ScoredSentence(seq, start, end, term_scores, weight))
+            is_fragment = end - start < FRAGMENT_CHARS and not sentence_term_scores[seq, index]
+            units.append(ScoredSentence(seq, start, end, term_scores, weight, is_fragment))
     return units
 
 

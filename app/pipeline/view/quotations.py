@@ -14,7 +14,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from app.context.plan.budget import compute_compaction_threshold
 from app.context.plan.outline import Quotation
+from app.context.plan.policy import ContextPolicy
 from app.context.quote.question_terms import extract_question_terms
 from app.context.quote.quote_selection import choose_quotation
 from app.conversation.conversation_types import Conversation, LogMessage
@@ -41,7 +43,16 @@ usually stands."""
 MAX_INDEXED_IN_TURN: Final = 256
 """The most messages that are indexed during a turn, at about one millisecond each. More messages are indexed in the
 background."""
-MIN_ROOM_SHARE: Final = 1 / 2
+MAX_ROOM_FACTOR: Final = 2
+"""All quotations of a view together may take this many times the policy's share of the window, if the view leaves that
+much free."""
+MAX_FILLED_SHARE: Final = 2 / 3
+MAX_FILLED_TOKENS: Final = 1_000
+"""A question may fill this share of the room, up to so many tokens: on FriendsQA, a quarter of a thousand tokens finds
+54 % of the answers, half of it 65 %, all of it 70 %, and more tokens hardly more. For the questions after it, as little
+is quoted as for statements: to fill the room for each would cost twice as many tokens that no cache holds."""
+FILLED_SHARE: Final = 1 / 3
+"""A quotation that takes more than this share of the room has filled it."""
 MIN_ROOM_TOKENS: Final = 256
 """If less room than this is left, a new quotation replaces the old ones: the present question matters more than the
 prompt cache, which must read what follows the old quotations again."""
@@ -91,18 +102,15 @@ class QuotationBuilder:
     async def _add_quotation_for_newest_message(
         self, turn: Turn, view: View, kept_quotations: tuple[Quotation, ...], newest_user_message: LogMessage
     ) -> tuple[Quotation, ...]:
-        """Returns the quotations with one for the newest message added. If the earlier quotations leave little room,
-        the new one replaces them.
+        """Returns the quotations with one for the newest message added (`share_room`).
 
         If nothing is quoted for a message, an empty quotation is stored, so that the message is not searched for again.
         """
-        room_tokens = _compute_room_tokens(turn, view)
-        remaining_tokens = room_tokens - sum(one.tokens for one in kept_quotations)
-        if remaining_tokens >= min(room_tokens, max(MIN_ROOM_TOKENS, room_tokens * MIN_ROOM_SHARE)):
-            room_tokens = remaining_tokens
-        else:
-            kept_quotations = ()
         question = newest_user_message.message.text[-MAX_QUESTION_CHARS:]
+        share_tokens, room_tokens = compute_room_tokens(turn.policy, view)
+        kept_quotations, may_fill_room = share_room(kept_quotations, room_tokens)
+        remaining_tokens = room_tokens - sum(one.tokens for one in kept_quotations)
+        filled_tokens = min(int(room_tokens * MAX_FILLED_SHARE), MAX_FILLED_TOKENS) if may_fill_room else 0
         found = await self._find_candidates(turn.resolved_request, question, view.plan.boundary_seq)
         candidates = [one for one in found if _may_be_quoted(one.message, turn, view)]
         shown_seqs = {seq for pin in view.plan.pins for seq in range(pin.from_seq, pin.to_seq)}
@@ -115,7 +123,8 @@ class QuotationBuilder:
             question,
             candidates,
             before_seq=newest_user_message.seq,
-            max_tokens=room_tokens,
+            max_tokens=min(max(share_tokens, filled_tokens), remaining_tokens),
+            max_filled_tokens=filled_tokens,
             searched_message_count=view.plan.boundary_seq,
             visible_seqs=shown_seqs | quoted_seqs,
             counter=self._message_counter.find_token_counter(turn.resolved_request.conversation.token_counter_name),
@@ -125,8 +134,13 @@ class QuotationBuilder:
     async def _find_candidates(
         self, resolved_request: ResolvedRequest, question: str, before_seq: int
     ) -> Sequence[SearchHit]:
-        """Searches the log for the question. If many messages are not indexed yet, the client's own messages are
-        searched instead."""
+        """Returns the messages that may be quoted: what a search finds for the question's terms, best first, then the
+        neighbours. If many messages are not indexed yet, the client's own messages are searched instead.
+
+        Another source of candidates, such as embeddings, would add its messages here, each as a `SearchHit`. A message
+        that shares no term with the question has no score: it is quoted only if a quoted message stands next to it, or
+        to fill the room (`quote_selection`).
+        """
         conversation = resolved_request.conversation
         terms = list(extract_question_terms(question))
         # Nothing is stored, so the index is empty: the search runs over the messages of the request.
@@ -201,9 +215,29 @@ def search_unstored_messages(entries: Sequence[LogMessage], terms: Sequence[str]
     return rank_search_hits(by_seq, terms_by_seq, message_count=len(entries), limit=MAX_CANDIDATES)
 
 
-def _compute_room_tokens(turn: Turn, view: View) -> int:
-    """Returns the most raw tokens that quotations may have: the policy's share of the window, but not more than the
-    view leaves free."""
+def share_room(kept_quotations: tuple[Quotation, ...], room_tokens: int) -> tuple[tuple[Quotation, ...], bool]:
+    """Returns the earlier quotations that stay beside a new one, all or none, and whether the new one may fill the
+    room. It may not while one that filled the room stays."""
+    if room_tokens - sum(one.tokens for one in kept_quotations) < min(room_tokens, MIN_ROOM_TOKENS):
+        return (), True
+    return kept_quotations, all(one.tokens <= room_tokens * FILLED_SHARE for one in kept_quotations)
+
+
+def compute_room_tokens(policy: ContextPolicy, view: View) -> tuple[int, int]:
+    """Returns how many raw tokens a quotation for a statement may have, and all quotations of the view together: the
+    policy's share of the window for the one; for all, more if the view leaves much free. Both fit below the limit.
+
+    A view grows up to the compaction threshold. Quotations may have what lies between the threshold and the limit, and
+    half of what is free below the threshold, so that the next turns rarely displace them before a compaction.
+    """
     budget = view.budget
-    allowed_tokens = budget.compute_raw_tokens(int(budget.window * turn.policy.recall_ratio))
-    return max(0, min(allowed_tokens, budget.compute_raw_tokens(budget.limit) - view.plan.prompt_tokens))
+    used_tokens = budget.calibrate_tokens(view.plan.prompt_tokens)
+    free_tokens = max(0, budget.limit - used_tokens)
+    threshold = compute_compaction_threshold(policy, budget, has_summaries=bool(view.plan.summaries))
+    share_tokens = int(budget.window * policy.recall_ratio)
+    unused_tokens = budget.limit - (used_tokens + max(used_tokens, threshold)) // 2
+    all_tokens = max(share_tokens, min(MAX_ROOM_FACTOR * share_tokens, unused_tokens))
+    return (
+        budget.compute_raw_tokens(min(share_tokens, free_tokens)),
+        budget.compute_raw_tokens(min(all_tokens, free_tokens)),
+    )

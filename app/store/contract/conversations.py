@@ -243,7 +243,8 @@ class ConversationStore(Protocol):
         self, conversation: Conversation, *, terms: Sequence[str], from_seq: int, before_seq: int, limit: int
     ) -> list[SearchHit]:
         """Searches the indexed messages `[from_seq, before_seq)` of a conversation's log, including those in rows of
-        ancestors, for any of `terms`. Returns the best `limit` messages, then their neighbours in that range, by seq.
+        ancestors, for any of `terms`. Returns the best `limit` messages, then their neighbours in that range
+        (`term_ranking.NEIGHBOUR_STEPS`), nearest first, then by seq.
 
         The best messages hold the terms that are rarest in the range; at equal scores the later message is better.
         Messages outside the conversation's own log have no effect. One round trip.

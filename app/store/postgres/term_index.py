@@ -17,6 +17,7 @@ from app.store.search.term_ranking import (
     COMMON_NEWEST_HITS,
     COMMON_TERM_HITS,
     MAX_RANKED_HITS,
+    NEIGHBOUR_STEPS,
     NEWEST_MESSAGES,
     TERM_BITS,
     hash_conversation_scope,
@@ -147,16 +148,17 @@ SEARCH_LOG: Final = number_parameters(
         SELECT * FROM unnest(:ids::text[], :prefixes::bigint[], :from_seqs::int[], :to_seqs::int[])
             AS s (id, prefix, from_seq, to_seq)),
     {_build_ranking_ctes(":root", ":messages::float8", ":limit::bigint")},
+    steps (step) AS (VALUES {", ".join(f"({step})" for step in NEIGHBOUR_STEPS)}),
     wanted AS MATERIALIZED (
-        SELECT seq, max(weights) AS weights
-        FROM (SELECT seq, weights FROM best
-              UNION ALL SELECT seq - 1, NULL FROM best UNION ALL SELECT seq + 1, NULL FROM best) w
+        SELECT seq, max(weights) AS weights, min(distance) AS distance
+        FROM (SELECT seq, weights, 0 AS distance FROM best
+              UNION ALL SELECT seq + step, NULL, abs(step) FROM best CROSS JOIN steps) w
         GROUP BY seq)
     SELECT w.weights, {", ".join(f"m.{name}" for name in MESSAGE_COLUMNS)}
     FROM wanted w JOIN stretch s ON w.seq >= s.from_seq AND w.seq < s.to_seq
     CROSS JOIN LATERAL (
         SELECT * FROM messages m WHERE m.root = :root AND m.conversation_id = s.id AND m.seq = w.seq OFFSET 0) m
-    ORDER BY w.weights IS NULL, w.weights DESC, CASE WHEN w.weights IS NULL THEN w.seq ELSE -w.seq END""",
+    ORDER BY w.distance, w.weights DESC, CASE WHEN w.weights IS NULL THEN w.seq ELSE -w.seq END""",
     ("root", "ids", "prefixes", "from_seqs", "to_seqs", "terms", "messages", "limit"),
     "$",
 )

@@ -38,6 +38,10 @@ MAX_RANKED_HITS: Final = 4096
 nothing, and ranking its hits would take longest.
 """
 
+NEIGHBOUR_STEPS: Final = (-2, -1, 1, 2)
+"""Where the neighbours of a message stand that a search returns with it. On FriendsQA, two on each side let quotations
+hold 1 to 2 % more of the answers than one."""
+
 
 def hash_conversation_scope(root: str, conversation_id: str) -> int:
     """Returns the key of a conversation in the search index: a signed 64-bit hash."""
@@ -184,13 +188,17 @@ def rank_search_hits(
     matching_counts: Mapping[str, int] | None = None,
 ) -> list[SearchHit]:
     """Returns what `ConversationStore.search_log` returns, for a log in memory: the best messages, then their
-    neighbours, by seq.
+    neighbours, nearest first.
 
     Args:
         log: the messages of the range, by seq.
         terms_by_seq, message_count, limit, matching_counts: as in `rank_by_weight`.
     """
     ranked = rank_by_weight(terms_by_seq, message_count=message_count, limit=limit, matching_counts=matching_counts)
-    beside = sorted({near for seq in ranked for near in (seq - 1, seq + 1)} - ranked.keys())
+    distances: dict[int, int] = {}
+    for step in sorted(NEIGHBOUR_STEPS, key=abs):
+        for seq in ranked:
+            distances.setdefault(seq + step, abs(step))
+    beside = sorted(distances.keys() - ranked.keys(), key=lambda seq: (distances[seq], seq))
     found = [SearchHit(log[seq], weights_to_score(weights)) for seq, weights in ranked.items()]
     return found + [SearchHit(log[seq], None) for seq in beside if seq in log]

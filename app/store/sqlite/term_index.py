@@ -21,6 +21,7 @@ from app.store.search.term_ranking import (
     COMMON_NEWEST_HITS,
     COMMON_TERM_HITS,
     MAX_RANKED_HITS,
+    NEIGHBOUR_STEPS,
     NEWEST_MESSAGES,
     hash_conversation_scope,
     hash_tenant_scope,
@@ -84,15 +85,16 @@ _SEARCH: Final = f"""
         FROM telling t CROSS JOIN shown s ON s.term = t.term CROSS JOIN postings p
           ON p.scope = s.scope AND p.term = t.term AND p.seq >= s.from_seq AND p.seq < s.to_seq
         GROUP BY p.seq ORDER BY weights DESC, p.seq DESC LIMIT ?5),
-    wanted (seq, weights) AS MATERIALIZED (
-        SELECT seq, max(weights)
-        FROM (SELECT seq, weights FROM best
-              UNION ALL SELECT seq - 1, NULL FROM best UNION ALL SELECT seq + 1, NULL FROM best)
+    steps (step) AS (VALUES {", ".join(f"({step})" for step in NEIGHBOUR_STEPS)}),
+    wanted (seq, weights, distance) AS MATERIALIZED (
+        SELECT seq, max(weights), min(distance)
+        FROM (SELECT seq, weights, 0 AS distance FROM best
+              UNION ALL SELECT seq + step, NULL, abs(step) FROM best CROSS JOIN steps)
         GROUP BY seq)
     SELECT w.weights, {", ".join(f"m.{name}" for name in MESSAGE_COLUMNS)}
     FROM wanted w CROSS JOIN stretch s ON w.seq >= s.from_seq AND w.seq < s.to_seq
     CROSS JOIN messages m ON m.root = ?1 AND m.conversation_id = s.id AND m.seq = w.seq
-    ORDER BY w.weights IS NULL, w.weights DESC, iif(w.weights IS NULL, w.seq, -w.seq)"""  # noqa: S608 - our own names
+    ORDER BY w.distance, w.weights DESC, iif(w.weights IS NULL, w.seq, -w.seq)"""  # noqa: S608 - our own names
 _SEARCH_ALL: Final = f"""
     WITH counted (term, matching) AS MATERIALIZED (
         SELECT q.value, (SELECT count(*) FROM tenant_postings WHERE tenant_scope = ?1 AND term = q.value)

@@ -367,7 +367,7 @@ async def test_searches_find_messages_without_an_index(inner: Store) -> None:
     await store.index_messages(conversation, log)
     assert not store.is_fully_searchable
     found = await store.search_log(conversation, terms=extract_terms("zanzibar"), from_seq=0, before_seq=9, limit=1)
-    assert [(one.message.seq, one.score is None) for one in found] == [(3, False), (2, True)]
+    assert [(one.message.seq, one.score is None) for one in found] == [(3, False), (2, True), (1, True)]
     other, _ = await begin(store, conversation.tenant, ["user zanzibar and hunter2", "assistant no"])
     anywhere = await store.search_tenant(tenant=conversation.tenant, terms=extract_terms("hunter2 marmalade"), limit=9)
     assert [(one.conversation.id, one.message.seq) for one in anywhere] == [(conversation.id, 1), (other.id, 0)]

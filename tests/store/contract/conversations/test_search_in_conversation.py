@@ -52,11 +52,11 @@ async def indexed(
     return conversation, log
 
 
-async def test_messages_are_found_best_first_and_their_neighbours_after_them(store: Store) -> None:
+async def test_messages_are_found_best_first_and_their_neighbours_after_them_nearest_first(store: Store) -> None:
     conversation, log = await indexed(store, fresh_tenant(), CHAT)
     found = await search(store, conversation, "espresso machines")
-    assert [entry.message.seq for entry in found] == [3, 2, 6, 1, 4, 5, 7]
-    assert [entry.score is None for entry in found] == [False] * 3 + [True] * 4
+    assert [entry.message.seq for entry in found] == [3, 2, 6, 1, 4, 5, 7, 0]
+    assert [entry.score is None for entry in found] == [False] * 3 + [True] * 5
     assert found[0].score == found[1].score
     assert found[0].message.message == log[3].message
     assert found[0].message.created_at is not None
@@ -155,7 +155,7 @@ async def test_a_branch_finds_what_it_shares_and_its_own_and_nothing_beside(stor
     assert await hits(store, trunk, "machine grinder") == [6, 3, 2]
     found = await search(store, twig, "grinder")
     assert [(entry.message.seq, entry.message.link) for entry in found] == [
-        (seq, twig_log[seq].link) for seq in (4, 3, 5)
+        (seq, twig_log[seq].link) for seq in (4, 3, 5, 2)
     ]
 
 
