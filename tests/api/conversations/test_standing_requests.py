@@ -130,16 +130,18 @@ async def test_a_branch_has_the_requests_that_it_shares() -> None:
     upstream = ScriptedUpstream(default=answering)
     async with world(upstream, window=WINDOW, policies=PLAIN) as gateway:
         begun = [user("Never mention onions."), answered("Never mention onions.")]
-        history = [*begun, user("Call me Sam."), answered("Call me Sam."), *long_history(60), user("And?")]
-        body = await gateway.say(history)
-        listed = await done(gateway, "GET", f"{body['conversation_id']}/standing_requests")
-        (_, name) = listed["data"]
-        await done(gateway, "DELETE", f"{body['conversation_id']}/standing_requests/{name['id']}")
-        branch = await gateway.say(
-            [*begun, user("Call me Alex."), answered("Call me Alex."), *long_history(59), user("A?")]
-        )
-        assert branch["conversation_id"] != body["conversation_id"]
+        await gateway.say(begun[:1])
+        body = await gateway.say([*begun, user("Call me Sam.")])
+        await gateway.say([*begun, user("Call me Sam."), answered("Call me Sam."), *long_history(50), user("And?")])
+        assert lines(shown(upstream)[-1]) == ["Never mention onions.", "Call me Sam."]
+        place = f"{body['conversation_id']}/standing_requests"
+        (_, name) = (await done(gateway, "GET", place))["data"]
+        await done(gateway, "DELETE", f"{place}/{name['id']}")
+        branch = await gateway.say([*begun, user("Call me Alex.")])
+        await gateway.say([*begun, user("Call me Alex."), answered("Call me Alex."), *long_history(50), user("And?")])
         assert lines(shown(upstream)[-1]) == ["Never mention onions.", "Call me Alex."]
+        (stored,) = [one for one in gateway.conversations() if one.id == branch["conversation_id"]]
+        assert stored.lineage == ((body["conversation_id"], 1),)
 
 
 async def test_responses_keep_them_too() -> None:
@@ -173,7 +175,8 @@ def store_options(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, A
         return {"database": "memory://"}
     if request.param == "postgresql":
         return {"database": str(request.getfixturevalue("postgres_url"))}
-    return {"database": f"sqlite:///{tmp_path}/kept.db"}
+    encryption = {"encryption": {"keys": {"k1": "11" * 32}, "active": "k1"}} if request.param == "encrypted" else {}
+    return {"database": f"sqlite:///{tmp_path}/kept.db", **encryption}
 
 
 @pytest.fixture

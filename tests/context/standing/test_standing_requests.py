@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from app.context.count.token_counter import TokenCounter
 from app.context.count.tokenizers import load_tokenizer
+from app.context.plan.policy import ContextPolicy, PolicyKind
 from app.context.standing.request_finder import find_standing_requests
 from app.context.standing.standing_message import (
     build_standing_message,
@@ -25,6 +26,7 @@ from app.context.standing.standing_requests import (
     limit_scan_to_log,
 )
 from app.dialects.chat.message import ChatMessage
+from tests.context.planned_conversation import World, assistant, user, words
 
 SENTENCES = (
     "Call me Sam.",
@@ -93,6 +95,20 @@ def test_a_request_holds_again_when_the_message_that_replaced_it_is_gone() -> No
     (left,) = drop_requests(requests, gone_seqs={1}, removed_places=frozenset())
     assert (left.seq, left.replaced_by) == (0, None)
     assert drop_requests(requests, gone_seqs={1}, removed_places={(0, 0)}) == ()
+
+
+@pytest.mark.parametrize("name", ["additive", "window"])
+def test_a_view_that_would_fit_without_them_is_never_too_long_because_of_them(name: PolicyKind) -> None:
+    fits = set[tuple[bool, bool]]()
+    for size in range(1_300, 2_000, 20):
+        world = World(window=2_000, policy=ContextPolicy(name=name, kind=name))
+        world.say(user("never"), assistant(words(600)), user(words(size)))
+        without = world.plan("never").fits
+        world.keep_standing(0)
+        decided = world.plan("never")
+        assert decided.fits == without
+        fits.add((decided.fits, bool(decided.standing_requests)))
+    assert fits == {(True, True), (True, False), (False, False)}
 
 
 @given(talk=TALKS, boundary=st.integers(0, 90))
