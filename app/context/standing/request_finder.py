@@ -7,7 +7,7 @@ passages in quotation marks. Neither does a question, or a request for a single 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from app.context.standing import request_patterns as patterns
@@ -40,7 +40,12 @@ MAX_ABBREVIATION_CHARS: Final = 6
 _BULLET: Final = re.compile(r"\s*(?:[-*\u2022\u2013+]|\(?\d{1,2}[.)]|\(?[a-z][.)])\s+", re.IGNORECASE)
 _DANGLING_PRONOUN: Final = re.compile(r"\b(?:it|them|those|these|this|that)[.!]?$", re.IGNORECASE)
 _LAST_CLAUSE: Final = re.compile(r"(?:[,;:\u2013\u2014]|\s-\s)[^,;:\u2013\u2014]*$")
-_TRIGGER_WORDS: Final = frozenset().union(*(wording.words for wording in patterns.WORDINGS), patterns.WITHDRAWAL_WORDS)
+_PLACES_BY_WORD: Final[Mapping[str, Sequence[int]]] = {
+    word: [place for place, wording in enumerate(patterns.WORDINGS) if word in wording.words]
+    for word in frozenset[str]().union(patterns.WITHDRAWAL_WORDS, *(wording.words for wording in patterns.WORDINGS))
+}
+"""The places in `WORDINGS` of the wordings that need a word."""
+_TRIGGER_WORDS: Final = frozenset(_PLACES_BY_WORD)
 _COMMON_TERMS: Final = frozenset(
     extract_terms(
         "a about add after again all also always am an and any anything are as at be because been before but by call "
@@ -188,12 +193,11 @@ def _withdraws_request(sentence: str) -> bool:
 
 def _find_strength(sentence: str) -> int:
     """Returns the strength of a normalized sentence; 0 if it is no standing request."""
-    words = frozenset(_WORD.findall(sentence))
-    if _TRIGGER_WORDS.isdisjoint(words):
-        return 0
+    places = {place for word in _TRIGGER_WORDS.intersection(_WORD.findall(sentence)) for place in _PLACES_BY_WORD[word]}
     strength = 0
-    for wording in patterns.WORDINGS:
-        if wording.strength > strength and not wording.words.isdisjoint(words) and wording.pattern.search(sentence):
+    for place in places:
+        wording = patterns.WORDINGS[place]
+        if wording.strength > strength and wording.pattern.search(sentence):
             strength = wording.strength
     return strength
 

@@ -27,7 +27,7 @@ _VERB: Final = (
 """Verbs that one uses to an assistant. "Tell" and "leave" are left out: people say "don't tell him" to each other."""
 
 _STYLE: Final = (
-    r"(?:abbreviations?|acronyms?|adverbs|amounts?|answers?|bullets?|bullet\s+points?|buzzwords|caps|clich[eé]s|code|"
+    r"(?:abbreviations?|acronyms?|adverbs|amounts?|answers?|bullets?|bullet\s+points?|buzzwords|pleasantries|preambles?|introductions?|intros?|caps|clich[eé]s|code|"
     r"comments?|currency|currencies|dates?|disclaimers?|distances|emails|emojis?|exclamation\s+(?:marks|points)|"
     r"examples?|explanations?|footnotes|format(?:ting)?|greetings?|headings?|headers?|humou?r|indentation|jargon|"
     r"jokes|language|lists?|links?|markdown|measurements?|notation|numbers|output|paragraphs?|prices?|pronouns?|"
@@ -51,7 +51,7 @@ _LATER: Final = (
     r"for\s+all\s+(?:future|your|further)\s|throughout\s+(?:this|our)\s+(?:chat|conversation|session)|"
     r"in\s+(?:all|each|every(?:\s+one)?)\s+(?:of\s+)?(?:your\s+|future\s+|my\s+)?(?:answers?|replies|reply|responses?|"
     r"messages?|emails?|summaries|summary)|by\s+default,?\s|as\s+a\s+(?:standing\s+|general\s+)?rule\b|"
-    r"standing\s+(?:rule|instruction|request|order)|under\s+no\s+circumstances|unless\s+i\s+(?:ask|say|tell|request|"
+    r"standing\s+(?:rule|instruction|request|order)|under\s+no\s+(?:circumstances?|conditions?)|(?:as\s+of|starting)\s+(?:today|now|tomorrow),?\s|unless\s+i\s+(?:ask|say|tell|request|"
     r"explicitly|specifically)|without\s+(?:asking\s+me|my\s+(?:ok|okay|approval|permission|consent|go-ahead)))"
 )
 """Words that say for how long a rule holds."""
@@ -96,8 +96,9 @@ WORDINGS: Final = (
     ),
     _make_wording(
         3,
-        "circumstances off-limits limits forbidden prohibited",
-        r"\b(?:under\s+no\s+circumstances|off[ -]limits|strictly\s+(?:forbidden|prohibited))\b",
+        "circumstances circumstance condition conditions off-limits limits forbidden prohibited",
+        r"\b(?:(?:under\s+no|not,\s+under\s+any|never,\s+under\s+any)\s+(?:circumstances?|conditions?)|off[ -]limits|"
+        r"strictly\s+(?:forbidden|prohibited))\b",
     ),
     _make_wording(
         3,
@@ -114,12 +115,36 @@ WORDINGS: Final = (
         "allergisch allergique alérgico alérgica alergico alergica",
         r"\b(?:ich\s+bin|je\s+suis|soy)\s+(?:\w+\s+)?(?:allergisch|allergique|al[eé]rgic[oa])\b",
     ),
+    _make_wording(3, "eat", r"\bi\s+(?:can't|cannot|don't|do\s+not|never)\s+eat\b(?!\s+(?:it|that|this|them)\b)"),
     # Rules for all later answers.
+    _make_wording(
+        2,
+        "rule preference request instruction",
+        r"^(?:[\w']+\s+){0,2}(?:rule|preference|request|instruction)(?:\s+(?:one|number\s+\w+|#?\d+))?\s*:\s*\w"
+        r"|\bmy\s+rule\s+is\b",
+    ),
+    _make_wording(
+        2,
+        "important crucial vital essential critical",
+        r"\b(?:important|crucial|vital|essential|critical)\s+(?:to|that\s+you)\s+(?:always|never)\b",
+    ),
+    _make_wording(
+        2,
+        "when if",
+        rf"^(?:when|if)\s+you(?:'re|\s+are)?\s+(?:unsure|not\s+sure|{_VERB})[^,?]{{0,80}},\s*(?:please\s+)?"
+        rf"(?:always\b|never\b|don't\b|do\s+not\b|say\b|{_VERB})",
+    ),
+    _make_wording(
+        2,
+        "should must",
+        rf"^(?:all|your|the|any|every)?\s*(?:[\w-]+\s+)?{_STYLE}\s+(?:should|must)\s+(?:always\s+|never\s+|not\s+)?(?:be|end|"
+        r"start|begin|have|use|include|contain|fit|follow|stay)\b",
+    ),
     _make_wording(2, "always", rf"{_CLAUSE}always,?\s+{_NO_RULE_AFTER}\w"),
     _make_wording(
         2,
         "now today here point tomorrow forward future henceforth otherwise notice rest further throughout each every "
-        "all "
+        "all circumstances circumstance condition conditions throughout "
         "default rule standing unless without",
         _LATER,
     ),
@@ -166,8 +191,8 @@ WORDINGS: Final = (
     ),
     _make_wording(
         2,
-        "address refer pronouns go",
-        r"\b(?:address\s+me|refer\s+to\s+me\s+as|my\s+(?:\w+\s+)?pronouns\s+are|i\s+go\s+by\s+(?!myself\b|the\s+(?!name\b)|"
+        "address refer pronouns go call",
+        r"\b(?:address\s+me|(?:don't|do\s+not)\s+call\s+me\s+(?:by|mr|mrs|ms|miss|sir|madam|ma'am)\b|refer\s+to\s+the\s+\w+\s+(?:only\s+)?as|refer\s+to\s+me\s+as|my\s+(?:\w+\s+)?pronouns\s+are|i\s+go\s+by\s+(?!myself\b|the\s+(?!name\b)|"
         r"train|bus|car|bike|foot))",
     ),
     _make_wording(
@@ -206,30 +231,33 @@ WORDINGS: Final = (
         1,
         "remember mind forget",
         r"(?:^|[,;:.!]\s*|\b(?:and|but|please|also)\s+)(?:please\s+)?(?:remember|keep\s+in\s+mind|bear\s+in\s+mind|don't\s+"
-        r"forget|do\s+not\s+forget)\s*(?::|,?\s*(?:that|to)\s+(?!(?:time|night|day|guy|girl|thing|one|summer|party|place|song|"
+        r"forget|do\s+not\s+forget)\s*(?::|,?\s*(?:that|to|my)\s+(?!(?:time|night|day|guy|girl|thing|one|summer|party|place|song|"
         r"movie|show|episode|first)\b)\w)",
     ),
     _make_wording(
         1,
         "sure",
+        rf"^(?:please\s+)?be\s+sure\s+to\s+{_VERB}|"
         r"\b(?:make|be)\s+sure\s+(?:that\s+)?(?:(?:you|to)\s+(?:always|never)\b|(?:all|every|your|each)\b)"
         rf"|\bmake\s+sure\s+(?:that\s+)?(?:to\s+|you\s+){_VERB}",
     ),
     _make_wording(
         1,
-        "keep",
-        rf"{_CLAUSE}keep\s+(?:(?:your|all|the|every|my)\s+)?(?:[\w-]+\s+)?{_STYLE}"
+        "keep make",
+        rf"{_CLAUSE}(?:keep|make)\s+(?:(?:your|all|the|every|my)\s+)?(?:[\w-]+\s+)?{_STYLE}"
         r"|^(?:please\s+)?keep\s+(?:it|things|everything)\s+(?:very\s+)?(?:short|brief|concise|simple|formal|informal|"
         r"professional|casual)\b",
     ),
     _make_wording(
-        1, "be", r"^(?:please\s+)?be\s+(?:as\s+|more\s+|very\s+)?(?:brief|concise|succinct|formal|informal|terse)\b"
+        1,
+        "be",
+        r"(?:^|\byou\s+to\s+)(?:please\s+)?be\s+(?:as\s+|more\s+|very\s+)?(?:brief|concise|succinct|formal|informal|terse)\b",
     ),
     _make_wording(
         1,
         "use stick",
         rf"{_CLAUSE}(?:only\s+)?(?:use|stick\s+(?:to|with))\s+(?:only\s+)?(?!(?:the|this|these|those|that|it|a|an)\b)"
-        rf"(?:[\w/-]+\s+){{0,4}}{_STYLE}",
+        rf"(?:(?:[\w/-]+\s+){{0,4}}{_STYLE}|(?:[\w/-]+\s+){{1,4}}throughout\b|(?:british|american|simple|plain)\s+english\b)",
     ),
     _make_wording(
         1,
@@ -246,9 +274,24 @@ WORDINGS: Final = (
         r"[.!]?$|^no\s+(?:more\s+)?[\w-]+(?:\s+[\w-]+){0,4},?\s+(?:please|ever)\b",
     ),
     _make_wording(1, "only please", rf"^(?:please\s+)?(?:[\w-]+\s+){{1,2}}{_STYLE}\s*,?\s*(?:only|please)[.!,]?$"),
-    _make_wording(1, "only", rf"^only\s+(?:[\w-]+\s+){{0,2}}{_STYLE}"),
+    _make_wording(
+        1,
+        "only",
+        rf"^(?:please\s+)?only\s+(?:book|buy|cite|mention|offer|order|propose|recommend|suggest|use)\b|^only\s+(?:[\w-]+\s+){{0,2}}{_STYLE}",
+    ),
     _make_wording(2, "treat", rf"{_CLAUSE}treat\s+(?:everything|anything|all|every|any)\b"),
     _make_wording(1, "act behave", r"^please\s+(?:act|behave)\s+as\b"),
+    _make_wording(1, "speak talk", r"^(?:please\s+)?(?:speak|talk)\s+to\s+me\s+(?:as|like)\b"),
+    _make_wording(1, "everything", r"\bi\s+(?:want|need)\s+everything\s+in\b"),
+    _make_wording(
+        1, "skip leave omit", rf"^(?:please\s+)?(?:skip|leave\s+out|omit)\s+(?:all|the|your|any)\s+(?:\w+\s+)?{_STYLE}"
+    ),
+    _make_wording(1, "more", r"^no\s+more\s+than\s+(?:[a-z]+|\d+)\s+\w"),
+    _make_wording(
+        1,
+        "stop",
+        rf"{_CLAUSE}stop\s+(?:adding|apologi[sz]ing|calling\s+me|including|mentioning|recommending|repeating|suggesting|using)\b",
+    ),
     # The same in German, French and Spanish.
     _make_wording(
         2,
@@ -294,8 +337,7 @@ WORDINGS: Final = (
     ),
     _make_wording(1, "prefiero recuerda", r"^(?:por\s+favor,?\s+)?(?:prefiero|recuerda\s+que)\b"),
 )
-"""Matched against a sentence in lower case with straight apostrophes, strongest first is not needed: the strongest
-match counts."""
+"""Matched against a sentence in lower case with straight apostrophes. The strongest wording that matches counts."""
 
 WITHDRAWAL_WORDS: Final = frozenset(
     {"again", "now", "all", "anyway", "forget", "ignore", "disregard", "drop", "lift", "cancel", "need", "have", "stop"}
