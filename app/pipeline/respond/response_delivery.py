@@ -376,7 +376,7 @@ class ResponseDelivery:
             {LAST_VIEWS: views} if (views := add_last_view(state, turn.policy, window, stored_view)) else {}
         )
         if view.standing_scan is not None:
-            learned |= build_standing_state(state, view.standing_scan)
+            learned |= build_standing_state(state, view.standing_scan, answer_seq=view.outline.next_seq)
         if reported is None:
             return learned
         model_key = upstream_answer.deployment.key

@@ -143,8 +143,15 @@ def decode_standing_scan(state: Mapping[str, Any]) -> StandingScan:
     return NOTHING_SCANNED if stored is None else msgspec.convert(stored, StandingScan)
 
 
-def build_standing_state(state: Mapping[str, Any], scan: StandingScan) -> dict[str, Any]:
-    """Returns the member of a conversation's state that a scan changes; empty if it changes nothing."""
+def build_standing_state(state: Mapping[str, Any], scan: StandingScan, *, answer_seq: int = -1) -> dict[str, Any]:
+    """Returns the member of a conversation's state that a scan changes; empty if it changes nothing.
+
+    Args:
+        answer_seq: the seq of the answer that is stored with the state. An answer has no standing requests, so the next
+            turn need not read it.
+    """
+    if scan.before_seq == answer_seq:
+        scan = msgspec.structs.replace(scan, before_seq=answer_seq + 1)
     if scan.before_seq <= decode_standing_scan(state).before_seq:
         return {}
     return {STANDING_REQUESTS: msgspec.to_builtins(scan)}

@@ -56,6 +56,8 @@ async def test_a_policy_can_leave_them_out_and_the_next_one_finds_them_in_the_st
         assert "standing" not in conversation.state
         await gateway.say([user("And?")], conversation="c", context={"policy": "additive"})
         assert lines(shown(upstream)[-1]) == [RULE]
+        (conversation,) = gateway.conversations()
+        assert conversation.state["standing"]["before_seq"] == conversation.head_seq + 1, "the answer is not read again"
 
 
 async def test_the_view_begins_with_the_same_bytes_until_the_boundary_moves() -> None:
