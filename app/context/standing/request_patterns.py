@@ -231,8 +231,8 @@ WORDINGS: Final = (
         1,
         "remember mind forget",
         r"(?:^|[,;:.!]\s*|\b(?:and|but|please|also)\s+)(?:please\s+)?(?:remember|keep\s+in\s+mind|bear\s+in\s+mind|don't\s+"
-        r"forget|do\s+not\s+forget)\s*(?::|,?\s*(?:that|to|my)\s+(?!(?:time|night|day|guy|girl|thing|one|summer|party|place|song|"
-        r"movie|show|episode|first)\b)\w)",
+        r"forget|do\s+not\s+forget),?\s+(?:that|to|my)\s+(?!(?:time|night|day|guy|girl|thing|one|summer|party|place|song|"
+        r"movie|show|episode|first)\b)\w",
     ),
     _make_wording(
         1,

@@ -133,6 +133,7 @@ OTHER_TALK = (
     "I need to buy milk.",
     "It never rains here.",
     "Make sure the door is closed.",
+    "Remember: the key hangs behind the painting.",
 )
 
 
