@@ -130,7 +130,7 @@ def test_only_the_pipeline_knows_its_order(file: Path) -> None:
 SUB_FOLDERS = {
     "api": {"admin", "conversations", "edge"},
     "compaction": {"acceptance", "summarizer"},
-    "context": {"count", "plan", "quote", "stages", "view"},
+    "context": {"count", "plan", "quote", "stages", "standing", "view"},
     "conversations": {"erase", "history", "items", "summaries", "transfer", "views"},
     "dialects": {"chat", "responses"},
     "pipeline": {"admission", "call", "compact", "persist", "resolve", "respond", "view"},

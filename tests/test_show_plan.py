@@ -21,6 +21,7 @@ from tests.support.gateway import shown as shown_to
 
 TURNS = 24
 FACT = "The locker of the archive has code 7741."
+RULE = "Never call the archive on Sundays."
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +46,8 @@ async def _talk(config: Path) -> str:
     async with serving(application) as address, httpx.AsyncClient(base_url=address, timeout=30) as client:
         for number in range(TURNS):
             text = f"{FACT if number == 0 else f'Parcel {number} weighs {number * 3} kg.'} {padding}"
+            if number == 1:
+                text = f"{RULE} {text}"
             messages.append({"role": "user", "content": text})
             answer = await client.post("/v1/chat/completions", json={"model": "sim-8k", "messages": messages})
             messages.append(answer.json()["choices"][0]["message"])
@@ -70,6 +73,15 @@ def test_each_message_is_told_with_what_becomes_of_it(
     assert told["messages"][-1]["disposition"] == "verbatim"
     assert FACT in told["summaries"][0]["text"]
     assert told["prompt_tokens"] <= told["compacts_above"]
+
+
+def test_the_standing_requests_of_the_view_are_told(
+    config: Path, conversation_id: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = shown(capsys, conversation_id, "--config", str(config))
+    assert told["standing_requests"] == [{"seq": 2, "text": RULE}]
+    assert main(["show-plan", conversation_id, "--config", str(config)]) == 0
+    assert f"standing request of message 2: {RULE}" in capsys.readouterr().out
 
 
 def test_a_larger_model_would_see_everything(

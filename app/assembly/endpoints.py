@@ -16,7 +16,7 @@ from app.api.conversations.compaction import build_compaction_routes
 from app.api.conversations.conversations import build_conversation_routes
 from app.api.conversations.export_and_import import build_transfer_routes
 from app.api.conversations.history import build_history_routes
-from app.api.conversations.items_and_pins import build_item_routes, build_pin_routes
+from app.api.conversations.items_and_pins import build_item_routes, build_pin_routes, build_standing_request_routes
 from app.api.conversations.search import build_search_routes
 from app.api.conversations.stored_completions import build_stored_completion_routes
 from app.api.conversations.summaries import build_summary_routes
@@ -39,6 +39,7 @@ from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.items.item_reader import ItemReader
 from app.conversations.items.item_writer import ItemWriter
 from app.conversations.items.pins import PinStore
+from app.conversations.items.standing_requests import StandingRequestRecords
 from app.conversations.search import ConversationSearch
 from app.conversations.stored_completions import StoredCompletions
 from app.conversations.stored_responses import StoredResponses
@@ -49,6 +50,7 @@ from app.conversations.transfer.message_export import ConversationExporter
 from app.conversations.views.stored_turn import StoredTurnBuilder
 from app.conversations.views.view_pages import ViewPages
 from app.observability.prometheus import PrometheusExposition
+from app.pipeline.view.standing_requests import StandingRequestReader
 from app.settings import Settings
 from app.settings.providers_and_models import EVERY_MODEL
 from app.store.database_url import parse_database_url
@@ -159,7 +161,8 @@ def _build_conversation_routes(
 def _build_context_routes(
     engine: GatewayEngine, settings: Settings, records: ConversationRecords
 ) -> Iterator[APIRouter]:
-    """Yields the routes for what a model sees of a conversation: views, summaries, compaction, pins."""
+    """Yields the routes for what a model sees of a conversation: views, summaries, compaction, pins, standing
+    requests."""
     auth, store, view_builder = engine.authenticator, engine.store, engine.view_builder
     stored_turns = StoredTurnBuilder(
         store=store, message_counter=engine.message_counter, model_contexts=engine.model_contexts
@@ -202,6 +205,8 @@ def _build_context_routes(
         pinning=engine.pin_updater,
     )
     yield build_pin_routes(pins, auth)
+    reader = StandingRequestReader(store=store, message_counter=engine.message_counter)
+    yield build_standing_request_routes(StandingRequestRecords(store=store, records=records, reader=reader), auth)
 
 
 def build_console_endpoints(engine: GatewayEngine, settings: Settings, *, version: str) -> Iterator[APIRouter]:

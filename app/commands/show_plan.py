@@ -282,6 +282,7 @@ def plan_to_json(preview_with_log: _PreviewWithLog) -> dict[str, Any]:
         "fits": plan.fits,
         "instructions": [message.text for message in view_preview.instructions],
         "summaries": [_summary_to_json(summary) for summary in plan.summaries],
+        "standing_requests": [{"seq": seq, "text": text} for seq, text in _list_standing_requests(preview_with_log)],
         "messages": [
             {
                 "seq": row.seq,
@@ -301,6 +302,13 @@ def plan_to_json(preview_with_log: _PreviewWithLog) -> dict[str, Any]:
         ],
         "notes": [{"code": note.code, **note.facts} for note in plan.notes],
     }
+
+
+def _list_standing_requests(preview_with_log: _PreviewWithLog) -> list[tuple[int, str]]:
+    """Returns the standing requests that the view shows: the message of each, and its text."""
+    requests = preview_with_log.preview.plan.standing_requests
+    texts = {entry.seq: entry.message.text for entry, _ in preview_with_log.rows} if requests else {}
+    return [(one.seq, texts[one.seq][one.start : one.end]) for one in requests]
 
 
 def _summary_to_json(summary: Summary) -> dict[str, Any]:
@@ -333,6 +341,8 @@ def _print_plan(preview_with_log: _PreviewWithLog, *, answer: int | None = None)
         console.print("instructions: none stored; what a client sends along comes on top")
     if plan.summaries:
         console.print(_build_summary_table(plan.summaries))
+    for seq, text in _list_standing_requests(preview_with_log):
+        console.print(f"standing request of message {seq}: {escape(make_printable(text))}")
     console.print(_build_message_table(preview_with_log))
     for kind in dict.fromkeys(row.kind for _, row in preview_with_log.rows):
         console.print(f"{kind}: {FATE_REASONS[kind]}", style=FATE_STYLES.get(kind, ""))

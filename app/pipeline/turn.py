@@ -13,6 +13,7 @@ from app.context.calibration import Calibration, CountedPrompt, digest_instructi
 from app.context.plan.budget import Budget
 from app.context.plan.outline import Outline, Plan
 from app.context.plan.policy import ContextPolicy
+from app.context.standing.standing_requests import StandingScan
 from app.dialects.request_schemas import may_run_provider_tools, select_schema_fields
 from app.pipeline.call.search_tool_definition import SearchToolSession
 from app.pipeline.chat_request import ChatRequest
@@ -87,6 +88,8 @@ class View(msgspec.Struct, frozen=True, dict=True):
     budget: Budget
     messages: Sequence[bytes] | None
     """The JSON text of each message; None if the client's own messages are sent unchanged."""
+    standing_scan: StandingScan | None = None
+    """The standing requests of the log, to be stored with the answer; None if the view needs none."""
     raw_log_messages: RawLogMessages | None = None
     """The JSON text of the log messages that the view shows, by seq. It may have further messages."""
     compaction: Mapping[str, Any] = NO_COMPACTION

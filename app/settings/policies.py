@@ -135,6 +135,9 @@ class Policy(Section):
     restore: Literal["none", "quotes"] = "quotes"
     """`quotes`: messages that the client left out of its history may be quoted, too, in views that do not show the
     whole log. `none`: they are never quoted."""
+    standing_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """The most that standing requests may take: sentences in which the user sets rules, preferences, names and
+    prohibitions, from messages that are no longer shown. `0`: they are not shown."""
     pin_ratio: Share = 0.5
     """The most that pinned messages may take. A request that would pin more is refused."""
 

@@ -147,6 +147,20 @@ async def test_pins_are_listed_and_lead_to_their_messages(filled: Filled, page: 
     await expect(page.locator(".message.found")).to_contain_text("pinned")
 
 
+async def test_standing_requests_are_listed_and_can_be_removed(console: Console, page: Page) -> None:
+    body: Any = None
+    for text in ("Call me Sam.", "Never mention storms."):
+        body = await console.say(text, "ruled")
+    found = str(body["conversation_id"])
+    await open_view(page, console, found, "summaries")
+    requests = page.get_by_role("region", name="Standing requests")
+    await expect(requests.get_by_role("listitem")).to_contain_text(["Call me Sam.", "Never mention storms."])
+    await requests.get_by_role("listitem").first.get_by_role("button", name="Remove").click()
+    await expect(requests.get_by_role("listitem")).to_contain_text(["Never mention storms."])
+    (left,) = (await console.get(f"conversations/{found}/standing_requests"))["data"]
+    assert (left["text"], left["kind"]) == ("Never mention storms.", "prohibition")
+
+
 @pytest_asyncio.fixture(loop_scope="session")
 async def compacted(console: Console) -> tuple[Console, str, str]:
     """A conversation with summaries, and the oldest of these."""

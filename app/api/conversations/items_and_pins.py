@@ -1,4 +1,4 @@
-"""`/v1/conversations/{id}/items`: the items of a conversation in OpenAI's form, and their pins."""
+"""`/v1/conversations/{id}/items`: the items of a conversation in OpenAI's form, their pins, and standing requests."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.items.item_reader import ItemQuery, ItemReader
 from app.conversations.items.item_writer import ItemWriter
 from app.conversations.items.pins import PinStore
+from app.conversations.items.standing_requests import StandingRequestRecords
 from app.pipeline.chat_request import Caller
 
 Include = Annotated[
@@ -183,5 +184,50 @@ def build_pin_routes(pins: PinStore, auth: Authenticator) -> APIRouter:
     @routes.delete("/items/{item_id}/pin", summary="Unpin an item", responses=pinned)
     async def unpin_item(conversation_id: str, item_id: str, caller: Caller = manages) -> Response:
         return build_json_response(await pins.unpin_item(caller, conversation_id, item_id))
+
+    return routes
+
+
+class StandingRequestObject(Described):
+    """A sentence in which the user sets a rule, a preference, a name or a prohibition."""
+
+    id: str
+    object: Literal["conversation.standing_request"]
+    item_id: str
+    seq: int
+    kind: Literal["prohibition", "rule", "preference"]
+    tokens: int
+    text: str
+
+
+class StandingRequestPage(Page):
+    data: list[StandingRequestObject]
+
+
+class DeletedStandingRequest(Described):
+    id: str
+    object: Literal["conversation.standing_request.deleted"]
+    deleted: bool
+
+
+def build_standing_request_routes(standing_requests: StandingRequestRecords, auth: Authenticator) -> APIRouter:
+    """Builds the endpoints that list and remove standing requests."""
+    routes = APIRouter(
+        prefix="/v1/conversations/{conversation_id}/standing_requests", tags=["context"], responses=ERROR_RESPONSES
+    )
+    reads, manages = Depends(auth.require_scope("read")), Depends(auth.require_scope("manage"))
+    listed: dict[int | str, dict[str, Any]] = {200: {"model": StandingRequestPage}}
+    deleted: dict[int | str, dict[str, Any]] = {200: {"model": DeletedStandingRequest}, **BUSY_RESPONSE}
+
+    @routes.get("", summary="List standing requests in the order of the log", responses=listed)
+    async def list_standing_requests(
+        conversation_id: str, limit: Limit = MAX_PAGE_SIZE, after: After = None, caller: Caller = reads
+    ) -> Response:
+        found, has_more = await standing_requests.list_requests(caller, conversation_id, limit, after)
+        return build_json_response(build_list_page(found, has_more=has_more))
+
+    @routes.delete("/{request_id}", summary="Remove a standing request; the log stays as it is", responses=deleted)
+    async def remove_standing_request(conversation_id: str, request_id: str, caller: Caller = manages) -> Response:
+        return build_json_response(await standing_requests.remove_request(caller, conversation_id, request_id))
 
     return routes

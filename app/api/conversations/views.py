@@ -99,10 +99,10 @@ class SentPart(Described):
 
 
 class SentPlace(Described):
-    """The origin of a message that is sent: the messages `[from_seq, to_seq)` of the log. A quotation stands for the
-    messages that its parts name, and was made for the message `before_seq`."""
+    """The origin of a message that is sent: the messages `[from_seq, to_seq)` of the log. A quotation and standing
+    requests stand for the messages that their parts name; a quotation was made for the message `before_seq`."""
 
-    kind: Literal["instructions", "summary", "quotation", "message"]
+    kind: Literal["instructions", "summary", "standing_requests", "quotation", "message"]
     from_seq: int | None
     to_seq: int | None
     before_seq: int | None
@@ -124,6 +124,7 @@ class ViewObject(Described):
     status: Literal["full", "summarized", "trimmed"]
     fits: bool
     dropped_messages: int
+    standing_requests: list[str]
     summaries: list[SummaryInView]
     messages: MessagesInView
     sent: list[dict[str, Any]] | None = None

@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from app.context.standing.standing_requests import NO_STANDING_REQUESTS, StandingRequest, StandingRequests
 from app.context.view.message_edits import Edit
 from app.conversation.conversation_types import LogMessage, Summary
 
@@ -109,6 +110,8 @@ class Outline(msgspec.Struct, frozen=True):
     last_view: LastView = LastView()
     omitted_seqs: Set[int] = frozenset()
     """Messages that the client leaves out of its history. They take no tokens."""
+    standing_requests: StandingRequests = NO_STANDING_REQUESTS
+    """Of the whole log, new messages included, without those that must not be shown."""
 
 
 class SummaryRange(msgspec.Struct, frozen=True):
@@ -134,8 +137,9 @@ class PlanNote(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The description of a view, in the order of its messages: summaries; pins from before the boundary and the anchor,
-    in the order of the log; the log from `boundary_seq` on, some of it edited, with quotations between.
+    """The description of a view, in the order of its messages: summaries; standing requests; pins from before the
+    boundary and the anchor, in the order of the log; the log from `boundary_seq` on, some of it edited, with quotations
+    between.
     """
 
     status: ViewStatus
@@ -148,6 +152,8 @@ class Plan(msgspec.Struct, frozen=True):
     """Whether the view is within `Budget.limit`."""
     pins: tuple[Pin, ...] = ()
     """The pins from before the boundary. Those after it are in the verbatim part."""
+    standing_requests: tuple[StandingRequest, ...] = ()
+    """Those of messages from before the boundary that are shown."""
     edits: Mapping[int, Edit] = msgspec.field(default_factory=dict)
     quotations: tuple[Quotation, ...] = ()
     dropped_message_count: int = 0

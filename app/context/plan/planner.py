@@ -28,6 +28,7 @@ from app.context.plan.summary_range_finder import (
 )
 from app.context.plan.view_candidates import ViewCandidate, ViewCandidates
 from app.context.stages.shortening_planner import ShorteningPlanner
+from app.context.standing.standing_requests import NO_STANDING_REQUESTS
 from app.context.view.view_rendering import ViewTokenCounter, count_empty_summary_tokens
 from app.conversation.conversation_types import Summary
 
@@ -58,6 +59,24 @@ def plan_view(
     # Most turns end here. The shortcut skips all candidates, since this runs on each request.
     if summarize == "auto" and (whole := _plan_whole_log(outline, budget, policy)) is not None:
         return whole
+    chosen = _plan_log(outline, budget, policy, counter, summarizer_input_tokens, summarize, through_seq)
+    # Standing requests never make a view too long that would fit without them.
+    if chosen.fits or not chosen.standing_requests:
+        return chosen
+    outline = replace(outline, standing_requests=NO_STANDING_REQUESTS)
+    return _plan_log(outline, budget, policy, counter, summarizer_input_tokens, summarize, through_seq)
+
+
+def _plan_log(
+    outline: Outline,
+    budget: Budget,
+    policy: ContextPolicy,
+    counter: ViewTokenCounter,
+    summarizer_input_tokens: int,
+    summarize: SummarizeMode,
+    through_seq: int | None,
+) -> Plan:
+    """Plans a log that may have to be shortened. The arguments are those of `plan_view`."""
     if not policy.may_summarize:
         summarize = "never"
     if policy.kind == "checkpoint":

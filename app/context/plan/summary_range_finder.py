@@ -84,7 +84,9 @@ class SummaryRangeFinder:
         # A summary is never expected to be longer than what it stands for.
         summaries = sum(min(limit, size) + section for size in sizes)
         boundary = zone[-1].to_seq if zone else tail.start_seq
-        before = count_tokens_shown_before(tail.build_boundary(boundary), self.outline.pins)
+        before = count_tokens_shown_before(
+            tail.build_boundary(boundary), self.outline.pins, self.outline.standing_requests
+        )
         verbatim = tail.count_tokens_from(boundary)
         kept = verbatim - sum_saved_tokens_from(boundary, self.edits)
         shown = count_summary_message_tokens(self.shown_summaries, 0, self.counter) or count_summary_frame_tokens(

@@ -9,6 +9,7 @@ from app.context.plan.budget import Budget
 from app.context.plan.log_rounds import LogTail
 from app.context.plan.outline import Boundary, Pin, PlanNote
 from app.context.plan.policy import ContextPolicy
+from app.context.standing.standing_requests import NO_STANDING_REQUESTS, StandingRequest, StandingRequests
 from app.context.view.message_edits import Edit, EditKind, add_edit_operation
 from app.context.view.view_rendering import ViewTokenCounter, count_summary_message_tokens
 from app.conversation.conversation_types import LogMessage, Summary
@@ -51,6 +52,7 @@ class DraftContext:
     pins: tuple[Pin, ...] = ()
     omitted_seqs: Set[int] = frozenset()
     """Messages that the client leaves out."""
+    standing_requests: StandingRequests = NO_STANDING_REQUESTS
 
     @property
     def limit_tokens(self) -> int:
@@ -111,6 +113,11 @@ class Draft:
         return select_pins_before(self.boundary, self.context.pins)
 
     @property
+    def standing_requests(self) -> tuple[StandingRequest, ...]:
+        """Returns the standing requests that the view shows."""
+        return select_standing_requests(self.boundary, self.context.pins, self.context.standing_requests)
+
+    @property
     def tokens(self) -> int:
         return self.context.instructions_tokens + self.summary_tokens + self.verbatim_tokens
 
@@ -124,9 +131,9 @@ class Draft:
 
     @property
     def verbatim_tokens(self) -> int:
-        """Returns the tokens of pins, anchor, and the log from the boundary on."""
+        """Returns the tokens of standing requests, pins, anchor, and the log from the boundary on."""
         shown = self.context.tail.count_tokens_from(self.boundary_seq) + count_tokens_shown_before(
-            self.boundary, self.context.pins
+            self.boundary, self.context.pins, self.context.standing_requests
         )
         return shown - sum_saved_tokens_from(self.boundary_seq, self.edits)
 
@@ -264,9 +271,22 @@ def select_pins_before(boundary: Boundary, pins: tuple[Pin, ...]) -> tuple[Pin, 
     return tuple(pin for pin in pins if pin.from_seq < boundary.to_seq)
 
 
-def count_tokens_shown_before(boundary: Boundary, pins: tuple[Pin, ...]) -> int:
-    """Returns the tokens of what is shown from before a boundary: its anchor and the pins."""
+def select_standing_requests(
+    boundary: Boundary, pins: tuple[Pin, ...], standing_requests: StandingRequests
+) -> tuple[StandingRequest, ...]:
+    """Returns the standing requests that a view with this boundary shows: none of a message that it shows anyway."""
+    if not standing_requests.requests or not boundary.to_seq:
+        return ()
+    shown_seqs = {seq for pin in select_pins_before(boundary, pins) for seq in range(pin.from_seq, pin.to_seq)}
+    if boundary.anchor_seq is not None:
+        shown_seqs.add(boundary.anchor_seq)
+    return standing_requests.choose_before(boundary.to_seq, shown_seqs)
+
+
+def count_tokens_shown_before(boundary: Boundary, pins: tuple[Pin, ...], standing_requests: StandingRequests) -> int:
+    """Returns the tokens of what is shown from before a boundary: its anchor, the pins and the standing requests."""
     tokens = sum(pin.tokens for pin in select_pins_before(boundary, pins))
+    tokens += standing_requests.count_tokens(select_standing_requests(boundary, pins, standing_requests))
     # An anchor that is pinned is shown once.
     pinned = any(pin.from_seq == boundary.anchor_seq for pin in pins)
     return tokens if pinned else tokens + boundary.anchor_tokens

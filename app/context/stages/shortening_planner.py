@@ -18,7 +18,7 @@ from app.context.plan.log_rounds import LogTail, build_log_tail, find_tail_start
 from app.context.plan.outline import Outline, Plan, PlanNote, ViewStatus
 from app.context.plan.policy import ContextPolicy
 from app.context.plan.view_candidates import ViewCandidate
-from app.context.stages.draft import Draft, DraftContext, select_pins_before
+from app.context.stages.draft import Draft, DraftContext, select_pins_before, select_standing_requests
 from app.context.stages.mask_results import mask_results_further, restore_unread_results
 from app.context.stages.stage_registry import apply_last_resort_stages, apply_stages
 from app.context.view.message_edits import Edit
@@ -111,6 +111,7 @@ class ShorteningPlanner:
             goal_ratio=self.policy.target_ratio if over else FULL_PRESSURE,
             pins=self.outline.pins,
             omitted_seqs=self.outline.omitted_seqs,
+            standing_requests=self.outline.standing_requests,
         )
         kept = (
             {}
@@ -170,6 +171,7 @@ class ShorteningPlanner:
             prompt_tokens=draft.tokens,
             fits=draft.fits_limit,
             pins=draft.pins,
+            standing_requests=draft.standing_requests,
             edits=dict(sorted(draft.edits.items())),
             dropped_message_count=draft.dropped_message_count,
             level=self.find_pressure_level(draft.tokens),
@@ -188,6 +190,9 @@ class ShorteningPlanner:
             prompt_tokens=view.tokens,
             fits=self.budget.calibrate_tokens(view.tokens) <= self.budget.limit,
             pins=select_pins_before(view.boundary, self.outline.pins),
+            standing_requests=select_standing_requests(
+                view.boundary, self.outline.pins, self.outline.standing_requests
+            ),
             edits=edits,
             dropped_message_count=dropped,
             # The view was not shortened: a level that it passed is not settled, and one that it fell below may be

@@ -87,7 +87,7 @@ class PinStore:
                 if not await self._try_store_pins(conversation, all_pins):
                     continue
             return {**item, "pinned": True}
-        raise _conversation_busy_error(conversation_id)
+        raise make_conversation_busy_error(conversation_id)
 
     async def unpin_item(self, caller: Caller, conversation_id: str, item_id: str) -> dict[str, Any]:
         """Unpins the round of an item, if it is pinned. Instructions stay pinned: a view always has them.
@@ -107,7 +107,7 @@ class PinStore:
             remaining_pins = [pin for pin in pins if not _pin_covers_seq(pin, seq)]
             if len(remaining_pins) == len(pins) or await self._try_store_pins(conversation, remaining_pins):
                 return {**item, "pinned": False}
-        raise _conversation_busy_error(conversation_id)
+        raise make_conversation_busy_error(conversation_id)
 
     async def _find_item(
         self, caller: Caller, conversation_id: str, item_id: str
@@ -143,5 +143,5 @@ def _pin_covers_seq(pin: Pin, seq: int) -> bool:
     return pin.from_seq <= seq < pin.to_seq
 
 
-def _conversation_busy_error(conversation_id: str) -> ConversationBusy:
+def make_conversation_busy_error(conversation_id: str) -> ConversationBusy:
     return ConversationBusy(f"Other requests keep changing conversation {conversation_id!r}.", retry_after_seconds=1)

@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from app.context.plan.outline import Pin, Plan
+from app.context.standing.standing_requests import StandingRequest
 from app.context.view.message_fate import MessageFate
 from app.context.view.message_origins import MessageOrigin
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
@@ -18,6 +19,8 @@ from app.dialects.responses.message_object import build_message_object
 from app.pipeline.view.view_preview import ViewPreview
 
 EXCERPT_CHARS: Final = 400
+STANDING_KINDS: Final[Mapping[int, str]] = {1: "preference", 2: "rule", 3: "prohibition"}
+"""The kind of a standing request by its strength."""
 
 
 def build_preview_object(
@@ -77,6 +80,7 @@ def _common_view_fields(preview: ViewPreview, model: str, policy: str) -> dict[s
         "compacts_above": preview.compacts_above,
         "status": preview.plan.status,
         "dropped_messages": preview.plan.dropped_message_count,
+        "standing_requests": [make_standing_request_id(one) for one in preview.plan.standing_requests],
     }
 
 
@@ -126,6 +130,23 @@ def build_pin_object(pin: Pin, entries: Sequence[LogMessage]) -> dict[str, Any]:
             for entry in entries
         ],
     }
+
+
+def build_standing_request_object(request: StandingRequest, entry: LogMessage) -> dict[str, Any]:
+    """Builds the object of a standing request in a message."""
+    return {
+        "id": make_standing_request_id(request),
+        "object": "conversation.standing_request",
+        "item_id": find_message_item_id(entry),
+        "seq": request.seq,
+        "kind": STANDING_KINDS[request.strength],
+        "tokens": request.tokens,
+        "text": entry.message.text[request.start : request.end],
+    }
+
+
+def make_standing_request_id(request: StandingRequest) -> str:
+    return f"sreq_{request.seq:08x}{request.start:06x}"
 
 
 def build_message_excerpt(entry: LogMessage) -> str:

@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from app.context.plan.outline import LastView, limit_last_view_to_log
+from app.context.standing.standing_requests import StandingScan, limit_scan_to_log
 from app.context.view.client_versions import NO_VERSIONS, ClientVersions
 from app.conversation.alignment import AlignmentElement
 from app.conversation.conversation_types import ClientVersion, Conversation, LogMessage
@@ -28,6 +29,10 @@ UNANSWERED_MESSAGES, OPEN_TOOL_CALLS = "pending", "calls_open"
 result."""
 PINS, REDACTED = "pins", "redacted"
 """`Conversation.marks`: the pinned rounds; the seqs of messages that were deleted or erased."""
+STANDING_REQUESTS = "standing"
+"""`Conversation.state`: the standing requests of its log (`StandingScan`)."""
+REMOVED_STANDING_REQUESTS = "standing_removed"
+"""`Conversation.marks`: `[seq, start]` of each standing request that was removed."""
 REWRITE_MARK = "rewritten"
 """`Conversation.state`: one more than the seq from which the client's last change holds. The key is missing if the
 client has never shown a message in other words than the log has."""
@@ -209,6 +214,9 @@ def select_state_for_branch(state: Mapping[str, Any], last_seq: int) -> dict[str
             for key, view in views.items()
             if view.boundary.to_seq <= last_seq + 1
         }
+    if STANDING_REQUESTS in shared:
+        scan = msgspec.convert(shared[STANDING_REQUESTS], StandingScan)
+        shared[STANDING_REQUESTS] = msgspec.to_builtins(limit_scan_to_log(scan, last_seq))
     return shared
 
 
@@ -219,6 +227,8 @@ def select_marks_for_branch(marks: Mapping[str, Any], last_seq: int) -> dict[str
         shared[PINS] = [pin for pin in shared[PINS] if pin["to_seq"] <= last_seq + 1]
     if REDACTED in shared:
         shared[REDACTED] = [seq for seq in shared[REDACTED] if seq <= last_seq]
+    if REMOVED_STANDING_REQUESTS in shared:
+        shared[REMOVED_STANDING_REQUESTS] = [one for one in shared[REMOVED_STANDING_REQUESTS] if one[0] <= last_seq]
     return shared
 
 

@@ -40,6 +40,7 @@ from app.pipeline.respond.context_status import ContextReport, choose_context_st
 from app.pipeline.respond.turn_telemetry import build_turn_facts, log_and_trace_report
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.last_view_and_calibration import CALIBRATIONS, LAST_VIEWS, add_last_view, read_last_view
+from app.pipeline.view.standing_requests import build_standing_state
 from app.pipeline.view.view_restoration import REQUEST_FACTS, VIEW_FACTS, build_request_facts, build_view_facts
 from app.upstream.provider_contract import ModelDeployment
 from app.upstream.routing.router import BufferedReply
@@ -374,6 +375,8 @@ class ResponseDelivery:
         learned: dict[str, Any] = (
             {LAST_VIEWS: views} if (views := add_last_view(state, turn.policy, window, stored_view)) else {}
         )
+        if view.standing_scan is not None:
+            learned |= build_standing_state(state, view.standing_scan, answer_seq=view.outline.next_seq)
         if reported is None:
             return learned
         model_key = upstream_answer.deployment.key

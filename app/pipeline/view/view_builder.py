@@ -18,6 +18,8 @@ from app.context.plan.outline import LOG_START, LastView, Outline, Pin, Plan, Su
 from app.context.plan.planner import plan_view
 from app.context.plan.policy import ContextPolicy
 from app.context.plan.summary_chain import find_omitted_seqs
+from app.context.stages.draft import select_pins_before, select_standing_requests
+from app.context.standing.standing_requests import StandingScan
 from app.context.view.client_versions import NO_VERSIONS, ClientVersions
 from app.context.view.view_rendering import build_summary_message, render_view
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
@@ -31,6 +33,7 @@ from app.pipeline.token_counting import MessageCounter
 from app.pipeline.turn import RawLogMessages, Turn, View
 from app.pipeline.view.last_view_and_calibration import read_last_view
 from app.pipeline.view.pins import decode_pins, select_fitting_pins
+from app.pipeline.view.standing_requests import StandingRequestReader
 from app.store.contract.conversations import ConversationStore
 from app.store.contract.summaries import ConversationAndSummaryStore
 
@@ -52,6 +55,7 @@ class ViewBuilder:
         self._store = store
         self._summary_chains = SummaryChainCache(store)
         self._message_counter = message_counter
+        self._standing_requests = StandingRequestReader(store=store, message_counter=message_counter)
         self._budget_cache: dict[tuple[object, ...], tuple[ContextPolicy, Budget]] = {}
 
     def compute_budget(self, turn: Turn, window: int | None = None, slope: float | None = None) -> Budget:
@@ -194,14 +198,32 @@ class ViewBuilder:
                 new_summaries=new_summaries, is_replacing=policy.has_replacing_summaries, omitted=omitted_seqs
             )
         outline = self._build_outline(turn, budget, chain, omitted_seqs)
+        standing_scan = None
+        if outline.last_view.boundary.to_seq and turn.policy.standing_ratio:
+            outline, standing_scan = await self._add_standing_requests(turn, outline, budget)
         outline, plan = await self._make_plan(turn, outline, budget, summarize, is_over=is_over)
+        # The first view that hides a part of the log is planned twice: only now it is known that the log must be
+        # scanned.
+        if plan.boundary_seq and standing_scan is None and turn.policy.standing_ratio:
+            outline, standing_scan = await self._add_standing_requests(turn, outline, budget)
+            if outline.standing_requests.requests:
+                outline, plan = await self._make_plan(turn, outline, budget, summarize, is_over=is_over)
         # The chain came from a cache. If the plan uses an outdated part of it, the chain is read again and the view is
         # planned again.
         if plan.summaries and not chain.has_verified_all(plan.summaries):
+            standing_requests = outline.standing_requests
             outline = self._build_outline(turn, budget, await read_chain(bypass_cache=True), omitted_seqs)
+            outline = replace(outline, standing_requests=standing_requests)
             outline, plan = await self._make_plan(turn, outline, budget, summarize, is_over=is_over)
         warnings = _build_pin_warnings(resolved_request, outline) if resolved_request.conversation.marks else ()
-        return View(outline, plan, budget, None, warnings=warnings)
+        return View(outline, plan, budget, None, standing_scan, warnings=warnings)
+
+    async def _add_standing_requests(
+        self, turn: Turn, outline: Outline, budget: Budget
+    ) -> tuple[Outline, StandingScan]:
+        """Returns the outline with the log's standing requests, and the scan that found them."""
+        standing_requests, scan = await self._standing_requests.read_for_view(turn, budget, outline.omitted_seqs)
+        return replace(outline, standing_requests=standing_requests), scan
 
     def _build_outline(self, turn: Turn, budget: Budget, chain: SummaryChain, omitted_seqs: Set[int]) -> Outline:
         """Builds what the planner needs to know of a log.
@@ -330,7 +352,8 @@ class ViewBuilder:
             boundary=boundary,
             prompt_tokens=0,
             fits=True,
-            pins=tuple(pin for pin in outline.pins if pin.from_seq < shown_from),
+            pins=select_pins_before(boundary, outline.pins),
+            standing_requests=select_standing_requests(boundary, outline.pins, outline.standing_requests),
             edits={edit.seq: edit for edit in last_view.edits},
             quotations=tuple(one for one in last_view.quotations if one.before_seq < summary_range.to_seq),
         )
@@ -380,7 +403,7 @@ class ViewBuilder:
         if resolved_request.client_messages is not None and resolved_request.is_aligned_by_index:
             return resolved_request.client_messages
         raw_messages = dict(known_messages) if isinstance(known_messages, Mapping) else {}
-        early_seqs = _find_anchor_pin_quote_seqs(plan) - raw_messages.keys()
+        early_seqs = _find_early_seqs(plan) - raw_messages.keys()
         stored = await _read_messages_by_seq(self._store, resolved_request.conversation, early_seqs, plan.boundary_seq)
         new_early_messages = [
             entry
@@ -410,7 +433,7 @@ async def read_shown_before_boundary(
     store: ConversationStore, conversation: Conversation, plan: Plan
 ) -> list[LogMessage]:
     """Returns the stored messages before a plan's boundary that the plan shows or quotes."""
-    return await _read_messages_by_seq(store, conversation, _find_anchor_pin_quote_seqs(plan), plan.boundary_seq)
+    return await _read_messages_by_seq(store, conversation, _find_early_seqs(plan), plan.boundary_seq)
 
 
 async def _read_messages_by_seq(
@@ -422,9 +445,11 @@ async def _read_messages_by_seq(
     return await store.read_log_ranges(conversation, ranges) if ranges else []
 
 
-def _find_anchor_pin_quote_seqs(plan: Plan) -> set[int]:
-    """Returns the seqs of the plan's anchor message, pinned messages and quoted messages."""
+def _find_early_seqs(plan: Plan) -> set[int]:
+    """Returns the seqs of the messages from before the boundary that a view shows or repeats: anchor, pins, quotations
+    and standing requests."""
     seqs = {seq for pin in plan.pins for seq in range(pin.from_seq, pin.to_seq)}
+    seqs.update(one.seq for one in plan.standing_requests)
     seqs |= {passage.seq for quotation in plan.quotations for passage in quotation.passages}
     return seqs if plan.repeated_message_seq is None else seqs | {plan.repeated_message_seq}
 

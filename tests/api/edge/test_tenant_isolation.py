@@ -55,6 +55,8 @@ WITH_IDS: Final[dict[str, Taking]] = {
     f"GET {CONVERSATION}/log": Taking(),
     f"GET {CONVERSATION}/branches": Taking(),
     f"GET {CONVERSATION}/pins": Taking(),
+    f"GET {CONVERSATION}/standing_requests": Taking(),
+    f"DELETE {CONVERSATION}/standing_requests/{{request_id}}": Taking(),
     f"GET {CONVERSATION}/search": Taking(query={"q": "ships"}),
     f"GET {CONVERSATION}/export": Taking(),
     f"POST {CONVERSATION}/compact": Taking(body={}),
@@ -170,9 +172,12 @@ async def kept() -> AsyncIterator[Kept]:
         await talk(gateway, 8)
         await done(gateway, "POST", "c/compact", json={})
         found = Kept(gateway, {}, {})
-        stored = await gateway.say([user("The ships, once more")], key=OWNER, conversation="c", store=True)
+        stored = await gateway.say(
+            [user("Never mention storms. The ships again")], key=OWNER, conversation="c", store=True
+        )
         ids = {"conversation_id": stored["conversation_id"], "completion_id": stored["id"]}
-        for kind, name in (("items", "item_id"), ("summaries", "summary_id")):
+        named = (("items", "item_id"), ("summaries", "summary_id"), ("standing_requests", "request_id"))
+        for kind, name in named:
             listed = await found.get(OWNER, f"conversations/c/{kind}")
             ids[name] = listed.json()["data"][0]["id"]
         ids["response_id"] = (await found.respond(OWNER, input="The ships by night")).json()["id"]
@@ -200,7 +205,7 @@ async def test_ids_of_another_tenant_are_unknown_everywhere() -> None:
         beside = {**found.ids, "conversation_id": found.strangers["conversation_id"]}
         for operation in WITH_IDS:
             attempts = [found.ids, by_name]
-            if re.search(r"\{(item|summary)_id\}", operation):
+            if re.search(r"\{(item|summary|request)_id\}", operation):
                 attempts.append(beside)
             for ids in attempts:
                 answer = await found.ask(STRANGER, operation, ids)

@@ -38,11 +38,20 @@ def pinned(world: World, number: int) -> World:
     output=st.sampled_from([0, 500, 4_096]),
     summarize=st.sampled_from(MODES),
     pins=st.sampled_from([0, 0, 1, 3]),
+    standing=st.sampled_from([0, 2, 40]),
 )
 def test_any_conversation_makes_a_sound_view(
-    bodies: list[Body], name: str, window: int, ratio: float, output: int, summarize: SummarizeMode, pins: int
+    bodies: list[Body],
+    name: str,
+    window: int,
+    ratio: float,
+    output: int,
+    summarize: SummarizeMode,
+    pins: int,
+    standing: int,
 ) -> None:
     world = World(window=window, ratio=ratio, output=output, policy=POLICIES[name], bodies=bodies)
+    world.keep_standing(*spread(standing, len(world.log)))
     decided = pinned(world, pins).plan(summarize)
     check_ranges(world, decided)
     check_plan(world, decided)
@@ -61,6 +70,7 @@ def test_any_conversation_makes_a_sound_view(
     ratio=st.sampled_from([0.5, 1.0, 1.37]),
     pins=st.sampled_from([0, 0, 2]),
     stride=st.sampled_from([1, 1, 4, 15]),
+    standing=st.sampled_from([1, 3, 1_000]),
 )
 def test_a_growing_conversation_keeps_each_of_its_views_sound_and_stable(
     bodies: list[Body],
@@ -70,6 +80,7 @@ def test_a_growing_conversation_keeps_each_of_its_views_sound_and_stable(
     ratio: float,
     pins: int,
     stride: int,
+    standing: int,
 ) -> None:
     """Policies, windows and modes are switched from turn to turn. Each pair of policy and window has its own view."""
     world = World(ratio=ratio)
@@ -83,6 +94,7 @@ def test_a_growing_conversation_keeps_each_of_its_views_sound_and_stable(
         world.policy, world.window, world.last = POLICIES[name], window, kept.get((name, window), LastView())
         if step == pins:
             pinned(world, pins)
+        world.keep_standing(*range(0, end, standing))
         decided = prepared_and_settled(world) if summarize == "ahead" else world.settle(summarize)
         check_plan(world, decided)
         check_nothing_is_orphaned(world, decided)

@@ -196,7 +196,7 @@ function LogRow({ row, isPicked, onPick }) {
   </div>`;
 }
 
-const KINDS = { instructions: "instructions", introduction: "how summaries are introduced", summary: "summary", note: "note", quotation: "quoted for what follows" };
+const KINDS = { instructions: "instructions", introduction: "how summaries are introduced", summary: "summary", note: "note", standing_requests: "standing requests", quotation: "quoted for what follows" };
 
 function SentRow({ id, entry, isPicked, onPick }) {
   const [isOpen, setOpen] = useState(false);

@@ -1,0 +1,1 @@
+"""Standing requests: sentences in which the user sets rules, preferences, names and prohibitions. Pure."""
