@@ -23,7 +23,6 @@ from rich.console import Console
 from rich.table import Table
 
 from app.dialects.chat.message_edits import truncate_content
-from tests.benchmarks.quality.economy import Script
 from tests.benchmarks.quality.late_use import instructions_tokens
 from tests.benchmarks.quality.model import ScriptedModel
 from tests.benchmarks.quality.recordings import FOLDER, Message, Run, runs
@@ -105,11 +104,8 @@ async def replay(kind: str, played: Sequence[Run], *, room_tokens: int, output: 
 async def checkpoints(turns: int = TURNS, *, prepared: bool) -> dict[str, int]:
     """The summary calls of one conversation under `checkpoint`."""
     prose = Prose(3)
-    script = Script(turns)
-    model = ScriptedModel(
-        reply=lambda body: {"role": "assistant", "content": script.answers[int(body["x_bench_place"])]}
-    )
-    script.answers = [prose.of(SAID_CHARS) for _ in range(turns)]
+    answers = [prose.of(SAID_CHARS) for _ in range(turns)]
+    model = ScriptedModel(reply=lambda body: {"role": "assistant", "content": answers[int(body["x_bench_place"])]})
     history: list[dict[str, Any]] = []
     variant = Variant("checkpoint", policy="checkpoint", changes={} if prepared else {"prepare_ratio": 1.0})
     async with talking(model, variant, window=WINDOW) as client:

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
 from app.context.plan.policy import ContextPolicy
-from tests.benchmarks.quality import cost, economy, facts, late_use, planning, poc, stall
+from tests.benchmarks.quality import (
+    cost,
+    economy,
+    economy_kinds,
+    facts,
+    late_use,
+    multi_hop,
+    paraphrases,
+    planning,
+    poc,
+    stall,
+    talks,
+)
 from tests.benchmarks.quality.cache import PrefixCache, common_prefix
+from tests.benchmarks.quality.dialogue_talk import build_dialogue
 from tests.benchmarks.quality.model import by_length
 from tests.benchmarks.quality.recordings import Chat, LateUse, Question, Run, longer
+from tests.benchmarks.quality.spread import Spread
 from tests.benchmarks.quality.summaries import COUNTER, SUMMARIES, allowance
 from tests.benchmarks.quality.talk import NotThere, Variant
 from tests.benchmarks.quality.texts import Prose, all_text, normalised, occurs
@@ -154,3 +168,108 @@ async def test_a_turn_that_waits_for_a_summary_is_told_from_the_others() -> None
 def test_planning_is_timed_for_each_case() -> None:
     assert all(taken > 0 for taken in planning.measure(ContextPolicy(), messages=400).values())
     assert len(planning.growth(ContextPolicy(), results=3, times=(1, 2))) == 2
+
+
+@pytest.mark.parametrize("kind", economy_kinds.KINDS)
+def test_a_talk_is_made_anew_for_each_seed(kind: str) -> None:
+    made = [economy_kinds.build_script(kind, seed, 30) for seed in (1, 1, 2)]
+    assert made[0] == made[1] != made[2]
+    texts = [turn.question for turn in made[0].turns]
+    assert len(set(texts)) == len(texts)
+
+
+async def test_economy_holds_every_kind_of_talk() -> None:
+    for kind in economy_kinds.KINDS:
+        held = await economy.hold(Variant("additive"), turns=12, kind=kind, seed=5)
+        assert economy.facts_of(held)["errors"] == []
+        assert len(held.turns) == len(economy_kinds.build_script(kind, 5, 12).turns)
+
+
+def test_figures_of_several_seeds_have_a_mean_and_a_spread() -> None:
+    assert Spread([1.0, 2.0, 4.5]).render(".2f") == "2.50 ± 1.75"
+    assert Spread([3.0, 3.0]).render(".1f") == "3.0"
+
+
+SEEDED: dict[str, Callable[[int], talks.Talk]] = {
+    "paraphrases": paraphrases.build_talk,
+    "dialogues": build_dialogue,
+    "multi_hop": multi_hop.build_talk,
+}
+
+
+@pytest.mark.parametrize("name", SEEDED)
+def test_a_talk_and_its_questions_are_made_anew_for_each_seed(name: str) -> None:
+    one, again, other = (SEEDED[name](seed) for seed in (1, 1, 2))
+    assert (one.messages, one.questions) == (again.messages, again.questions)
+    assert not set(one.said) & {text for text in other.said if len(text) > 200}
+    answers = {evidence.words for question in one.questions for evidence in question.evidence if evidence.is_unique}
+    assert not answers & {
+        evidence.words for question in other.questions for evidence in question.evidence if not evidence.date
+    }
+
+
+@pytest.mark.parametrize("name", SEEDED)
+def test_the_whole_talk_holds_every_answer_and_only_once(name: str) -> None:
+    talk = SEEDED[name](3)
+    assert len(talk.questions) >= 20
+    turns = [normalised(message["content"]) for message in talk.messages]
+    for question in talk.questions:
+        assert talks.judge(question, [*talk.messages, {"role": "user", "content": question.text}]).is_answered
+        assert not talks.judge(question, [{"role": "user", "content": question.text}]).there
+        for one in question.evidence:
+            if one.is_unique and not one.date:
+                assert sum(occurs(normalised(one.words), turn) for turn in turns) == 1
+
+
+def asked_question(*evidence: talks.Evidence) -> talks.TalkQuestion:
+    return talks.TalkQuestion("Where does Ann keep the key?", "single", evidence)
+
+
+def view(*texts: str) -> list[Mapping[str, Any]]:
+    return [{"role": "user", "content": text} for text in texts]
+
+
+def test_an_answer_that_stands_only_in_a_value_list_is_told_apart() -> None:
+    question = asked_question(talks.Evidence("K-4417", "hangs in K-4417 behind"))
+    planted = talks.judge(question, view("The key hangs in K-4417 behind the door."))
+    assert (planted.is_answered, planted.is_only_listed) == (True, False)
+    listed = talks.judge(question, view("They talked.\nValues mentioned: Ann, K-4417, 12 May\n</earlier_conversation>"))
+    assert (listed.is_answered, listed.is_only_listed) == (False, True)
+    missed = talks.judge(question, view("The key hangs in K-44 behind the door.\nValues mentioned: K-44"))
+    assert (missed.is_answered, missed.is_only_listed) == (False, False)
+
+
+def test_words_that_are_not_unique_need_their_surroundings() -> None:
+    evidence = talks.Evidence("Friday", "comes on Friday at", is_unique=False)
+    assert talks.judge(asked_question(evidence), view("Bob comes on Friday at noon.")).is_answered
+    assert not talks.judge(asked_question(evidence), view("It rained on Friday.")).is_answered
+
+
+def test_an_event_counts_with_its_date_before_it() -> None:
+    evidence = talks.Evidence("saw a whale", "I saw a whale today", date="8 May, 2021")
+    assert evidence.is_in("[8 May, 2021] Ann: Guess what, I saw a whale today!")
+    assert not evidence.is_in("[8 May, 2021] Bob: Hello.\n[9 May, 2021] Ann: I saw a whale today!")
+    assert not evidence.is_in("Ann: I saw a whale today!")
+
+
+def test_a_question_of_several_steps_is_answered_by_all_of_them() -> None:
+    question = asked_question(talks.Evidence("Velmoor", "to Velmoor"), talks.Evidence("Tarsen", "met Tarsen"))
+    some = talks.judge(question, view("We went to Velmoor."))
+    assert (some.is_answered, some.share) == (False, 0.5)
+    assert talks.judge(question, view("We went to Velmoor.", "I met Tarsen.")).is_answered
+
+
+def test_tokens_of_quotations_are_those_of_the_messages_that_hold_them() -> None:
+    quoted = {"role": "user", "content": "Quoted.\n<quoted 0123abcd>\n--- 0123abcd [3] user\nHello\n</quoted 0123abcd>"}
+    assert talks.count_quoted_tokens([*view("Hello"), quoted]) == COUNTER.count_message(quoted)
+    assert talks.count_quoted_tokens(view("Hello")) == 0
+
+
+async def test_a_generated_talk_is_held_and_asked_about() -> None:
+    talk = paraphrases.build_talk(1, facts=3, turns=6)
+    outcome = await talks.hold_talk(Variant("additive"), talk, window=16_000, summaries="failing")
+    assert outcome.compute_share() == 1.0
+    assert outcome.compute_mean("prompt_tokens") > talk.tokens
+    assert (outcome.summary_calls, outcome.failed_turns) == (0, 0)
+    assert talks.keep_newest(talk, window=16_000).compute_share() == 1.0
+    assert talks.keep_newest(talk, window=100).compute_share() == 0.0

@@ -21,14 +21,17 @@ from tests.benchmarks.processes import ROOT
 
 INSTRUMENTS: Final = {
     "facts": "facts of long chats that the model is shown when asked (needs recordings)",
+    "dialogues": "dialogues of two speakers over many sessions",
+    "multi_hop": "questions that need several turns of a dialogue",
+    "paraphrases": "short facts that are asked for in other words",
     "late_use": "values that agents need late (needs recordings)",
-    "economy": "tokens, cache hits, summary calls and stalls over 300 turns",
+    "economy": "tokens, cache hits, summary calls and stalls over 300 turns, for several kinds of talk",
     "cost": "tokens of the demo beside sending everything",
     "stall": "time to the first byte of turns that compact",
     "planning": "CPU time of a plan",
     "poc": "input and facts after each compaction",
 }
-TABLE_COLUMNS: Final = 170
+TABLE_COLUMNS: Final = 190
 
 
 def main() -> int:

@@ -1,9 +1,9 @@
-"""What a long conversation costs in tokens: 300 turns at a window of 8,192, the whole history re-sent on each.
+"""What long conversations cost in tokens: several kinds of talk at a window of 8,192, the whole history re-sent.
 
-Every third turn calls a tool (the call, its result, then the answer: two requests). The client sends about 17.9 million
-tokens in all, four characters each. The model counts like that too and reports what a simulated prompt cache of its
-own would have served; each summary is about 120 words. The client thinks between turns until no summary is being
-written, so that what is prepared ahead can be ready.
+In 300 turns of kind `office` every third calls a tool (the call, its result, then the answer: two requests), and the
+client sends about 17.9 million tokens in all, four characters each. `economy_kinds` tells the other kinds. The model
+counts like that too and reports what a simulated prompt cache of its own would have served; each summary is about 120
+words. The client thinks between turns until no summary is being written, so that what is prepared ahead can be ready.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from rich.table import Column, Table
 
 from tests.benchmarks.quality.bounds import Bound, bounds, table_of
 from tests.benchmarks.quality.cache import PrefixCache, common_prefix
+from tests.benchmarks.quality.economy_kinds import KINDS, build_script
 from tests.benchmarks.quality.model import Call, ScriptedModel, by_length
+from tests.benchmarks.quality.spread import Spread, add_seed_options, list_seeds
 from tests.benchmarks.quality.summaries import ordinary
 from tests.benchmarks.quality.talk import ADDITIVE, POLICIES, Asked, NotThere, Variant, at_rest, talking
-from tests.benchmarks.quality.texts import Prose, serialized
+from tests.benchmarks.quality.texts import serialized
 
 WINDOW: Final = 8_192
 TURNS: Final = 300
-TOOL_TURN_EVERY: Final = 3
 SUMMARY_SECONDS: Final = 0.05
 WAITED_SECONDS: Final = SUMMARY_SECONDS / 2
 """Of a summary call, spent by a question on its way to the model: it waited. One that is written beside it is none."""
@@ -51,8 +52,8 @@ TOOLS: Final = [
         },
     }
 ]
-QUESTION_CHARS, ANSWER_CHARS, RESULT_CHARS = 395, 375, 540
-MOST_UNCACHED, MOST_SUMMARY_CALLS, LEAST_STABLE_PREFIX, LEAST_CACHED = 110_000, 15, 0.93, 0.85
+MOST_UNCACHED, MOST_SUMMARY_CALLS, LEAST_STABLE_PREFIX, LEAST_CACHED = 130_000, 25, 0.93, 0.85
+OFFICE_SEED: Final = 7
 NO_PREPARATION: Final = {"prepare_ratio": 1.0}
 
 VARIANTS: Final = (
@@ -63,36 +64,6 @@ VARIANTS: Final = (
     Variant("additive, recall tool", changes={"recall": "tool"}),
     *POLICIES[1:],
 )
-
-
-class Script:
-    """What is said in each turn. Any answer is a function of its place `(turn, step)`."""
-
-    def __init__(self, turns: int) -> None:
-        prose = Prose(7)
-        self.questions = [f"({turn}) {prose.of(QUESTION_CHARS)}" for turn in range(turns)]
-        self.answers = [prose.of(ANSWER_CHARS) for _ in range(turns)]
-        self.results = [prose.of(RESULT_CHARS) for _ in range(turns)]
-        self.topics = [prose.sentence() for _ in range(turns)]
-
-    def calls_tool(self, turn: int) -> bool:
-        return turn % TOOL_TURN_EVERY == TOOL_TURN_EVERY - 1
-
-    def reply(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The assistant's message at the place that a request names."""
-        turn, step = body["x_bench_place"]
-        if step or not self.calls_tool(turn):
-            return {"role": "assistant", "content": self.answers[turn]}
-        arguments = orjson.dumps({"topic": self.topics[turn]}).decode()
-        called = {"name": "look_up", "arguments": arguments}
-        return {
-            "role": "assistant",
-            "content": None,
-            "tool_calls": [{"id": f"call_{turn}", "type": "function", "function": called}],
-        }
-
-    def result(self, turn: int) -> dict[str, Any]:
-        return {"role": "tool", "tool_call_id": f"call_{turn}", "content": self.results[turn]}
 
 
 @dataclass(slots=True)
@@ -130,15 +101,21 @@ class Held:
         return any(seconds >= WAITED_SECONDS for seconds in together)
 
 
-async def hold(variant: Variant, *, turns: int = TURNS, window: int = WINDOW) -> Held:
-    """Hold the conversation.
+async def hold(
+    variant: Variant, *, turns: int = TURNS, window: int = WINDOW, kind: str = "office", seed: int = OFFICE_SEED
+) -> Held:
+    """Hold a conversation.
+
+    Args:
+        turns: of kind `office`; other kinds have fewer turns that are longer.
 
     Raises:
         NotThere: the gateway does not know the variant.
     """
-    script = Script(turns)
+    script = build_script(kind, seed, turns)
+    tools: dict[str, Any] = {"tools": TOOLS} if script.has_tools else {}
     model = ScriptedModel(
-        reply=script.reply,
+        reply=script.build_reply,
         summaries=ordinary,
         summary_seconds=SUMMARY_SECONDS,
         count=by_length,
@@ -146,18 +123,18 @@ async def hold(variant: Variant, *, turns: int = TURNS, window: int = WINDOW) ->
     )
     held = Held(window, model)
     async with talking(model, variant, window=window) as client:
-        for turn in range(turns):
-            held.history.append({"role": "user", "content": script.questions[turn]})
+        for turn in range(len(script.turns)):
+            held.history.append({"role": "user", "content": script.turns[turn].question})
             asked: list[Asked] = []
-            for step in range(2 if script.calls_tool(turn) else 1):
+            for step in range(script.count_requests(turn)):
                 if step:
-                    held.history.append(script.result(turn))
+                    held.history.append(script.build_result(turn, step - 1))
                 held.client_tokens += by_length({"messages": held.history})
-                answer = await client.ask(held.history, place=(turn, step), tools=TOOLS)
+                answer = await client.ask(held.history, place=(turn, step), **tools)
                 asked.append(answer)
                 if answer.status != 200:
                     held.errors.append(f"turn {turn}: {answer.status} {answer.body}")
-                    held.history.append(dict(script.reply({"x_bench_place": (turn, step)})))
+                    held.history.append(dict(script.build_reply({"x_bench_place": (turn, step)})))
                 else:
                     held.history.append(dict(answer.message))
             held.turns.append(asked)
@@ -207,65 +184,80 @@ def bounds_of(held: Held) -> list[Bound]:
 
 
 def add_options(parser: ArgumentParser) -> None:
-    parser.add_argument("--only", help="variants whose names hold this")
+    parser.add_argument("--only", help="variants whose names hold this (default: policy additive as it is)")
     parser.add_argument("--exactly", help="the one variant of this name")
-    parser.add_argument("--turns", type=int, default=TURNS)
+    parser.add_argument("--all", action="store_true", help="all variants")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="of talk")
+    parser.add_argument("--turns", type=int, default=TURNS, help="of kind office; the others have fewer, longer turns")
     parser.add_argument("--window", type=int, default=WINDOW)
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="changes of policy additive")
+    add_seed_options(parser)
 
 
 async def run(options: Namespace, console: Console) -> dict[str, Any]:
-    chosen = [one for one in VARIANTS if (options.only or "") in one.name and options.exactly in {None, one.name}]
-    if options.set:
-        changes = {name: orjson.loads(value) for name, _, value in (one.partition("=") for one in options.set)}
-        chosen = [Variant(" ".join(options.set), changes=changes)]
-    results: dict[str, Any] = {}
-    first = None
-    for variant in chosen:
-        try:
-            held = await hold(variant, turns=options.turns, window=options.window)
-        except NotThere as error:
-            console.print(f"{variant.name} is not there: {str(error).splitlines()[-1]}", markup=False, highlight=False)
-            continue
-        first = first or held
-        results[variant.name] = facts_of(held)
-    console.print(_table(results))
-    for name, facts in results.items():
-        for told in facts["errors"][:3]:
-            console.print(f"{name}: {told}"[:300], markup=False)
-    if first is not None:
-        results["bounds"] = bounds_of(first)
-        console.print(table_of(results["bounds"]))
+    seeds = list_seeds(options)
+    results: dict[str, Any] = {"seeds": seeds, "kinds": {}}
+    for kind in options.kinds:
+        rows: dict[str, list[dict[str, Any]]] = {}
+        first = None
+        for variant in _choose_variants(options):
+            try:
+                for seed in seeds:
+                    held = await hold(variant, turns=options.turns, window=options.window, kind=kind, seed=seed)
+                    first = first or held
+                    rows.setdefault(variant.name, []).append(facts_of(held))
+            except NotThere as error:
+                told = f"{variant.name} is not there: {str(error).splitlines()[-1]}"
+                console.print(told, markup=False, highlight=False)
+        console.print(_build_table(kind, seeds, rows))
+        for name, facts in rows.items():
+            for told in [one for facts_of_seed in facts for one in facts_of_seed["errors"]][:3]:
+                console.print(f"{name}: {told}"[:300], markup=False)
+        results["kinds"][kind] = dict(rows)
+        if first is not None and options.all:
+            results["kinds"][kind]["bounds"] = bounds_of(first)
+            console.print(table_of(bounds_of(first)))
     return results
 
 
-def _table(results: Mapping[str, Mapping[str, Any]]) -> Table:
+def _choose_variants(options: Namespace) -> Sequence[Variant]:
+    if options.set:
+        changes = {name: orjson.loads(value) for name, _, value in (one.partition("=") for one in options.set)}
+        return [Variant(" ".join(options.set), changes=changes)]
+    if not (options.only or options.exactly or options.all):
+        return [ADDITIVE]
+    return [one for one in VARIANTS if (options.only or "") in one.name and options.exactly in {None, one.name}]
+
+
+def _build_table(kind: str, seeds: Sequence[int], results: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
+    """One row for each variant: means of the seeds, with half the range."""
     columns: Sequence[tuple[str, str, str]] = (
         ("sent to\nmodel", "upstream_tokens", ",.0f"),
-        (f"not cached\n≤ {MOST_UNCACHED:,}", "uncached_tokens", ",.0f"),
+        (f"not cached\n≤ {MOST_UNCACHED:,} ‡", "uncached_tokens", ",.0f"),
         ("of that,\nanswers", "uncached_of_answers", ",.0f"),
-        (f"calls\n≤ {MOST_SUMMARY_CALLS}", "summary_calls", "d"),
-        ("stalls\n0 *", "stalled_turns", "d"),
+        (f"calls\n≤ {MOST_SUMMARY_CALLS} ‡", "summary_calls", ".1f"),
+        ("stalls\n0 *", "stalled_turns", ".1f"),
         (f"stable\n≥ {LEAST_STABLE_PREFIX}", "stable_prefix", ".3f"),
-        ("cuts", "cuts", "d"),
+        ("cuts", "cuts", ".1f"),
         (f"cached †\n≥ {LEAST_CACHED}", "cached_between_cuts", ".3f"),
-        ("cached\nin all", "cached_overall", ".3f"),
-        ("largest\nprompt", "largest_prompt", ",d"),
-        ("over\nwindow", "over_the_window", "d"),
+        ("largest\nprompt", "largest_prompt", ",.0f"),
+        ("over\nwindow", "over_the_window", ".1f"),
     )
-    any_facts = next(iter(results.values()), {"client_tokens": 0, "growth_tokens": 0})
+    rows = [facts for seeds_of_variant in results.values() for facts in seeds_of_variant]
+    sent, new = (Spread([row[name] for row in rows]).mean for name in ("client_tokens", "growth_tokens"))
     table = Table(
         "",
         *(Column(title, justify="right", no_wrap=True) for title, _, _ in columns),
         Column("errors", justify="right"),
-        title=f"{any_facts['client_tokens']:,} tokens sent by the client, {any_facts['growth_tokens']:,} of them new",
-        caption="* where summaries are prepared ahead   † of prompts that begin with the one before, share of tokens",
+        title=f"{kind}, seeds {seeds[0]} to {seeds[-1]}: {sent:,.0f} tokens sent by the client, {new:,.0f} of them new",
+        caption="mean ± half the range of the seeds   * where summaries are prepared ahead   "
+        "† of prompts that begin with the one before, share of tokens   ‡ of kind office",
         title_justify="left",
         caption_justify="left",
     )
     for name, facts in results.items():
-        figures = (format(facts[key], form) for _, key, form in columns)
-        table.add_row(name, *figures, str(len(facts["errors"])))
+        figures = (Spread([one[key] for one in facts]).render(form) for _, key, form in columns)
+        table.add_row(name, *figures, str(sum(len(one["errors"]) for one in facts)))
     return table
 
 
