@@ -294,6 +294,7 @@ class _AdditivePlanner:
             summarizer_input_tokens=self.budget.compute_raw_tokens(self.summarizer_input_tokens),
             edits=self._shortening_planner.last_edits,
             buffer_turns=self._count_buffer_turns(view),
+            keeps_short_turns=self.summarize != "now",
         )
 
     def _count_buffer_turns(self, view: ViewCandidate) -> int:

@@ -57,6 +57,8 @@ class SummaryRangeFinder:
     buffer_turns: int = 0
     """The most complete turns at the end that stay verbatim. Precompaction keeps one less: the turn that will need
     the summary is then one of the last (decision 13)."""
+    keeps_short_turns: bool = True
+    """Whether more turns than that stay if they are short. A compaction that a client asks for keeps no more."""
 
     @property
     def current_turn_round_index(self) -> int:
@@ -75,7 +77,7 @@ class SummaryRangeFinder:
     @property
     def short_turns_limit_tokens(self) -> int:
         """Returns how many tokens further turns may fill, beyond `buffer_turns`, where turns are short."""
-        if not self.policy.buffer_turns:
+        if not (self.policy.buffer_turns and self.keeps_short_turns):
             return 0
         tokens = min(int(self.budget.window * SHORT_TURNS_RATIO), MAX_SHORT_TURNS_TOKENS)
         return min(self.buffer_limit_tokens, self.budget.compute_raw_tokens(tokens))
@@ -126,13 +128,20 @@ class SummaryRangeFinder:
         return zone_tokens <= 2 * sum(entry.tokens for entry in rounds[cut : self.current_turn_round_index])
 
     def leaves_room(self, cut: int, proposal: SummaryProposal) -> bool:
-        """Says whether the view may then grow by at least as much as the complete turns that stay (decision 47).
+        """Says whether the complete turns that stay take at most half of what instructions and summaries leave
+        (decision 47).
 
-        What stays is sent anew behind the new summary, and no cache holds it there. A view that is soon compacted again
-        pays for it again.
+        What stays is sent anew behind the new summary, and no cache holds it there. A view that has little room to grow
+        is soon compacted again, and pays for it again.
         """
-        room = self.budget.compaction_threshold - self.budget.calibrate_tokens(proposal.expected_tokens)
-        kept = sum(entry.tokens for entry in self.tail.rounds[cut : self.current_turn_round_index])
+        kept, current = (
+            sum(entry.tokens for entry in part)
+            for part in (
+                self.tail.rounds[cut : self.current_turn_round_index],
+                self.tail.rounds[max(cut, self.current_turn_round_index) :],
+            )
+        )
+        room = self.budget.compaction_threshold - self.budget.calibrate_tokens(proposal.expected_tokens - current)
         return self.budget.calibrate_tokens(kept) <= room
 
     def is_under_threshold(self, proposal: SummaryProposal) -> bool:
