@@ -141,7 +141,7 @@ class CheckpointPlanner:
         draft = before if is_requested else self._shortening_planner.apply_policy_stages(before, gentle)
         # Edits break the prompt cache. They count only if they free enough, if a stage's own rule is due, or if they
         # alone make the view fit and either cut results that are still to be read or spare the whole log a cut.
-        pays = self._shortening_planner.frees_enough(before, draft) or self._shortening_planner.is_stage_rule_due(view)
+        pays = self._shortening_planner.pays_for_cache(before, draft, view)
         cuts_unread = any(entry.seq in draft.edits for entry in list_unread_results(draft))
         is_saved = draft.fits_limit and not before.fits_limit and (cuts_unread or not draft.boundary_seq)
         left = draft if pays or is_saved else before

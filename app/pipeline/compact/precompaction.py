@@ -18,7 +18,7 @@ from app.conversation.conversation_types import Conversation, Summary
 from app.errors import GatewayError
 from app.observability.tracing import current_span
 from app.pipeline.background_tasks import BackgroundTasks
-from app.pipeline.compact.turn_compaction import TurnCompactor
+from app.pipeline.compact.turn_compaction import TurnCompactor, has_folds_to_precompact
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.message_search import MessageSearch
 from app.pipeline.view.view_builder import ViewBuilder
@@ -56,7 +56,7 @@ class Precompactor:
     def start_if_needed(self, turn: Turn, view: View, conversation: Conversation) -> None:
         """Starts a precompaction after an answered turn, if the next request may need a summary.
 
-        Also starts if the view shows a mechanical summary, which a model should replace.
+        Also starts if the view shows a mechanical summary, which a model should replace, or lacks a fold.
 
         Args:
             turn: the answered turn.
@@ -75,7 +75,7 @@ class Precompactor:
             return
         if conversation.id in self._running_tasks or len(self._running_tasks) >= MAX_CONVERSATIONS:
             return
-        is_near = _is_near_compaction(
+        is_near = has_folds_to_precompact(view) or _is_near_compaction(
             view, resolved_request.new_messages_tokens, conversation.head_tokens_total - resolved_request.log_tokens
         )
         summaries = view.plan.summaries

@@ -343,16 +343,24 @@ def may_compact(turn: Turn) -> bool:
 def must_compact(turn: Turn, view: View) -> bool:
     """Whether the turn must wait for summaries before it is answered.
 
-    A view that is under its threshold without its folds is sent as it is. The folds are made with the next summary that
-    is made ahead, so that the client waits for one round of calls, and the beginning of the view changes once.
+    The first answer to a long history waits for one round of calls: folds that its view can do without are made after
+    it. Later, a fold is made with the summary that makes it due, so that the beginning of the view changes once.
     """
+    if not view.plan.to_summarize or not may_compact(turn):
+        return False
+    is_first_contact = turn.resolved_request.is_log_unstored and turn.request.summarize == "auto"
+    return not (is_first_contact and has_folds_to_precompact(view))
+
+
+def has_folds_to_precompact(view: View) -> bool:
+    """Whether only folds are to be made, the view is under its threshold without them, and the policy makes summaries
+    ahead."""
     plan, budget = view.plan, view.budget
-    if not plan.to_summarize or not may_compact(turn):
+    if budget.precompaction_threshold == UNREACHABLE_TOKENS or not plan.fits or not plan.to_summarize:
         return False
     threshold = budget.compute_threshold(has_summaries=bool(plan.summaries))
-    may_fold_ahead = turn.request.summarize == "auto" and budget.precompaction_threshold != UNREACHABLE_TOKENS
-    is_under_threshold = plan.fits and budget.calibrate_tokens(plan.prompt_tokens) <= threshold
-    return not (may_fold_ahead and is_under_threshold and all(one.folds for one in plan.to_summarize))
+    tokens = budget.calibrate_tokens(plan.prompt_tokens - sum(one.tokens for one in plan.quotations))
+    return tokens <= threshold and all(one.folds for one in plan.to_summarize)
 
 
 async def resolve_turn_without_store(resolver: ConversationResolver, turn: Turn) -> Turn:

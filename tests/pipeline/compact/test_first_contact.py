@@ -62,13 +62,11 @@ async def test_a_long_history_is_summarized_in_one_round_before_the_first_answer
         asked, waited = len(summaries_asked(upstream)), rounds.number
         assert (body["context_status"], waited) == ("summarized", 1)
         assert 6 <= asked <= 12
-        messages += [body["choices"][0]["message"]]
-        for number in range(12):
-            messages.append(user(question(1_000 + number, 60)))
-            messages.append((await gateway.say(messages))["choices"][0]["message"])
-            await until(nothing_is_prepared)
-        folds = [chunk for chunk in gateway.chunks() if chunk.folds]
-    assert folds, "the summaries of that round were folded later, in the background"
+        await until(nothing_is_prepared)
+        assert [chunk for chunk in gateway.chunks() if chunk.folds], "made after the answer"
+        asked = len(summaries_asked(upstream))
+        await gateway.say([*messages, body["choices"][0]["message"], user("And then?")])
+        assert len(summaries_asked(upstream)) == asked
 
 
 async def test_a_long_history_of_a_checkpoint_is_read_in_one_round_and_told_in_a_second() -> None:
