@@ -28,9 +28,8 @@ from app.conversation.conversation_types import Summary
 MIN_GROWTH_RATIO = 0.05
 """Context editing waits until a view has grown by this share of the window since it was last shortened."""
 MIN_FREED_SHARE = 0.5
-"""Under a policy that summarizes, an edit of a view within its limit must free at least this share of the tokens that
-follow the first edited message: these are sent anew, since the provider's cache ends there. Measured on agents: a
-larger share saves more in answers, and costs `checkpoint` more calls that read the whole log (decision 47)."""
+"""Under policy `additive`, an edit of a view within its limit must free at least this share of the tokens that follow
+the first edited message: these are sent anew, since the provider's cache ends there (measured in decision 47)."""
 FULL_PRESSURE = 1.0
 """The goal of a view within its limit: all of the limit."""
 
@@ -81,15 +80,15 @@ class ShorteningPlanner:
 
     def pays_for_cache(self, before: Draft, after: Draft, view: ViewCandidate) -> bool:
         """Says whether edits that a view within its limit could do without are worth what they make the provider read
-        anew. A summary makes room anyway, so they need not be made.
+        anew.
 
-        Policies without summaries would lose messages instead. A sliding window moves on, and reasoning is cleared,
-        whatever they free.
+        Under policy `additive` a summary makes room anyway. The other policies mask results so that they lose less, or
+        later. A sliding window moves on, and reasoning is cleared, whatever they free.
         """
         is_rule_due = self.is_stage_rule_due(view)
         if not (is_rule_due or self.frees_enough(before, after)):
             return False
-        if not self.policy.may_summarize or self.policy.clear_reasoning.keep_turns is not None:
+        if self.policy.kind != "additive" or self.policy.clear_reasoning.keep_turns is not None:
             return True
         if after.boundary != before.boundary:
             return True
