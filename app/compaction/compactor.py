@@ -23,6 +23,7 @@ from app.compaction.compaction_job import (
     SummarySource,
     build_summary_sources,
 )
+from app.compaction.summarizer.range_parts import MAX_PARALLEL_CALLS
 from app.compaction.summarizer.summary_generator import SummaryGenerator
 from app.compaction.summary_maker import RangeResult, SummaryMaker
 from app.context.view.view_rendering import ViewTokenCounter
@@ -35,8 +36,6 @@ from app.store.leases import LeaseKeeper
 
 log = logging.getLogger(__name__)
 
-MAX_PARALLEL_SUMMARIES = 4
-"""How many summaries one job makes at a time."""
 RESULT_CACHE_SECONDS = 30.0
 """How long the result of a range is reused if it could not be stored: a summary, or the failure to make one."""
 MAX_CACHED_RESULTS = 1024
@@ -218,7 +217,7 @@ class Compactor:
         """
         started_at = self._monotonic()
         listener = _StartListener(on_start)
-        slots = asyncio.Semaphore(MAX_PARALLEL_SUMMARIES)
+        slots = asyncio.Semaphore(MAX_PARALLEL_CALLS)
         is_long = len(job.log_tail.messages) > LONG_TAIL_MESSAGES
         sources = await asyncio.to_thread(build_summary_sources, job) if is_long else build_summary_sources(job)
         works = [

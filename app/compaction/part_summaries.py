@@ -17,7 +17,7 @@ from itertools import groupby
 from msgspec.structs import replace
 
 from app.compaction.compaction_job import CompactionJob, SummarySource
-from app.compaction.summarizer.range_parts import MAX_PARTS, compute_part_limit
+from app.compaction.summarizer.range_parts import MAX_PARALLEL_CALLS, MAX_PARTS, compute_part_limit
 from app.compaction.summarizer.transcript import SPEAKER_LINE_TOKENS
 from app.context.plan.log_rounds import MIN_STRETCH_FILL_SHARE, LogTail, Round
 from app.conversation.conversation_types import LogMessage, Summary
@@ -29,7 +29,6 @@ MAX_SUMMARIES_SHARE = 0.75
 """Part summaries are merged when they take more than this share of what the summarizer can read."""
 MIN_PARTS = 8
 """The limit of a part summary is chosen so that the summarizer can read at least this many at once."""
-MAX_PARALLEL_PARTS = 4
 
 WritePart = Callable[[Sequence[LogMessage], Sequence[Summary], int], Awaitable[tuple[str, str]]]
 """Takes messages, or summaries to merge, and a limit in tokens; returns a summary and the model that wrote it."""
@@ -76,7 +75,7 @@ class LogPartSummaries:
         stored_parts, taken_ranges = await self._read_stored_parts()
         pieces = _split_at_stored_parts(tail, stored_parts)
         stretches = _choose_stretches_to_summarize(pieces, room_tokens, limit_tokens, taken_ranges)
-        slots = asyncio.Semaphore(MAX_PARALLEL_PARTS)
+        slots = asyncio.Semaphore(MAX_PARALLEL_CALLS)
 
         async def summarize(rounds: Sequence[Round]) -> Summary:
             async with slots:

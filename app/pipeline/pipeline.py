@@ -50,6 +50,7 @@ from app.pipeline.compact.turn_compaction import (
     TurnCompactionTask,
     TurnCompactor,
     may_compact,
+    must_compact,
     resolve_turn_without_store,
 )
 from app.pipeline.persist.question_write import QuestionWrite
@@ -131,7 +132,7 @@ class Pipeline:
             if turn.resolved_request.stored_answer is not None:
                 return await self._replay_stored_answer(turn, turn.resolved_request.stored_answer, held_leases)
             turn, view = await self._plan_view(turn)
-            if view.plan.to_summarize and may_compact(turn):
+            if must_compact(turn, view):
                 compaction = self._turn_compactor.start_compaction(turn, view)
                 # Only a client that accepts progress events gets a stream before the answer. If the store can serve the
                 # summary at once, `wait_for_start` is false and the client gets a normal answer.

@@ -118,17 +118,17 @@ async def test_closing_waits_no_longer_than_told() -> None:
 
 
 async def test_ranges_are_summarized_side_by_side_within_bounds() -> None:
-    scene, log = Scene(is_open=False), log_of(talk(36))
-    ranges = [SummaryRange(at, at + 12) for at in range(0, 72, 12)]
+    scene, log = Scene(is_open=False), log_of(talk(90))
+    ranges = [SummaryRange(at, at + 12) for at in range(0, 180, 12)]
     running = asyncio.create_task(scene.compactor.compact(job_for(log, *ranges)))
-    await scene.router.asked(4)
+    await scene.router.asked(12)
     scene.router.gate.set()
     result = await running
-    assert [(chunk.from_seq, chunk.to_seq) for chunk in result.summaries] == [(at, at + 12) for at in range(0, 72, 12)]
+    assert [(chunk.from_seq, chunk.to_seq) for chunk in result.summaries] == [(at, at + 12) for at in range(0, 180, 12)]
     assert all(
         one.to_link == other.from_link for one, other in zip(result.summaries, result.summaries[1:], strict=False)
     )
-    assert scene.router.most_running == 4
+    assert scene.router.most_running == 12
 
 
 @pytest.mark.parametrize(

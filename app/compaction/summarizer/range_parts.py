@@ -11,6 +11,9 @@ from app.compaction.summarizer.transcript import SPEAKER_LINE_TOKENS, CountToken
 
 MAX_PARTS = 15
 """The most parts of a range. With the merging call, one summary takes at most sixteen calls."""
+MAX_PARALLEL_CALLS = 12
+"""How many summaries, or parts of one, are written at a time for one job: those of a history of 20,000 tokens at a
+window of 4,096 in one round."""
 MIN_PART_TOKENS = 128
 """The smallest limit of a part summary: below it hardly a fact is kept."""
 OVERSIZE_FACTOR = 1.15

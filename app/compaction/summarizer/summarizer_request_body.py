@@ -16,7 +16,7 @@ from app.compaction.summarizer.prompts import (
 )
 from app.compaction.summarizer.summary_request import NoUsableSummary
 from app.compaction.summarizer.transcript import TranscriptEntry, render_fenced_transcript
-from app.context.plan.budget import compute_summary_token_limit
+from app.context.plan.budget import SUMMARY_INSTRUCTION_TOKENS, compute_summary_token_limit
 from app.context.plan.policy import ContextPolicy
 from app.context.view.view_rendering import ViewTokenCounter
 from app.dialects.chat.message import ChatMessage
@@ -36,8 +36,7 @@ from app.upstream.quirks import apply_quirks
 MARGIN_RATIO: Final = 0.06
 """The share of the window that is left free, because our count of the prompt is an estimate."""
 MIN_INPUT_TOKENS: Final = 128
-INSTRUCTION_TOKENS: Final = 400
-"""Tokens of instruction and fence, rounded up. Used when ranges are planned, before there is a prompt to count."""
+INSTRUCTION_TOKENS: Final = SUMMARY_INSTRUCTION_TOKENS
 MATERIAL_SHARE: Final = 0.85
 """The share of a transcript that its messages take; the rest is lines that name speakers."""
 

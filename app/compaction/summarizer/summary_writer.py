@@ -24,7 +24,7 @@ from app.compaction.summarizer.prompts import (
     describe_fold,
     describe_range,
 )
-from app.compaction.summarizer.range_parts import compute_part_limit, split_into_parts
+from app.compaction.summarizer.range_parts import MAX_PARALLEL_CALLS, compute_part_limit, split_into_parts
 from app.compaction.summarizer.summarizer_call import (
     FIRST_ATTEMPT,
     SummarizerAnswer,
@@ -50,7 +50,6 @@ THINKING_FACTOR = 4
 """A model that used its whole output limit for reasoning gets this many times as much, once."""
 MAX_HALVINGS = 2
 """How often the input is halved for a model whose window is smaller than configured."""
-MAX_PARALLEL_PARTS = 4
 TRANSCRIPT_FILL_SHARE = 0.98
 """The share of a transcript's limit that is planned by the sizes of its entries; the rest is for estimation errors."""
 
@@ -177,7 +176,7 @@ class SummaryWriter:
 
     async def _summarize_parts(self, parts: Sequence[Sequence[TranscriptEntry]], limit_tokens: int) -> list[str]:
         """Summarizes each part, a few at a time. Raises the first failure after all parts have ended."""
-        slots = asyncio.Semaphore(MAX_PARALLEL_PARTS)
+        slots = asyncio.Semaphore(MAX_PARALLEL_CALLS)
         instruction_text = self._build_instruction(PromptVariant(is_fold=self.request.prompt_variant.is_fold))
 
         async def one(part: Sequence[TranscriptEntry]) -> str:

@@ -21,6 +21,10 @@ SUMMARY_WINDOW_DIVISOR = 16
 """One summary takes at most window ÷ 16 tokens, so that a dozen summaries leave room for verbatim messages."""
 
 
+SUMMARY_INSTRUCTION_TOKENS = 400
+"""Tokens of the instruction for a summary and of the fence, rounded up. Used while ranges are planned, before there is
+a prompt to count."""
+
 UNREACHABLE_TOKENS = 1 << 62
 """A threshold that no view reaches."""
 

@@ -8,13 +8,19 @@ of the newest turns.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 from msgspec.structs import replace
 
-from app.context.plan.budget import Budget, compute_checkpoint_trigger_tokens, compute_summary_token_limit
+from app.context.plan.budget import (
+    SUMMARY_INSTRUCTION_TOKENS,
+    Budget,
+    compute_checkpoint_trigger_tokens,
+    compute_summary_token_limit,
+)
 from app.context.plan.log_rounds import LogTail
 from app.context.plan.outline import LOG_START, Outline, Plan, PlanNote, SummarizeMode, SummaryRange
 from app.context.plan.policy import ContextPolicy
@@ -135,7 +141,7 @@ class CheckpointPlanner:
         draft = before if is_requested else self._shortening_planner.apply_policy_stages(before, gentle)
         # Edits break the prompt cache. They count only if they free enough, if a stage's own rule is due, or if they
         # alone make the view fit and either cut results that are still to be read or spare the whole log a cut.
-        pays = self._shortening_planner.frees_enough(before, draft) or self._shortening_planner.is_stage_rule_due(view)
+        pays = self._shortening_planner.pays_for_cache(before, draft, view)
         cuts_unread = any(entry.seq in draft.edits for entry in list_unread_results(draft))
         is_saved = draft.fits_limit and not before.fits_limit and (cuts_unread or not draft.boundary_seq)
         left = draft if pays or is_saved else before
@@ -182,9 +188,31 @@ class CheckpointPlanner:
         # A current turn that is a single round cannot be cut: it is kept whole even above its share.
         for seq in kept:
             if tail.count_tokens_from(seq) <= allowed or seq == openings[-1] == rounds[-1].from_seq:
-                return seq
+                return self._find_readable_end(tail, openings, seq, allowed)
         inside = [entry.from_seq for entry in rounds[1:] if not openings or entry.from_seq > openings[-1]]
         return next((seq for seq in inside if tail.count_tokens_from(seq) <= allowed), inside[-1] if inside else None)
+
+    def _find_readable_end(self, tail: LogTail, openings: Sequence[int], seq: int, allowed_tokens: int) -> int:
+        """Returns where a first checkpoint ends whose call can go on from the prompts that were sent.
+
+        That is `seq`, or the last turn before it at which such a prompt leaves room for instruction and summary. A log
+        that has just overflowed fills the window. A checkpoint of all of it would be written from transcripts, which no
+        cache holds, in several calls (decision 47). Returns `seq`, too, if the turns from an earlier end on would take
+        more than `allowed_tokens`.
+        """
+        summarizer = self.policy.summarizer
+        was_sent_whole = self.outline.new_from_seq > 0 and not self.outline.summaries
+        reads_last_prompt = summarizer.model == "same" and summarizer.form != "transcript"
+        if not (was_sent_whole and reads_last_prompt and self.policy.checkpoint_keep_turns):
+            return seq
+        limit = compute_summary_token_limit(self.policy, self.budget.window)
+        room = self.budget.compute_raw_tokens(self.budget.window - limit - SUMMARY_INSTRUCTION_TOKENS)
+        readable = [
+            end
+            for end in openings
+            if end <= seq and self.outline.instructions_tokens + tail.count_tokens_before(end) <= room
+        ]
+        return readable[-1] if readable and tail.count_tokens_from(readable[-1]) <= allowed_tokens else seq
 
     def _count_overflowing_messages(self, draft: Draft) -> int:
         """Returns how many messages do not fit, counted from the newest message back. The checkpoint is to replace

@@ -312,8 +312,24 @@ class _AdditivePlanner:
             counter=self.counter,
             summarizer_input_tokens=self.budget.compute_raw_tokens(self.summarizer_input_tokens),
             edits=self._shortening_planner.last_edits,
-            buffer_turns=max(0, self.policy.buffer_turns - (self.summarize == "ahead")),
+            buffer_turns=self._count_buffer_turns(view),
+            keeps_short_turns=self.summarize != "now",
         )
+
+    def _count_buffer_turns(self, view: ViewCandidate) -> int:
+        """Returns how many of the last complete turns stay verbatim at most.
+
+        A summary made ahead keeps fewer: the turns that fit before the threshold is passed, and the one that passes it,
+        are the last turns by then (decision 47). It keeps half of the buffer at least, since the next turn may be long.
+        """
+        turns = self.policy.buffer_turns
+        if self.summarize != "ahead" or not turns:
+            return turns
+        openings = [entry.from_seq for entry in self._shortening_planner.log_tail.rounds if entry.opens_turn][-turns:]
+        tokens = self._shortening_planner.log_tail.count_tokens_from(openings[0]) if openings else 0
+        room = self._compute_threshold(view) - self.budget.calibrate_tokens(view.tokens)
+        further = max(0, room) * len(openings) // max(1, self.budget.calibrate_tokens(tokens))
+        return turns - min(1 + further, max(1, turns // 2))
 
     def _count_log_tokens_after(self, view: ViewCandidate) -> int:
         return self.outline.log_tokens - view.boundary.tokens_total

@@ -24,6 +24,11 @@ from app.context.view.view_rendering import (
 )
 from app.conversation.conversation_types import Summary
 
+SHORT_TURNS_RATIO = 0.1
+MAX_SHORT_TURNS_TOKENS = 1_024
+"""Where turns are short, more than `buffer_turns` of them stay verbatim, up to this share of the window and this many
+tokens: a dozen turns of a chat. All of it is sent anew with each compaction, hence not more (decision 47)."""
+
 
 @dataclass(frozen=True, slots=True)
 class SummaryProposal:
@@ -52,6 +57,8 @@ class SummaryRangeFinder:
     buffer_turns: int = 0
     """The most complete turns at the end that stay verbatim. Precompaction keeps one less: the turn that will need
     the summary is then one of the last (decision 13)."""
+    keeps_short_turns: bool = True
+    """Whether more turns than that stay if they are short. A compaction that a client asks for keeps no more."""
 
     @property
     def current_turn_round_index(self) -> int:
@@ -66,6 +73,14 @@ class SummaryRangeFinder:
     @property
     def buffer_limit_tokens(self) -> int:
         return self.budget.compute_raw_tokens(int(self.budget.window * self.policy.buffer_max_ratio))
+
+    @property
+    def short_turns_limit_tokens(self) -> int:
+        """Returns how many tokens further turns may fill, beyond `buffer_turns`, where turns are short."""
+        if not (self.policy.buffer_turns and self.keeps_short_turns):
+            return 0
+        tokens = min(int(self.budget.window * SHORT_TURNS_RATIO), MAX_SHORT_TURNS_TOKENS)
+        return min(self.buffer_limit_tokens, self.budget.compute_raw_tokens(tokens))
 
     def propose_ranges(self, cut: int) -> SummaryProposal:
         """Proposes to summarize every round before index `cut`. Rounds that the client leaves out do not
@@ -114,6 +129,23 @@ class SummaryRangeFinder:
         zone_tokens = sum(entry.tokens for entry in rounds[:cut])
         return zone_tokens <= 2 * sum(entry.tokens for entry in rounds[cut : self.current_turn_round_index])
 
+    def leaves_room(self, cut: int, proposal: SummaryProposal) -> bool:
+        """Says whether the complete turns that stay take at most half of what instructions and summaries leave
+        (decision 47).
+
+        What stays is sent anew behind the new summary, and no cache holds it there. A view that has little room to grow
+        is soon compacted again, and pays for it again.
+        """
+        kept, current = (
+            sum(entry.tokens for entry in part)
+            for part in (
+                self.tail.rounds[cut : self.current_turn_round_index],
+                self.tail.rounds[max(cut, self.current_turn_round_index) :],
+            )
+        )
+        room = self.budget.compaction_threshold - self.budget.calibrate_tokens(proposal.expected_tokens - current)
+        return self.budget.calibrate_tokens(kept) <= room
+
     def is_under_threshold(self, proposal: SummaryProposal) -> bool:
         return self.budget.calibrate_tokens(proposal.expected_tokens) <= self.budget.compaction_threshold
 
@@ -134,7 +166,7 @@ def propose_gainful_ranges(finder: SummaryRangeFinder) -> SummaryProposal | None
         proposal = finder.propose_ranges(cut)
         if not finder.gains_enough(proposal):
             continue
-        if not finder.is_under_threshold(proposal):
+        if not finder.is_under_threshold(proposal) or not finder.leaves_room(cut, proposal):
             falling_short.append(proposal)
         elif finder.covers_one_turn_only(cut):
             of_one_turn = of_one_turn or proposal
@@ -168,9 +200,10 @@ def _list_turn_cuts(finder: SummaryRangeFinder) -> Iterator[int]:
     openings = [index for index in range(current) if index == 0 or rounds[index].opens_turn]
     buffer_tokens = 0
     fitting = [current]
-    for opening in openings[: -finder.buffer_turns - 1 : -1]:
+    for kept_turns, opening in enumerate(reversed(openings)):
         buffer_tokens += sum(entry.tokens for entry in rounds[opening : fitting[-1]])
-        if buffer_tokens > finder.buffer_limit_tokens:
+        limit = finder.buffer_limit_tokens if kept_turns < finder.buffer_turns else finder.short_turns_limit_tokens
+        if buffer_tokens > limit:
             break
         fitting.append(opening)
     return reversed(fitting)

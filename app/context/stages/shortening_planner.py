@@ -18,7 +18,13 @@ from app.context.plan.log_rounds import LogTail, build_log_tail, find_tail_start
 from app.context.plan.outline import Outline, Plan, PlanNote, ViewStatus
 from app.context.plan.policy import ContextPolicy
 from app.context.plan.view_candidates import ViewCandidate
-from app.context.stages.draft import Draft, DraftContext, select_pins_before, select_standing_requests
+from app.context.stages.draft import (
+    Draft,
+    DraftContext,
+    select_pins_before,
+    select_standing_requests,
+    sum_saved_tokens_from,
+)
 from app.context.stages.mask_results import mask_results_further, restore_unread_results
 from app.context.stages.stage_registry import apply_last_resort_stages, apply_stages
 from app.context.view.message_edits import Edit
@@ -27,6 +33,9 @@ from app.conversation.conversation_types import Summary
 
 MIN_GROWTH_RATIO = 0.05
 """Context editing waits until a view has grown by this share of the window since it was last shortened."""
+MIN_FREED_SHARE = 0.5
+"""Under policy `additive`, an edit of a view within its limit must free at least this share of the tokens that follow
+the first edited message: these are sent anew, since the provider's cache ends there (measured in decision 47)."""
 FULL_PRESSURE = 1.0
 """The goal of a view within its limit: all of the limit."""
 
@@ -67,13 +76,32 @@ class ShorteningPlanner:
         """Returns the view after the policy's stages, or unchanged if they free too little."""
         before = self.build_draft(view, *notes)
         after = self.apply_policy_stages(before)
-        if not before.fits_limit or self.frees_enough(before, after) or self.is_stage_rule_due(view):
+        if not before.fits_limit or self.pays_for_cache(before, after, view):
             return after
         return before.add_note("left_as_it_was", tokens=before.tokens, gain_tokens=before.tokens - after.tokens)
 
     def frees_enough(self, before: Draft, after: Draft) -> bool:
         """Says whether a step frees enough to be worth the prompt cache that it breaks."""
         return before.tokens - after.tokens >= self.policy.min_gain_ratio * before.tokens
+
+    def pays_for_cache(self, before: Draft, after: Draft, view: ViewCandidate) -> bool:
+        """Says whether edits that a view within its limit could do without are worth what they make the provider read
+        anew.
+
+        Under policy `additive` a summary makes room anyway. The other policies mask results so that they lose less, or
+        later. A sliding window moves on, and reasoning is cleared, whatever they free.
+        """
+        is_rule_due = self.is_stage_rule_due(view)
+        if not (is_rule_due or self.frees_enough(before, after)):
+            return False
+        if self.policy.kind != "additive" or self.policy.clear_reasoning.keep_turns is not None:
+            return True
+        if after.boundary != before.boundary:
+            return True
+        changed = [seq for seq, edit in after.edits.items() if before.edits.get(seq) != edit]
+        first_seq = min(changed, default=self.outline.next_seq)
+        rewritten = self.log_tail.count_tokens_from(first_seq) - sum_saved_tokens_from(first_seq, after.edits)
+        return before.tokens - after.tokens >= MIN_FREED_SHARE * rewritten
 
     def is_stage_rule_due(self, view: ViewCandidate) -> bool:
         """Says whether a sliding window must move on, or context editing is due."""

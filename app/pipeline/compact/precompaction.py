@@ -18,7 +18,7 @@ from app.conversation.conversation_types import Conversation, Summary
 from app.errors import GatewayError
 from app.observability.tracing import current_span
 from app.pipeline.background_tasks import BackgroundTasks
-from app.pipeline.compact.turn_compaction import TurnCompactor
+from app.pipeline.compact.turn_compaction import TurnCompactor, has_folds_to_precompact
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.message_search import MessageSearch
 from app.pipeline.view.view_builder import ViewBuilder
@@ -30,8 +30,8 @@ MAX_CONVERSATIONS: Final = 16
 MAX_PASSES: Final = 4
 """How many plans with summaries or folds to make may follow one answer."""
 GROWTH_FACTOR, MIN_GROWTH_SHARE = 2, 0.05
-"""The next turn is expected to take up to this many times the tokens of the last one, and at least this share of the
-window."""
+"""The next request is expected to bring up to this many times the tokens that the last one brought, and at least this
+share of the window (decision 47)."""
 
 
 class Precompactor:
@@ -54,9 +54,9 @@ class Precompactor:
         self._running_tasks: dict[str, asyncio.Task[None]] = {}
 
     def start_if_needed(self, turn: Turn, view: View, conversation: Conversation) -> None:
-        """Starts a precompaction after an answered turn, if the next turns may need a summary.
+        """Starts a precompaction after an answered turn, if the next request may need a summary.
 
-        Also starts if the view shows a mechanical summary, which a model should replace.
+        Also starts if the view shows a mechanical summary, which a model should replace, or lacks a fold.
 
         Args:
             turn: the answered turn.
@@ -75,7 +75,7 @@ class Precompactor:
             return
         if conversation.id in self._running_tasks or len(self._running_tasks) >= MAX_CONVERSATIONS:
             return
-        is_near = _is_near_compaction(
+        is_near = has_folds_to_precompact(view) or _is_near_compaction(
             view, resolved_request.new_messages_tokens, conversation.head_tokens_total - resolved_request.log_tokens
         )
         summaries = view.plan.summaries
@@ -145,9 +145,10 @@ def _has_client_sliding_window(view: View) -> bool:
 
 
 def _is_near_compaction(view: View, asked_tokens: int, answer_tokens: int) -> bool:
-    """Whether the next turns may pass the compaction threshold, judged by the growth of the last turn (decision 13).
+    """Whether the next request may pass the compaction threshold, judged by what the last one brought (decision 47).
 
-    A summary covers most if it is made as late as possible.
+    A summary covers most if it is made as late as possible. The answer to the next request does not count: if that
+    answer brings the view near the threshold, the summary is made after it.
 
     Args:
         view: the view of the last turn.
@@ -160,5 +161,5 @@ def _is_near_compaction(view: View, asked_tokens: int, answer_tokens: int) -> bo
     threshold = budget.compute_threshold(has_summaries=bool(plan.summaries))
     if tokens <= budget.compute_precompaction_threshold(threshold):
         return False
-    growth = GROWTH_FACTOR * budget.calibrate_tokens(asked_tokens + answer_tokens)
+    growth = GROWTH_FACTOR * budget.calibrate_tokens(asked_tokens)
     return tokens + max(growth, int(budget.window * MIN_GROWTH_SHARE)) > threshold

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from app.compaction.compaction_job import CompactionJob, CompactionResult, SummarySource
 from app.compaction.compactor import Compactor
+from app.context.plan.budget import UNREACHABLE_TOKENS
 from app.context.plan.log_rounds import LogTail, build_boundary_after, build_log_tail, find_tail_start
 from app.context.plan.outline import LOG_START, Outline, SummaryRange, SummaryStyle
 from app.context.plan.policy import ContextPolicy
@@ -95,6 +96,8 @@ class TurnCompactor:
             turn, view = await self._replan_with_summaries(new_summaries, turn, view)
         passes = folds = 0
         while (ranges := view.plan.to_summarize) and passes < MAX_PASSES and folds < MAX_FOLDS:
+            if not must_compact(turn, view):
+                break
             # A plan that only folds has its own limit: one call folds about a dozen summaries, so many may be needed.
             if all(summary_range.folds for summary_range in ranges):
                 folds += 1
@@ -335,6 +338,29 @@ def _choose_style_of_rewritten_summary(policy: ContextPolicy) -> SummaryStyle:
 def may_compact(turn: Turn) -> bool:
     """Whether the turn may be compacted: only stored turns can, because summaries need the store."""
     return turn.resolved_request.is_stored and turn.request.summarize != "never"
+
+
+def must_compact(turn: Turn, view: View) -> bool:
+    """Whether the turn must wait for summaries before it is answered.
+
+    The first answer to a long history waits for one round of calls: folds that its view can do without are made after
+    it. Later, a fold is made with the summary that makes it due, so that the beginning of the view changes once.
+    """
+    if not view.plan.to_summarize or not may_compact(turn):
+        return False
+    is_first_contact = turn.resolved_request.is_log_unstored and turn.request.summarize == "auto"
+    return not (is_first_contact and has_folds_to_precompact(view))
+
+
+def has_folds_to_precompact(view: View) -> bool:
+    """Whether only folds are to be made, the view is under its threshold without them, and the policy makes summaries
+    ahead."""
+    plan, budget = view.plan, view.budget
+    if budget.precompaction_threshold == UNREACHABLE_TOKENS or not plan.fits or not plan.to_summarize:
+        return False
+    threshold = budget.compute_threshold(has_summaries=bool(plan.summaries))
+    tokens = budget.calibrate_tokens(plan.prompt_tokens - sum(one.tokens for one in plan.quotations))
+    return tokens <= threshold and all(one.folds for one in plan.to_summarize)
 
 
 async def resolve_turn_without_store(resolver: ConversationResolver, turn: Turn) -> Turn:

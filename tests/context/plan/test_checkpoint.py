@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from app.context.plan.budget import SUMMARY_INSTRUCTION_TOKENS, compute_summary_token_limit
 from app.context.plan.outline import make_last_view
-from app.context.plan.policy import CheckpointTrigger, ContextPolicy
+from app.context.plan.policy import CheckpointTrigger, ContextPolicy, SummarizerPolicy
 from tests.context.plan_checks import check_plan
 from tests.context.planned_conversation import World, assistant, calls, result, user, words
 
@@ -46,6 +47,24 @@ def test_a_second_checkpoint_reads_the_whole_log_again_and_stands_alone() -> Non
     decided = world.settle()
     check_plan(world, decided)
     assert [chunk.from_seq for chunk in decided.summaries] == [0]
+
+
+def test_the_first_checkpoint_of_a_log_that_was_sent_ends_where_its_call_can_go_on_from_the_last_prompt() -> None:
+    """Otherwise the call would not fit behind that prompt, and transcripts would be read, which no cache holds."""
+    world = talk(100, tokens=80)
+    world.new_from_seq = 0
+    [part] = world.plan().to_summarize
+    assert len(world.log) - 1 - part.to_seq == 4, "a log that comes all at once is in no cache: two turns stay"
+    world.new_from_seq = len(world.log) - 1
+    [part] = world.plan().to_summarize
+    room = world.window - compute_summary_token_limit(CHECKPOINT, world.window) - SUMMARY_INSTRUCTION_TOKENS
+    read = world.instructions_tokens + world.log[part.to_seq - 1].tokens_total
+    assert room - 100 < read <= room
+    assert world.log[part.to_seq].message.role == "user"
+    for policy in (replace(CHECKPOINT, keep_turns=0), replace(CHECKPOINT, summarizer=SummarizerPolicy(model="other"))):
+        world.policy = policy
+        [part] = world.plan().to_summarize
+        assert len(world.log) - 1 - part.to_seq == 2 * policy.checkpoint_keep_turns
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from app.context.plan.budget import compute_budget, compute_compaction_threshold, compute_summary_token_limit
 from app.context.plan.log_rounds import build_boundary_after
-from app.context.plan.outline import Boundary, LastView, Outline, Plan
+from app.context.plan.outline import Boundary, LastView, Outline, Plan, SummaryRange
 from app.context.plan.planner import plan_view
 from app.context.plan.policy import CheckpointTrigger, ContextPolicy, SummarizerPolicy
 from tests.context.plan_checks import check_nothing_is_orphaned, check_plan
@@ -88,6 +88,47 @@ def test_over_the_line_the_oldest_turns_are_to_be_summarized_and_the_newest_stay
 def test_fewer_turns_stay_verbatim_when_they_are_long(turn_tokens: int, kept: int) -> None:
     world = World(bodies=[*turns(-(-6_000 // turn_tokens), turn_tokens), user("And now?")])
     assert len(world.log) - 1 - world.plan().to_summarize[-1].to_seq == 2 * kept
+
+
+def test_fewer_turns_stay_where_summaries_leave_little_room_to_grow() -> None:
+    """What stays is sent anew behind each new summary, so it takes no more than the view can then grow by."""
+    bodies = [*turns(15, 500), user("And now?")]
+    kept = []
+    for tokens in (300, 1_400, 2_400):
+        world = World(bodies=[user(words(100)), assistant(words(100)), *bodies], new_from_seq=32)
+        heavy = world.summary_of(SummaryRange(0, 2))
+        world.stored = [replace(heavy, tokens=tokens)]
+        decided = world.plan()
+        ranges = [part for part in decided.to_summarize if not part.folds]
+        kept.append(len(world.log) - 1 - ranges[-1].to_seq)
+        facts = next(dict(note.facts) for note in decided.notes if note.code == "compaction_needed")
+        assert int(facts["kept_tokens"]) - 20 <= world.budget.compaction_threshold - int(facts["expected_tokens"])
+    assert kept == [8, 6, 4], kept
+
+
+def test_a_summary_made_ahead_keeps_one_turn_less_for_each_turn_that_still_fits() -> None:
+    kept = {}
+    for number in (14, 15, 16):
+        world = World(bodies=turns(number, 350))
+        world.new_from_seq = len(world.log)
+        room = world.budget.compaction_threshold - world.log[-1].tokens_total - world.instructions_tokens
+        ahead = world.plan("ahead")
+        kept[room // 350] = (len(world.log) - ahead.to_summarize[-1].to_seq) // 2
+    assert kept == {2: 2, 1: 2, 0: 3}
+
+
+@pytest.mark.parametrize(("window", "turn_tokens", "kept"), [(4_096, 40, 10), (8_192, 80, 10), (32_768, 80, 12)])
+def test_where_turns_are_short_more_than_four_stay_up_to_a_number_of_tokens(
+    window: int, turn_tokens: int, kept: int
+) -> None:
+    bodies = [*turns(-(-window // turn_tokens), turn_tokens), user("And now?")]
+    world = World(window=window, policy=ContextPolicy(token_floor=1), bodies=bodies)
+    stay = len(world.log) - 1 - world.plan().to_summarize[-1].to_seq
+    tokens = sum(entry.tokens for entry in world.log[-1 - stay : -1])
+    assert min(0.1 * window, 1_024) * 0.8 <= tokens <= min(0.1 * window, 1_024)
+    assert abs(stay // 2 - kept) <= 2
+    none = World(window=window, policy=ContextPolicy(token_floor=1, buffer_turns=0), bodies=bodies)
+    assert none.plan().to_summarize[-1].to_seq == len(none.log) - 1, "who wants no turn verbatim gets none"
 
 
 def test_a_second_compaction_adds_a_chunk_and_leaves_the_first_alone() -> None:

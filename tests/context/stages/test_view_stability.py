@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 import pytest
 
 from app.context.plan.outline import Plan, SummarizeMode
+from app.context.plan.policy import ContextPolicy, ToolResultClearing
 from app.dialects.chat.message import decode_body
 from app.dialects.chat.message_edits import apply_edit_operations
 from tests.context.conversation_strategies import POLICIES, tool_call
 from tests.context.plan_checks import check_plan
-from tests.context.planned_conversation import COUNT, World, assistant, result, user, words
+from tests.context.planned_conversation import COUNT, World, assistant, calls, result, user, words
 
 WINDOW = 8_192
 UNIT_TOKENS = 160
@@ -143,3 +144,17 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_cuts_where_they_are() ->
     check_plan(world, later)
     assert later.boundary_seq == trimmed.boundary_seq > 0
     assert later.to_summarize, "asked for again"
+
+
+@pytest.mark.parametrize(("kept", "cleared"), [(3, 5), (6, 0)])
+def test_results_are_cleared_only_where_that_frees_half_of_what_must_be_sent_anew(kept: int, cleared: int) -> None:
+    """Behind the first cleared result the provider's cache ends."""
+    rule = ToolResultClearing(trigger_tokens=3_000, keep=kept)
+    world = World(window=8_192, policy=ContextPolicy(clear_tool_results=rule))
+    for _ in range(8):
+        world.say(user("Look."), calls("look"), result(words(400)), assistant("I see."))
+    world.say(user("And now?"))
+    decided = world.settle()
+    assert len(decided.edits) == cleared
+    codes = {note.code for note in decided.notes}
+    assert ("left_as_it_was" in codes) == (not cleared)

@@ -79,3 +79,19 @@ async def test_who_crosses_the_line_while_a_checkpoint_is_being_made_waits_for_t
     assert len(summaries_asked(upstream)) == 1
     assert body["context_status"] == "summarized"
     assert (body["context"]["compaction"]["ran"], len(body["context"]["summaries"])) == (True, 1)
+
+
+async def test_a_long_answer_does_not_bring_the_next_summary_forward() -> None:
+    """The next request brings a question. Its answer counts when it has been given."""
+    window, answer_tokens = 16_384, 1_500
+    upstream = ScriptedUpstream(
+        default=lambda body: completion("They spoke." if is_summary(body) else "word " * answer_tokens)
+    )
+    async with world(upstream, window=window, policies={"additive": {"prepare_ratio": 0.3}}) as gateway:
+        for number in range(TURNS):
+            body = await gateway.say([user(question(number, 8))], conversation="c")
+            await until(nothing_is_prepared)
+            if summaries_asked(upstream):
+                break
+    said = body["context"]["prompt_tokens"] + answer_tokens
+    assert 0.65 * window <= said <= 0.7 * window + answer_tokens, "a twentieth of the window before the line"
