@@ -9,6 +9,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from app.compaction.acceptance.values_appendix import (
+    GAP_LINE,
     collect_values,
     find_missing_values,
     render_appendix,
@@ -24,6 +25,8 @@ MECHANICAL_VERSION = "mechanical-2"
 
 MAX_LINE_TEXT_CHARS = 200
 """The most characters of a message's text in its line."""
+MAX_GAP_DIGITS = 9
+"""A gap line with a longer number was not written by us."""
 HEAD_SHARE = 0.25
 """The share of the room for lines that goes to the first lines, because the task is usually set there."""
 
@@ -52,27 +55,40 @@ def build_mechanical_summary(
         *_split_summary_lines(earlier_summaries),
         *render_message_lines([log_message.message for log_message in messages]),
     ]
-    text = thin_lines(lines, lines_limit, count_tokens)
+    lines, left_out = _drop_repeated_lines(lines)
+    text = thin_lines(lines, lines_limit, count_tokens, left_out)
     # After the thinning: a value is appended only if no remaining line contains it.
     missing_values = find_missing_values(collect_values(messages, earlier_summaries, parameter_names), text)
     appendix_lines = render_appendix(missing_values, limit_tokens - count_tokens(text) - 2, count_tokens)
     if not appendix_lines:
         # The share that was reserved for the appendix is free for more lines.
-        return thin_lines(lines, limit_tokens, count_tokens)
+        return thin_lines(lines, limit_tokens, count_tokens, left_out)
     return f"{text}\n{appendix_lines}"
 
 
-def thin_lines(lines: Sequence[str], limit_tokens: int, count_tokens: CountTokens) -> str:
+def _drop_repeated_lines(lines: Sequence[str]) -> tuple[list[str], int]:
+    """Drops lines that say nothing new: those that equal an earlier one, and gap lines of earlier summaries.
+
+    Returns:
+        The other lines, and how many lines were left out, counting those that the gap lines stand for.
+    """
+    gaps = [int(match.group(1)[:MAX_GAP_DIGITS]) for line in lines if (match := GAP_LINE.fullmatch(line))]
+    kept = list(dict.fromkeys(line for line in lines if not GAP_LINE.fullmatch(line)))
+    return kept, sum(gaps) + len(lines) - len(gaps) - len(kept)
+
+
+def thin_lines(lines: Sequence[str], limit_tokens: int, count_tokens: CountTokens, left_out: int = 0) -> str:
     """Returns the first and the newest lines that fit into `limit_tokens`, and between them a line with the number of
-    lines that were left out."""
+    lines that were left out, `left_out` included."""
     sizes = [count_tokens(line) + 1 for line in lines]  # one token for the line break
     if sum(sizes) <= limit_tokens:
         return "\n".join(lines)
     # The gap line is counted with the largest number that it can show.
-    room_tokens = limit_tokens - count_tokens(_render_gap_line(len(lines))) - 1
+    room_tokens = limit_tokens - count_tokens(_render_gap_line(len(lines) + left_out)) - 1
     head_lines = _count_fitting(sizes, int(room_tokens * HEAD_SHARE))
     tail_start = len(lines) - _count_fitting(sizes[head_lines:][::-1], room_tokens - sum(sizes[:head_lines]))
-    return "\n".join([*lines[:head_lines], _render_gap_line(tail_start - head_lines), *lines[tail_start:]])
+    gap_line = _render_gap_line(tail_start - head_lines + left_out)
+    return "\n".join([*lines[:head_lines], gap_line, *lines[tail_start:]])
 
 
 def _split_summary_lines(summaries: Sequence[Summary]) -> Iterator[str]:

@@ -28,6 +28,8 @@ HEADING_TOKENS = 5
 MAX_SKIPPED_VALUES = 64
 """The choice of values ends after this many in a row that do not fit. It bounds the time for thousands of values."""
 
+GAP_LINE = re.compile(r"^\[(\d+) lines left out\]$", re.MULTILINE)
+"""A line of a mechanical summary that stands for lines without room."""
 _APPENDIX_LINE = re.compile(rf"^({'|'.join(map(re.escape, HEADINGS.values()))})(.*)$", re.MULTILINE)
 _SOURCES_BY_HEADING: dict[str, MentionSource] = {heading: source for source, heading in HEADINGS.items()}
 _APPENDIX_TOKEN = re.compile(r'; |, |"(?:[^"\\]|\\.)*"|[^",;]+|[",;]')
@@ -73,7 +75,7 @@ def collect_values(
             collector.add_appendix_value(
                 appendix_value.label, appendix_value.text, appendix_value.source, -1 - number, appendix_value.crowd_size
             )
-        collector.add_text(strip_appendix(summary.text), "assistant", -1 - number)
+        collector.add_text(GAP_LINE.sub("", strip_appendix(summary.text)), "assistant", -1 - number)
     for log_message in messages:
         collector.add_message(log_message)
     return collector.list_by_worth()
