@@ -66,7 +66,7 @@ def policies(form: str, model: str = "same") -> dict[str, Any]:
 
 def find_conversation(summaries: list[dict[str, Any]]) -> dict[str, Any]:
     """The one call that has the conversation itself; the other ranges are sent as transcripts, all at the same time."""
-    (whole,) = (body for body in summaries if len(body.get("input", body.get("messages"))) > 1)
+    (whole,) = (body for body in summaries if len(body["input" if "input" in body else "messages"]) > 1)
     return whole
 
 
