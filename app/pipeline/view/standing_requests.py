@@ -32,7 +32,7 @@ from app.pipeline.token_counting import MessageCounter
 from app.pipeline.turn import Turn
 from app.store.contract.conversations import ConversationStore
 
-MAX_SCANNED_MESSAGES: Final = 4_000
+MAX_SCANNED_MESSAGES: Final = 12_000
 """How many messages are scanned in one turn. The rest of a longer log follows in the next turns."""
 MAX_MESSAGES_ON_LOOP: Final = 32
 MAX_BYTES_ON_LOOP: Final = 32 * 1024
