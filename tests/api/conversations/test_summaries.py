@@ -53,7 +53,7 @@ async def test_summaries_are_listed_by_place_in_the_log() -> None:
         # The line is crossed by a turn that asks for two summaries at once, and either may be answered first.
         heads = sorted(one["text"].partition("\n")[0] for one in every)
         assert heads == [f"Notes {number} of what was said." for number in range(1, len(every) + 1)]
-        assert all(f"question: item{one['from_seq'] // 2}n0," in one["text"] for one in every)
+        assert all(f"Values mentioned: item{one['from_seq'] // 2}n0," in one["text"] for one in every)
         assert first["model"] == "m"
         page = await done(gateway, "GET", "c/summaries", limit=1, order="desc")
         assert ([one["id"] for one in page["data"]], page["has_more"]) == ([every[-1]["id"]], True)

@@ -126,9 +126,11 @@ def prepared_and_settled(world: World) -> Plan:
 
 
 def shape_of(decided: Plan) -> tuple[object, ...]:
-    """All that makes the beginning of a view change."""
-    edits = tuple(decided.edits.values())
-    return decided.summaries, decided.boundary, decided.dropped_message_count, edits, decided.pins, decided.quotations
+    """All that makes the beginning of a view change. A view that would not fit otherwise has no standing requests; with
+    the same boundary a view has the same ones, or none."""
+    edits, has_standing_requests = tuple(decided.edits.values()), bool(decided.standing_requests)
+    before_boundary = (decided.summaries, decided.boundary, decided.dropped_message_count, has_standing_requests)
+    return *before_boundary, edits, decided.pins, decided.quotations
 
 
 @given(bodies=conversations(6, 8), name=st.sampled_from(CUTTING), window=SMALL_WINDOWS, pins=st.sampled_from([0, 2]))

@@ -90,13 +90,13 @@ def quotation(tokens: int) -> Quotation:
     return Quotation(0, (), tokens)
 
 
-def test_a_question_fills_the_room_once_and_replaces_what_leaves_no_room() -> None:
-    assert share_room((), 1_200) == ((), True)
+def test_a_new_quotation_stands_beside_the_earlier_ones_or_replaces_what_leaves_no_room() -> None:
+    assert share_room((), 1_200) == ((), False)
     sparse = (quotation(150), quotation(150))
-    assert share_room(sparse, 1_200) == (sparse, True)
+    assert share_room(sparse, 1_200) == (sparse, False)
     filled = (quotation(800),)
-    assert share_room(filled, 1_200) == (filled, False)
-    assert share_room((*filled, *sparse), 1_200) == ((), True)
+    assert share_room(filled, 1_200) == (filled, True)
+    assert share_room((*filled, *sparse), 1_200) == ((), False)
 
 
 @given(st.integers(0, 4_000), st.booleans())
