@@ -231,8 +231,8 @@ WORDINGS: Final = (
         1,
         "remember mind forget",
         r"(?:^|[,;:.!]\s*|\b(?:and|but|please|also)\s+)(?:please\s+)?(?:remember|keep\s+in\s+mind|bear\s+in\s+mind|don't\s+"
-        r"forget|do\s+not\s+forget),?\s+(?:that|to|my)\s+(?!(?:time|night|day|guy|girl|thing|one|summer|party|place|song|"
-        r"movie|show|episode|first)\b)\w",
+        # What somebody shall remember of other things is a fact: quotations find it.
+        r"forget|do\s+not\s+forget),?\s+(?:to\s+\w|that\s+(?:i|i'm|i've|i'd|you|your|we|no|all|each|every|any)\b)",
     ),
     _make_wording(
         1,

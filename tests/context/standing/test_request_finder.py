@@ -134,6 +134,7 @@ OTHER_TALK = (
     "It never rains here.",
     "Make sure the door is closed.",
     "Remember: the key hangs behind the painting.",
+    "Please keep in mind that the contract ends in May.",
 )
 
 
