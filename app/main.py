@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import gc
+import ipaddress
 import logging
+import secrets
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from app.api.edge.connections import ClientConnections, ConnectionLimits
 from app.observability.log import configure_logging
@@ -19,6 +21,9 @@ from app.settings import Settings
 from migrations import run as migrations
 
 log = logging.getLogger(__name__)
+
+OPERATOR_TOKEN_PREFIX: Final = "cop_"  # noqa: S105 - only the beginning of one
+OPERATOR_TOKEN_BYTES: Final = 32
 
 
 def serve(settings: Settings, overrides: Sequence[str] = ()) -> int:
@@ -40,10 +45,20 @@ def serve(settings: Settings, overrides: Sequence[str] = ()) -> int:
         log.warning("%s", override)
     # Before the workers start: one migration, and one error message if it fails.
     migrations.prepare_database(settings.database.url.get_secret_value(), auto_migrate=settings.database.auto_migrate)
+    token = _make_operator_token(settings)
+    if token is not None:
+        settings = settings.with_operator_token(token)
+    console_path = f"/console/#token={token}" if token else "/console/"
     with _open_metrics_folder(settings) as folder:
         connections = ClientConnections(build_connection_limits(settings), stopping=create_stop_flag(settings.server))
         create = functools.partial(_create_worker_app, settings, folder, connections)
-        return run_server(create, settings.server, connections, greeting=_build_greeting(settings))
+        return run_server(
+            create,
+            settings.server,
+            connections,
+            greeting=_build_greeting(settings),
+            console_path=console_path if settings.server.console else None,
+        )
 
 
 def build_connection_limits(settings: Settings) -> ConnectionLimits:
@@ -116,3 +131,16 @@ def _build_greeting(settings: Settings) -> str:
     if settings.uses_simulated_model:
         return "SIMULATED MODEL: no provider is configured, answers are made up"
     return f"providers: {', '.join(settings.providers)}"
+
+
+def _make_operator_token(settings: Settings) -> str | None:
+    """Makes an operator's token, unless the settings say something about it or strangers may reach the port: what a
+    container prints is kept with its logs."""
+    host = settings.server.host
+    try:
+        is_local = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_local = False
+    if settings.auth.operator_token is not None or not settings.server.console or not is_local:
+        return None
+    return OPERATOR_TOKEN_PREFIX + secrets.token_urlsafe(OPERATOR_TOKEN_BYTES)

@@ -48,7 +48,12 @@ def create_stop_flag(settings: ServerSettings) -> StopFlag:
 
 
 def run_server(
-    create_app: Callable[[], ASGIApp], settings: ServerSettings, connections: ClientConnections, *, greeting: str
+    create_app: Callable[[], ASGIApp],
+    settings: ServerSettings,
+    connections: ClientConnections,
+    *,
+    greeting: str,
+    console_path: str | None = None,
 ) -> int:
     """Serve until SIGTERM or SIGINT; after `leave_seconds` running requests finish, for at most `drain_seconds`.
 
@@ -56,13 +61,17 @@ def run_server(
         create_app: makes the application in each worker process; must be picklable.
         connections: of this process, or what those of each worker begin as.
         greeting: added to the start line.
+        console_path: path and fragment of the console, for the link in the start line.
 
     Returns:
         The exit status: 1 when it could not start.
     """
     config = build_uvicorn_config(create_app, settings, connections)
     listening = config.bind_socket()
-    line = f"Concertina is listening on {_format_address(listening)} ({greeting})"
+    address = _format_address(listening)
+    line = f"Concertina is listening on {address} ({greeting})"
+    if console_path is not None:
+        line += f". Console: {address}{console_path}"
     if settings.workers > 1:
         threading.Thread(target=_print_when_ready, args=(listening, line), daemon=True).start()
         _DrainingWorkers(config, [listening], connections.stopping, settings.leave_seconds).run()

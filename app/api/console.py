@@ -93,6 +93,11 @@ def build_console_routes(
         answer.headers.update({**CONSOLE_HEADERS, "cache-control": "no-store"})
         return answer
 
+    @routes.api_route("/", methods=["GET", "HEAD"])
+    async def root(request: Request) -> Response:
+        """Redirects to the console, relative to the path before it."""
+        return RedirectResponse("console/", status_code=307, headers=CONSOLE_HEADERS)
+
     @routes.api_route("/console", methods=["GET", "HEAD"])
     async def without_slash(request: Request) -> Response:
         """Redirects to `/console/`. The target is relative, so that it also works behind a proxy's path prefix."""

@@ -345,6 +345,7 @@ class GatewayEngine:
             cache_seconds=section.cache_seconds,
             end_user_header=section.end_user_header.lower() if section.end_users else None,
             allowed_hosts=section.allowed_hosts,
+            operator_token=self._settings.operator_token,
         )
         return Authenticator(
             self.store,

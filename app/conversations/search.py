@@ -27,6 +27,10 @@ from app.store.contract.conversations import ConversationQuery, ConversationStor
 INDEXING_SECONDS: Final = 1.0
 """How long a search may spend on indexing before it searches."""
 CONVERSATION_PAGE_SIZE: Final = 100
+NEWEST_CONVERSATIONS: Final = 1_000
+"""In how many of the newest conversations a search over all tenants looks for tenants."""
+MAX_SEARCHED_TENANTS: Final = 50
+"""How many tenants one search asks at most: each takes a statement or two."""
 CLOCK_SKEW: Final = timedelta(seconds=60)
 """How long after its time of change a conversation may become visible to other processes. The next indexing begins this
 much before the start of the last one."""
@@ -86,14 +90,32 @@ class ConversationSearch:
         return SearchResult(terms, hits, is_complete, not self._store.is_fully_searchable)
 
     async def search_tenant(self, caller: Caller, query: str, *, limit: int) -> SearchResult:
-        """Returns the caller's conversations that contain words of `query`, each with its best message."""
+        """Returns the caller's conversations that contain words of `query`, each with its best message.
+
+        For a caller who sees all tenants these are the conversations of the tenants that were active last. Scores
+        count words within a tenant, so those of different tenants compare roughly.
+        """
         terms = extract_query_terms(query)
-        is_complete = await self._index_tenant(caller.tenant, time.monotonic() + INDEXING_SECONDS)
-        if not is_complete:
-            self._index_in_background(caller.tenant, self._finish_tenant_index(caller.tenant))
-        matches = await self._store.search_tenant(tenant=caller.tenant, terms=terms, limit=limit)
-        hits = [MessageHit(one.conversation, one.message, one.score) for one in matches]
-        return SearchResult(terms, hits, is_complete, not self._store.is_fully_searchable)
+        deadline = time.monotonic() + INDEXING_SECONDS
+        tenants = await self._list_active_tenants() if caller.sees_all_tenants else [caller.tenant]
+        hits: list[MessageHit] = []
+        are_all_complete = len(tenants) < MAX_SEARCHED_TENANTS
+        for tenant in tenants:
+            is_complete = await self._index_tenant(tenant, deadline)
+            if not is_complete:
+                self._index_in_background(tenant, self._finish_tenant_index(tenant))
+            are_all_complete = are_all_complete and is_complete
+            matches = await self._store.search_tenant(tenant=tenant, terms=terms, limit=limit)
+            hits += [MessageHit(one.conversation, one.message, one.score) for one in matches]
+        if len(tenants) > 1:
+            hits = sorted(hits, key=lambda hit: hit.score, reverse=True)[:limit]
+        return SearchResult(terms, hits, are_all_complete, not self._store.is_fully_searchable)
+
+    async def _list_active_tenants(self) -> list[str]:
+        """Returns the tenants of the newest conversations, the most active first, at most `MAX_SEARCHED_TENANTS`."""
+        query = ConversationQuery(limit=NEWEST_CONVERSATIONS, excludes_context_tenants=True)
+        newest = await self._store.list_conversations(tenant=None, query=query)
+        return list(dict.fromkeys(conversation.tenant for conversation in newest))[:MAX_SEARCHED_TENANTS]
 
     def _index_in_background(self, name: str, work: AsyncIterator[None]) -> None:
         """Indexes in the background, with at most one job for each name at a time."""

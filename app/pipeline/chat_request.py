@@ -38,6 +38,10 @@ class Caller(msgspec.Struct, frozen=True):
     """The names of models that the caller may ask for, with wildcards. Empty: all models."""
     api_key_id: str | None = None
     """The id of the API key that authenticated the request."""
+    budget_usd: float | None = None
+    """What the API key may spend in a calendar month, in US dollars."""
+    sees_all_tenants: bool = False
+    """Whether lists are over all tenants, and conversations are found in whichever tenant has them: an operator."""
 
 
 class ChatRequest(msgspec.Struct, frozen=True):

@@ -22,6 +22,8 @@ Contradiction = tuple[SettingPath, str]
 
 MIN_PEPPER_CHARS = 16
 """A shorter pepper can be guessed, and with it the digests that identify tenants."""
+MIN_OPERATOR_TOKEN_CHARS = 32
+"""A guessed token would open every tenant's conversations."""
 TRACING_MODULES = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http")
 """Modules that the optional dependencies `concertina-gateway[otel]` install."""
 _DATABASE_SCHEMES = ("sqlite+aiosqlite", "sqlite", "postgresql+asyncpg", "postgresql", "postgres", "memory")
@@ -31,6 +33,7 @@ def find_contradictions(settings: Settings) -> Iterator[Contradiction]:
     """Yields every contradiction, in the order of the sections."""
     yield from _check_database(settings)
     yield from _check_pepper(settings.auth.pepper)
+    yield from _check_operator_token(settings.operator_token)
     active = settings.encryption.active
     if active is not None and active not in settings.encryption.keys:
         yield ("encryption", "active"), f"there is no key {active!r}; {suggest_names(active, settings.encryption.keys)}"
@@ -74,6 +77,15 @@ def _check_pepper(pepper: SecretStr | None) -> Iterator[Contradiction]:
     if pepper is not None and 0 < len(pepper.get_secret_value()) < MIN_PEPPER_CHARS:
         expected = f"expected at least {MIN_PEPPER_CHARS} characters that nobody can guess"
         yield ("auth", "pepper"), f"{expected}, such as `openssl rand -hex 32` prints; or leave it out, and one is made"
+
+
+def _check_operator_token(token: str | None) -> Iterator[Contradiction]:
+    if token is not None and len(token) < MIN_OPERATOR_TOKEN_CHARS:
+        expected = f"expected at least {MIN_OPERATOR_TOKEN_CHARS} characters that nobody can guess"
+        yield (
+            ("auth", "operator_token"),
+            f"{expected}, such as `openssl rand -hex 32` prints; or `none`, or leave it out",
+        )
 
 
 def _check_base_url(path: SettingPath, url: str) -> Iterator[Contradiction]:

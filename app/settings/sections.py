@@ -27,6 +27,8 @@ from app.settings.value_types import (
     strip_credentials,
 )
 
+NO_OPERATOR_TOKEN = "none"  # noqa: S105 - the name of no secret
+"""The value of `auth.operator_token` that says that there is no token."""
 KEY_BYTES = 32
 """The length of an encryption key: AES-256."""
 
@@ -162,6 +164,10 @@ class Auth(Section):
     served. Left out: mode `open` also serves names that nobody can register in public DNS (names without a dot, and
     names that end in `.local`, `.internal`, `.svc`, `.test` or `.home.arpa`); mode `keys` serves every name. `["*"]`:
     every name is served ([why](threat-model.md#a-browser-on-the-same-machine))."""
+    operator_token: SecretStr | None = None
+    """A secret of at least 32 characters that gives every right for every tenant's conversations, keys and settings, in
+    both modes; `none`: there is no such secret. Left out: if `server.host` is a loopback address, each start makes a
+    token and prints it with the console's address; otherwise there is none ([operators](keys.md#operators))."""
     cache_seconds: Annotated[float, Field(ge=0, le=3600)] = 5.0
     """How long a process trusts a key before it reads the key from the database again. A revoked key works for this
     long at most."""
@@ -277,6 +283,17 @@ class Settings(Section):
     def uses_simulated_model(self) -> bool:
         """Says whether the built-in simulated model answers, because no provider is configured."""
         return not self.providers
+
+    @property
+    def operator_token(self) -> str | None:
+        """Returns the operator's token; None if there is none."""
+        token = self.auth.operator_token.get_secret_value() if self.auth.operator_token else ""
+        return None if token in ("", NO_OPERATOR_TOKEN) else token
+
+    def with_operator_token(self, token: str) -> Settings:
+        """Returns these settings with an operator's token."""
+        auth = self.auth.model_copy(update={"operator_token": SecretStr(token)})
+        return self.model_copy(update={"auth": auth})
 
     @property
     def default_policy(self) -> str:

@@ -181,6 +181,7 @@ async def test_a_session_says_what_a_page_must_know() -> None:
         assert told == {
             "auth_mode": "open",
             "scopes": ["chat", "read", "manage"],
+            "operator": False,
             "end_users": False,
             "end_user_header": None,
             "simulated": True,
@@ -208,10 +209,10 @@ async def test_a_session_knows_its_key() -> None:
             refused = await session(nobody)
             assert (refused.status_code, refused.json()["error"]["code"]) == (401, "invalid_api_key")
         assert (await keys.gateway.client.get(f"{root}/console/")).status_code == 200
-        for scopes in (("read",), ("chat", "admin")):
+        for scopes, shown in ((("read",), ["read"]), (("chat", "admin"), ["chat", "read", "manage", "admin"])):
             secret, key = await keys.key(scopes=scopes)
             told = (await session(secret)).json()
-            assert sorted(told["scopes"]) == sorted(scopes)
+            assert (told["scopes"], told["operator"]) == (shown, "admin" in scopes)
             assert (told["auth_mode"], told["default_policy"], told["encrypted"]) == ("keys", "fade", True)
             assert (told["end_users"], told["end_user_header"]) == (True, "X-End-User-Id")
             assert told["simulated"] is False

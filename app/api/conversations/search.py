@@ -83,6 +83,9 @@ def build_search_routes(
     async def search(q: Question, include: Include, limit: Limit = 20, caller: Caller = reads) -> Response:
         result = await conversation_search.search_tenant(caller, q, limit=limit)
         body = _build_search_page(result, q)
+        if caller.sees_all_tenants:
+            for row, hit in zip(body["data"], result.hits, strict=True):
+                row["tenant"] = hit.conversation.tenant
         if include:
             for row, hit in zip(body["data"], result.hits, strict=True):
                 row["title"] = await history.find_title(hit.conversation)

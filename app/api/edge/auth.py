@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from starlette.requests import Request
 
 from app.api.edge.header_checks import ORIGIN_HEADERS, BrowserOriginCheck
+from app.api.edge.operator_access import TENANT_HEADER, OperatorAccess
 from app.api.edge.request_reader import read_headers
 from app.conversation.api_keys import END_USER_SEPARATOR, SCOPES, ApiKey, Scope, hash_api_key
 from app.errors import InsufficientPermissions, InvalidApiKey, InvalidRequest, StoreUnavailable
@@ -68,6 +69,8 @@ class AuthRules:
     tenant."""
     allowed_hosts: tuple[str, ...] = ()
     """Host names whose web pages may use the gateway in mode `open`."""
+    operator_token: str | None = None
+    """The credential that gives every right for every tenant. None: there is none."""
 
 
 class Authenticator:
@@ -106,6 +109,7 @@ class Authenticator:
         self._random_bytes = random_bytes
         self._caller_cache: dict[_Credentials, Caller] = {}
         self._origin_check = BrowserOriginCheck(rules.allowed_hosts)
+        self._operators = OperatorAccess(rules.operator_token, conversations)
 
     async def initialize(self) -> None:
         """Reads or makes the pepper, and logs a warning if mode `keys` has no key. Called once, when the store is open.
@@ -126,13 +130,17 @@ class Authenticator:
         return self._random_bytes(PEPPER_BYTES).hex()
 
     async def list_scopes(self, headers: Mapping[str, str]) -> list[Scope]:
-        """Returns the scopes of a request's caller. In mode `open` that is every scope but `admin`, which manages keys.
+        """Returns the scopes of a request's caller. An operator has all of them. In mode `open` others have every scope
+        but `admin`.
 
         Raises:
             InvalidApiKey, InsufficientPermissions, InvalidRequest, StoreUnavailable: as in `authenticate`.
         """
+        if self._operators.is_token(_find_credential(headers)):
+            return list(SCOPES)
         if self._rules.mode == "keys":
-            return list((await self._authenticate_key(headers, None)).scopes)
+            scopes = (await self._authenticate_key(headers, None)).scopes
+            return list(SCOPES if "admin" in scopes else scopes)
         await self.authenticate(headers, "chat")
         return [scope for scope in SCOPES if scope != "admin"]
 
@@ -145,17 +153,25 @@ class Authenticator:
 
         Raises:
             InvalidApiKey: the key is missing or unknown, or it is no longer valid.
-            InsufficientPermissions: the key lacks the scope; in mode `open`, a page of another site sent the request
-                without a credential, or the scope is `admin`.
-            InvalidRequest: two headers have different credentials.
+            InsufficientPermissions: the key lacks the scope; somebody else than an operator names a tenant; in mode
+                `open`, a page of another site sent the request without a credential, or the scope is `admin`.
+            InvalidRequest: two headers have different credentials, or the header names no tenant.
             StoreUnavailable: the key cannot be looked up.
         """
+        if self._operators.is_token(_find_credential(headers)):
+            _check_single_credential([headers.get(name) for name in CREDENTIAL_HEADERS])
+            return self._operators.build_caller(headers)
+        names_tenant = TENANT_HEADER in headers
         if self._rules.mode == "keys":
-            return await self._authenticate_key(headers, required_scope)
+            caller = await self._authenticate_key(headers, "admin" if names_tenant else required_scope)
+            return self._operators.choose_tenant(caller, headers) if names_tenant else caller
+        if names_tenant:
+            raise self._operators.refuse()
         if required_scope == "admin":
             raise InsufficientPermissions(
-                "API keys are not in use here: set `auth.mode: keys`, and make a key with scope 'admin' by "
-                "`concertina keys create --scopes admin`."
+                "Only an operator may do this.",
+                hint="Use the operator's token: the start line of `concertina serve` has it, or `auth.operator_token` "
+                "in the settings. Or set `auth.mode: keys`, and use a key with scope `admin`.",
             )
         end_user = headers.get(self._end_user_header) if self._end_user_header else None
         credentials = (*map(headers.get, CREDENTIAL_HEADERS), end_user)
@@ -168,9 +184,15 @@ class Authenticator:
         it validates the body."""
 
         async def of_request(request: Request) -> Caller:
-            return await self.authenticate(read_headers(request.scope), required_scope)
+            caller = await self.authenticate(read_headers(request.scope), required_scope)
+            conversation_id = request.path_params.get("conversation_id")
+            return caller if conversation_id is None else await self.enter_conversation(caller, conversation_id)
 
         return of_request
+
+    async def enter_conversation(self, caller: Caller, conversation_id: str) -> Caller:
+        """Returns the caller in the tenant of a conversation, if the caller sees all tenants (`OperatorAccess`)."""
+        return await self._operators.enter_conversation(caller, conversation_id)
 
     def require_operator(self) -> Callable[[Request], Awaitable[Caller]]:
         """Returns the dependency of routes about the gateway as a whole, which show no tenant's content. It requires
@@ -201,12 +223,12 @@ class Authenticator:
     @property
     def credential_headers(self) -> frozenset[str]:
         """The headers that authentication reads, in lower case."""
-        read = frozenset(CREDENTIAL_HEADERS) | ({self._end_user_header} if self._end_user_header else set())
+        read = frozenset({*CREDENTIAL_HEADERS, TENANT_HEADER, *filter(None, [self._end_user_header])})
         return read if self._rules.mode == "keys" else read | ORIGIN_HEADERS
 
     def is_own_header(self, name: str) -> bool:
         """Returns whether a header (lower case) is meant for the gateway only and must not reach a provider."""
-        return name == self._end_user_header
+        return name in (self._end_user_header, TENANT_HEADER)
 
     def evict_key(self, key: ApiKey) -> None:
         """Removes a changed key from this process's cache."""
@@ -253,6 +275,7 @@ class Authenticator:
             default_policy=key.policy,
             allowed_models=key.models,
             api_key_id=key.id,
+            budget_usd=key.budget_usd,
         )
         end_user = headers.get(self._end_user_header, "").strip(END_USER_WHITESPACE) if self._end_user_header else ""
         # Operators act for the application, whatever end user a shared client names.
@@ -384,13 +407,18 @@ def check_fallback_models_allowed(caller: Caller, fields: Mapping[str, Any]) -> 
                 )
 
 
-def _read_api_key(headers: Mapping[str, str]) -> str:
-    authorization, *keys = credentials = [headers.get(name, "") for name in CREDENTIAL_HEADERS]
-    _check_single_credential(credentials)
+def _find_credential(headers: Mapping[str, str]) -> str:
+    """Returns the first credential of a request; "" if there is none."""
+    authorization, *keys = (headers.get(name, "") for name in CREDENTIAL_HEADERS)
     is_bearer = authorization.lstrip()[:7].lower() == "bearer "
-    secret = next(
+    return next(
         filter(None, (_parse_authorization_token(authorization) if is_bearer else "", *map(str.strip, keys))), ""
     )
+
+
+def _read_api_key(headers: Mapping[str, str]) -> str:
+    _check_single_credential([headers.get(name, "") for name in CREDENTIAL_HEADERS])
+    secret = _find_credential(headers)
     if not secret:
         raise InvalidApiKey(
             "You did not provide an API key.",

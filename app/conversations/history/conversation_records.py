@@ -91,13 +91,29 @@ class ConversationRecords:
         """
         position = None
         if after is not None:
-            last = await self.find_conversation(caller, after)
+            last = await self._find_last_of_page(caller, after)
             assert last.created_at is not None
             position = (last.created_at, last.id)
         # One more than the page: it tells whether more follow.
         page_query = replace(query, limit=query.limit + 1, after=position)
-        conversations = await self._store.list_conversations(tenant=caller.tenant, query=page_query)
+        tenant = None if caller.sees_all_tenants else caller.tenant
+        page_query = replace(page_query, excludes_context_tenants=caller.sees_all_tenants)
+        conversations = await self._store.list_conversations(tenant=tenant, query=page_query)
         return conversations[: query.limit], len(conversations) > query.limit
+
+    async def _find_last_of_page(self, caller: Caller, conversation_id: str) -> Conversation:
+        """Returns the conversation after which a page begins.
+
+        Raises:
+            ConversationNotFound: no conversation of the caller's list has this id.
+        """
+        if not caller.sees_all_tenants:
+            return await self.find_conversation(caller, conversation_id)
+        query = ConversationQuery(limit=1, descending=False, ancestor_id=conversation_id, excludes_context_tenants=True)
+        for found in await self._store.list_conversations(tenant=None, query=query):
+            if found.id == conversation_id:
+                return found
+        raise _conversation_not_found_error(conversation_id)
 
     async def replace_metadata(self, caller: Caller, conversation_id: str, metadata: Mapping[str, str]) -> Conversation:
         """Replaces a conversation's metadata; returns the changed conversation.

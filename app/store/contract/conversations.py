@@ -107,6 +107,8 @@ class ConversationQuery(msgspec.Struct, frozen=True):
     """The gateway's id of a conversation: selects only that conversation and its branches, direct and indirect."""
     is_context_only: bool = False
     """True: selects only conversations that are kept for continuing (`api_keys.is_context_tenant`)."""
+    excludes_context_tenants: bool = False
+    """True: leaves them out."""
 
 
 class CompletionQuery(msgspec.Struct, frozen=True):

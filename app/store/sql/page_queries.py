@@ -74,6 +74,8 @@ def build_conversations_query(dialect: SqlDialect, tenant: str | None, query: Co
     page.add_metadata_condition(query.metadata)
     if query.is_context_only:
         page.add_condition("tenant LIKE :context_tenants", context_tenants=f"%{CONTEXT_TENANT_SUFFIX}")
+    if query.excludes_context_tenants:
+        page.add_condition("tenant NOT LIKE :context_tenants", context_tenants=f"%{CONTEXT_TENANT_SUFFIX}")
     if query.ancestor_id is not None:
         _add_ancestor_condition(page, query.ancestor_id, tenant)
     return page.build_query(

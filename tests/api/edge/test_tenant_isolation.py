@@ -119,14 +119,20 @@ class Kept:
     strangers: dict[str, str]
 
     async def ask(
-        self, key: str, operation: str, ids: dict[str, str], *, query: dict[str, str] | None = None
+        self,
+        key: str,
+        operation: str,
+        ids: dict[str, str],
+        *,
+        query: dict[str, str] | None = None,
+        headers: dict[str, str] | None = None,
     ) -> httpx.Response:
         method, path = operation.split(" ")
         taking = WITH_IDS[operation]
         return await self.gateway.client.request(
             method,
             self.gateway.base_url.removesuffix("/v1") + path.format(**ids),
-            headers={"authorization": f"Bearer {key}"},
+            headers={"authorization": f"Bearer {key}", **(headers or {})},
             params={**taking.query, **(query or {})},
             json=taking.body,
         )
@@ -166,9 +172,9 @@ class Numbering:
 
 
 @asynccontextmanager
-async def kept() -> AsyncIterator[Kept]:
+async def kept(**options: Any) -> AsyncIterator[Kept]:
     """A conversation of the owner's with summaries, pins and a stored completion, and one of a stranger's."""
-    async with world(ScriptedUpstream(default=Numbering()), window=WINDOW) as gateway:
+    async with world(ScriptedUpstream(default=Numbering()), window=WINDOW, **options) as gateway:
         await talk(gateway, 8)
         await done(gateway, "POST", "c/compact", json={})
         found = Kept(gateway, {}, {})

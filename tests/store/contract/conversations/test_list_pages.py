@@ -213,13 +213,16 @@ async def test_responses_are_listed_with_completions_or_left_out(store: Store) -
 
 async def test_conversations_that_are_kept_for_continuing_are_listed_alone(store: Store) -> None:
     tenant = fresh_tenant()
-    await begin(store, tenant, CHAT)
+    shown, _ = await begin(store, tenant, CHAT)
     hidden, _ = await begin(store, derive_context_tenant(tenant), CHAT)
     for name in (derive_context_tenant(tenant), None):
         found = await listed(store, name, is_context_only=True, limit=9999)
         assert hidden.id in found
         assert all(one.tenant.endswith("/context-only") for one in await all_of(store) if one.id in found)
     assert await listed(store, tenant, is_context_only=True) == []
+    everywhere = await listed(store, None, excludes_context_tenants=True, limit=9999)
+    assert shown.id in everywhere
+    assert hidden.id not in everywhere
 
 
 async def all_of(store: Store) -> list[Conversation]:

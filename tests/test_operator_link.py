@@ -1,0 +1,66 @@
+"""The start line's link to the console: what it opens, and when it has no token."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.error
+import urllib.request
+from typing import Any
+
+import pytest
+
+from tests.harness import Process
+
+LINK = re.compile(r"Console: (http://\S+/console/)(?:#token=(\S+))?\n")
+ENVIRONMENT = {"CONCERTINA_DATABASE__URL": "memory://"}
+
+
+def get(url: str, token: str) -> Any:
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return json.load(answer)
+
+
+def start(*arguments: str, **environ: str) -> Process:
+    return Process("serve", "--port", "0", *arguments, environ={**ENVIRONMENT, **environ})
+
+
+@pytest.mark.parametrize("mode", ["open", "keys"])
+def test_a_local_start_prints_a_link_that_makes_an_operator(mode: str) -> None:
+    tokens = set()
+    for _ in range(2):
+        with start(CONCERTINA_AUTH__MODE=mode) as served:
+            found = LINK.search(served.output)
+            assert found is not None
+            assert found[1] == f"{served.address}/console/"
+            tokens.add(found[2])
+            assert get(f"{served.address}/console/session", found[2])["operator"] is True
+            assert get(f"{served.address}/v1/admin/keys", found[2])["data"] == []
+            with pytest.raises(urllib.error.HTTPError):
+                get(f"{served.address}/v1/admin/keys", found[2][:-1])
+    assert len(tokens) == 2
+    assert all(len(token) > 40 for token in tokens)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ"),
+    [
+        (("--host", "0.0.0.0"), {}),
+        ((), {"CONCERTINA_AUTH__OPERATOR_TOKEN": "none"}),
+        ((), {"CONCERTINA_AUTH__OPERATOR_TOKEN": "s" * 40}),
+    ],
+)
+def test_no_token_is_printed_where_strangers_may_come_or_one_is_configured(
+    arguments: tuple[str, ...], environ: dict[str, str]
+) -> None:
+    with start(*arguments, **environ) as served:
+        found = LINK.search(served.output)
+        assert found is not None
+        assert found[2] is None
+        assert "s" * 40 not in served.output
+
+
+def test_without_a_console_there_is_no_link() -> None:
+    with start(CONCERTINA_SERVER__CONSOLE="false") as served:
+        assert "Console" not in served.output
