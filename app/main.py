@@ -77,9 +77,10 @@ def build_connection_limits(settings: Settings) -> ConnectionLimits:
 def _open_metrics_folder(settings: Settings) -> Iterator[Path | None]:
     """Yields a folder in which several worker processes count together. The folder exists as long as they serve.
 
-    Yields None if there is one process, if metrics are off, or if no folder can be made.
+    Yields None if there is one process, if it keeps nothing to share, or if no folder can be made.
     """
-    if settings.server.workers == 1 or not settings.telemetry.metrics:
+    telemetry = settings.telemetry
+    if settings.server.workers == 1 or not (telemetry.metrics or telemetry.recent_requests):
         yield None
         return
     try:

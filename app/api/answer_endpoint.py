@@ -33,6 +33,7 @@ from app.observability.log import begin_log_scope
 from app.observability.metric_families import REPLAYS
 from app.observability.metrics import NO_METRICS, Metrics
 from app.observability.request_facts import record_error, record_requested_model
+from app.observability.request_record import record_caller, record_end_of_reading
 from app.pipeline.admission.answer_replay import REPLAY_HEADERS
 from app.pipeline.admission.request_coalescing import RequestCoalescer
 from app.pipeline.admission.shared_attempt import AttemptWaiter
@@ -153,11 +154,18 @@ class AnswerEndpoint:
         try:
             # Before the body is read: a caller without a valid key must not make the gateway read and hold it.
             caller = await self._authenticator.authenticate(headers, "chat")
+            record_caller(request_id, caller.tenant, caller.api_key_id)
             body = await read_body(receive, headers, self._body_limit_bytes)
             request = self._parse_request(body, headers, caller, request_id)
             record_requested_model(request.model, stream=request.stream)
+            record_end_of_reading()
             self._list_limits.check_list_lengths(request)
             request = self._authenticator.authorize_request(request, headers)
+            if caller.sees_all_tenants and request.conversation_id is not None:
+                entered = await self._authenticator.enter_conversation(caller, request.conversation_id)
+                request = msgspec.structs.replace(request, caller=entered)
+            if request.caller is not caller:  # the body names an end user, or an operator a conversation
+                record_caller(request_id, request.caller.tenant, caller.api_key_id)
             waiter = await self._request_coalescing.join_or_create_attempt(
                 request, functools.partial(has_disconnected, receive)
             )

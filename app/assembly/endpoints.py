@@ -5,12 +5,15 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 
 from fastapi import APIRouter
 
 from app.api.admin.api_keys import build_api_key_routes
 from app.api.admin.metrics_and_overview import build_metrics_routes, build_overview_routes
 from app.api.admin.probes import HealthProbes, build_health_routes
+from app.api.admin.recent_requests import build_recent_request_routes
+from app.api.admin.settings import build_settings_routes
 from app.api.console import build_console_routes, read_console_files
 from app.api.conversations.compaction import build_compaction_routes
 from app.api.conversations.conversations import build_conversation_routes
@@ -53,6 +56,7 @@ from app.observability.prometheus import PrometheusExposition
 from app.pipeline.view.standing_requests import StandingRequestReader
 from app.settings import Settings
 from app.settings.providers_and_models import EVERY_MODEL
+from app.settings.settings_in_force import list_settings_in_force
 from app.store.database_url import parse_database_url
 from app.upstream.routing.model_catalogue import ModelCatalogue
 
@@ -96,11 +100,12 @@ def build_endpoint_routes(engine: GatewayEngine, settings: Settings) -> Iterator
 def _build_telemetry_routes(engine: GatewayEngine, settings: Settings) -> Iterator[APIRouter]:
     section, metrics = settings.telemetry, engine.metrics
     token = section.metrics_token.get_secret_value() if section.metrics_token else None
-    # Both routes exist in any case. If they get None, they answer 404 and name the setting to change.
+    # All routes exist in any case. If they get None, they answer 404 and name the setting to change.
     yield build_metrics_routes(PrometheusExposition(metrics.read_snapshot) if metrics.is_on else None, token=token)
     yield build_overview_routes(
         engine.overview.build_overview if metrics.is_on and section.overview else None, engine.authenticator
     )
+    yield build_recent_request_routes(engine.recent_requests, engine.authenticator)
 
 
 def _build_model_catalogue(engine: GatewayEngine, settings: Settings) -> ModelCatalogue:

@@ -21,7 +21,7 @@ from app.assembly.providers_and_routes import (
     build_providers,
     build_router,
 )
-from app.assembly.telemetry import build_metrics, build_overview, build_tracing
+from app.assembly.telemetry import build_metrics, build_overview, build_recent_requests, build_tracing
 from app.compaction.compactor import Compactor
 from app.compaction.summarizer.summary_generator import SummaryGenerator
 from app.context.count.token_counter import load_token_counter
@@ -82,6 +82,7 @@ class GatewayEngine:
         self.dependencies = dependencies
         self.metrics = build_metrics(settings, metrics_folder)
         self.tracing = build_tracing(settings)
+        self.recent_requests = build_recent_requests(settings, metrics_folder)
         self.overview = build_overview(settings, self.metrics)
         self.background_tasks = BackgroundTasks()
         self.metrics.watch_gauge(BACKGROUND_TASKS, lambda: self.background_tasks.running_count)
@@ -134,6 +135,8 @@ class GatewayEngine:
         await self.store.close()
         await self.tracing.aclose()
         self.metrics.close()
+        if self.recent_requests is not None:
+            self.recent_requests.close()
 
     @cached_property
     def leases(self) -> LeaseKeeper:

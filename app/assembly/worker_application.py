@@ -71,6 +71,7 @@ def build_worker_application(
         engine.tracing,
         seconds=time.monotonic,
         logs_requests=settings.telemetry.request_log,
+        recent_requests=engine.recent_requests,
     )
 
 

@@ -65,7 +65,7 @@ class HistogramSeries:
         self._values[cell + 1 + bisect_left(self._bounds, number)] += 1
 
 
-class TurnFacts(msgspec.Struct):
+class TurnFacts(msgspec.Struct, array_like=True):
     """The numbers of one answer of a model. None means not reported, or not known.
 
     Attributes:

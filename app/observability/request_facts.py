@@ -40,7 +40,7 @@ class ReportableError(Protocol):
     def status(self) -> int: ...
 
 
-class ErrorFacts(msgspec.Struct, frozen=True):
+class ErrorFacts(msgspec.Struct, frozen=True, array_like=True):
     """The facts of an error that is sent to a client.
 
     The error itself is not kept, because its traceback refers to the request with its body. Facts live as long as any
@@ -52,7 +52,7 @@ class ErrorFacts(msgspec.Struct, frozen=True):
     status: int
 
 
-class RequestFacts(msgspec.Struct):
+class RequestFacts(msgspec.Struct, array_like=True):
     """The facts of one request. A fact is None if it does not apply, or if the request ended before it was known.
 
     The names of the fields are names in the log line.

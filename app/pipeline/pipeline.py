@@ -29,6 +29,7 @@ from app.conversation.conversation_types import LogMessage
 from app.errors import GatewayError, StoreUnavailable, UpstreamRefused, drop_tracebacks
 from app.observability.log import set_log_conversation
 from app.observability.request_facts import record_error
+from app.observability.request_record import timed_step
 from app.observability.tracing import (
     COMPACTED_ATTRIBUTE,
     CONVERSATION_ATTRIBUTE,
@@ -152,6 +153,7 @@ class Pipeline:
                 error.context_headers.update(self._build_error_headers(turn, view))
             raise
 
+    @timed_step("resolve")
     async def _resolve_turn(self, request: ChatRequest, held_leases: HeldLeases) -> Turn:
         """Finds everything that planning needs: model, policy, window, conversation and pins. Writes nothing."""
         model_context = await self._model_contexts.find_model_context(request)
@@ -176,6 +178,7 @@ class Pipeline:
         return render_stored_answer(stored_answer, conversation.id, request)
 
     @trace_span("plan")
+    @timed_step("plan")
     async def _plan_view(self, turn: Turn) -> tuple[Turn, View]:
         """Plans the view with the summaries that exist now. If the store is unavailable, the view is built from the
         client history alone, unless the request needs the store."""

@@ -29,6 +29,7 @@ from app.settings.configuration_errors import (
 from app.settings.environment import CONFIG_VARIABLE, DEFAULTS_VARIABLE, read_environment
 from app.settings.policies import build_default_policies
 from app.settings.sections import Settings
+from app.settings.settings_in_force import find_origins, list_value_paths
 from app.settings.settings_source import SettingsSource, build_value_source, merge_sources
 from app.settings.yaml_file import read_yaml_file
 
@@ -66,25 +67,32 @@ def load_settings(
     argument_sources = [
         build_value_source(path, copy.deepcopy(value), f"--{path[-1]}") for path, value in (arguments or {}).items()
     ]
-    return _validate_sources([*sources, *variables, *argument_sources])
+    settings = _validate_sources([*sources, *variables, *argument_sources])
+    settings.attach_origins(
+        find_origins(
+            [
+                ("default", defaults),
+                ("file", file),
+                *(("environment", variable) for variable in variables),
+                *(("command line", argument) for argument in argument_sources),
+            ]
+        )
+    )
+    return settings
+
+
+def is_variable_set(name: str, environ: Mapping[str, str] = os.environ) -> bool:
+    """Says whether an environment variable has a value, without showing it."""
+    return bool(environ.get(name))
 
 
 def _describe_overrides(variables: Sequence[SettingsSource], file: SettingsSource) -> Iterator[str]:
     """Yields a sentence for each value of the settings file that a variable overrides."""
     for variable in variables:
-        for path in _list_value_paths(variable()):
+        for path in list_value_paths(variable()):
             if path in file.places:
                 place = find_setting_place(path, variable.places)
                 yield f"{place} overrides {format_setting_path(path)} ({file.places[path]})"
-
-
-def _list_value_paths(value: Any, path: SettingPath = ()) -> Iterator[SettingPath]:
-    """Yields the paths at and below `path` whose value is not a section."""
-    if isinstance(value, dict):
-        for key, child_value in value.items():
-            yield from _list_value_paths(child_value, (*path, key))
-    else:
-        yield path
 
 
 def _build_default_policy_source() -> SettingsSource:

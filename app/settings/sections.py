@@ -12,7 +12,7 @@ import re
 from base64 import b64decode
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, SecretStr, StringConstraints
+from pydantic import AfterValidator, Field, PrivateAttr, SecretStr, StringConstraints
 
 from app.settings.policies import Policy, build_default_policies
 from app.settings.providers_and_models import EVERY_MODEL, Model, Provider, Retries
@@ -23,6 +23,7 @@ from app.settings.value_types import (
     Name,
     Seconds,
     Section,
+    SettingOrigin,
     Tokens,
     strip_credentials,
 )
@@ -239,6 +240,9 @@ class Telemetry(Section):
     port can read the metrics. Metrics never contain message content."""
     overview: bool = True
     """`true`: the gateway answers `GET /v1/admin/overview`, which gives the numbers of the console's first page."""
+    recent_requests: Annotated[int, Field(ge=0, le=100_000)] = 1000
+    """How many requests to a model each process keeps for `GET /v1/admin/requests`, with their timelines and without
+    content. A usual one takes 750 bytes. `0`: none, and nothing is recorded."""
     request_log: bool = True
     """`true`: each request writes one log line at its end: the request, its outcome, its duration and its context.
     Requests for `/healthz`, `/readyz` and `/metrics` write a line only if they fail."""
@@ -278,6 +282,23 @@ class Settings(Section):
     window_default: Tokens = 8192
     """The context window of a model whose window is not known. The default is small on purpose: a number that is too
     small causes an early summary, one that is too large a refused request."""
+
+    _origins: dict[tuple[str | int, ...], SettingOrigin] = PrivateAttr(default_factory=dict)
+
+    def __eq__(self, other: object) -> bool:
+        """Compares the values only, and not where they came from."""
+        return isinstance(other, Settings) and self.__dict__ == other.__dict__
+
+    __hash__ = None  # type: ignore[assignment]  # maps have none
+
+    @property
+    def origins(self) -> dict[tuple[str | int, ...], SettingOrigin]:
+        """Returns where each value came from that some source set."""
+        return self._origins
+
+    def attach_origins(self, origins: dict[tuple[str | int, ...], SettingOrigin]) -> None:
+        """Adds where the values came from. Only `load` calls it, once."""
+        self._origins = origins
 
     @property
     def uses_simulated_model(self) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, StringConstraints
 
@@ -36,6 +37,17 @@ HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|
 
 HostName = Annotated[str, StringConstraints(pattern=r"^(\*|[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)$")]
 """The name of a host, without a port; `*` stands for every name."""
+
+
+SourceKind = Literal["default", "file", "environment", "command line"]
+
+
+@dataclass(frozen=True, slots=True)
+class SettingOrigin:
+    """Where a value came from. `place` is a file and line, a variable or an option; None for a default."""
+
+    source: SourceKind
+    place: str | None = None
 
 
 def strip_credentials(url: str) -> str:

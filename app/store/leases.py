@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar
 from app.errors import ConversationBusy, StoreUnavailable
 from app.observability.metric_families import LEASE_WAIT_SECONDS
 from app.observability.metrics import NO_METRICS, Metrics
+from app.observability.request_record import current_request_record
 from app.store.contract.leases import SUMMARY_LEASE_PREFIXES, Lease, LeaseStore
 
 Result = TypeVar("Result")
@@ -170,7 +171,8 @@ class LeaseKeeper:
         return _build_conversation_busy_error()
 
     def _record_wait(self, key: str, outcome: str, started_at: float) -> None:
-        if self._metrics.is_on:
+        record = current_request_record()
+        if self._metrics.is_on or record is not None:
             lease_kind = (
                 "range"
                 if key.startswith(SUMMARY_LEASE_PREFIXES)
@@ -178,6 +180,8 @@ class LeaseKeeper:
                 if key == RETENTION_LEASE[1]
                 else "conversation"
             )
+            if record is not None:
+                record.add_step("lease", started_at, {"of": lease_kind, "outcome": outcome})
             self._metrics.histogram_series(LEASE_WAIT_SECONDS, lease_kind, outcome).observe(self._clock() - started_at)
 
     async def _release_late_claim(self, claim: asyncio.Task[Lease | None]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import base64
+import itertools
 import os
 import random
 import sys
@@ -49,6 +50,9 @@ from app.dialects.sse import SseDecoder
 from app.observability.metric_families import REQUEST_SECONDS, REQUESTS
 from app.observability.metrics import Metrics, TurnFacts
 from app.observability.prometheus import PrometheusExposition
+from app.observability.recent_requests import EndedRequest, RecentRequests
+from app.observability.request_facts import RequestFacts
+from app.observability.request_record import begin_request_record, record_caller, record_end_of_reading
 from app.observability.tracing import NoTracing
 from app.store.contract.store import Store
 from app.store.measured_store import measure_store
@@ -267,6 +271,30 @@ def telling() -> Iterator[Case | Known]:
         stream = partial(lambda one: asyncio.run(one(scope, None, _sent)), app)
         yield Case("telling", f"a piece of a stream, {name}", "piece", OPERATIONS, stream)
     yield Case("telling", "/metrics", "reading", 1, lambda: exposition.render(""))
+    yield from _recent_requests(facts)
+
+
+def _recent_requests(turn: TurnFacts) -> Iterator[Case]:
+    """What the list of recent requests adds to a turn, in a process that serves alone and in one of several workers."""
+    numbers = itertools.count()
+    facts = RequestFacts(model="gpt-4o", stream=False, conversation_id="conv_" + "0" * 32, context_status="full")
+
+    def record(kept: RecentRequests) -> None:
+        now = time.monotonic()
+        running = begin_request_record(time.monotonic, now, time.time())
+        record_caller(f"req_{next(numbers):032}", "0" * 32, None)
+        record_end_of_reading()
+        for name in ("resolve", "recall", "plan", "store"):
+            running.end_step(running.begin_step(name))
+        running.begin_step("attempt", {"provider": "p", "model": "gpt-4o", "status": 200, "error": None}).end(now)
+        ended = (running.started_unix, now, 0.5, 0.4, running.tenant, None, facts, turn, running.steps)
+        kept.add(EndedRequest(running.request_id, CHAT_PATH, 200, True, *ended))
+
+    with tempfile.TemporaryDirectory() as folder:
+        for name, kept in (("alone", RecentRequests(1000)), ("of several", RecentRequests(1000, Path(folder)))):
+            yield Case("telling", f"a recent request, a worker {name}", "turn", 1, partial(record, kept))
+            yield Case("telling", f"the list of 1,000, a worker {name}", "reading", 1, kept.read_requests)
+            kept.close()
 
 
 def numbers() -> Iterator[Case]:

@@ -41,7 +41,7 @@ BLOCKS: Final = 5
 BLOCK_TURNS: Final = 200
 """One after the other: the interpreter adapts itself to what it does just now."""
 CHUNKS: Final = 200
-OFF: Final = {"metrics": False, "request_log": False}
+OFF: Final = {"metrics": False, "request_log": False, "recent_requests": 0}
 WHOLE: Final = orjson.dumps(completion(words(300, seed=2), prompt_tokens=260).body)
 PIECES: Final = (
     *(chunk({"content": f"word{number} "}) for number in range(CHUNKS)),
@@ -114,7 +114,7 @@ def _silenced() -> Iterator[None]:
         configure_logging("error")
 
 
-async def _application(stack: AsyncExitStack, telemetry: Mapping[str, bool]) -> RequestTelemetry:
+async def _application(stack: AsyncExitStack, telemetry: Mapping[str, Any]) -> RequestTelemetry:
     url = f"sqlite+aiosqlite:///{stack.enter_context(tempfile.TemporaryDirectory())}/kept.db"
     await asyncio.to_thread(migrations.prepare_database, url, auto_migrate=True)
     values: dict[str, Any] = {

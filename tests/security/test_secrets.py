@@ -94,6 +94,7 @@ async def test_a_run_of_all_kinds_leaves_no_secret_anywhere(tmp_path: Path, log:
             await ask("GET", f"/conversations/{first.json()['conversation_id']}/items")
             await ask("GET", "/models")
             await ask("GET", "/admin/overview")
+            await ask("GET", "/admin/settings")
             await ask("POST", "/admin/keys", json={"name": "x"})
         root = w.base_url.removesuffix("/v1")
         for path in ("/metrics", "/docs", "/openapi.json", "/readyz", "/console/session"):

@@ -1,8 +1,10 @@
-"""Observes each request from outside: opens a span, and at the end counts the request and writes its log line."""
+"""Observes each request from outside: opens a span, and at the end counts the request, writes its log line and adds it
+to the recent requests."""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Final
 
@@ -16,7 +18,9 @@ from app.observability import metric_families
 from app.observability.log import MAX_FIELD_CHARS
 from app.observability.metric_families import CONSOLE_LABEL, MODEL_CALL_ENDPOINTS, OTHER_LABEL, is_application_endpoint
 from app.observability.metrics import HistogramSeries, Metrics
+from app.observability.recent_requests import EndedRequest, RecentRequests
 from app.observability.request_facts import RequestFacts, begin_request_facts, log_request
+from app.observability.request_record import RequestRecord, begin_request_record
 from app.observability.tracing import CANCELLED_ERROR_TYPE, CONVERSATION_ATTRIBUTE, NO_SPAN, Span, Tracing
 
 PROBE_PATHS: Final = ("/healthz", "/readyz", "/metrics")
@@ -38,10 +42,20 @@ class RequestTelemetry:
         app: answers the requests.
         seconds: a monotonic clock.
         logs_requests: whether a log line is written for each request.
+        recent_requests: keeps the last model calls; None: none are kept.
+        unix_seconds: returns the time as Unix seconds.
     """
 
     def __init__(
-        self, app: AsgiFront, metrics: Metrics, tracing: Tracing, *, seconds: Callable[[], float], logs_requests: bool
+        self,
+        app: AsgiFront,
+        metrics: Metrics,
+        tracing: Tracing,
+        *,
+        seconds: Callable[[], float],
+        logs_requests: bool,
+        recent_requests: RecentRequests | None = None,
+        unix_seconds: Callable[[], float] = time.time,
     ) -> None:
         self._app = app
         self.application = app.application
@@ -49,7 +63,9 @@ class RequestTelemetry:
         self._tracing = tracing
         self._seconds = seconds
         self._logs_requests = logs_requests
-        self._is_observing = metrics.is_on or logs_requests or tracing.is_on
+        self._recent_requests = recent_requests
+        self._unix_seconds = unix_seconds
+        self._is_observing = metrics.is_on or logs_requests or tracing.is_on or recent_requests is not None
         self._series_by_endpoint: dict[tuple[str, int, bool], _EndpointSeries] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -69,6 +85,8 @@ class RequestTelemetry:
         is_model_call = scope["path"] in MODEL_CALL_ENDPOINTS and scope["method"] == "POST"
         if is_model_call:
             self._metrics.in_flight.add()
+            if self._recent_requests is not None:
+                watch.record = begin_request_record(self._seconds, watch.started_at, self._unix_seconds())
         with span:
             try:
                 await self._app(scope, receive, watch.send)
@@ -91,6 +109,9 @@ class RequestTelemetry:
             _finish_request_span(watch, method, route)
         if self._logs_requests and (watch.status >= FIRST_SERVER_ERROR_STATUS or scope["path"] not in PROBE_PATHS):
             _log_request(watch, method, route, duration)
+        if self._recent_requests is not None and watch.record is not None:
+            self._recent_requests.add(_build_ended_request(watch, watch.record, scope["path"], duration))
+            watch.record.forget()
 
     def _count_request(self, endpoint: str, watch: _ResponseObserver, duration: float) -> None:
         key = endpoint, watch.status, watch.is_stream
@@ -130,6 +151,7 @@ class _ResponseObserver(msgspec.Struct):
 
     Attributes:
         started_at: monotonic seconds.
+        record: what the list of recent requests shows; None if the request is not listed.
         first_byte_seconds: seconds from `started_at` to the first piece of the body.
         status: the answer's status; 499 until its head is sent.
         is_stream: the answer is a stream of events.
@@ -142,6 +164,7 @@ class _ResponseObserver(msgspec.Struct):
     span: Span
     facts: RequestFacts
     started_at: float
+    record: RequestRecord | None = None
     first_byte_seconds: float | None = None
     status: int = CLIENT_CLOSED_REQUEST
     is_stream: bool = False
@@ -211,6 +234,26 @@ def _log_request(watch: _ResponseObserver, method: str, route: str | None, durat
     if watch.span is not NO_SPAN:
         log_fields.update(watch.span.ids)
     log_request(watch.facts, logging.WARNING if _has_failed(watch) else logging.INFO, log_fields)
+
+
+def _build_ended_request(
+    watch: _ResponseObserver, record: RequestRecord, endpoint: str, duration: float
+) -> EndedRequest:
+    return EndedRequest(
+        watch.facts.request_id or record.request_id,
+        endpoint,
+        watch.status,
+        watch.is_complete,
+        record.started_unix,
+        record.started_at,
+        duration,
+        watch.first_byte_seconds,
+        record.tenant,
+        record.key_id,
+        watch.facts,
+        record.turn,
+        record.steps,
+    )
 
 
 def _has_failed(watch: _ResponseObserver) -> bool:

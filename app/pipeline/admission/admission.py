@@ -20,6 +20,7 @@ import msgspec
 from app.errors import GatewayError, Overloaded, RateLimitExceeded, RequestAbandoned
 from app.observability.metric_families import ADMISSION_WAIT_SECONDS, REFUSALS, REQUESTS_ADMITTED, REQUESTS_WAITING
 from app.observability.metrics import NO_METRICS, Metrics
+from app.observability.request_record import timed_step
 
 DISCONNECT_POLL_SECONDS: Final = 0.25
 RETRY_AFTER_BOUNDS_SECONDS: Final = (1, 60)
@@ -82,6 +83,7 @@ class Admission:
         if not self.try_acquire_slot(tenant):
             await self.wait_for_slot(tenant, is_disconnected)
 
+    @timed_step("queue")
     async def wait_for_slot(self, tenant: str, is_disconnected: Callable[[], bool]) -> None:
         """Waits for a slot. To be called after `try_acquire_slot` returned False.
 

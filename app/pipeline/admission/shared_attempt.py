@@ -14,6 +14,7 @@ from app.conversation.conversation_types import Conversation
 from app.dialects.answer_format import AnswerFormat
 from app.errors import GatewayError, UpstreamUnavailable
 from app.observability.request_facts import record_error
+from app.observability.request_record import timed_step
 from app.pipeline.admission.answer_replay import REPLAY_HEADERS
 from app.pipeline.admission.idempotency_keys import IdempotencyClaim
 from app.pipeline.chat_request import ChatRequest
@@ -200,6 +201,7 @@ class SharedAttempt(msgspec.Struct, eq=False):
         if self._change_futures:
             self._wake_waiters()
 
+    @timed_step("join")
     async def wait_until_started(self, waiter: AttemptWaiter) -> None:
         """Waits for the answer that another waiter requests."""
         try:

@@ -7,6 +7,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from app.observability.request_record import timed_step
 from app.pipeline.compact.turn_compaction import TurnCompactor
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.view_builder import ViewBuilder, make_context_length_error
@@ -29,6 +30,7 @@ class OverflowRecovery:
         self._view_builder = view_builder
         self._turn_compactor = turn_compactor
 
+    @timed_step("plan")
     async def plan_smaller_view(self, turn: Turn, view: View, overflow: ContextOverflow) -> View:
         """Plans a smaller view, or lowers the answer's limit, after an overflow.
 

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from app.compaction.compactor import Compactor
 from app.conversation.conversation_types import Conversation, Summary
 from app.errors import GatewayError
+from app.observability.request_record import leave_request_record
 from app.observability.tracing import current_span
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.compact.turn_compaction import TurnCompactor, has_folds_to_precompact
@@ -94,6 +95,7 @@ class Precompactor:
 
     async def _run_traced(self, turn: Turn, view: View, conversation: Conversation, *, is_near: bool) -> None:
         """Runs in a trace of its own, because the request may end long before the precompaction does."""
+        leave_request_record()
         with current_span().start_linked_trace("prepare"):
             await self._precompact(turn, view, conversation, is_near=is_near)
 

@@ -23,6 +23,7 @@ from app.dialects.chat.message import ChatMessage
 from app.dialects.chat.usage import sum_usages
 from app.dialects.responses.request_fields import translate_fields_to_chat
 from app.errors import InvalidRequest, StoreUnavailable
+from app.observability.request_record import timed_step
 from app.observability.tracing import current_span, trace_span
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import ChatRequest
@@ -63,6 +64,7 @@ class TurnCompactor:
         return TurnCompactionTask(self, turn, view, self._tasks)
 
     @trace_span("compact")
+    @timed_step("compaction")
     async def compact(
         self,
         turn: Turn,

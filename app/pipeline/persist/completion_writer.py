@@ -13,6 +13,7 @@ from app.dialects.chat.stored_completion import ECHOED_FIELDS, build_completion_
 from app.dialects.responses.item_ids import RESPONSE_ID_PREFIX
 from app.dialects.responses.stored_response import read_parameters
 from app.errors import InvalidRequest
+from app.observability.request_record import timed_step
 from app.observability.tracing import trace_span
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.item_references import build_item_anchors
@@ -33,6 +34,7 @@ class CompletionWriter:
         self._clock = clock
 
     @trace_span("store completion")
+    @timed_step("store")
     async def write_completion(
         self,
         request: ChatRequest,

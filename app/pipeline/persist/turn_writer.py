@@ -21,6 +21,7 @@ from app.conversation.item import Item, may_precede_tool_result
 from app.dialects.chat.message import ChatMessage
 from app.dialects.responses.stored_response import select_lasting_instructions
 from app.errors import ConversationBusy, StoreUnavailable
+from app.observability.request_record import current_request_record
 from app.observability.tracing import CANCELLED_ERROR_TYPE, Span, current_span, error_type_name
 from app.pipeline.background_tasks import BackgroundTasks, wait_until_done
 from app.pipeline.persist.conversation_builders import advance_head, build_log_entries
@@ -304,11 +305,14 @@ class TurnWriter:
         self._prefix_memory.put(resolved_request.history_digest, remembered)
 
     def _start_append(self, write: LogAppend, step: str) -> asyncio.Future[None]:
-        """Starts a write, and a span named `step` that ends with it."""
+        """Starts a write, and a span named `step` and a step of the timeline that end with it."""
         is_new = write.creates_conversation and not write.conversation.lineage
         may_be_stale = write.fence is None and not is_new and bool(write.conversation.state.get(STORED_INSTRUCTIONS))
         append = self._append_without_erased_instructions(write) if may_be_stale else self._store.append(write)
         work = self._tasks.ensure_future(append)
+        if (record := current_request_record()) is not None:
+            timeline_step = record.begin_step("store", {"what": step.removeprefix("store ")})
+            work.add_done_callback(lambda _: record.end_step(timeline_step))
         if (span := current_span()).is_recording:
             work.add_done_callback(functools.partial(_end_span, span.start_child(step)))
         return work

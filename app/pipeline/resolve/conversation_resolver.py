@@ -24,6 +24,7 @@ from app.conversation.identity import (
 from app.conversation.item import Item, may_precede_tool_result
 from app.dialects.item_decoding import decode_item
 from app.errors import ConversationNotFound, StoreUnavailable
+from app.observability.request_record import timed_step
 from app.observability.tracing import trace_span
 from app.pipeline.admission.answer_replay import StoredAnswers
 from app.pipeline.admission.request_digest import compute_retry_digest
@@ -108,6 +109,7 @@ class ConversationResolver:
         self._serves_degraded = serves_degraded
 
     @trace_span("recall")
+    @timed_step("recall")
     async def resolve(self, request: ChatRequest, encoding: str, held_leases: AsyncExitStack) -> ResolvedRequest:
         """Finds the conversation of a request, and what of the request is new.
 

@@ -24,6 +24,7 @@ from app.conversation.item import INSTRUCTION_ROLES
 from app.conversation.search_terms import extract_message_terms
 from app.dialects.item_decoding import decode_item
 from app.errors import StoreUnavailable
+from app.observability.request_record import timed_step
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.resolve.resolved_request import ResolvedRequest
 from app.pipeline.token_counting import MessageCounter
@@ -77,6 +78,7 @@ class QuotationBuilder:
         self._message_search = message_search
         self._message_counter = message_counter
 
+    @timed_step("quotations")
     async def add_quotations(self, turn: Turn, view: View) -> View:
         """Adds quotations for the newest user message to a view. If the store is unavailable, only the earlier
         quotations are kept."""

@@ -9,6 +9,7 @@ from typing import Final
 from app.errors import UpstreamUnavailable
 from app.observability import metric_families
 from app.observability.metrics import MAX_MODEL_LABELS, Metrics
+from app.observability.request_record import RequestStep, current_request_record
 from app.observability.tracing import current_span
 from app.upstream.provider_contract import (
     AnswerTimedOut,
@@ -22,6 +23,8 @@ from app.upstream.provider_contract import (
 from app.upstream.routing.traced_calls import CallSpan, start_chat_span, start_passthrough_span
 
 SUCCESS_OUTCOME: Final = "ok"
+INTERRUPTED_OUTCOME: Final = "interrupted"
+"""In a request's timeline: the answer began and was left before its end, by the provider or by the client."""
 RATE_LIMITED_STATUS: Final = 429
 
 
@@ -55,19 +58,20 @@ class MeasuredCalls:
         """
         provider = deployment.provider
         span = start_chat_span(deployment, retries) if current_span().is_recording else None
+        step = self._begin_step(deployment)
         try:
             reply = await (provider.send(request) if span is None else span.send(provider, request))
         except UpstreamUnavailable as error:
             # A failed call is counted but not timed: durations are those of answers.
-            self._count_outcome(deployment, _failure_outcome(error))
+            self._record_failure(deployment, step, _failure_outcome(error))
             raise
+        if step is not None:
+            step.detail["status"] = reply.status
         if reply.status >= 400:
-            self._count_outcome(deployment, _status_outcome(reply.status))
-        elif self._metrics.is_on and request.times is not None:
-            key = (provider.name, deployment.upstream_model)
-            series = self._success_series.get(key) or self._add_success_series(key, deployment)
-            series.request_count.add()
-            return MeasuredReply(reply, span, partial(self._observe_durations, series, request.times))
+            self._record_failure(deployment, step, _status_outcome(reply.status))
+        elif request.times is not None and (self._metrics.is_on or step is not None):
+            series = self._count_success(deployment) if self._metrics.is_on else None
+            return MeasuredReply(reply, span, partial(self._record_end, series, step, request.times))
         return reply if span is None else MeasuredReply(reply, span)
 
     def count_retry(self, deployment: ModelDeployment) -> None:
@@ -87,12 +91,36 @@ class MeasuredCalls:
         labels = self._deployment_labels(deployment, is_served=False)
         self._metrics.counter_series(metric_families.BREAKER_OPEN, *labels, self._purpose).set(float(is_open))
 
-    def _observe_durations(self, series: _SuccessSeries, times: CallTimes) -> None:
+    def _begin_step(self, deployment: ModelDeployment) -> RequestStep | None:
+        """Begins a step in the timeline of the request that this call is for; None if it is for none."""
+        record = current_request_record()
+        if record is None:
+            return None
+        detail = {"provider": deployment.provider.name, "model": deployment.upstream_model, "status": None}
+        return record.begin_step("attempt" if self._purpose == "answer" else "summary", {**detail, "error": None})
+
+    def _record_failure(self, deployment: ModelDeployment, step: RequestStep | None, outcome: str) -> None:
+        self._count_outcome(deployment, outcome)
+        if step is not None:
+            step.end(self._clock(), error=outcome)
+
+    def _record_end(self, series: _SuccessSeries | None, step: RequestStep | None, times: CallTimes) -> None:
         """Records the durations of an answer that has ended, or is released."""
         ended_at = self._clock() if times.ended_at is None else times.ended_at
+        if step is not None:
+            step.end(ended_at, error=None if times.ended_at is not None else INTERRUPTED_OUTCOME)
+        if series is None:
+            return
         first_byte_at = ended_at if times.first_byte_at is None else times.first_byte_at
         series.call_seconds.observe(ended_at - times.started_at)
         series.first_byte_seconds.observe(first_byte_at - times.started_at)
+
+    def _count_success(self, deployment: ModelDeployment) -> _SuccessSeries:
+        """Counts a call that a provider has begun to answer, and returns the series for its durations."""
+        key = (deployment.provider.name, deployment.upstream_model)
+        series = self._success_series.get(key) or self._add_success_series(key, deployment)
+        series.request_count.add()
+        return series
 
     def _add_success_series(self, key: tuple[str, str], deployment: ModelDeployment) -> _SuccessSeries:
         series = _SuccessSeries(self._metrics, self._deployment_labels(deployment, is_served=True), self._purpose)

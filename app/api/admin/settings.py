@@ -1,0 +1,44 @@
+"""`/v1/admin/settings`: the settings as they are in force. The caller needs the scope `admin`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from fastapi import APIRouter, Depends
+from starlette.responses import Response
+
+from app.api.edge.auth import Authenticator
+from app.api.resource_schemas import ERROR_RESPONSES, Described, build_json_response
+from app.pipeline.chat_request import Caller
+
+
+class SettingObject(Described):
+    """A setting. `value` of a secret is `…` with its last two characters at most; null: it is not set."""
+
+    path: str
+    value: Any
+    source: Literal["default", "file", "environment", "command line"]
+    place: str | None
+    secret: bool
+
+
+class SettingList(Described):
+    object: str
+    data: list[SettingObject]
+
+
+def build_settings_routes(list_settings: Callable[[], list[dict[str, Any]]], auth: Authenticator) -> APIRouter:
+    """Builds the route `GET /v1/admin/settings`.
+
+    Args:
+        list_settings: returns the fields of each setting; secrets are hidden in them already.
+    """
+    routes = APIRouter(prefix="/v1/admin", tags=["settings"], responses=ERROR_RESPONSES)
+    admin = Depends(auth.require_scope("admin"))
+
+    @routes.get("/settings", summary="The settings in force", response_model=SettingList)
+    async def list_settings_in_force(caller: Caller = admin) -> Response:
+        return build_json_response({"object": "list", "data": list_settings()})
+
+    return routes
