@@ -28,6 +28,7 @@ GatewayError
 ├── RequestTimedOut                408  the request did not arrive in time
 ├── RequestAbandoned               499  the client disconnected while the request waited; for log and metrics only
 ├── RateLimitExceeded              429  the caller has reached its limit of running requests
+├── BudgetExceeded                 429  the API key has spent its budget of this month
 ├── Overloaded                     503  the gateway has reached its limit of running requests
 ├── UpstreamUnavailable            502 / 503 / 504
 ├── UpstreamRefused                the upstream's own status and body, passed on
@@ -245,6 +246,12 @@ class RateLimitExceeded(GatewayError):
     type = "requests"
     code = "rate_limit_exceeded"
     retryable = True
+
+
+class BudgetExceeded(GatewayError):
+    status = 429
+    type = "insufficient_quota"
+    code = "budget_exceeded"
 
 
 class Overloaded(GatewayError):

@@ -29,6 +29,7 @@ CREATE TABLE api_keys (
 	retention_days INTEGER,
 	expires_at TIMESTAMP WITH TIME ZONE,
 	revoked_at TIMESTAMP WITH TIME ZONE,
+	budget_usd DOUBLE PRECISION,
 	CONSTRAINT api_keys_pkey PRIMARY KEY (id)
 );
 
@@ -225,4 +226,18 @@ CREATE TABLE tenant_scopes (
 	root TEXT NOT NULL,
 	conversation_id TEXT NOT NULL,
 	CONSTRAINT tenant_scopes_pkey PRIMARY KEY (tenant_scope, scope)
+);
+
+CREATE TABLE usage_totals (
+	tenant TEXT NOT NULL,
+	key_id TEXT NOT NULL,
+	day TEXT NOT NULL,
+	model TEXT NOT NULL,
+	requests BIGINT NOT NULL,
+	unpriced_calls BIGINT NOT NULL,
+	prompt_tokens BIGINT NOT NULL,
+	cached_tokens BIGINT NOT NULL,
+	completion_tokens BIGINT NOT NULL,
+	cost_usd DOUBLE PRECISION NOT NULL,
+	CONSTRAINT usage_totals_pkey PRIMARY KEY (key_id, day, tenant, model)
 )

@@ -25,6 +25,7 @@ from app.api.passthrough_model import (
 )
 from app.errors import GatewayError, InsufficientPermissions, MethodNotAllowed, UpstreamUnavailable
 from app.pipeline.admission.admission import Admission
+from app.pipeline.admission.key_budgets import KeyBudgets
 from app.pipeline.chat_request import Caller
 from app.upstream.provider_contract import (
     ClientKey,
@@ -60,6 +61,7 @@ def build_passthrough_routes(
     providers: Sequence[UpstreamProvider],
     auth: Authenticator,
     admission: Admission,
+    key_budgets: KeyBudgets,
     *,
     body_limit_bytes: int,
     is_simulated: bool,
@@ -88,6 +90,9 @@ def build_passthrough_routes(
             provider, model, passthrough_request = _resolve_provider(router, providers, caller, passthrough_request)
             if provider is None:
                 raise unknown_path_error(request.url.path, passes_on=False)
+            # What a call costs is not known here, so it is not counted. It may cost something, so it needs a budget.
+            if request.method == "POST":
+                await key_budgets.check_budget(caller)
         except GatewayError as error:
             return build_error_response(error, own)
         passed = {

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from fastapi import APIRouter
 
 from app.api.admin.api_keys import build_api_key_routes
+from app.api.admin.costs import build_cost_routes
 from app.api.admin.metrics_and_overview import build_metrics_routes, build_overview_routes
 from app.api.admin.probes import HealthProbes, build_health_routes
 from app.api.admin.recent_requests import build_recent_request_routes
@@ -77,9 +78,15 @@ def build_endpoint_routes(engine: GatewayEngine, settings: Settings) -> Iterator
     )
     yield build_stored_response_routes(StoredResponses(engine.store), auth)
     api_keys = ApiKeys(
-        engine.store, policies=settings.policies, now=engine.dependencies.now, random_bytes=secrets.token_bytes
+        engine.store,
+        usage=engine.usage,
+        policies=settings.policies,
+        now=engine.dependencies.now,
+        random_bytes=secrets.token_bytes,
     )
     yield build_api_key_routes(api_keys, auth)
+    yield build_cost_routes(engine.usage, api_keys, auth, now=engine.dependencies.now)
+    yield build_settings_routes(lambda: [asdict(setting) for setting in list_settings_in_force(settings)], auth)
     records = ConversationRecords(engine.store)
     yield from _build_conversation_routes(engine, settings, records)
     yield from _build_context_routes(engine, settings, records)
@@ -92,6 +99,7 @@ def build_endpoint_routes(engine: GatewayEngine, settings: Settings) -> Iterator
         providers,
         auth,
         engine.admission,
+        engine.key_budgets,
         body_limit_bytes=body_limit_bytes,
         is_simulated=is_simulated,
     )
@@ -185,7 +193,7 @@ def _build_context_routes(
         clock=engine.dependencies.now,
         tasks=engine.background_tasks,
     )
-    yield build_summary_routes(summaries, auth, engine.admission)
+    yield build_summary_routes(summaries, auth, engine.admission, engine.key_budgets)
     compactions = RequestedCompactions(
         store=store,
         leases=engine.leases,
@@ -200,7 +208,7 @@ def _build_context_routes(
         wait_seconds=settings.compaction.wait_seconds,
         heartbeat_seconds=engine.dependencies.heartbeat_seconds,
     )
-    yield build_compaction_routes(compactions, auth, engine.admission)
+    yield build_compaction_routes(compactions, auth, engine.admission, engine.key_budgets)
     pins = PinStore(
         store=store,
         records=records,

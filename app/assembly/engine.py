@@ -32,6 +32,7 @@ from app.observability.metrics import NO_METRICS, Metrics
 from app.pipeline.admission.admission import Admission, AdmissionBounds
 from app.pipeline.admission.answer_replay import StoredAnswers
 from app.pipeline.admission.idempotency_keys import IdempotencyKeys
+from app.pipeline.admission.key_budgets import KeyBudgets
 from app.pipeline.admission.request_coalescing import RequestCoalescer
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.call.overflow_recovery import OverflowRecovery
@@ -59,6 +60,7 @@ from app.store.encryption.cipher import Cipher
 from app.store.encryption.encrypted_store import EncryptedStore
 from app.store.leases import LeaseKeeper
 from app.store.measured_store import measure_store
+from app.store.usage_recorder import UsageRecorder
 from app.upstream.routing.router import Router
 
 SHUTDOWN_TIMEOUT_SECONDS: Final = 5.0
@@ -93,6 +95,8 @@ class GatewayEngine:
         self.message_search = MessageSearch(self.store)
         self.calibration_slopes = CalibrationSlopes()
         self.answer_anchors = AnswerAnchors(self.store, self.background_tasks)
+        self.usage = UsageRecorder(self.store, now=dependencies.now)
+        self.key_budgets = KeyBudgets(self.usage.find_month_cost, now=dependencies.now)
         self.admission = Admission(build_admission_bounds(settings), clock=time.monotonic, metrics=self.metrics)
         self._prefix_memory: PrefixCache[RememberedPrefix] = PrefixCache()
 
@@ -107,6 +111,7 @@ class GatewayEngine:
         await self.authenticator.initialize()
         self.leases.start()
         self.retention.start()
+        self.usage.start()
         if self.metrics.is_on:
             self.overview.start()
         # Only started here: the server does not wait for a provider that is slow or away.
@@ -128,6 +133,8 @@ class GatewayEngine:
         await self.answer_anchors.aclose()
         await self.compactor.aclose()
         await self.context_windows.aclose()
+        # After the last model call.
+        await self.usage.aclose()
         # After all writes, which are fenced by leases, and before the store, which releases the leases.
         await self.leases.aclose()
         for provider in self.providers.values():
@@ -182,6 +189,7 @@ class GatewayEngine:
                 router=self._build_router("summary"),
                 windows=self.context_windows,
                 counter_for=load_token_counter,
+                usage=self.usage,
                 metrics=self.metrics,
             ),
             counter_for=load_token_counter,
@@ -287,6 +295,8 @@ class GatewayEngine:
             precompactor=self.precompactor,
             completion_writer=CompletionWriter(self.store, clock=self.dependencies.now),
             tasks=self.background_tasks,
+            message_counter=self.message_counter,
+            usage=self.usage,
             metrics=self.metrics,
         )
 
@@ -337,6 +347,7 @@ class GatewayEngine:
             clock=time.monotonic,
             now=self.dependencies.now,
             admission=self.admission,
+            key_budgets=self.key_budgets,
         )
 
     @cached_property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Final
@@ -42,11 +42,12 @@ async def _create_key(settings: Settings, arguments: argparse.Namespace) -> None
         models=tuple(_split_list(arguments.models)),
         expires_at=_parse_expiry(arguments),
         retention_days=arguments.retention_days,
+        budget_usd=arguments.budget_usd,
     )
     async with _open_api_keys(settings) as api_keys:
         secret, key = await api_keys.create_key(new_key)
     if arguments.json:
-        _print_json({**build_key_object(key), "key": secret})
+        _print_json({**build_key_object(key, {}), "key": secret})
         return
     # Alone on the first line, so that a script can take it from there.
     print(secret)
@@ -61,13 +62,14 @@ async def _create_key(settings: Settings, arguments: argparse.Namespace) -> None
 async def _list_keys(settings: Settings, arguments: argparse.Namespace) -> None:
     async with _open_api_keys(settings) as api_keys:
         keys = await api_keys.list_keys(arguments.tenant)
+        costs = await api_keys.read_month_costs()
     if arguments.json:
-        _print_json([build_key_object(key) for key in keys])
+        _print_json([build_key_object(key, costs) for key in keys])
     elif keys:
         console = Console(highlight=False)
         if not console.is_terminal:
             console = Console(highlight=False, width=PLAIN_OUTPUT_WIDTH)
-        console.print(_build_key_table(keys))
+        console.print(_build_key_table(keys, costs))
     else:
         print("There are no keys. Make one with `concertina keys create --name NAME`.")
 
@@ -75,8 +77,9 @@ async def _list_keys(settings: Settings, arguments: argparse.Namespace) -> None:
 async def _revoke_key(settings: Settings, arguments: argparse.Namespace) -> None:
     async with _open_api_keys(settings) as api_keys:
         key = await api_keys.revoke_key(arguments.key_id)
+        costs = await api_keys.read_month_costs()
     if arguments.json:
-        _print_json(build_key_object(key))
+        _print_json(build_key_object(key, costs))
     else:
         print(f"{key.id} ({make_printable(key.name)}) is {_describe_validity(key)}.")
         print(f"Running gateways notice within {settings.auth.cache_seconds:g} seconds.")
@@ -85,7 +88,7 @@ async def _revoke_key(settings: Settings, arguments: argparse.Namespace) -> None
 @asynccontextmanager
 async def _open_api_keys(settings: Settings) -> AsyncIterator[ApiKeys]:
     async with open_configured_store(settings) as store:
-        yield ApiKeys(store, policies=settings.policies, now=_utc_now, random_bytes=secrets.token_bytes)
+        yield ApiKeys(store, usage=store, policies=settings.policies, now=_utc_now, random_bytes=secrets.token_bytes)
 
 
 def _utc_now() -> datetime:
@@ -118,13 +121,19 @@ def _describe_validity(key: ApiKey) -> str:
     return f"{expired}valid until {key.expires_at:%Y-%m-%d %H:%M}"
 
 
-def _build_key_table(keys: list[ApiKey]) -> Table:
+def _describe_spending(key: ApiKey, month_costs: Mapping[str, float]) -> str:
+    spent = f"${month_costs.get(key.id, 0.0):.2f}"
+    return spent if key.budget_usd is None else f"{spent} of ${key.budget_usd:.2f}"
+
+
+def _build_key_table(keys: list[ApiKey], month_costs: Mapping[str, float]) -> Table:
     table = Table()
-    for name in ("id", "key", "name", "tenant", "scopes", "models", "policy", "validity"):
+    for name in ("id", "key", "name", "tenant", "scopes", "models", "policy", "this month", "validity"):
         table.add_column(name, no_wrap=name in ("id", "tenant"), overflow="fold")
     for key in keys:
         cells = (key.id, f"ck_…{key.hint}", key.name, key.tenant, " ".join(key.scopes), " ".join(key.models))
-        table.add_row(*(Text(make_printable(cell)) for cell in (*cells, key.policy or "", _describe_validity(key))))
+        more = (key.policy or "", _describe_spending(key, month_costs), _describe_validity(key))
+        table.add_row(*(Text(make_printable(cell)) for cell in (*cells, *more)))
     return table
 
 

@@ -91,6 +91,10 @@ async def _purge_conversations(
             if not arguments.dry_run:
                 progress.set_note("freeing the space")
                 await store.purge_idempotency_keys()
+                if age is not None and tenant is not None:
+                    # Of the last day, too: there are no sums of hours.
+                    before_day = (_utc_now() - age + timedelta(days=1)).date().isoformat()
+                    await store.purge_usage(before_day=before_day, tenant=tenant)
                 await retention_sweeper.purge_stray_summaries()
                 # Last: it rewrites SQLite's file without the rows that were deleted before.
                 await store.scrub_deleted_data()

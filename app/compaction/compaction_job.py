@@ -40,6 +40,8 @@ class CompactionJob:
     available_summaries: Sequence[Summary] = ()
     """Contains at least the summaries that the ranges name, to be folded or as their base."""
     client_key: ClientKey | None = None
+    api_key_id: str | None = None
+    """The API key whose request needs the summaries. They count as its usage."""
     focus: str | None = None
     """What the summaries should pay attention to, in the client's words."""
     wait_seconds: float = 30.0

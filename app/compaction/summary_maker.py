@@ -350,6 +350,7 @@ class SummaryMaker:
             replaced_tokens=source.replaced_tokens,
             encoding=job.encoding,
             client_key=job.client_key,
+            api_key_id=job.api_key_id,
             focus=job.focus,
             style=source.style,
             previous_summary=source.previous_summary,

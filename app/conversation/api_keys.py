@@ -40,6 +40,8 @@ class ApiKey(msgspec.Struct, frozen=True):
     """Conversations of the tenant that were not used for this many days are erased."""
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
+    budget_usd: float | None = None
+    """What the key may spend in a calendar month (UTC), in US dollars. None: no limit."""
 
     def is_valid_at(self, moment: datetime) -> bool:
         expired = self.expires_at is not None and self.expires_at <= moment

@@ -13,6 +13,7 @@ import msgspec
 from app.conversation.api_keys import SCOPES, ApiKey, Scope, hash_api_key
 from app.errors import InvalidRequest, NotFound
 from app.store.contract.keys import KeyStore
+from app.store.contract.usage import UsageReader
 
 KEY_PREFIX: Final = "ck_"
 KEY_BYTES: Final = 32
@@ -20,6 +21,7 @@ HINT_CHARS: Final = 4
 DEFAULT_SCOPES: Final[tuple[Scope, ...]] = ("chat", "read", "manage")
 TENANT_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$"
 MAX_NAME_CHARS: Final = 100
+MAX_BUDGET_USD: Final = 1_000_000_000
 
 
 class NewApiKey(msgspec.Struct, frozen=True):
@@ -32,12 +34,14 @@ class NewApiKey(msgspec.Struct, frozen=True):
     models: tuple[str, ...] = ()
     expires_at: datetime | None = None
     retention_days: int | None = None
+    budget_usd: float | None = None
 
 
 class ApiKeys:
     """Manages the gateway's API keys.
 
     Args:
+        usage: reads what the keys have cost.
         policies: the names of all policies.
         random_bytes: a cryptographically secure source.
     """
@@ -46,11 +50,13 @@ class ApiKeys:
         self,
         store: KeyStore,
         *,
+        usage: UsageReader,
         policies: Collection[str],
         now: Callable[[], datetime],
         random_bytes: Callable[[int], bytes],
     ) -> None:
         self._store = store
+        self._usage = usage
         self._policies = policies
         self._now = now
         self._random_bytes = random_bytes
@@ -79,6 +85,7 @@ class ApiKeys:
             models=new_key.models,
             retention_days=new_key.retention_days,
             expires_at=new_key.expires_at,
+            budget_usd=new_key.budget_usd,
         )
         await self._store.add_api_key(key)
         return secret, key
@@ -86,6 +93,15 @@ class ApiKeys:
     async def list_keys(self, tenant: str | None = None) -> list[ApiKey]:
         """Returns the keys of a tenant, or of all tenants, oldest first, with expired and revoked ones."""
         return await self._store.list_api_keys(tenant=tenant)
+
+    async def read_month_costs(self) -> dict[str, float]:
+        """Returns what each key has cost in this calendar month (UTC), in US dollars, by the key's id. Keys that were
+        not used are missing."""
+        month_start = self._now().date().replace(day=1).isoformat()
+        costs: dict[str, float] = {}
+        for totals in await self._usage.sum_usage(since_day=month_start, by="key"):
+            costs[totals.key_id] = costs.get(totals.key_id, 0.0) + totals.cost_usd
+        return costs
 
     async def revoke_key(self, key_id: str) -> ApiKey:
         """Revokes a key.
@@ -119,3 +135,8 @@ class ApiKeys:
             raise InvalidRequest("`expires_at` must lie in the future.", param="expires_at")
         if new_key.retention_days is not None and new_key.retention_days < 1:
             raise InvalidRequest("`retention_days` must be at least 1.", param="retention_days")
+        if new_key.budget_usd is not None and not 0 < new_key.budget_usd <= MAX_BUDGET_USD:
+            raise InvalidRequest(
+                f"`budget_usd` must be dollars for a month: more than 0 and at most {MAX_BUDGET_USD:,}.",
+                param="budget_usd",
+            )

@@ -22,8 +22,9 @@ SELECT create_distributed_table('anchors', 'digest', colocate_with => 'none');
 SELECT create_distributed_table('tenant_postings', 'tenant_scope', colocate_with => 'none');
 SELECT create_distributed_table('tenant_scopes', 'tenant_scope', colocate_with => 'tenant_postings');
 
--- Small, read everywhere, seldom written: a copy on every node.
+-- Small, read everywhere, seldom written (`usage_totals` by each process every five seconds): a copy on every node.
 SELECT create_reference_table('api_keys');
+SELECT create_reference_table('usage_totals');
 SELECT create_reference_table('server_secrets');
 SELECT create_reference_table('model_facts');
 SELECT create_reference_table('alembic_version');

@@ -10,6 +10,7 @@ import re
 import signal
 import sqlite3
 from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,25 @@ def test_purge_sums_up_and_is_quiet_where_it_shall_be(kept: list[str], capsys: p
     assert told(capsys) == ("", "")
     assert main(["purge", "--older-than", "0m"]) == 0
     assert told(capsys) == ("0 conversations erased, 0 in use and left.\n", "")
+
+
+def test_purging_a_tenant_erases_its_sums_of_usage(kept: list[str], database: Path) -> None:
+    def days() -> list[tuple[str, str]]:
+        with contextlib.closing(sqlite3.connect(database)) as connection:
+            return connection.execute("SELECT tenant, day FROM usage_totals ORDER BY tenant, day").fetchall()
+
+    today = datetime.now(UTC).date()
+    old, now = (today - timedelta(days=9)).isoformat(), today.isoformat()
+    with contextlib.closing(sqlite3.connect(database)) as connection, connection:
+        row = "INSERT INTO usage_totals VALUES (?, '', ?, 'm', 1, 0, 1, 0, 1, 0.5)"
+        connection.executemany(row, [(tenant, day) for tenant in ("shop", "site") for day in (old, now)])
+    assert main(["purge", "--older-than", "0m", "--tenant", "shop", "--dry-run"]) == 0
+    assert main(["purge", "--older-than", "0m"]) == 0
+    assert len(days()) == 4
+    assert main(["purge", "--older-than", "7d", "--tenant", "shop"]) == 0
+    assert days() == [("shop", now), ("site", old), ("site", now)]
+    assert main(["purge", "--older-than", "0m", "--tenant", "shop"]) == 0
+    assert days() == [("site", old), ("site", now)]
 
 
 def test_an_interrupted_purge_says_what_is_gone(

@@ -477,6 +477,14 @@ EDGE: Final = (
         "A key that may only read changes and erases conversations.",
     ),
     Mutation(
+        "key-budget",
+        "app/pipeline/admission/request_coalescing.py",
+        "if request.caller.budget_usd is not None and self._key_budgets is not None:",
+        "if False:",
+        ("tests/api/admin/test_costs.py::test_a_key_over_its_budget_is_refused_until_the_month_ends",),
+        "A key that has spent its budget goes on spending.",
+    ),
+    Mutation(
         "key-expired",
         "app/conversation/api_keys.py",
         "self.expires_at <= moment",

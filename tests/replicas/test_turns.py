@@ -43,7 +43,9 @@ async def admin(shared: Fleet) -> str:
     store = create_store(shared.stage.database_url)
     await store.open()
     try:
-        issuing = ApiKeys(store, policies=[], now=lambda: datetime.now(UTC), random_bytes=secrets.token_bytes)
+        issuing = ApiKeys(
+            store, usage=store, policies=[], now=lambda: datetime.now(UTC), random_bytes=secrets.token_bytes
+        )
         secret, _ = await issuing.create_key(NewApiKey(name="operator", tenant="operator", scopes=("admin",)))
     finally:
         await store.close()

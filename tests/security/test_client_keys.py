@@ -364,7 +364,9 @@ async def test_a_key_without_a_model_is_meant_for_the_only_provider_without_one(
 
 async def test_in_mode_keys_no_provider_sees_anything_of_a_credential() -> None:
     async with scene(auth={"mode": "keys", "cache_seconds": 0}) as s:
-        issuing = ApiKeys(s.store, policies=["fade"], now=lambda: datetime.now(UTC), random_bytes=secrets.token_bytes)
+        issuing = ApiKeys(
+            s.store, usage=s.store, policies=["fade"], now=lambda: datetime.now(UTC), random_bytes=secrets.token_bytes
+        )
         keys = [
             (await issuing.create_key(NewApiKey(name="x", scopes=("chat", "read", "manage", "admin"))))[0] for _ in "ab"
         ]

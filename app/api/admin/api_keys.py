@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
@@ -21,7 +22,14 @@ from app.api.resource_schemas import (
     build_list_page,
 )
 from app.conversation.api_keys import ApiKey, Scope
-from app.conversations.api_keys import DEFAULT_SCOPES, MAX_NAME_CHARS, TENANT_PATTERN, ApiKeys, NewApiKey
+from app.conversations.api_keys import (
+    DEFAULT_SCOPES,
+    MAX_BUDGET_USD,
+    MAX_NAME_CHARS,
+    TENANT_PATTERN,
+    ApiKeys,
+    NewApiKey,
+)
 from app.errors import InvalidRequest, NotFound
 from app.pipeline.chat_request import Caller
 
@@ -56,6 +64,15 @@ class NewKeyRequest(BaseModel):
             ge=1, le=36_500, description="Days without a message after which conversations of its tenant are erased."
         ),
     ] = None
+    budget_usd: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            le=MAX_BUDGET_USD,
+            description="US dollars for each calendar month (UTC). A key that has spent them gets 429 "
+            "`budget_exceeded` until the next month. Left out: no limit.",
+        ),
+    ] = None
 
 
 class KeyObject(Described):
@@ -73,6 +90,8 @@ class KeyObject(Described):
     expires_at: int | None
     revoked_at: int | None
     retention_days: int | None
+    budget_usd: float | None
+    spent_usd: float
 
 
 class NewKeyObject(KeyObject):
@@ -100,8 +119,9 @@ def build_api_key_routes(api_keys: ApiKeys, auth: Authenticator) -> APIRouter:
         keys = await api_keys.list_keys(tenant)
         if after is not None:
             keys = _select_keys_after(keys, after)
+        costs = await api_keys.read_month_costs()
         return build_json_response(
-            build_list_page([build_key_object(key) for key in keys[:limit]], has_more=len(keys) > limit)
+            build_list_page([build_key_object(key, costs) for key in keys[:limit]], has_more=len(keys) > limit)
         )
 
     @routes.post("/keys", summary="Make an API key", response_model=NewKeyObject)
@@ -115,23 +135,28 @@ def build_api_key_routes(api_keys: ApiKeys, auth: Authenticator) -> APIRouter:
                 models=tuple(new_key.models),
                 expires_at=_parse_expiry(new_key.expires_at),
                 retention_days=new_key.retention_days,
+                budget_usd=new_key.budget_usd,
             )
         )
         # The digest may be cached as unknown, and the new key must work at once.
         auth.evict_key(key)
-        return build_json_response({**build_key_object(key), "key": secret})
+        return build_json_response({**build_key_object(key, {}), "key": secret})
 
     @routes.delete("/keys/{key_id}", summary="Revoke an API key", response_model=KeyObject)
     async def revoke_key(key_id: str, caller: Caller = admin) -> Response:
         key = await api_keys.revoke_key(key_id)
         auth.evict_key(key)
-        return build_json_response(build_key_object(key))
+        return build_json_response(build_key_object(key, await api_keys.read_month_costs()))
 
     return routes
 
 
-def build_key_object(key: ApiKey) -> dict[str, Any]:
-    """Builds the JSON object of a key; it has neither the secret nor its digest."""
+def build_key_object(key: ApiKey, month_costs: Mapping[str, float]) -> dict[str, Any]:
+    """Builds the JSON object of a key; it has neither the secret nor its digest.
+
+    Args:
+        month_costs: as `ApiKeys.read_month_costs` returns them.
+    """
     return {
         "id": key.id,
         "object": "api_key",
@@ -145,6 +170,8 @@ def build_key_object(key: ApiKey) -> dict[str, Any]:
         "expires_at": _to_unix_seconds(key.expires_at),
         "revoked_at": _to_unix_seconds(key.revoked_at),
         "retention_days": key.retention_days,
+        "budget_usd": key.budget_usd,
+        "spent_usd": month_costs.get(key.id, 0.0),
     }
 
 

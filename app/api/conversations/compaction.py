@@ -32,6 +32,7 @@ from app.conversations.summaries.requested_compaction import CompactionQuery, Re
 from app.dialects.chat.stream_frames import DONE_FRAME, render_error_frames
 from app.errors import GatewayError, drop_tracebacks
 from app.pipeline.admission.admission import Admission
+from app.pipeline.admission.key_budgets import KeyBudgets
 from app.pipeline.chat_request import Caller
 
 EVENT_STREAM_TYPE: Final = "text/event-stream"
@@ -74,7 +75,9 @@ class CompactionObject(Described):
     warnings: list[str]
 
 
-def build_compaction_routes(compactions: RequestedCompactions, auth: Authenticator, admission: Admission) -> APIRouter:
+def build_compaction_routes(
+    compactions: RequestedCompactions, auth: Authenticator, admission: Admission, key_budgets: KeyBudgets
+) -> APIRouter:
     """Builds the endpoint for compaction on request."""
     routes = APIRouter(
         prefix="/v1/conversations", tags=["context"], responses=ERROR_RESPONSES, route_class=StrictJsonRoute
@@ -105,6 +108,7 @@ def build_compaction_routes(compactions: RequestedCompactions, auth: Authenticat
         )
         if options.dry_run:
             return build_json_response(await compactions.estimate_compaction(caller, conversation_id, query))
+        await key_budgets.check_budget(caller)
         await admission.acquire_slot(caller.tenant, functools.partial(has_disconnected, request.receive))
         give_back = functools.partial(admission.release_slot, caller.tenant)
         try:

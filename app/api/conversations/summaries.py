@@ -28,6 +28,7 @@ from app.api.resource_schemas import (
 )
 from app.conversations.summaries.summaries import SummaryRecords
 from app.pipeline.admission.admission import Admission
+from app.pipeline.admission.key_budgets import KeyBudgets
 from app.pipeline.chat_request import Caller
 
 MAX_TEXT_CHARS: Final = 1_000_000
@@ -106,7 +107,9 @@ class SummaryList(Page):
 SUMMARY_RESPONSE: Final[dict[int | str, dict[str, Any]]] = {200: {"model": SummaryWithRevisions}}
 
 
-def build_summary_routes(summaries: SummaryRecords, auth: Authenticator, admission: Admission) -> APIRouter:
+def build_summary_routes(
+    summaries: SummaryRecords, auth: Authenticator, admission: Admission, key_budgets: KeyBudgets
+) -> APIRouter:
     """Builds the endpoints that read and change summaries."""
     routes = APIRouter(
         prefix="/v1/conversations/{conversation_id}/summaries",
@@ -141,11 +144,17 @@ def build_summary_routes(summaries: SummaryRecords, auth: Authenticator, admissi
     async def get_summary(conversation_id: str, summary_id: str, caller: Caller = reads) -> Response:
         return build_json_response(await summaries.read_summary(caller, conversation_id, summary_id))
 
-    _add_change_routes(routes, summaries, auth, admission)
+    _add_change_routes(routes, summaries, auth, admission, key_budgets)
     return routes
 
 
-def _add_change_routes(routes: APIRouter, summaries: SummaryRecords, auth: Authenticator, admission: Admission) -> None:
+def _add_change_routes(
+    routes: APIRouter,
+    summaries: SummaryRecords,
+    auth: Authenticator,
+    admission: Admission,
+    key_budgets: KeyBudgets,
+) -> None:
     manages = Depends(auth.require_scope("manage"))
 
     @routes.patch("/{summary_id}", summary="Edit a summary", responses={**SUMMARY_RESPONSE, **CONFLICT_RESPONSE})
@@ -170,6 +179,7 @@ def _add_change_routes(routes: APIRouter, summaries: SummaryRecords, auth: Authe
         caller: Caller = manages,
     ) -> Response:
         regeneration = options or SummaryRegeneration()
+        await key_budgets.check_budget(caller)
         # It calls a model, so it needs a slot as a chat request does.
         async with admission.hold_slot(caller.tenant, functools.partial(has_disconnected, request.receive)):
             summary_object = await summaries.regenerate_summary(

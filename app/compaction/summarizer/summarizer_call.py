@@ -16,8 +16,9 @@ from app.dialects.chat.completion import FirstChoice
 from app.dialects.chat.usage import read_usage
 from app.errors import UpstreamRefused, UpstreamUnavailable
 from app.observability.metrics import NO_METRICS, Metrics, SummaryFacts
+from app.store.usage_recorder import UsageRecorder
 from app.upstream.provider_contract import ClientKey, ContextWindow, ModelDeployment, RouteTarget
-from app.upstream.routing.prices import compute_cost_usd, find_price
+from app.upstream.routing.prices import compute_call_cost_usd
 from app.upstream.routing.router import Router
 
 
@@ -57,6 +58,7 @@ class SummarizerClient:
         router: sends the calls.
         windows: finds the context window of a deployment.
         counter_for: returns the token counter of an encoding.
+        usage: adds up tokens and costs for the API key of the request.
         metrics: counts the calls.
     """
 
@@ -68,6 +70,7 @@ class SummarizerClient:
         router: Router,
         windows: SummarizerWindows,
         counter_for: Callable[[str], ViewTokenCounter],
+        usage: UsageRecorder | None = None,
         metrics: Metrics = NO_METRICS,
     ) -> None:
         self._request = request
@@ -75,6 +78,7 @@ class SummarizerClient:
         self._router = router
         self._windows = windows
         self._counter_for = counter_for
+        self._usage = usage
         self._metrics = metrics
 
     async def compute_first_call_budget(self, limit_tokens: int) -> CallBudget:
@@ -114,9 +118,28 @@ class SummarizerClient:
         finally:
             await reply.aclose()
         answer = SummarizerAnswer(decode_answer(raw), routed_reply.deployment.upstream_model)
-        if self._metrics.is_on:
-            self._metrics.count_summary_call(_build_call_metrics(answer, routed_reply.deployment))
+        self._record_call(answer, routed_reply.deployment)
         return answer
+
+    def _record_call(self, answer: SummarizerAnswer, deployment: ModelDeployment) -> None:
+        """Counts a call and its cost, whether its answer is used or not."""
+        usage = read_usage(answer.completion.usage)
+        model = deployment.upstream_model
+        cost_usd = None if usage is None else compute_call_cost_usd(deployment, usage)
+        if self._usage is not None:
+            request = self._request
+            self._usage.record_call(request.tenant, request.api_key_id, model, usage, cost_usd, is_answer=False)
+        if self._metrics.is_on:
+            self._metrics.count_summary_call(
+                SummaryFacts(
+                    deployment.provider.name,
+                    model,
+                    0 if usage is None else usage.prompt_tokens,
+                    0 if usage is None else usage.output_tokens,
+                    is_reported=usage is not None,
+                    cost_usd=cost_usd,
+                )
+            )
 
     async def _build_call_budget(
         self, deployment: ModelDeployment, limit_tokens: int, attempt: SummarizerAttempt
@@ -129,18 +152,3 @@ class SummarizerClient:
             counter=self._counter_for(choose_token_counter_name(deployment.upstream_model, deployment.encoding)),
             input_share=attempt.input_share,
         )
-
-
-def _build_call_metrics(answer: SummarizerAnswer, deployment: ModelDeployment) -> SummaryFacts:
-    """Builds the metrics of a call, whether its answer is used or not."""
-    usage = read_usage(answer.completion.usage)
-    provider, model = deployment.provider.name, deployment.upstream_model
-    if usage is None:
-        return SummaryFacts(provider, model, is_reported=False)
-    cost = compute_cost_usd(
-        find_price(deployment),
-        prompt_tokens=usage.prompt_tokens,
-        cached_tokens=usage.cached_tokens,
-        completion_tokens=usage.output_tokens,
-    )
-    return SummaryFacts(provider, model, usage.prompt_tokens, usage.output_tokens, cost_usd=cost)

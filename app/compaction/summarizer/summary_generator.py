@@ -15,6 +15,7 @@ from app.context.view.view_rendering import ViewTokenCounter
 from app.dialects.chat.usage import sum_usages
 from app.errors import GatewayError, UpstreamRefused, drop_tracebacks
 from app.observability.metrics import NO_METRICS, Metrics
+from app.store.usage_recorder import UsageRecorder
 from app.upstream.routing.router import Router
 
 __all__ = [
@@ -36,6 +37,7 @@ class SummaryGenerator:
         windows: finds the context window of a deployment.
         counter_for: returns the token counter of an encoding.
         monotonic: returns seconds, for durations and backoffs.
+        usage: adds up tokens and costs for the API keys of the requests.
         metrics: counts summarizer calls.
     """
 
@@ -46,12 +48,14 @@ class SummaryGenerator:
         windows: SummarizerWindows,
         counter_for: Callable[[str], ViewTokenCounter],
         monotonic: Callable[[], float] = time.monotonic,
+        usage: UsageRecorder | None = None,
         metrics: Metrics = NO_METRICS,
     ) -> None:
         self._router = router
         self._windows = windows
         self._counter_for = counter_for
         self._monotonic = monotonic
+        self._usage = usage
         self._metrics = metrics
         self._backoffs = SummarizerBackoffs(monotonic)
 
@@ -134,6 +138,7 @@ class SummaryGenerator:
             router=self._router,
             windows=self._windows,
             counter_for=self._counter_for,
+            usage=self._usage,
             metrics=self._metrics,
         )
 

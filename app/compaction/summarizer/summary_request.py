@@ -37,6 +37,8 @@ class SummaryRequest:
     encoding: str
     """The encoding in which `replaced_tokens` are counted."""
     client_key: ClientKey | None = None
+    api_key_id: str | None = None
+    """The API key whose usage the calls are."""
     focus: str | None = None
     """What the summary should pay attention to, in the client's words."""
     style: SummaryStyle = "additive"

@@ -22,6 +22,7 @@ from app.pipeline.admission.idempotency_keys import (
     make_key_in_use_error,
     make_key_reused_error,
 )
+from app.pipeline.admission.key_budgets import KeyBudgets
 from app.pipeline.admission.request_digest import TAIL_BYTES, are_same_request, make_coalescing_key
 from app.pipeline.admission.shared_attempt import AttemptWaiter, SharedAttempt
 from app.pipeline.background_tasks import BackgroundTasks
@@ -113,6 +114,7 @@ class RequestCoalescer:
         clock: returns monotonic seconds.
         now: returns the time of day.
         admission: limits how many requests run at once; None: no limit.
+        key_budgets: refuses requests of keys that have spent their budget; None: no key has one.
         max_frames_bytes: how many bytes of the frames of running streams are kept for clients that may still join.
     """
 
@@ -126,12 +128,14 @@ class RequestCoalescer:
         clock: Callable[[], float],
         now: Callable[[], datetime],
         admission: Admission | None = None,
+        key_budgets: KeyBudgets | None = None,
         max_frames_bytes: int = MAX_FRAMES_BYTES,
     ) -> None:
         self._pipeline = pipeline
         self._now = now
         self._stored_answers = stored_answers
         self._admission = admission or Admission(AdmissionBounds(), clock=clock)
+        self._key_budgets = key_budgets
         self._idempotency_keys = idempotency_keys
         self._tasks = tasks
         self._max_frames_bytes = max_frames_bytes
@@ -272,6 +276,9 @@ class RequestCoalescer:
             elif claim_or_answer is not None:
                 attempt.replayed_answer, attempt.is_complete, attempt.is_recorded_by_key = claim_or_answer, True, True
                 return claim_or_answer
+        # After the replays, which cost nothing.
+        if request.caller.budget_usd is not None and self._key_budgets is not None:
+            await self._key_budgets.check_budget(request.caller)
         # Without a stream and a key, `SharedAttempt.start` sees itself when the answer is complete. Without
         # `on_answer`, the pipeline may store question and answer in one write.
         if request.idempotency_key is not None or request.stream:

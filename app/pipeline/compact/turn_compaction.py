@@ -279,6 +279,7 @@ class TurnCompactor:
                 )
             ),
             client_key=turn.client_key,
+            api_key_id=request.caller.api_key_id,
             focus=request.summary_instructions,
             wait_seconds=self._wait_seconds,
         )

@@ -24,6 +24,7 @@ from app.dialects.responses.message_rendering import has_encrypted_parts
 from app.errors import GatewayError, StoreUnavailable, UpstreamUnavailable, drop_tracebacks
 from app.observability.metrics import NO_METRICS, Metrics
 from app.observability.request_facts import record_error
+from app.observability.request_record import current_request_record
 from app.pipeline.admission.answer_replay import REQUEST_DIGEST
 from app.pipeline.background_tasks import BackgroundTasks, wait_until_done
 from app.pipeline.call.search_tool_definition import SearchToolSession
@@ -38,11 +39,14 @@ from app.pipeline.resolve.resolved_request import OPAQUE_ORIGIN, OPAQUE_ORIGINS,
 from app.pipeline.respond.answer_types import WholeAnswer
 from app.pipeline.respond.context_status import ContextReport, choose_context_status, select_forwarded_headers
 from app.pipeline.respond.turn_telemetry import build_turn_facts, log_and_trace_report
+from app.pipeline.token_counting import MessageCounter
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.last_view_and_calibration import CALIBRATIONS, LAST_VIEWS, add_last_view, read_last_view
 from app.pipeline.view.standing_requests import build_standing_state
 from app.pipeline.view.view_restoration import REQUEST_FACTS, VIEW_FACTS, build_request_facts, build_view_facts
+from app.store.usage_recorder import UsageRecorder
 from app.upstream.provider_contract import ModelDeployment
+from app.upstream.routing.prices import compute_call_cost_usd
 from app.upstream.routing.router import BufferedReply
 
 MIN_TRUNCATED_PROMPT_TOKENS: Final = 2048
@@ -66,6 +70,8 @@ class ResponseDelivery:
         precompactor: Precompactor,
         completion_writer: CompletionWriter,
         tasks: BackgroundTasks,
+        message_counter: MessageCounter,
+        usage: UsageRecorder,
         metrics: Metrics = NO_METRICS,
     ) -> None:
         self._turn_writer = turn_writer
@@ -77,6 +83,8 @@ class ResponseDelivery:
         self._models_warned_of: set[str] = set()
         """Keys of the deployments about which the log already warns that they may cut prompts: one warning is
         enough."""
+        self._message_counter = message_counter
+        self._usage = usage
         self._metrics = metrics
 
     def deliver_whole_answer(
@@ -103,6 +111,7 @@ class ResponseDelivery:
                 report = report.add_warning(truncation_warning)
             log_and_trace_report(turn.request, report)
             context = report.build_context_object(reported)
+            message: Item | None = None
             try:
                 message = answer_format.build_answer_message(collector, reply.original_body)
                 conversation = await self._store_answer(
@@ -118,7 +127,7 @@ class ResponseDelivery:
                 context = report.build_context_object(reported)
             finally:
                 # In `finally`: the answer cost tokens, whether or not the store took it.
-                self._record_metrics(upstream_answer, report, usage, is_whole=True)
+                self._record_answer(turn, upstream_answer, report, usage, message)
         finally:
             await leases.release()
         headers = {
@@ -259,24 +268,78 @@ class ResponseDelivery:
         if collector.has_content or (collector.is_complete and relay.stream_failure is None):
             incomplete = not collector.is_complete or relay.stream_failure is not None
             usage = read_usage(collector.usage)
-            self._record_metrics(upstream_answer, report, usage, is_whole=not incomplete)
+            message = relay.build_answer_message()
+            self._record_answer(turn, upstream_answer, report, usage, message, is_whole=not incomplete)
             reported = _select_planned_prompt_usage(turn.search_tool_session, usage)
             context = report.build_context_object(reported)
-            message = relay.build_answer_message()
             await self._store_answer(
                 turn, view, upstream_answer, collector, message, report, context, reported, incomplete=incomplete
             )
         else:
+            if relay.stream_failure is None:
+                # The client left before the first word, but the provider has read the prompt.
+                self._record_usage(turn, upstream_answer, report, read_usage(collector.usage), None)
             await self._tasks.run_shielded_to_end(
                 self._turn_writer.erase_unanswered_conversation(turn.resolved_request)
             )
 
-    def _record_metrics(
-        self, upstream_answer: UpstreamAnswer, report: ContextReport, usage: TokenUsage | None, *, is_whole: bool
+    def _record_answer(
+        self,
+        turn: Turn,
+        upstream_answer: UpstreamAnswer,
+        report: ContextReport,
+        usage: TokenUsage | None,
+        message: Item | None,
+        *,
+        is_whole: bool = True,
     ) -> None:
-        """Counts an answer in the metrics: once for each answer, stored or not."""
-        if self._metrics.is_on:
-            self._metrics.count_turn(build_turn_facts(upstream_answer.deployment, report, usage, is_whole=is_whole))
+        """Counts an answer in the metrics, in the request's record and in the usage of its key: once for each answer,
+        stored or not."""
+        record = current_request_record()
+        if self._metrics.is_on or record is not None:
+            facts = build_turn_facts(upstream_answer.deployment, report, usage, is_whole=is_whole)
+            self._metrics.count_turn(facts)
+            if record is not None:
+                record.turn = facts
+        self._record_usage(turn, upstream_answer, report, usage, message)
+
+    def _record_usage(
+        self,
+        turn: Turn,
+        upstream_answer: UpstreamAnswer,
+        report: ContextReport,
+        usage: TokenUsage | None,
+        message: Item | None,
+    ) -> None:
+        """Adds the tokens and the cost of an answer to the usage of its key.
+
+        Args:
+            usage: as reported. A stream that broke off has no report; then our own counts are used.
+            message: the answer, as far as it came.
+        """
+        if usage is not None:
+            self._record_call(turn, upstream_answer.deployment, usage)
+        else:
+            # In the background: nothing that follows may be lost if the request is cancelled meanwhile.
+            self._tasks.spawn(self._record_estimated_usage(turn, upstream_answer, report.prompt_tokens, message))
+
+    async def _record_estimated_usage(
+        self, turn: Turn, upstream_answer: UpstreamAnswer, prompt_tokens: int, message: Item | None
+    ) -> None:
+        encoding = turn.resolved_request.conversation.token_counter_name
+        messages = [] if message is None else [message]
+        output_tokens = sum(await self._message_counter.count_message_tokens(messages, encoding))
+        self._record_call(turn, upstream_answer.deployment, TokenUsage(prompt_tokens, output_tokens=output_tokens))
+
+    def _record_call(self, turn: Turn, deployment: ModelDeployment, usage: TokenUsage) -> None:
+        caller = turn.request.caller
+        self._usage.record_call(
+            caller.tenant,
+            caller.api_key_id,
+            deployment.upstream_model,
+            usage,
+            compute_call_cost_usd(deployment, usage),
+        )
 
     async def _store_answer(
         self,

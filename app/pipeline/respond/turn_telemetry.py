@@ -10,7 +10,7 @@ from app.observability.tracing import STREAMED_ATTRIBUTE, current_span
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.respond.context_status import ContextReport
 from app.upstream.provider_contract import ModelDeployment
-from app.upstream.routing.prices import compute_cost_usd, compute_prompt_cost_usd, find_price
+from app.upstream.routing.prices import compute_call_cost_usd, compute_prompt_cost_usd, find_price
 
 
 def log_and_trace_report(request: ChatRequest, report: ContextReport) -> None:
@@ -68,10 +68,5 @@ def build_turn_facts(
     if usage is not None:
         facts.reported_tokens, facts.cached_tokens = usage.prompt_tokens, usage.cached_tokens
         facts.completion_tokens = usage.output_tokens
-        facts.cost_usd = compute_cost_usd(
-            price,
-            prompt_tokens=usage.prompt_tokens,
-            cached_tokens=usage.cached_tokens,
-            completion_tokens=usage.output_tokens,
-        )
+        facts.cost_usd = compute_call_cost_usd(deployment, usage)
     return facts

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from app.store.contract.keys import KeyStore
 from app.store.contract.leases import LeaseStore
 from app.store.contract.summaries import ConversationAndSummaryStore
+from app.store.contract.usage import UsageStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +21,8 @@ class StoreInfo:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Store(ConversationAndSummaryStore, LeaseStore, KeyStore, Protocol):
-    """What a backend does: the four contracts, and the operations on the database as a whole.
+class Store(ConversationAndSummaryStore, LeaseStore, KeyStore, UsageStore, Protocol):
+    """What a backend does: the five contracts, and the operations on the database as a whole.
 
     Raises:
         StoreUnavailable: from every method, when the database cannot be reached or does not answer in time.

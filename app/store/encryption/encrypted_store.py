@@ -82,6 +82,10 @@ class EncryptedStore:
         self.scrub_deleted_data = inner.scrub_deleted_data
         self.read_model_facts = inner.read_model_facts
         self.merge_model_facts = inner.merge_model_facts
+        self.add_usage = inner.add_usage
+        self.sum_usage = inner.sum_usage
+        self.read_key_cost = inner.read_key_cost
+        self.purge_usage = inner.purge_usage
 
     @property
     def is_fully_searchable(self) -> bool:

@@ -39,6 +39,7 @@ from app.store.memory.completions import MemoryCompletions
 from app.store.memory.keys import MemoryKeys
 from app.store.memory.leases import MemoryLeases
 from app.store.memory.summaries import ConversationKey, MemorySummaries
+from app.store.memory.usage import MemoryUsage
 from app.store.redaction_effects import (
     REDACTED_KEY,
     MessageRedaction,
@@ -57,7 +58,7 @@ _LinkIndex = defaultdict[tuple[str, bytes], dict[tuple[str, int], None]]
 """(root, link) → where messages with this link are: (conversation id, seq), oldest first."""
 
 
-class MemoryStore(MemoryCompletions, MemorySummaries, MemoryLeases, MemoryKeys):
+class MemoryStore(MemoryCompletions, MemorySummaries, MemoryLeases, MemoryKeys, MemoryUsage):
     """`Store` in the memory of this process."""
 
     is_fully_searchable = True
@@ -67,6 +68,7 @@ class MemoryStore(MemoryCompletions, MemorySummaries, MemoryLeases, MemoryKeys):
         MemorySummaries.__init__(self)
         MemoryLeases.__init__(self, clock=clock)
         MemoryKeys.__init__(self, clock=clock)
+        MemoryUsage.__init__(self)
         self._conversations: dict[ConversationKey, Conversation] = {}
         self._messages: dict[ConversationKey, dict[int, LogMessage]] = defaultdict(dict)
         self._positions_by_link: _LinkIndex = defaultdict(dict)
@@ -576,6 +578,7 @@ def _matches_conversation_query(conversation: Conversation, query: ConversationQ
         and query.external_id in (None, conversation.external_id)
         and query.metadata.items() <= conversation.metadata.items()
         and (not query.is_context_only or is_context_tenant(conversation.tenant))
+        and (not query.excludes_context_tenants or not is_context_tenant(conversation.tenant))
         and (
             query.ancestor_id is None
             or any(ancestor_id == query.ancestor_id for ancestor_id, _ in conversation.lineage_with_self)

@@ -23,6 +23,7 @@ from app.conversation.conversation_types import (
 )
 from app.dialects.item_decoding import decode_item
 from app.store.contract.conversations import LinkMatch, LogAppend
+from app.store.contract.usage import UsageTotals
 
 CONVERSATION_COLUMNS: Final = Conversation.__struct_fields__
 MESSAGE_COLUMNS: Final = (
@@ -44,6 +45,9 @@ CLIENT_VERSION_COLUMNS: Final = ClientVersion.__struct_fields__
 ANCHOR_COLUMNS: Final = AnswerAnchor.__struct_fields__
 COMPLETION_COLUMNS: Final = StoredCompletion.__struct_fields__
 API_KEY_COLUMNS: Final = ApiKey.__struct_fields__
+USAGE_COLUMNS: Final = UsageTotals.__struct_fields__
+USAGE_KEY_COLUMNS: Final = USAGE_COLUMNS[:4]
+USAGE_SUM_COLUMNS: Final = USAGE_COLUMNS[4:]
 
 Lineage = tuple[tuple[str, int], ...]
 

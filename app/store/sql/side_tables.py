@@ -1,5 +1,5 @@
 """Reads and writes the tables beside logs, the same way on SQLite and PostgreSQL: stored completions, idempotency keys,
-API keys, server secrets, and pages of conversations.
+API keys, server secrets, sums of usage, and pages of conversations.
 """
 
 # ruff: noqa: S608 - built from our own names; values are always parameters
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -16,11 +16,15 @@ from app.conversation.api_keys import ApiKey
 from app.conversation.conversation_types import Conversation, StoredCompletion
 from app.store.contract.conversations import CompletionQuery, ConversationQuery
 from app.store.contract.keys import IdempotencyKeyRecord
+from app.store.contract.usage import UsageGrouping, UsageTotals
 from app.store.sql import page_queries
 from app.store.sql.dialects import Rows, SqlDialect
 from app.store.sql.rows import (
     API_KEY_COLUMNS,
     COMPLETION_COLUMNS,
+    USAGE_COLUMNS,
+    USAGE_KEY_COLUMNS,
+    USAGE_SUM_COLUMNS,
     api_key_values,
     completion_values,
     decode_api_key,
@@ -47,6 +51,15 @@ _CLAIM_IDEMPOTENCY_KEY: Final = """
             AND request_keys.state = 'running')
     RETURNING 1"""
 _IS_RUNNING_CLAIM: Final = "tenant = :tenant AND key = :key AND holder = :holder AND state = 'running'"
+_ADD_USAGE: Final = f"""
+    INSERT INTO usage_totals ({", ".join(USAGE_COLUMNS)}) VALUES {{rows}}
+    ON CONFLICT ({", ".join(USAGE_KEY_COLUMNS)}) DO UPDATE
+    SET {", ".join(f"{name} = usage_totals.{name} + excluded.{name}" for name in USAGE_SUM_COLUMNS)}"""
+_USAGE_GROUP_COLUMNS: Final[Mapping[UsageGrouping, tuple[str, ...]]] = {
+    "tenant": ("tenant",),
+    "key": ("tenant", "key_id"),
+    "model": ("model",),
+}
 _CLAIM_ATTEMPTS: Final = 3
 """Between the attempt to claim a key and the read of its row, the holder may release it: then the claim is tried
 again.
@@ -214,3 +227,41 @@ class SqlSideTables(ABC):
             await self._write_rows(text, name=name, value=proposed)
             rows = await self._execute_read(*look)
         return str(rows[0][0])
+
+    async def add_usage(self, totals: Sequence[UsageTotals]) -> None:
+        if not totals:
+            return
+        # All processes write the same rows. In one order, they cannot wait for each other in a circle.
+        ordered = sorted(totals, key=lambda row: (row.tenant, row.key_id, row.day, row.model))
+        values = {f"{name}_{index}": getattr(row, name) for index, row in enumerate(ordered) for name in USAGE_COLUMNS}
+        rows = ", ".join(
+            f"({', '.join(f':{name}_{index}' for name in USAGE_COLUMNS)})" for index in range(len(ordered))
+        )
+        await self._write_rows(_ADD_USAGE.format(rows=rows), **values)
+
+    async def sum_usage(self, *, since_day: str, by: UsageGrouping, limit: int | None = None) -> list[UsageTotals]:
+        group = ", ".join(_USAGE_GROUP_COLUMNS[by])
+        selected = [name if name in _USAGE_GROUP_COLUMNS[by] else "''" for name in USAGE_KEY_COLUMNS]
+        # The sum of integers is `numeric` on PostgreSQL.
+        selected += [f"CAST(sum({name}) AS BIGINT)" for name in USAGE_SUM_COLUMNS if name != "cost_usd"]
+        text = f"""
+            SELECT {", ".join(selected)}, sum(cost_usd) FROM usage_totals WHERE day >= :since_day
+            GROUP BY {group} ORDER BY sum(cost_usd) DESC, {group}"""
+        if limit is None:
+            rows = await self._read_rows(text, since_day=since_day)
+        else:
+            rows = await self._read_rows(f"{text} LIMIT :limit", since_day=since_day, limit=limit)
+        return [UsageTotals(*row) for row in rows]
+
+    async def read_key_cost(self, *, key_id: str, since_day: str) -> float:
+        text = """
+            SELECT coalesce(sum(cost_usd), 0.0) FROM usage_totals WHERE key_id = :key_id AND day >= :since_day"""
+        rows = await self._read_rows(text, key_id=key_id, since_day=since_day)
+        return float(rows[0][0])
+
+    async def purge_usage(self, *, before_day: str, tenant: str | None = None) -> int:
+        text = "DELETE FROM usage_totals WHERE day < :before_day"
+        if tenant is None:
+            return len(await self._write_rows(f"{text} RETURNING 1", before_day=before_day))
+        text = f"{text} AND tenant = :tenant RETURNING 1"
+        return len(await self._write_rows(text, before_day=before_day, tenant=tenant))

@@ -3,7 +3,7 @@
 Keys of tables that belong to a family of branches begin with its `root`, so that a distributed PostgreSQL can keep a
 family on one shard (`root` as the distribution column): no foreign keys across shards, no sequences. Tables that are
 searched by tenant (`external_ids`, `completions`, `request_keys`, the tenant-wide search index) or by neither
-(`api_keys`, `server_secrets`, `model_facts`) are exceptions.
+(`api_keys`, `usage_totals`, `server_secrets`, `model_facts`) are exceptions.
 
 Message bodies and other JSON are TEXT; the database never re-encodes them. Times are UTC: timestamptz on PostgreSQL,
 ISO-8601 text with microseconds on SQLite, where text order is time order.
@@ -19,6 +19,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    Double,
     Index,
     Integer,
     LargeBinary,
@@ -291,9 +292,28 @@ api_keys = Table(
     Column("retention_days", Integer),
     Column("expires_at", TIME_TYPE),
     Column("revoked_at", TIME_TYPE),
+    Column("budget_usd", Double),
     PrimaryKeyConstraint("id", name="api_keys_pkey"),
     Index("api_keys_digest", "digest", unique=True),
 )
+
+usage_totals = Table(
+    "usage_totals",
+    metadata,
+    Column("tenant", Text, nullable=False),
+    Column("key_id", Text, nullable=False),
+    Column("day", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("requests", BigInteger, nullable=False),
+    Column("unpriced_calls", BigInteger, nullable=False),
+    Column("prompt_tokens", BigInteger, nullable=False),
+    Column("cached_tokens", BigInteger, nullable=False),
+    Column("completion_tokens", BigInteger, nullable=False),
+    Column("cost_usd", Double, nullable=False),
+    PrimaryKeyConstraint("key_id", "day", "tenant", "model", name="usage_totals_pkey"),
+    sqlite_with_rowid=False,
+)
+"""Sums that every process adds to every few seconds (`store.usage_recorder`)."""
 
 server_secrets = Table(
     "server_secrets",

@@ -11,6 +11,7 @@ from typing import Final
 
 import orjson
 
+from app.dialects.chat.usage import TokenUsage
 from app.upstream.provider_contract import UNKNOWN_PRICE, ModelDeployment, TokenPrice
 from app.upstream.routing.known_model_windows import list_model_name_variants
 
@@ -48,6 +49,16 @@ def compute_cost_usd(
     cached = price.input if price.cached_input is None else price.cached_input
     fresh_tokens = prompt_tokens - cached_tokens
     return (fresh_tokens * price.input + cached_tokens * cached + completion_tokens * price.output) / MILLION
+
+
+def compute_call_cost_usd(deployment: ModelDeployment, usage: TokenUsage) -> float | None:
+    """Returns the cost of a call of a deployment; None if its price is not known."""
+    return compute_cost_usd(
+        find_price(deployment),
+        prompt_tokens=usage.prompt_tokens,
+        cached_tokens=usage.cached_tokens,
+        completion_tokens=usage.output_tokens,
+    )
 
 
 def compute_prompt_cost_usd(price: TokenPrice, tokens: int) -> float | None:

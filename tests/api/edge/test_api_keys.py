@@ -27,7 +27,7 @@ from tests.support.gateway import World, answered, answering, user, world
 KEYS = {"mode": "keys", "cache_seconds": 0}
 SHAPE = {
     "id", "object", "name", "hint", "tenant", "scopes", "policy", "models", "created_at", "expires_at", "revoked_at",
-    "retention_days",
+    "retention_days", "budget_usd", "spent_usd",
 }  # fmt: skip
 
 
@@ -43,7 +43,11 @@ class Locked:
         self.gateway = gateway
         self.upstream = gateway.upstream
         self.issuing = ApiKeys(
-            gateway.store, policies=["fade"], now=lambda: datetime.now(UTC), random_bytes=secrets.token_bytes
+            gateway.store,
+            usage=gateway.store,
+            policies=["fade"],
+            now=lambda: datetime.now(UTC),
+            random_bytes=secrets.token_bytes,
         )
 
     async def key(self, **wish: Any) -> tuple[str, ApiKey]:
@@ -335,6 +339,7 @@ async def test_a_key_that_could_not_be_used_is_not_made(
 
 ADMIN: list[tuple[str, str, Any]] = [
     ("GET", "/admin/keys", None),
+    ("GET", "/admin/costs", None),
     ("POST", "/admin/keys", {"name": "x"}),
     ("POST", "/admin/keys", {"wrong": 1}),
     ("DELETE", "/admin/keys/key_x", None),
@@ -388,14 +393,16 @@ def test_the_command_line_makes_lists_and_revokes_keys(database: str, capsys: py
     tenant = re.findall(r"--tenant (ten_[0-9a-f]{24})", created)[0]
     assert "auth.mode" in created
     wished = f"--name ops --tenant {tenant} --scopes admin,chat --models gpt-*,o3 --policy fade --json"
-    limits = "--expires-at 2999-01-31 --retention-days 30"
+    limits = "--expires-at 2999-01-31 --retention-days 30 --budget-usd 20"
     second = json.loads(told(capsys, "create", *wished.split(), *limits.split()))
     assert second.keys() == SHAPE | {"key"}
+    assert (second["budget_usd"], second["spent_usd"]) == (20.0, 0.0)
     assert (second["scopes"], second["models"]) == (["chat", "admin"], ["gpt-*", "o3"])
     assert datetime.fromtimestamp(second["expires_at"], UTC) == datetime(2999, 1, 31, tzinfo=UTC)
     listed = told(capsys, "list")
     assert secret not in listed
     assert "shop" in listed
+    assert "$0.00 of $20.00" in re.sub(r"\s+", " ", listed)
     first = json.loads(told(capsys, "list", "--tenant", tenant, "--json"))[0]
     assert timedelta(days=29) < datetime.fromtimestamp(first["expires_at"], UTC) - datetime.now(UTC)
     assert "revoked since" in told(capsys, "revoke", first["id"])
@@ -411,6 +418,8 @@ def test_the_command_line_makes_lists_and_revokes_keys(database: str, capsys: py
         (["create", "--name", "x", "--expires-in", "soon"], "--expires-in: expected a number"),
         (["create", "--name", "x", "--expires-at", "soon"], "--expires-at: expected such as"),
         (["create", "--name", "x", "--expires-at", "2020-01-01"], "must lie in the future"),
+        (["create", "--name", "x", "--budget-usd", "0"], "`budget_usd` must be dollars for a month: more than 0"),
+        (["create", "--name", "x", "--budget-usd", "nan"], "`budget_usd` must be dollars for a month: more than 0"),
         (["revoke", "key_none"], "There is no API key 'key_none'"),
     ],
 )

@@ -61,7 +61,9 @@ class Door:
         self.clock = Clock()
         self.store = Watched(self.clock)
         self.auth = self.another(mode, max_cached=max_cached, **rules)
-        self.issuing = ApiKeys(self.store, policies=["fade"], now=self.clock.now, random_bytes=secrets.token_bytes)
+        self.issuing = ApiKeys(
+            self.store, usage=self.store, policies=["fade"], now=self.clock.now, random_bytes=secrets.token_bytes
+        )
 
     def another(self, mode: Any = "open", *, max_cached: int = MANY, **rules: Any) -> Authenticator:
         return Authenticator(

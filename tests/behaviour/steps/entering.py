@@ -89,4 +89,10 @@ def _issuing(talk: Talk) -> ApiKeys:
     """Keys in the store of the gateway, which runs from now on."""
     talk.run(talk.start())
     assert talk.store is not None
-    return ApiKeys(talk.store, policies=["prune"], now=lambda: datetime.now(UTC), random_bytes=secrets.token_bytes)
+    return ApiKeys(
+        talk.store,
+        usage=talk.store,
+        policies=["prune"],
+        now=lambda: datetime.now(UTC),
+        random_bytes=secrets.token_bytes,
+    )

@@ -13,6 +13,7 @@ from app.store.contract.keys import KeyStore
 from app.store.contract.leases import LeaseStore
 from app.store.contract.store import Store
 from app.store.contract.summaries import SummaryStore
+from app.store.contract.usage import UsageStore
 
 HERE = Path(__file__).parent
 SUITES: dict[str, type] = {
@@ -20,9 +21,10 @@ SUITES: dict[str, type] = {
     "summaries": SummaryStore,
     "leases": LeaseStore,
     "keys": KeyStore,
+    "usage": UsageStore,
     "test_whole_store.py": Store,
 }
-"""Folder or file of a suite, and its contract. The last has only what `Store` adds to the other four."""
+"""Folder or file of a suite, and its contract. The last has only what `Store` adds to the other five."""
 
 
 def used_names(file: Path) -> Iterator[str]:

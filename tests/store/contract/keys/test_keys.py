@@ -118,7 +118,14 @@ async def test_a_key_comes_back_as_it_was_added(store: Store) -> None:
     tenant = fresh_tenant()
     plain = key_of(tenant)
     full = key_of(
-        tenant, policy="agent", models=("gpt-*", "x"), retention_days=30, expires_at=NOON, revoked_at=NOON, scopes=()
+        tenant,
+        policy="agent",
+        models=("gpt-*", "x"),
+        retention_days=30,
+        expires_at=NOON,
+        revoked_at=NOON,
+        scopes=(),
+        budget_usd=0.1,
     )
     for key in (full, plain):
         await store.add_api_key(key)

@@ -1,0 +1,98 @@
+"""`GET /v1/admin/costs`: what tenants, keys and models have cost. The caller needs the operator's right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends, Query
+from starlette.responses import Response
+
+from app.api.edge.auth import Authenticator
+from app.api.resource_schemas import ERROR_RESPONSES, MAX_UNIX_SECONDS, Described, build_json_response
+from app.conversations.api_keys import ApiKeys
+from app.pipeline.chat_request import Caller
+from app.store.contract.usage import UsageGrouping, UsageTotals
+from app.store.usage_recorder import UsageRecorder
+
+MAX_ROWS: Final = 1000
+
+
+class CostObject(Described):
+    """Sums over model calls. Fields by which `by` does not split are null. `cost_usd` has no cost of the
+    `unpriced_calls`."""
+
+    tenant: str | None
+    key_id: str | None
+    key_name: str | None
+    model: str | None
+    requests: int
+    unpriced_calls: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    cost_usd: float | None
+
+
+class CostList(Described):
+    object: str
+    since: int
+    data: list[CostObject]
+    has_more: bool
+
+
+def build_cost_routes(
+    usage: UsageRecorder, api_keys: ApiKeys, auth: Authenticator, *, now: Callable[[], datetime]
+) -> APIRouter:
+    """Builds the endpoint for costs."""
+    routes = APIRouter(prefix="/v1/admin", tags=["keys"], responses=ERROR_RESPONSES)
+    admin = Depends(auth.require_scope("admin"))
+
+    @routes.get("/costs", summary="Costs of tenants, keys and models", response_model=CostList)
+    async def list_costs(
+        since: Annotated[
+            int | None,
+            Query(
+                ge=0,
+                le=MAX_UNIX_SECONDS,
+                description="Unix seconds; the sums begin with that day (UTC). Left out: with this month.",
+            ),
+        ] = None,
+        by: Annotated[UsageGrouping, Query(description="`key` splits by tenant and key.")] = "key",
+        limit: Annotated[
+            int, Query(ge=1, le=MAX_ROWS, description="The most rows, the highest cost first.")
+        ] = MAX_ROWS,
+        caller: Caller = admin,
+    ) -> Response:
+        begin = now().replace(day=1) if since is None else datetime.fromtimestamp(since, UTC)
+        begin = begin.replace(hour=0, minute=0, second=0, microsecond=0)
+        rows = await usage.sum_usage(since_day=begin.date().isoformat(), by=by, limit=limit + 1)
+        names = {key.id: key.name for key in await api_keys.list_keys()} if by == "key" else {}
+        return build_json_response(
+            {
+                "object": "list",
+                "since": int(begin.timestamp()),
+                "data": [_build_cost_object(row, names) for row in rows[:limit]],
+                "has_more": len(rows) > limit,
+            }
+        )
+
+    return routes
+
+
+def _build_cost_object(totals: UsageTotals, key_names: Mapping[str, str]) -> dict[str, Any]:
+    # Without any price the sum would say that the calls cost nothing.
+    is_unpriced = totals.unpriced_calls > 0 and totals.cost_usd == 0
+    return {
+        "tenant": totals.tenant or None,
+        "key_id": totals.key_id or None,
+        "key_name": key_names.get(totals.key_id),
+        "model": totals.model or None,
+        "requests": totals.requests,
+        "unpriced_calls": totals.unpriced_calls,
+        "prompt_tokens": totals.prompt_tokens,
+        "cached_tokens": totals.cached_tokens,
+        "completion_tokens": totals.completion_tokens,
+        "cost_usd": None if is_unpriced else totals.cost_usd,
+    }

@@ -1,0 +1,226 @@
+"""Adds up the tokens and costs of model calls in memory, and writes the sums to the store every few seconds.
+
+A request waits for no write. A process that is killed loses what it has counted since its last write, at most
+`FLUSH_SECONDS`; a stop writes everything. While the store is unavailable, sums stay in memory and are written later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+from typing import Final
+
+import msgspec
+
+from app.conversation.api_keys import extract_application_tenant
+from app.dialects.chat.usage import TokenUsage
+from app.errors import StoreUnavailable
+from app.store.contract.usage import MAX_USAGE_BATCH, UsageGrouping, UsageStore, UsageTotals
+
+log = logging.getLogger(__name__)
+
+FLUSH_SECONDS: Final = 5.0
+KEPT_DAYS: Final = 400
+"""How long sums are kept: a month can be compared with the same month of the year before."""
+MAX_UNWRITTEN_SUMS: Final = 100_000
+"""How many sums wait for the store while it is unavailable. Further ones are lost: in mode `open`, clients choose their
+tenants."""
+
+_SumKey = tuple[str, str, str, str]
+
+
+class UsageRecorder:
+    """Counts the usage of one process.
+
+    Args:
+        now: the time of day, in UTC.
+    """
+
+    def __init__(
+        self,
+        store: UsageStore,
+        *,
+        now: Callable[[], datetime],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        flush_seconds: float = FLUSH_SECONDS,
+    ) -> None:
+        self._store = store
+        self._now = now
+        self._sleep = sleep
+        self._flush_seconds = flush_seconds
+        self._unwritten: dict[_SumKey, _Sum] = {}
+        """By tenant, key, day and model."""
+        self._watched_keys: dict[str, _KeyCost] = {}
+        """What each API key with a budget that was used lately has cost this month, by the key's id."""
+        self._lock = asyncio.Lock()
+        """Held while sums are written and read, so that no cost is counted twice or missing in between."""
+        self._purged_on = ""
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Starts the periodic writes."""
+        self._task = asyncio.create_task(self._flush_forever())  # noqa: TID251 - ended by aclose
+
+    async def aclose(self) -> None:
+        """Stops the periodic writes, and writes what is left."""
+        if self._task is not None:
+            # With the lock, the task is not writing. A cancelled write may still take effect, and would be repeated.
+            async with self._lock:
+                self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        try:
+            await self.flush()
+        except StoreUnavailable as error:
+            log.warning("could not write the usage of the last seconds: %s", error.message)
+
+    def record_call(
+        self,
+        tenant: str,
+        key_id: str | None,
+        model: str,
+        usage: TokenUsage | None,
+        cost_usd: float | None,
+        *,
+        is_answer: bool = True,
+    ) -> None:
+        """Counts a model call.
+
+        Args:
+            tenant: of the caller; an end user's counts for the application.
+            key_id: the API key of the caller.
+            model: the provider's name of the model.
+            usage: None: nothing is known of the call's tokens.
+            cost_usd: None: not known.
+            is_answer: False for a summary call.
+        """
+        day = self._now().date().isoformat()
+        sum_key = (extract_application_tenant(tenant), key_id or "", day, model)
+        total = self._unwritten.get(sum_key)
+        if total is None:
+            if len(self._unwritten) >= MAX_UNWRITTEN_SUMS:
+                return
+            total = self._unwritten[sum_key] = _Sum()
+        total.requests += is_answer
+        if usage is not None:
+            total.prompt_tokens += usage.prompt_tokens
+            total.cached_tokens += usage.cached_tokens
+            total.completion_tokens += usage.output_tokens
+        if cost_usd is None:
+            total.unpriced_calls += 1
+            return
+        total.cost_usd += cost_usd
+        watched = self._watched_keys.get(key_id) if key_id is not None else None
+        if watched is not None and day >= watched.month_start:
+            watched.cost_usd += cost_usd
+
+    async def find_month_cost(self, key_id: str) -> float:
+        """Returns what an API key has cost in this calendar month (UTC), in US dollars. The number has all calls of
+        this process, and those of other processes until about ten seconds ago.
+
+        The store is read with the first question about a key; then the number is kept up to date in the background, as
+        long as somebody asks for it.
+
+        Raises:
+            StoreUnavailable: it was not read yet, and the store is unavailable.
+        """
+        month_start = self._now().date().replace(day=1).isoformat()
+        watched = self._watched_keys.get(key_id)
+        if watched is None or watched.month_start != month_start:
+            async with self._lock:
+                # Another request may have read it while this one waited for the lock.
+                watched = self._watched_keys.get(key_id)
+                if watched is None or watched.month_start != month_start:
+                    watched = _KeyCost(month_start)
+                    await self._read_cost(key_id, watched)
+                    self._watched_keys[key_id] = watched
+        watched.was_used = True
+        return watched.cost_usd
+
+    async def sum_usage(self, *, since_day: str, by: UsageGrouping, limit: int | None = None) -> list[UsageTotals]:
+        """As `UsageStore.sum_usage`, with what this process has not written yet."""
+        await self.flush()
+        return await self._store.sum_usage(since_day=since_day, by=by, limit=limit)
+
+    async def flush(self) -> None:
+        """Writes the sums, and reads again what the watched keys have cost.
+
+        Raises:
+            StoreUnavailable: the sums that are not written yet stay in memory.
+        """
+        async with self._lock:
+            await self._write_sums()
+            for key_id, watched in list(self._watched_keys.items()):
+                if watched.was_used:
+                    watched.was_used = False
+                    await self._read_cost(key_id, watched)
+                else:
+                    del self._watched_keys[key_id]
+
+    async def _flush_forever(self) -> None:
+        while True:
+            await self._sleep(self._flush_seconds)
+            try:
+                await self.flush()
+                await self._purge_once_a_day()
+            except StoreUnavailable as error:
+                log.warning("could not write usage, and will try again: %s", error.message)
+
+    async def _write_sums(self) -> None:
+        while self._unwritten:
+            batch = [(key, self._unwritten.pop(key)) for key in list(self._unwritten)[:MAX_USAGE_BATCH]]
+            totals = [UsageTotals(*key, *msgspec.structs.astuple(total)) for key, total in batch]
+            try:
+                await self._store.add_usage(totals)
+            except StoreUnavailable:
+                for key, total in batch:
+                    total.add(self._unwritten.pop(key, None))
+                    self._unwritten[key] = total
+                raise
+
+    async def _read_cost(self, key_id: str, watched: _KeyCost) -> None:
+        stored = await self._store.read_key_cost(key_id=key_id, since_day=watched.month_start)
+        watched.cost_usd = stored + sum(
+            total.cost_usd
+            for (_, known_key_id, day, _), total in self._unwritten.items()
+            if known_key_id == key_id and day >= watched.month_start
+        )
+
+    async def _purge_once_a_day(self) -> None:
+        today = self._now().date()
+        if self._purged_on != today.isoformat():
+            await self._store.purge_usage(before_day=(today - timedelta(days=KEPT_DAYS)).isoformat())
+            self._purged_on = today.isoformat()
+
+
+class _Sum(msgspec.Struct):
+    """The numbers of `UsageTotals`, in its order."""
+
+    requests: int = 0
+    unpriced_calls: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    cost_usd: float = 0.0
+
+    def add(self, other: _Sum | None) -> None:
+        if other is not None:
+            self.requests += other.requests
+            self.unpriced_calls += other.unpriced_calls
+            self.prompt_tokens += other.prompt_tokens
+            self.cached_tokens += other.cached_tokens
+            self.completion_tokens += other.completion_tokens
+            self.cost_usd += other.cost_usd
+
+
+class _KeyCost(msgspec.Struct):
+    """What an API key has cost this month."""
+
+    month_start: str
+    """The first day of the month."""
+    cost_usd: float = 0.0
+    was_used: bool = True
+    """Whether it was asked for since the last write."""
