@@ -140,10 +140,12 @@ class PreviewObject(ViewObject):
 
 
 class SeenObject(ViewObject):
-    """The view that was sent for an answer; `exact` says whether it is reproduced byte for byte."""
+    """The view that was sent for an answer; `exact` says whether it is reproduced byte for byte. `instructions` is null
+    if they are not kept: the answer is older than this version of the gateway, or somebody erased them."""
 
     item_id: str
     exact: bool
+    instructions: list[dict[str, Any]] | None
 
 
 def build_view_routes(view_pages: ViewPages, auth: Authenticator, *, policies: Sequence[str]) -> APIRouter:

@@ -20,12 +20,14 @@ from app.conversations.items.item_building import build_items, find_instruction_
 from app.dialects.responses.item_ids import RESPONSE_ID_PREFIX
 from app.errors import ConversationBusy, ItemNotFound, StoreUnavailable
 from app.pipeline.chat_request import Caller
+from app.pipeline.persist.kept_instructions import drop_instructions
 from app.pipeline.resolve.resolved_request import STORED_INSTRUCTIONS
 from app.pipeline.token_counting import MessageCounter
 from app.store.contract.conversations import CompletionQuery, ConversationQuery, LogAppend, WriteConflict
 from app.store.contract.leases import LeaseLost
 from app.store.contract.summaries import ConversationAndSummaryStore
 from app.store.leases import LeaseKeeper
+from app.store.lineage import first_own_seq
 
 PAGE_SIZE: Final = 500
 MAX_MECHANICAL_SUMMARY_MESSAGES: Final = 2_000
@@ -135,7 +137,9 @@ class ItemRemover:
         request again."""
         raw = conversation.state[STORED_INSTRUCTIONS][index]
         if erase:
+            await self._remove_instruction_from_answers(conversation, raw)
             async for relative in self._stream_relatives(conversation):
+                await self._remove_instruction_from_answers(relative, raw)
                 if raw in relative.state.get(STORED_INSTRUCTIONS, ()):
                     await self._remove_instruction_from_state(relative, raw)
         # A response hands its instructions on to the next one, so a deleted instruction must not stay there, either.
@@ -155,6 +159,15 @@ class ItemRemover:
                 await self._store.append(LogAppend(conversation=changed, after_seq=stored.head_seq, messages=[]))
             except WriteConflict as moved:
                 raise _conversation_busy_error() from moved
+
+    async def _remove_instruction_from_answers(self, conversation: Conversation, raw: str) -> None:
+        """Removes an instruction from what is kept with a conversation's own answers."""
+        for from_seq in range(first_own_seq(conversation), conversation.head_seq + 1, PAGE_SIZE):
+            before_seq = min(from_seq + PAGE_SIZE, conversation.head_seq + 1)
+            entries = await self._store.read_log(conversation, from_seq, before_seq)
+            changed = [dropped for entry in entries if (dropped := drop_instructions(entry, {raw})) is not entry]
+            if changed:
+                await self._store.rewrite_sealed_fields(conversation, entries=changed)
 
     async def _stream_relatives(self, conversation: Conversation) -> AsyncIterator[Conversation]:
         """Yields the other conversations of the family. Each branch has a copy of its parent's instructions."""

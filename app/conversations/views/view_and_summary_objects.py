@@ -51,18 +51,25 @@ def build_seen_view_object(
     *,
     item_id: str,
     is_exact: bool,
+    has_instructions: bool,
     model: str,
     policy: str,
     summaries: Sequence[Mapping[str, Any]],
     messages: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Builds the object of the view that was sent for an answer."""
+    """Builds the object of the view that was sent for an answer.
+
+    Args:
+        has_instructions: whether the instructions of the request are kept; otherwise the field is null.
+    """
+    instructions = [build_message_object(message.raw) for message in preview.instructions]
     return {
         "object": "context.seen",
         **_common_view_fields(preview, model, policy),
         "item_id": item_id,
         "exact": is_exact,
         "fits": True,
+        "instructions": instructions if has_instructions else None,
         "summaries": list(summaries),
         "messages": dict(messages),
     }

@@ -20,10 +20,12 @@ from app.conversations.views.view_and_summary_objects import (
     build_view_message_row,
     build_view_summary_object,
 )
+from app.dialects.item_decoding import decode_item
 from app.dialects.missing_tool_results import is_placeholder_result
 from app.dialects.responses.message_object import build_message_object
 from app.errors import ItemNotFound, ViewNotFound
 from app.pipeline.chat_request import Caller
+from app.pipeline.persist.kept_instructions import read_instructions
 from app.pipeline.view.pins import decode_pins
 from app.pipeline.view.view_builder import ViewBuilder
 from app.pipeline.view.view_preview import ViewPreview, build_preview, read_message_fates
@@ -111,7 +113,9 @@ class ViewPages:
                 param="item_id",
                 hint="Name an assistant message that this gateway answered.",
             )
-        view_preview = ViewPreview(conversation, (), view.budget, view.plan, view.budget.compaction_threshold)
+        kept = await read_instructions(self._store, conversation, answer)
+        instructions = tuple(decode_item(text.encode()) for text in kept or ())
+        view_preview = ViewPreview(conversation, instructions, view.budget, view.plan, view.budget.compaction_threshold)
         body = build_seen_view_object(
             view_preview,
             model=str(read_answer_request_facts(answer)["model"]),
@@ -120,15 +124,19 @@ class ViewPages:
             messages=await self._build_message_page(conversation, view.plan, view.next_seq, page),
             item_id=item_id,
             is_exact=view.is_exact,
+            has_instructions=kept is not None,
         )
         if page.with_sent:
             sent_messages = await restore_view_messages(
                 self._store, conversation, view.plan, view.next_seq, view.client_versions
             )
             body |= build_sent_message_fields(
-                sent_messages,
+                [*(message.raw for message in instructions), *sent_messages],
                 compute_message_origins(
-                    view.plan, instruction_count=0, next_seq=view.next_seq, versions=view.client_versions
+                    view.plan,
+                    instruction_count=len(instructions),
+                    next_seq=view.next_seq,
+                    versions=view.client_versions,
                 ),
             )
         return body

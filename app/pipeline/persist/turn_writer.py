@@ -25,6 +25,7 @@ from app.observability.request_record import current_request_record
 from app.observability.tracing import CANCELLED_ERROR_TYPE, Span, current_span, error_type_name
 from app.pipeline.background_tasks import BackgroundTasks, wait_until_done
 from app.pipeline.persist.conversation_builders import advance_head, build_log_entries
+from app.pipeline.persist.kept_instructions import drop_instructions, keep_instructions
 from app.pipeline.resolve.answer_anchors import AnswerAnchors
 from app.pipeline.resolve.client_history_matching import RememberedPrefix
 from app.pipeline.resolve.history_alignment import HistoryAligner, join_prefill
@@ -188,7 +189,8 @@ class TurnWriter:
         # would be stored twice.
         conversation = resolved_request.conversation
         entry = replace(entry, incomplete=answer.incomplete, meta=answer.meta)
-        state = {**conversation.state, **answer.state, OPEN_TOOL_CALLS: may_precede_tool_result(message)}
+        entry, kept = keep_instructions(entry, resolved_request.instructions, conversation.state)
+        state = {**conversation.state, **answer.state, **kept, OPEN_TOOL_CALLS: may_precede_tool_result(message)}
         state.pop(UNANSWERED_MESSAGES, None)
         chunk_count = max(conversation.chunk_count, answer.chunk_count)
         write = LogAppend(
@@ -332,9 +334,11 @@ class TurnWriter:
         if stored is not None:
             stored_instructions = stored.state.get(STORED_INSTRUCTIONS, ())
             instructions = [raw for raw in conversation.state[STORED_INSTRUCTIONS] if raw in stored_instructions]
+            erased = {raw for raw in conversation.state[STORED_INSTRUCTIONS] if raw not in stored_instructions}
             write = replace(
                 write,
                 conversation=replace(conversation, state={**conversation.state, STORED_INSTRUCTIONS: instructions}),
+                messages=[drop_instructions(entry, erased) for entry in write.messages],
             )
         await self._store.append(write)
 

@@ -40,6 +40,9 @@ END_USER = "end_user"
 """`Conversation.state`: a digest of the end user's name, as the conversation's first request gave it."""
 FIRST_REQUEST_MESSAGES = "brought"
 """`Conversation.state`: how many messages the first request had. The gateway gave no answer before them."""
+INSTRUCTIONS_PLACE = "instructions_at"
+"""`Conversation.state` and an answer's `meta`: a digest of the instructions of the last answer, or of this one, and the
+seq of the answer that they are stored with."""
 STORED_INSTRUCTIONS = "instructions"
 """`Conversation.state`: the leading system messages that an appending client sent once."""
 
@@ -214,6 +217,8 @@ def select_state_for_branch(state: Mapping[str, Any], last_seq: int) -> dict[str
             for key, view in views.items()
             if view.boundary.to_seq <= last_seq + 1
         }
+    if INSTRUCTIONS_PLACE in shared and shared[INSTRUCTIONS_PLACE][1] > last_seq:
+        del shared[INSTRUCTIONS_PLACE]
     if STANDING_REQUESTS in shared:
         scan = msgspec.convert(shared[STANDING_REQUESTS], StandingScan)
         shared[STANDING_REQUESTS] = msgspec.to_builtins(limit_scan_to_log(scan, last_seq))

@@ -134,7 +134,7 @@ function SideBySide({ id, item, asked, view }) {
     </section>
     <section class="panel" aria-label="What was sent">
       <header><h2>${view.object === "context.seen" ? "What the model saw" : "What would be sent"}</h2><span class="soft small">${count(view.sent?.length ?? 0)} messages, ${count(view.prompt_tokens)} tokens</span></header>
-      <p class="small soft seen-note">${view.object === "context.seen" ? "After the instructions, which are not kept with an answer." : "A new message would follow."}${picked && picked.from === "log" && !sentTarget && " The message that you chose was not sent, and nothing stands for it."}</p>
+      <p class="small soft seen-note">${view.object === "context.seen" ? view.instructions === null ? "Its instructions are not kept: the answer is older than this version, or they were erased." : "" : "A new message would follow."}${picked && picked.from === "log" && !sentTarget && " The message that you chose was not sent, and nothing stands for it."}</p>
       <${VirtualList} label="Messages as they are sent" count=${entries.length} estimate=${ENTRY_PX} height="62vh" target=${sentTarget}
         row=${(index) => html`<${SentRow} id=${id} entry=${entries[index]} isPicked=${picked?.from === "sent" ? picked.index === index : Boolean(picked) && touches(entries[index], picked)} onPick=${() => pickEntry(entries[index], index)} />`} />
     </section>
