@@ -46,7 +46,11 @@ class CompactionRequest(Strict):
     instructions: Annotated[Instructions | None, Field(description="What the summaries should focus on.")] = None
     through_item: Annotated[
         str | None,
-        Field(min_length=1, max_length=256, description="The last item that is to be summarized."),
+        Field(
+            min_length=1,
+            max_length=256,
+            description="The last item that is to be summarized: its id, or `#` and its `seq`, such as `#12`.",
+        ),
     ] = None
     model: Annotated[ModelName | None, Field(description="Left out: the model of the last answer.")] = None
     policy: Annotated[ModelName | None, Field(description="Left out: the policy that a request would have.")] = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from app.context.plan.outline import make_last_view
-from app.conversation.conversation_types import Conversation, Summary
+from app.conversation.conversation_types import Conversation, LogMessage, Summary
 from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.items.boundary_item_ids import read_boundary_item_ids
 from app.conversations.views.stored_turn import (
@@ -38,6 +39,7 @@ HEARTBEAT_SECONDS: Final = 5.0
 """The longest time between two events of a stream: the shortest read timeout seen in clients is 60 s."""
 MAX_ATTEMPTS: Final = 4
 """How often the new view is stored when clients append to the conversation at the same time."""
+_LOG_PLACE: Final = re.compile(r"#([0-9]{1,9})")
 NOTHING_TO_COMPACT: Final = (
     "Everything before the newest turns is already summarized, or its summary would not be shorter."
 )
@@ -185,16 +187,31 @@ class RequestedCompactions:
         view = await self._view_builder.plan_view(turn, budget, summarize="now")
         return _PlannedCompaction(turn, view, budget.calibrate_tokens(current_view.plan.prompt_tokens))
 
+    async def _find_named_message(self, conversation: Conversation, name: str) -> LogMessage:
+        """Returns the message that an item id names, or `#` and its place in the log.
+
+        Raises:
+            ItemNotFound: the conversation has no such message.
+        """
+        place = _LOG_PLACE.fullmatch(name)
+        if place is None:
+            return (await self._records.find_message(conversation, name))[0]
+        seq = int(place[1])
+        if seq > conversation.head_seq:
+            raise ItemNotFound(f"There is no message {name}: the last one is #{conversation.head_seq}.")
+        (entry,) = await self._store.read_log(conversation, seq, seq + 1)
+        return entry
+
     async def _find_cut_after_item(self, conversation: Conversation, item_id: str) -> int:
-        """Returns the `seq` after an item, if the log can be cut there: between rounds, and not after a question that
-        has no answer yet.
+        """Returns the `seq` after an item (an id, or `#` and a `seq`), if the log can be cut there: between rounds, and
+        not after a question that has no answer yet.
 
         Raises:
             InvalidRequest: there is no such item, or the log cannot be cut there. The error names the nearest item
                 after which it can.
         """
         try:
-            entry, _ = await self._records.find_message(conversation, item_id)
+            entry = await self._find_named_message(conversation, item_id)
         except ItemNotFound as unknown:
             raise InvalidRequest(unknown.message, code="item_not_found", param="through_item") from unknown
         around = await self._pinning.build_round_pin(build_bare_resolved_request(conversation), entry.seq)

@@ -113,6 +113,17 @@ async def test_a_compaction_can_end_at_a_given_item(policy: str) -> None:
         assert question(10, 200) not in str(shown(upstream)[-1])
 
 
+async def test_an_item_may_be_named_by_its_place_in_the_log() -> None:
+    async with world(model(), window=WINDOW) as gateway:
+        await talk(gateway, 12, words=200)
+        named = await ids(gateway)
+        estimate = await done(gateway, "POST", "c/compact", json={"through_item": "#7", "dry_run": True})
+        assert estimate["to_summarize"][-1]["through_item"] == named[7]
+        for beyond in ("#24", "#999999999", "#", "#-1", "#7x"):
+            error = await refused(gateway, 400, "POST", "c/compact", json={"through_item": beyond})
+            assert (error["param"], error["code"]) == ("through_item", "item_not_found")
+
+
 async def test_a_log_is_cut_between_rounds_only() -> None:
     upstream = model()
     async with world(upstream, window=WINDOW) as gateway:
