@@ -69,7 +69,7 @@ chaos: setup  ## break gateways, database and model under load for half an hour,
 soak: setup  ## load three gateways for an hour, watch their memory, then check the books
 	@$(VENV)/bin/python -m tests.chaos soak $(ARGS)
 
-docs: setup  ## write the configuration reference anew and build the site of the documentation in build/site
+docs: setup  ## write the configuration reference and its JSON schema anew, and build the site of the documentation in build/site
 	@$(VENV)/bin/python tools/configuration_reference.py
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --quiet
 

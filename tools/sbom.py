@@ -3,7 +3,8 @@
     python tools/sbom.py CYCLONEDX_PY
 
 Takes the command of cyclonedx-bom, which reads the lock; licences come from the packages as they are installed here,
-and beside them stands what was copied into the project: the console's libraries and the tables of tokenizers.
+and beside them stands what was copied into the project: the libraries of the console
+and of the API reference, and the tables of tokenizers.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[1]
-VENDOR: Final = ROOT / "app/console/vendor"
+VENDORS: Final = ("app/console/vendor", "app/reference/vendor")
 OUTPUT: Final = ROOT / "build/sbom.json"
 TABLES: Final[tuple[tuple[str, str, str, str], ...]] = (
     ("tiktoken", "https://github.com/openai/tiktoken", "MIT", "app/context/count/vocabulary"),
@@ -51,7 +52,7 @@ def completed(bom: dict[str, Any]) -> dict[str, Any]:
 
 
 def vendored() -> list[dict[str, Any]]:
-    """The console's libraries, from the digests that `vendor_console.py` wrote."""
+    """The libraries of the console and of the API reference, from the digests that `vendor_libraries.py` wrote."""
     return [
         {
             "bom-ref": f"vendored-{one['package']}",
@@ -64,13 +65,14 @@ def vendored() -> list[dict[str, Any]]:
                 {
                     "bom-ref": f"vendored-{one['package']}-{name}",
                     "type": "file",
-                    "name": f"app/console/vendor/{name}",
+                    "name": f"{vendor}/{name}",
                     "hashes": [{"alg": "SHA-256", "content": digest}],
                 }
                 for name, digest in one["sha256"].items()
             ],
         }
-        for one in json.loads((VENDOR / "versions.json").read_text())
+        for vendor in VENDORS
+        for one in json.loads((ROOT / vendor / "versions.json").read_text())
     ]
 
 

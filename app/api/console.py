@@ -60,6 +60,13 @@ class ConsoleFile:
     body: bytes
     content_type: str
     etag: str
+    encoding: str | None = None
+    """`gzip` if the body is compressed."""
+
+    @classmethod
+    def build(cls, body: bytes, suffix: str, *, encoding: str | None = None) -> ConsoleFile:
+        """Builds the file for a body; `suffix` is that of its name, such as `.js`."""
+        return cls(body, CONTENT_TYPES[suffix], f'"{hashlib.sha256(body).hexdigest()[:32]}"', encoding)
 
 
 def read_console_files(folder: Path = CONSOLE_FOLDER) -> dict[str, ConsoleFile]:
@@ -67,12 +74,10 @@ def read_console_files(folder: Path = CONSOLE_FOLDER) -> dict[str, ConsoleFile]:
     name another file."""
     files = {}
     for path in sorted(folder.rglob("*")):
-        content_type = CONTENT_TYPES.get(path.suffix)
         name = PurePosixPath(path.relative_to(folder))
         is_ours = path.is_file() and not path.is_symlink() and not any(part.startswith(".") for part in name.parts)
-        if content_type is not None and is_ours:
-            body = path.read_bytes()
-            files[str(name)] = ConsoleFile(body, content_type, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+        if path.suffix in CONTENT_TYPES and is_ours:
+            files[str(name)] = ConsoleFile.build(path.read_bytes(), path.suffix)
     return files
 
 
@@ -89,7 +94,8 @@ def build_console_routes(
 
     @routes.get("/console/session")
     async def session(request: Request) -> Response:
-        answer = build_json_response({**gateway_facts, "scopes": await auth.list_scopes(read_headers(request.scope))})
+        scopes = await auth.list_scopes(read_headers(request.scope))
+        answer = build_json_response({**gateway_facts, "scopes": scopes, "operator": "admin" in scopes})
         answer.headers.update({**CONSOLE_HEADERS, "cache-control": "no-store"})
         return answer
 
@@ -106,17 +112,24 @@ def build_console_routes(
 
     @routes.api_route("/console/{path:path}", methods=["GET", "HEAD"])
     async def file(request: Request, path: str) -> Response:
-        return _build_file_response(files.get(path or INDEX_FILE), request)
+        return build_file_response(files.get(path or INDEX_FILE), request, CONSOLE_HEADERS)
 
     return routes
 
 
-def _build_file_response(file: ConsoleFile | None, request: Request) -> Response:
+def build_file_response(file: ConsoleFile | None, request: Request, page_headers: Mapping[str, str]) -> Response:
+    """Builds the response with a file: 304 if the client has it already, 404 for None.
+
+    Args:
+        page_headers: the headers of every file of the page.
+    """
     if file is None:
-        return build_error_response(NotFound(f"Unknown path {request.url.path!r}."), CONSOLE_HEADERS)
-    headers = {**CONSOLE_HEADERS, "cache-control": "no-cache", "etag": file.etag}
+        return build_error_response(NotFound(f"Unknown path {request.url.path!r}."), page_headers)
+    headers = {**page_headers, "cache-control": "no-cache", "etag": file.etag}
     if _parse_etags(read_headers(request.scope).get("if-none-match", "")) & {file.etag, "*"}:
         return Response(status_code=304, headers=headers)
+    if file.encoding is not None:
+        headers["content-encoding"] = file.encoding
     return Response(file.body, media_type=None, headers={**headers, "content-type": file.content_type})
 
 

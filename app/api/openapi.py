@@ -3,7 +3,7 @@ through FastAPI and are described here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import FastAPI
@@ -11,6 +11,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.edge.asgi_front import CHAT_PATH, RESPONSES_PATH
+from app.api.openapi_texts import BODY_EXAMPLES, INTRODUCTION, PARAMETER_EXAMPLES, SDK_SAMPLES, TAGS
 from app.api.request_options import CONTEXT_MODES, EVENT_STYLES, SUMMARIZE_MODES
 from app.api.resource_schemas import ERROR_RESPONSES, EVENT_STREAM_CONTENT, Described, ErrorBody, Metadata
 
@@ -146,39 +147,6 @@ class ModelResponse(Described):
     context: dict[str, Any]
 
 
-CHAT_EXAMPLES: Final[Mapping[str, dict[str, Any]]] = {
-    "question": {
-        "summary": "A question",
-        "value": {"model": "sim-8k", "messages": [{"role": "user", "content": "The gate opens at 06:40."}]},
-    },
-}
-RESPONSES_EXAMPLES: Final[Mapping[str, dict[str, Any]]] = {
-    "text": {
-        "summary": "A question",
-        "value": {"model": "sim-8k", "instructions": "Answer briefly.", "input": "The gate opens at 06:40."},
-    },
-    "items": {
-        "summary": "A history with a tool call",
-        "value": {
-            "model": "sim-8k",
-            "store": False,
-            "input": [
-                {"role": "user", "content": [{"type": "input_text", "text": "When does the gate open?"}]},
-                {"type": "function_call", "call_id": "call_1", "name": "read_clock", "arguments": "{}"},
-                {"type": "function_call_output", "call_id": "call_1", "output": "06:40"},
-            ],
-        },
-    },
-    "stream": {
-        "summary": "A stream, compacted above 6,000 tokens",
-        "value": {
-            "model": "sim-8k",
-            "input": "Count to three.",
-            "stream": True,
-            "context_management": [{"type": "compaction", "compact_threshold": 6000}],
-        },
-    },
-}
 MODEL_CALL_HEADERS: Final[tuple[tuple[str, dict[str, Any], str], ...]] = (
     ("X-Conversation-Id", {"type": "string", "pattern": CONVERSATION_ID_PATTERN}, "The conversation of the request."),
     ("X-Context-Mode", {"type": "string", "enum": list(CONTEXT_MODES)}, "How the messages relate to the stored log."),
@@ -200,12 +168,14 @@ def make_openapi_builder(application: FastAPI) -> Callable[[], dict[str, Any]]:
             openapi_document = get_openapi(
                 title=application.title,
                 version=application.version,
-                description=application.description,
+                description=INTRODUCTION,
                 routes=application.routes,
             )
             _replace_422_responses(openapi_document)
             _add_model_calls(openapi_document)
+            _add_examples(openapi_document)
             _add_security_schemes(openapi_document)
+            openapi_document["tags"] = _describe_used_tags(openapi_document)
             application.openapi_schema = openapi_document
         return application.openapi_schema
 
@@ -222,18 +192,18 @@ def _add_model_calls(document: dict[str, Any]) -> None:
         "tags": ["chat"],
         "summary": "Create a chat completion",
         "operationId": "create_chat_completion",
-        **_describe_model_call("ChatCompletionRequest", "ChatCompletion", CHAT_EXAMPLES),
+        **_describe_model_call("ChatCompletionRequest", "ChatCompletion"),
     }
     document["paths"].setdefault(RESPONSES_PATH, {})["post"] = {
         "tags": ["responses"],
         "summary": "Create a response",
         "operationId": "create_response",
-        **_describe_model_call("ResponsesRequest", "ModelResponse", RESPONSES_EXAMPLES),
+        **_describe_model_call("ResponsesRequest", "ModelResponse"),
     }
     assert SUMMARIZE_MODES == ("auto", "never", "now"), "ContextOptions.summarize says the same"
 
 
-def _describe_model_call(request: str, answer: str, examples: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+def _describe_model_call(request: str, answer: str) -> dict[str, Any]:
     """Returns the parameters, body and answers of an endpoint that asks a model.
 
     Args:
@@ -246,7 +216,7 @@ def _describe_model_call(request: str, answer: str, examples: Mapping[str, dict[
         ],
         "requestBody": {
             "required": True,
-            "content": {"application/json": {"schema": _schema_reference(request), "examples": dict(examples)}},
+            "content": _json_content_schema(_schema_reference(request)),
         },
         "responses": {
             "200": {
@@ -264,6 +234,34 @@ def _describe_model_call(request: str, answer: str, examples: Mapping[str, dict[
             "default": _error_response_schema("The provider's own refusal, passed on."),
         },
     }
+
+
+def _add_examples(document: dict[str, Any]) -> None:
+    """Adds bodies, values of parameters and samples of code to try out."""
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            if examples := BODY_EXAMPLES.get((method, path)):
+                operation["requestBody"]["content"]["application/json"]["examples"] = dict(examples)
+            if samples := SDK_SAMPLES.get((method, path)):
+                operation["x-codeSamples"] = samples
+            for parameter in operation.get("parameters", ()):
+                if parameter["name"] in PARAMETER_EXAMPLES:
+                    parameter["example"] = PARAMETER_EXAMPLES[parameter["name"]]
+
+
+def _describe_used_tags(document: dict[str, Any]) -> list[dict[str, str]]:
+    """Returns the tags that operations have, in the order in which they are shown."""
+    used = {
+        tag
+        for operations in document["paths"].values()
+        for operation in operations.values()
+        for tag in operation.get("tags", ())
+    }
+    return [
+        {"name": name, "x-displayName": title, "description": description}
+        for name, title, description in TAGS
+        if name in used
+    ]
 
 
 def _replace_422_responses(document: dict[str, Any]) -> None:

@@ -34,14 +34,13 @@ def build_fastapi_application(
     application = FastAPI(
         title="Concertina",
         version=VERSION,
-        description="An OpenAI-compatible gateway whose conversations never outgrow the model's context window.",
         # The operation ids of /openapi.json: the function's name alone, where FastAPI adds path and method.
         generate_unique_id_function=lambda route: route.name,
-        docs_url=None,  # FastAPI's pages load scripts from a CDN; `api.docs_page` loads nothing
+        docs_url=None,  # FastAPI's pages load scripts from a CDN; `api.docs_page` serves its own
         redoc_url=None,
     )
-    document = application.openapi = make_openapi_builder(application)  # type: ignore[method-assign]  # how FastAPI wants it
-    application.include_router(build_docs_routes(document))
+    application.openapi = make_openapi_builder(application)  # type: ignore[method-assign]  # how FastAPI wants it
+    application.include_router(build_docs_routes())
     for path, endpoint in model_calls.items():
         application.router.add_route(
             path,

