@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Query, Request
 from pydantic import BaseModel
@@ -31,7 +31,7 @@ from app.api.resource_schemas import (
 )
 from app.conversation.conversation_types import Conversation, HistoryMode
 from app.conversation.identity import ID_PATTERN
-from app.conversations.history.conversation_history import ConversationHistory
+from app.conversations.history.conversation_history import ConversationHistory, ListField
 from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.items.item_writer import ItemWriter
 from app.pipeline.chat_request import Caller
@@ -62,6 +62,14 @@ class ParentObject(Described):
     through_item: str | None
 
 
+class LastAnswerObject(Described):
+    """The last answer of a conversation. `model` and `context_status` are null if the gateway did not give it."""
+
+    model: str | None
+    context_status: str | None
+    incomplete: bool
+
+
 class ConversationObject(Described):
     """OpenAI's conversation object, with fields of the gateway."""
 
@@ -78,6 +86,10 @@ class ConversationObject(Described):
     parent: ParentObject | None
     title: str | None = None
     """Only with `include[]=title`."""
+    last_answer: LastAnswerObject | None = None
+    """Only with `include[]=last_answer`, as `unanswered`."""
+    unanswered: int | None = None
+    """How many messages follow the last answer: a request runs, or one has failed."""
 
 
 class ConversationPage(Page):
@@ -85,11 +97,12 @@ class ConversationPage(Page):
 
 
 Include = Annotated[
-    list[Literal["title"]],
+    list[ListField],
     Query(
         default_factory=list,
         alias="include[]",
-        description="`title`: `title` of the metadata, or the beginning of the first user message.",
+        description="`title`: `title` of the metadata, or the beginning of the first user message. `last_answer`: the "
+        "model and the context status of the last answer, and how many messages follow it.",
     ),
 ]
 ClientMode = Annotated[HistoryMode | None, Query(description="How the client sends messages.")]
@@ -153,7 +166,8 @@ def build_conversation_routes(
         conversations, has_more = await records.list_conversations(caller, query, after=after)
         return build_json_response(
             build_list_page(
-                [await _build_titled_object(records, history, one, include) for one in conversations], has_more=has_more
+                [await _build_listed_object(records, history, one, include, caller) for one in conversations],
+                has_more=has_more,
             )
         )
 
@@ -169,7 +183,7 @@ def _add_single_conversation_routes(
     @routes.get("/{conversation_id}", summary="A conversation", responses={200: {"model": ConversationObject}})
     async def get_conversation(conversation_id: str, include: Include, caller: Caller = reads) -> Response:
         conversation = await records.find_conversation(caller, conversation_id)
-        return build_conversation_response(await _build_titled_object(records, history, conversation, include))
+        return build_conversation_response(await _build_listed_object(records, history, conversation, include, caller))
 
     @routes.post(
         "/{conversation_id}",
@@ -196,12 +210,17 @@ def _add_single_conversation_routes(
         return build_conversation_response({"id": gone.id, "object": "conversation.deleted", "deleted": True})
 
 
-async def _build_titled_object(
-    records: ConversationRecords, history: ConversationHistory, conversation: Conversation, include: Sequence[str]
+async def _build_listed_object(
+    records: ConversationRecords,
+    history: ConversationHistory,
+    conversation: Conversation,
+    include: Sequence[ListField],
+    caller: Caller,
 ) -> dict[str, Any]:
-    """Builds a conversation's object, with its title if the client asks for one."""
-    title = {"title": await history.find_title(conversation)} if include else {}
-    return {**await records.build_conversation_object(conversation), **title}
+    """Builds a conversation's object, with the fields that the client asks for, and for operators with its tenant."""
+    more = await history.read_list_fields(conversation, include) if include else {}
+    tenant = {"tenant": conversation.tenant} if caller.sees_all_tenants else {}
+    return {**await records.build_conversation_object(conversation), **tenant, **more}
 
 
 def build_conversation_response(body: dict[str, Any]) -> Response:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -17,6 +17,7 @@ from app.conversations.history.readable_log import build_message_row, derive_tit
 from app.conversations.items.item_building import find_message_item_id
 from app.pipeline.chat_request import Caller
 from app.pipeline.compact.summary_chain_cache import read_omitted_seqs
+from app.pipeline.resolve.resolved_request import UNANSWERED_MESSAGES
 from app.pipeline.view.pins import decode_pins
 from app.pipeline.view.view_restoration import LOG_TOKENS, THRESHOLD, VIEW_FACTS, read_request_facts
 from app.store.contract.conversations import ConversationQuery, ConversationStore
@@ -26,6 +27,7 @@ from app.store.lineage import first_own_seq
 READ_MESSAGES: Final = 1_024
 """The most messages that are read at once while answers are searched."""
 MAX_BRANCHES: Final = 500
+ListField = Literal["title", "last_answer"]
 TITLE_MESSAGES: Final = 4
 """How many messages are searched for the first user message."""
 
@@ -163,12 +165,57 @@ class ConversationHistory:
     async def find_title(self, conversation: Conversation) -> str | None:
         """Returns a conversation's title: `title` of its metadata, or the beginning of its first user message. In a
         branch, its own first user message comes before the shared one, so that branches have different titles."""
-        metadata_title = derive_title(conversation.metadata, ())
-        for from_seq in sorted({first_own_seq(conversation), 0}, reverse=True):
-            if metadata_title is None and from_seq <= conversation.head_seq:
-                first_messages = await self._store.read_log(conversation, from_seq, from_seq + TITLE_MESSAGES)
-                metadata_title = derive_title(conversation.metadata, first_messages)
-        return metadata_title
+        title: str | None = (await self.read_list_fields(conversation, ("title",)))["title"]
+        return title
+
+    async def read_list_fields(self, conversation: Conversation, fields: Sequence[ListField]) -> dict[str, Any]:
+        """Reads what a list shows of a conversation beside its record, in at most one round trip.
+
+        Args:
+            fields: `title` (see `find_title`); `last_answer`: also returns `unanswered`, the number of messages after
+                the last answer, which are more than 0 while a request runs and after one has failed.
+        """
+        own_title = derive_title(conversation.metadata, ())
+        title_starts = sorted({first_own_seq(conversation), 0}, reverse=True)
+        title_seqs = {
+            seq
+            for start in title_starts
+            for seq in range(start, min(start + TITLE_MESSAGES, conversation.head_seq + 1))
+            if "title" in fields and own_title is None
+        }
+        unanswered = min(int(conversation.state.get(UNANSWERED_MESSAGES, 0)), conversation.head_seq + 1)
+        answer_seq = conversation.head_seq - unanswered
+        seqs = title_seqs | ({answer_seq} if "last_answer" in fields and answer_seq >= 0 else set())
+        ranges = [(seq, seq + 1) for seq in sorted(seqs)]
+        entries = (
+            {entry.seq: entry for entry in await self._store.read_log_ranges(conversation, ranges)} if seqs else {}
+        )
+        found: dict[str, Any] = {}
+        if "title" in fields:
+            titles = (
+                derive_title(
+                    conversation.metadata,
+                    [entries[seq] for seq in range(start, start + TITLE_MESSAGES) if seq in entries],
+                )
+                for start in title_starts
+            )
+            found["title"] = own_title or next(filter(None, titles), None)
+        if "last_answer" in fields:
+            found |= {"last_answer": _build_last_answer(entries.get(answer_seq)), "unanswered": unanswered}
+        return found
+
+
+def _build_last_answer(entry: LogMessage | None) -> dict[str, Any] | None:
+    """Builds what a list shows of an answer; None without an answer. Its model and status are None if it did not come
+    through the gateway."""
+    if entry is None or read_role(entry) != "assistant":
+        return None
+    meta: AnswerMeta = entry.meta or {}
+    return {
+        "model": read_request_facts(meta).get("model"),
+        "context_status": meta.get("context_status"),
+        "incomplete": entry.incomplete,
+    }
 
 
 def _estimate_messages_to_read(answers: int) -> int:

@@ -8,7 +8,8 @@ import httpx
 import pytest
 
 from app.conversations.history.readable_log import MAX_TEXT_CHARS
-from tests.live import ScriptedUpstream, completion
+from app.store.memory.backend import MemoryStore
+from tests.live import Reply, ScriptedUpstream, completion
 from tests.support.conversations_client import KEY, WINDOW, done, question, refused, talk
 from tests.support.gateway import World, answered, answering, assistant, long_history, result, user, world
 from tests.support.gateway import call as tool_call
@@ -37,7 +38,7 @@ async def log(gateway: World, conversation: str = "c", **query: Any) -> list[dic
     return data
 
 
-async def every(gateway: World, **query: str) -> httpx.Response:
+async def every(gateway: World, **query: str | list[str]) -> httpx.Response:
     """The list of conversations."""
     return await gateway.client.get(
         f"{gateway.base_url}/conversations", params=query, headers={"authorization": f"Bearer {KEY}"}
@@ -281,6 +282,39 @@ async def test_titles_come_where_they_are_asked_for() -> None:
         assert "title" not in await done(gateway, "GET", "long")
         assert (await done(gateway, "GET", "long", **{"include[]": "title"}))["title"] == long
         assert (await done(gateway, "GET", "named", **{"include[]": "title"}))["title"] == "My own"
+
+
+async def test_a_list_tells_the_last_answer_and_what_nobody_answered() -> None:
+    upstream = ScriptedUpstream(default=answering)
+    wanted = {"include[]": "last_answer"}
+    async with world(upstream) as gateway:
+        await gateway.say([user("Hi")], conversation="c")
+        (one,) = (await every(gateway, **wanted)).json()["data"]
+        assert one["last_answer"] == {"model": "m", "context_status": "full", "incomplete": False}
+        assert one["unanswered"] == 0
+        assert "title" not in one
+        upstream.default = lambda _: Reply(status=400, body={"error": {"message": "No."}})
+        assert (await gateway.post([user("And now?")], conversation="c")).status_code == 400
+        (one,) = (await every(gateway, **wanted)).json()["data"]
+        assert (one["last_answer"]["model"], one["unanswered"]) == ("m", 1)
+        (one,) = (await every(gateway)).json()["data"]
+        assert not {"last_answer", "unanswered"} & one.keys()
+
+
+async def test_a_list_reads_each_log_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(ScriptedUpstream(default=answering)) as gateway:
+        await gateway.say([user("Hi")], conversation="c")
+        reads: list[Any] = []
+        read = MemoryStore.read_log_ranges
+
+        async def count(store: MemoryStore, *arguments: Any) -> Any:
+            reads.append(arguments)
+            return await read(store, *arguments)
+
+        monkeypatch.setattr(MemoryStore, "read_log_ranges", count)
+        page = await every(gateway, **{"include[]": ["title", "last_answer"]})
+        assert page.json()["data"][0]["title"] == "Hi"
+        assert len(reads) == 1
 
 
 async def test_conversations_are_listed_by_their_mode_and_their_client_s_name() -> None:
