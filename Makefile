@@ -71,6 +71,7 @@ soak: setup  ## load three gateways for an hour, watch their memory, then check 
 
 docs: setup  ## write the configuration reference and its JSON schema anew, and build the site of the documentation in build/site
 	@$(VENV)/bin/python tools/configuration_reference.py
+	@$(VENV)/bin/python tools/configuration_schema.py
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --quiet
 
 lock: setup  ## resolve the dependencies anew and write the locks

@@ -5,20 +5,48 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.metadata
+import re
 import sys
 from collections.abc import Sequence
 from keyword import iskeyword
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
 from app.commands import CommandError
 from app.errors import GatewayError
 from app.settings import ConfigurationError
+from app.settings.configuration_errors import find_nearest_name
 
 USAGE_ERROR = 2
 COMMAND_FAILED = 1
 INTERRUPTED = 130
 
-SubcommandParsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+SubcommandParsers: TypeAlias = "argparse._SubParsersAction[SuggestingParser]"
+
+
+class SuggestingParser(argparse.ArgumentParser):
+    """A parser whose messages about an unknown command, option or choice name the one that was probably meant."""
+
+    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]  # as argparse has it
+        """Parses arguments. Unlike argparse's, it refuses unknown options itself: only here is it known which command
+        they were given to.
+        """
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            options = [option for action in self._actions for option in action.option_strings]
+            word = unknown[0].partition("=")[0]
+            nearest = find_nearest_name(word, options) if word.startswith("-") else None
+            self.error(f"unexpected {unknown[0]!r}" + (f"; did you mean {nearest}?" if nearest else ""))
+        return known, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """Prints usage and message, and ends with status 2."""
+        refused = re.fullmatch(r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)", message, re.DOTALL)
+        if refused:
+            name, word, choices = refused.groups()
+            nearest = find_nearest_name(word, re.findall(r"[\w-]+", choices))
+            if nearest:
+                message = f"argument {name}: unknown {word!r}; did you mean {nearest!r}?"
+        super().error(message)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 2 for a wrong command line or configuration, 1 for a command that failed, 130 for Ctrl-C.
     """
-    parser = _build_parser()
+    parser = build_parser()
     arguments = parser.parse_args(argv)
     if arguments.version:
         print(f"concertina {importlib.metadata.version('concertina-gateway')}")
@@ -50,16 +78,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def build_parser() -> argparse.ArgumentParser:
+    parser = SuggestingParser(
         prog="concertina",
         description="An OpenAI-compatible gateway whose conversations never outgrow the model's context window.",
-        epilog="example: concertina serve --config my.yaml\n\n"
+        epilog="example: concertina init my.yaml && concertina serve --config my.yaml\n\n"
         "`concertina COMMAND --help` tells more. Commands: docs/command-line.md. Settings: docs/configuration.md.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="store_true", help="print the version and stop")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    _add_init_command(commands)
     _add_serve_command(commands)
     migrate = _add_command(commands, "migrate", "bring the database's schema up to date", "--config my.yaml")
     _add_config_option(migrate)
@@ -68,6 +97,7 @@ def _build_parser() -> argparse.ArgumentParser:
         commands, "check-config", "say whether a configuration can be used, and what it amounts to", "my.yaml"
     )
     check.add_argument("file", metavar="FILE", help="the YAML file")
+    _add_doctor_command(commands)
     _add_simulate_command(commands)
     _add_show_plan_command(commands)
     _add_keys_command(commands)
@@ -80,10 +110,11 @@ def _build_parser() -> argparse.ArgumentParser:
     _add_config_option(reencrypt)
     _add_quiet_option(reencrypt)
     _add_verify_command(commands)
+    _add_completion_command(commands)
     return parser
 
 
-def _add_command(commands: SubcommandParsers, name: str, description: str, example: str) -> argparse.ArgumentParser:
+def _add_command(commands: SubcommandParsers, name: str, description: str, example: str) -> SuggestingParser:
     """A command, described by one sentence and one example."""
     command = commands.add_parser(
         name,
@@ -93,6 +124,34 @@ def _add_command(commands: SubcommandParsers, name: str, description: str, examp
     )
     command.epilog = f"example: {command.prog} {example}"
     return command
+
+
+def _add_init_command(commands: SubcommandParsers) -> None:
+    init = _add_command(
+        commands, "init", "write a configuration, by asking three questions", "my.yaml --provider openai --auth keys"
+    )
+    init.add_argument("file", metavar="FILE", nargs="?", default="concertina.yaml", help="without it concertina.yaml")
+    init.add_argument(
+        "--provider",
+        choices=("openai", "anthropic", "gemini", "azure", "openrouter", "ollama", "local", "other"),
+        help="who answers; `local`: vLLM, llama.cpp, LM Studio",
+    )
+    init.add_argument("--base-url", metavar="URL", help="the provider's address, where it has no fixed one")
+    init.add_argument("--key-env", metavar="NAME", help="the environment variable with the provider's key; or none")
+    init.add_argument("--database", choices=("sqlite", "postgres"), help="where conversations are kept")
+    init.add_argument("--auth", choices=("open", "keys"), help="who is served: everybody, or holders of a key")
+    init.add_argument("--force", action="store_true", help="overwrite the file")
+
+
+def _add_doctor_command(commands: SubcommandParsers) -> None:
+    doctor = _add_command(commands, "doctor", "try out store and providers, and say what is wrong", "--config my.yaml")
+    _add_config_option(doctor)
+    doctor.add_argument("--ask", action="store_true", help="also let a model of each provider answer")
+
+
+def _add_completion_command(commands: SubcommandParsers) -> None:
+    completion = _add_command(commands, "completion", "print a script that completes commands in a shell", "bash")
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"), help="which shell")
 
 
 def _add_serve_command(commands: SubcommandParsers) -> None:
@@ -142,6 +201,9 @@ def _add_keys_command(commands: SubcommandParsers) -> None:
     expiry = create.add_mutually_exclusive_group()
     expiry.add_argument("--expires-in", metavar="TIME", help="such as 12h, 30d or 8w; without it never")
     expiry.add_argument("--expires-at", metavar="MOMENT", help="such as 2027-01-31 or 2027-01-31T12:00+01:00")
+    create.add_argument(
+        "--budget-usd", type=float, metavar="USD", help="what it may spend in a calendar month (UTC), in US dollars"
+    )
     create.add_argument("--retention-days", type=int, metavar="N", help="erase conversations that rest for longer")
     listed = _add_command(actions, "list", "list keys, those that are no longer valid too", "--json")
     listed.add_argument("--tenant", help="only this tenant's")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from app.__main__ import _build_parser
+from app.__main__ import build_parser
 
 PAGE = (Path(__file__).parents[2] / "docs/command-line.md").read_text()
 EVERYWHERE = {"--help", "--version"}
@@ -26,7 +26,7 @@ def commands(parser: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[
             yield from commands(command, f"{name} {word}".strip())
 
 
-COMMANDS = dict(commands(_build_parser()))
+COMMANDS = dict(commands(build_parser()))
 
 
 def section(name: str) -> str:
@@ -54,7 +54,7 @@ def test_the_examples_of_a_command_are_taken(name: str) -> None:
     for line in lines:
         words = shlex.split(re.sub(r" [<>] \S+$", "", line))
         assert words[: 1 + len(name.split())] == ["concertina", *name.split()]
-        _build_parser().parse_args(words[1:])
+        build_parser().parse_args(words[1:])
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -63,7 +63,7 @@ def test_the_help_of_a_command_has_an_example_that_is_taken(name: str) -> None:
     assert example is not None
     words = shlex.split(example[1])
     assert words[: len(name.split())] == name.split()
-    _build_parser().parse_args(words)
+    build_parser().parse_args(words)
 
 
 def test_the_table_of_commands_names_each() -> None:

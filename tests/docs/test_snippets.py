@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from app.__main__ import _build_parser, main
+from app.__main__ import build_parser, main
 from app.settings import Settings
 from tests.harness import Gateway
 
@@ -95,7 +95,7 @@ def test_shell_can_be_read_by_a_shell(code: str) -> None:
 def test_our_commands_take_what_they_are_given(code: str) -> None:
     for given in OUR_COMMAND.findall(code.replace("\\\n", " ")):
         words = shlex.split(re.split(r" [|<>&] ?|\)| && ", given)[0], comments=True)
-        _build_parser().parse_args(words)  # exits where the command does not take them
+        build_parser().parse_args(words)  # exits where the command does not take them
 
 
 @pytest.mark.parametrize("code", list(blocks("python")))

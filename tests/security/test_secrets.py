@@ -135,7 +135,9 @@ def test_settings_show_no_secret_however_they_are_shown(tmp_path: Path, capsys: 
     config = config_in(tmp_path, **broken)
     assert main(["check-config", config]) == 2
     assert main(["migrate", "--config", config_in(tmp_path, **sections)]) != 0
+    assert main(["doctor", "--config", config_in(tmp_path, **sections)]) == 1
     told = capsys.readouterr()
+    assert "fault" in told.out
     assert found_in(told.out + told.err) == []
     assert main(["check-config", config_in(tmp_path, **sections)]) == 0
     assert found_in(capsys.readouterr().out) == []
@@ -147,7 +149,9 @@ def test_what_is_built_from_settings_shows_none_either() -> None:
     assert found_in(repr(vars(app))) == []
 
 
-@pytest.mark.parametrize("command", ["", "serve", "migrate", "check-config", "keys", "show-plan", "export", "purge"])
+@pytest.mark.parametrize(
+    "command", ["", "init", "serve", "migrate", "check-config", "doctor", "keys", "show-plan", "export", "purge"]
+)
 def test_help_shows_the_names_of_settings_and_no_value(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -136,7 +136,7 @@ class OpenAIProvider:
             await reply.aclose()
         if reply.status != 200:
             raise UpstreamUnavailable(f"Provider {self.name!r} answered {reply.status} instead of a model list.")
-        return _parse_model_list(self.name, body)
+        return parse_model_list(self.name, body)
 
     async def aclose(self) -> None:
         await self._call_client.aclose()
@@ -236,7 +236,12 @@ def _refuse_parent_path(path: str) -> None:
         raise InvalidRequest("The path must not contain '..'.", code="invalid_path")
 
 
-def _parse_model_list(provider_name: str, body: bytes) -> list[dict[str, Any]]:
+def parse_model_list(provider_name: str, body: bytes) -> list[dict[str, Any]]:
+    """Returns the entries of a model list: `{"data": […]}`, `{"models": […]}` or a bare list.
+
+    Raises:
+        UpstreamUnavailable: the body is none of these.
+    """
     try:
         entries = orjson.loads(body)
     except orjson.JSONDecodeError as error:
