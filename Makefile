@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 SERVING := $(VENV)/.serving
 STAMP := $(VENV)/.installed
+DEMO := $(VENV)/.demo
 TOOLS := build/tools/.installed
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check --no-input --quiet
 # --no-emit-index-url and --no-config keep whatever index this machine uses out of the locks.
@@ -11,7 +12,7 @@ LOCK := $(VENV)/bin/uv pip compile --quiet --no-config --universal --python-vers
 	--no-header --no-annotate --no-emit-index-url
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-long newcomer lint mutants demo bench chaos soak docs lock sbom audit clean
+.PHONY: help setup run test test-quick test-long newcomer lint mutants demo bench chaos soak docs lock sbom audit clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1|/' | column -t -s '|' 2>/dev/null \
@@ -32,6 +33,11 @@ $(SERVING): requirements.lock requirements-build.lock pyproject.toml
 $(STAMP): $(SERVING) requirements-dev.lock
 	@echo "Installing what tests and tools need into $(VENV): once, a few minutes …" >&2
 	@$(PIP) install --require-hashes --requirement requirements-dev.lock
+	@touch $@
+
+$(DEMO): $(SERVING) demo/requirements.lock
+	@echo "Installing OpenAI's client for the demo into $(VENV): once, a few seconds …" >&2
+	@$(PIP) install --require-hashes --requirement demo/requirements.lock
 	@touch $@
 
 run: $(SERVING)  ## serve; HOST=, PORT= and CONFIG= may be given
@@ -56,7 +62,7 @@ lint: setup  ## check style and types
 mutants: setup  ## break one line at a time in copies of the project: the tests named for it must notice; ten minutes
 	@$(VENV)/bin/python -m tests.mutants $(ARGS)
 
-demo: setup  ## watch a long conversation being compacted
+demo: $(DEMO)  ## watch a long conversation being compacted
 	@$(VENV)/bin/python -m demo $(ARGS)
 
 bench: setup  ## measure what the gateway costs
@@ -78,6 +84,7 @@ lock: setup  ## resolve the dependencies anew and write the locks
 	@$(LOCK) --extra fast --extra otel --upgrade --output-file requirements.lock pyproject.toml
 	@$(LOCK) --extra fast --extra otel --group dev --upgrade --constraint requirements.lock \
 		--output-file requirements-dev.lock pyproject.toml
+	@printf 'openai\n' | $(LOCK) --upgrade --constraint requirements-dev.lock --output-file demo/requirements.lock -
 	@$(LOCK) --upgrade --output-file tests/integrations/requirements.lock tests/integrations/requirements.in
 	@printf 'editables\nhatchling\n' | $(LOCK) --upgrade --constraint requirements-dev.lock \
 		--output-file requirements-build.lock -

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from demo.__main__ import QUICK_TURNS
 from demo.script import PROBES, TOPICS, conversation
 
 ROOT = Path(__file__).parents[1]
+IMPORT = re.compile(r"^(?:from|import) (\w+)", re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -47,3 +49,20 @@ def test_fifty_questions_over_ten_topics_and_probes_for_what_was_said_at_least_e
             first = next(other.number for other in turns if turn.expected in other.text)
             assert turn.number - first >= 8
             assert turn.expected not in turn.text
+
+
+def pinned(lock: str) -> set[str]:
+    """What a lock names, as `openai==3.54.0`."""
+    return set(re.findall(r"^[a-z0-9-]+==[^ ;]+", (ROOT / lock).read_text(), re.MULTILINE))
+
+
+def test_the_demo_needs_one_client_beside_what_serving_needs() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    assert re.search(r"^demo: \$\(DEMO\)", makefile, re.MULTILINE)
+    assert "requirements-dev.lock" not in makefile.partition("$(DEMO): ")[2].partition("\n\n")[0]
+    demo = pinned("demo/requirements.lock")
+    assert demo <= pinned("requirements-dev.lock"), "the same versions as in tests: make lock"
+    assert any(one.startswith("openai==") for one in demo)
+    imports = {name for file in (ROOT / "demo").glob("*.py") for name in IMPORT.findall(file.read_text())}
+    provided = {one.partition("==")[0] for one in demo | pinned("requirements.lock")} | {"app", "demo", "yaml"}
+    assert imports - sys.stdlib_module_names <= provided
