@@ -48,6 +48,9 @@ test: setup  ## run all tests; ARGS= goes to pytest
 	@$(VENV)/bin/python -m tests.console.install_browser
 	@PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m pytest -n auto $(ARGS)  # they start this program often: it is compiled once
 
+test-quick: setup  ## run a choice of tests in under two minutes (tests/quick.py); ARGS= goes to pytest
+	@CONCERTINA_TEST_EXAMPLES=few PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m pytest -n auto -p tests.quick $(ARGS)
+
 test-long: setup  ## run the property tests alone, with all their examples; ARGS= goes to pytest
 	@CONCERTINA_TEST_EXAMPLES=thorough $(VENV)/bin/python -m pytest -n auto -m hypothesis --timeout 900 $(ARGS)
 

@@ -20,6 +20,7 @@ __all__ = ["databases", "empty_postgres_url", "migrated_template", "postgres_url
 
 # A busy machine draws slowly; that is no fault of the code under test.
 settings.register_profile("quick", max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("few", settings.get_profile("quick"), max_examples=3)
 settings.register_profile("thorough", settings.get_profile("quick"), max_examples=500)
 settings.load_profile(os.environ.get("CONCERTINA_TEST_EXAMPLES", "quick"))
 
