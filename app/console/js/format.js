@@ -1,8 +1,10 @@
 // Numbers, times and short texts for eyes.
+const TENANT_CHARS = 6;
 const whole = new Intl.NumberFormat("en");
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 const date = new Intl.DateTimeFormat("en", { dateStyle: "medium", timeStyle: "short" });
 const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto" });
+const narrow = new Intl.RelativeTimeFormat("en", { numeric: "always", style: "narrow" });
 
 /** 6,240 */
 export const count = (value) => (value === null || value === undefined ? "–" : whole.format(value));
@@ -28,14 +30,22 @@ export function duration(seconds) {
   return seconds < 172800 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86400)} days`;
 }
 
+/** The same of milliseconds: <1 ms, 840 ms, 1.25 s */
+export function milliseconds(value) {
+  return value > 0 && value < 1 ? "<1 ms" : duration(typeof value === "number" ? value / 1000 : null);
+}
+
 /** A moment in full. @param {number} unixSeconds */
 export const moment = (unixSeconds) => date.format(new Date(unixSeconds * 1000));
 
-/** 5 minutes ago @param {number} unixSeconds */
-export function ago(unixSeconds) {
+/** 5 minutes ago; with `isShort` 5min ago @param {number} unixSeconds */
+export function ago(unixSeconds, isShort = false) {
   const seconds = unixSeconds - Date.now() / 1000;
   for (const [unit, size] of [["day", 86400], ["hour", 3600], ["minute", 60]]) {
-    if (Math.abs(seconds) >= size) return relative.format(Math.round(seconds / size), unit);
+    if (Math.abs(seconds) >= size) return (isShort ? narrow : relative).format(Math.round(seconds / size), unit);
   }
   return "just now";
 }
+
+/** The last characters of a tenant's id, by which people tell tenants apart. */
+export const shortTenant = (tenant) => (tenant.length > TENANT_CHARS ? `…${tenant.slice(-TENANT_CHARS)}` : tenant);

@@ -30,3 +30,17 @@ export function onSession(tell) {
 function keep(name, value) {
   if (value) sessionStorage.setItem(name, value);
 }
+
+/**
+ * Sign in with the token of a link, `#token=…`, which the start line of the gateway prints. It leaves the address at
+ * once, so that no bookmark and no history keeps it.
+ */
+function followLink() {
+  const token = /^#token=(.+)$/.exec(location.hash)?.[1];
+  if (!token) return;
+  history.replaceState(null, "", `${location.pathname}${location.search}#/conversations`);
+  signIn({ key: decodeURIComponent(token) });
+}
+
+followLink();
+addEventListener("hashchange", followLink);

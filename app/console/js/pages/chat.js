@@ -1,6 +1,7 @@
 // Talk to a model through the gateway and watch the context while it happens.
 import { html, useCallback, useEffect, useLayoutEffect, useRef, useState } from "../lib.js";
 import { get } from "../api.js";
+import { useCommands } from "../commands.js";
 import { useLoaded } from "../load.js";
 import { go, here, to } from "../router.js";
 import { count } from "../format.js";
@@ -9,6 +10,8 @@ import { useTalk } from "./chat/talk.js";
 import { Said } from "./chat/words.js";
 
 const MODEL = "concertina.model";
+/** Its window can be filled in a minute. */
+const SIMULATED_MODEL = "sim-8k";
 const OTHER = "\u0000other";
 const NEAR_END_PX = 60;
 const SUGGESTIONS = [
@@ -22,8 +25,8 @@ export function Chat({ route, session }) {
   const shown = useRef(route.parts[1] ?? "");
   useEffect(() => {
     const follow = () => {
-      const { parts } = here();
-      if (parts[0] !== "chat" || (parts[1] ?? "") === shown.current) return;
+      const { parts, query } = here();
+      if (parts[0] !== "chat" || ((parts[1] ?? "") === shown.current && !query.has("model"))) return;
       shown.current = parts[1] ?? "";
       setRound((before) => before + 1);
     };
@@ -31,11 +34,11 @@ export function Chat({ route, session }) {
     return () => removeEventListener("hashchange", follow);
   }, []);
   const onMoved = useCallback((id) => { shown.current = id; }, []);
-  return html`<${Pane} key=${round} asked=${shown.current} session=${session} onMoved=${onMoved} />`;
+  return html`<${Pane} key=${round} asked=${shown.current} model=${here().query.get("model")} session=${session} onMoved=${onMoved} />`;
 }
 
-function Pane({ asked, session, onMoved }) {
-  const [wish, setWish] = useState(() => ({ model: sessionStorage.getItem(MODEL) ?? "", policy: "", system: "", temperature: "", maxTokens: "", summarize: "" }));
+function Pane({ asked, model, session, onMoved }) {
+  const [wish, setWish] = useState(() => ({ model: model ?? sessionStorage.getItem(MODEL) ?? "", policy: "", system: "", temperature: "", maxTokens: "", summarize: "" }));
   const mayChat = session.scopes.includes("chat");
   const models = useLoaded(async (signal) => (mayChat ? (await get("v1/models", {}, { signal })).data.map((one) => one.id) : []), []);
   const newestWish = useRef(wish);
@@ -47,10 +50,11 @@ function Pane({ asked, session, onMoved }) {
   useEffect(() => {
     const known = talk.said.findLast((one) => one.row?.model)?.row.model;
     const last = talk.context?.model ?? known;
-    if (!wish.model && (last || (!asked && models.data?.length))) change({ model: last ?? models.data[0] });
+    if (!wish.model && (last || (!asked && models.data?.length))) change({ model: last ?? firstModel(models.data, session) });
   }, [talk.context, talk.said.length > 0, models.data]);
   useEffect(() => { if (asked && talk.context?.model) change({ model: talk.context.model }); }, [talk.isLoading]);
   useEffect(() => { if (wish.model) sessionStorage.setItem(MODEL, wish.model); }, [wish.model]);
+  useCommands([Boolean(talk.id) && { text: "Open the log of this chat", run: () => go(["conversations", talk.id]) }]);
   return html`<div class="chat">
     <div class="page-head chat-head">
       <h1 tabindex="-1">Chat</h1>
@@ -67,6 +71,8 @@ function Pane({ asked, session, onMoved }) {
       : html`<div class="notice warn">This key may look but not chat: it lacks the scope <code>chat</code>.</div>`}
   </div>`;
 }
+
+const firstModel = (names, session) => (session.simulated && names.includes(SIMULATED_MODEL) ? SIMULATED_MODEL : names[0]);
 
 /** What a request is made with, beside its messages. */
 function requestOptions({ model, policy, system, temperature, maxTokens, summarize }) {

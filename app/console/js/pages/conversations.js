@@ -1,10 +1,11 @@
 // The list of conversations, with search and filters. All of what is asked for is in the address.
 import { html, useEffect, useState } from "../lib.js";
+import { useCommands } from "../commands.js";
 import { useSettled } from "../load.js";
 import { go } from "../router.js";
 import { Button } from "../ui/parts.js";
 import { mayManage } from "./conversation/place.js";
-import { Filters, asked, isFiltered } from "./conversations/filters.js";
+import { FilterBar, Filters, asked, isFiltered } from "./conversations/filters.js";
 import { Found } from "./conversations/found.js";
 import { Import } from "./conversations/import.js";
 import { List } from "./conversations/list.js";
@@ -15,23 +16,28 @@ export function Conversations({ route, session }) {
   const wish = asked(route.query);
   const [round, setRound] = useState(0);
   const [isImporting, setImporting] = useState(false);
+  const [isOpen, setOpen] = useState(isFiltered(wish));
+  const isOperator = Boolean(session.operator);
+  const manages = mayManage(session);
+  useCommands([manages && { text: "Import conversations…", run: () => setImporting(true) }]);
   const ask = (changed) => go(["conversations"], { ...wish, ...changed }, { replace: true });
   return html`
     <div class="page-head">
       <h1 tabindex="-1">Conversations</h1>
-      ${mayManage(session) && html`<${Button} onClick=${() => setImporting(true)}>Import…<//>`}
+      ${manages && html`<${Button} onClick=${() => setImporting(true)}>Import…<//>`}
       ${session.scopes.includes("chat") && html`<a class="button primary" href="#/chat">New chat</a>`}
     </div>
-    <div class="panel stack list-tools">
+    <div class="list-tools stack">
       <div class="row">
         <${Search} words=${wish.q} onAsk=${(q) => ask({ q })} />
         <${Go} />
+        ${!wish.q && html`<${FilterBar} wish=${wish} isOpen=${isOpen} onOpen=${() => setOpen(!isOpen)} onAsk=${ask} />`}
       </div>
-      ${!wish.q && html`<${Filters} wish=${wish} onAsk=${ask} />`}
+      ${!wish.q && isOpen && html`<${Filters} wish=${wish} onAsk=${ask} hasTenants=${isOperator} />`}
     </div>
     ${wish.q
-      ? html`<${Found} words=${wish.q} />`
-      : html`<${List} key=${round} wish=${wish} session=${session} isFiltered=${isFiltered(wish)} onClear=${() => go(["conversations"])} />`}
+      ? html`<${Found} words=${wish.q} tenant=${wish.tenant} />`
+      : html`<${List} key=${round} wish=${wish} session=${session} isFiltered=${isFiltered(wish)} onClear=${() => go(["conversations"])} onAsk=${ask} />`}
     ${isImporting && html`<${Import} onClose=${() => setImporting(false)} onDone=${() => setRound((before) => before + 1)} />`}
   `;
 }
@@ -57,7 +63,7 @@ function Go() {
     event.preventDefault();
     if (id.trim()) go(["conversations", id.trim()]);
   };
-  return html`<form class="row" onSubmit=${submit}>
+  return html`<form class="row wide" onSubmit=${submit}>
     <input class="input" aria-label="Id of a conversation, or the client’s own id" placeholder="conv_… or the client’s id" spellcheck="false"
       value=${id} onInput=${(event) => setId(event.target.value)} />
     <${Button} type="submit">Open<//>

@@ -81,9 +81,10 @@ export function Loaded({ from, children, waiting }) {
   return from.error ? html`<${Failure} error=${from.error} retry=${from.reload} />` : html`<${Loading}>${waiting}<//>`;
 }
 
-export function When({ at }) {
+/** `isShort`: in as few letters as there are, for tables. */
+export function When({ at, isShort = false }) {
   if (!at) return html`<span class="soft">–</span>`;
-  return html`<time datetime=${new Date(at * 1000).toISOString()} title=${moment(at)}>${ago(at)}</time>`;
+  return html`<time datetime=${new Date(at * 1000).toISOString()} title=${moment(at)}>${ago(at, isShort)}</time>`;
 }
 
 /**
@@ -128,24 +129,34 @@ const FIELDS = ".body :is(input:not([type=checkbox], [type=radio]), textarea)";
  * the first button below, which is the one that does nothing.
  */
 export function Dialog({ title, onClose, footer, children }) {
-  const element = useRef(null);
+  const element = useModal((dialog) => dialog.querySelector(FIELDS) ?? dialog.querySelector("footer button"));
   const id = useId();
-  useEffect(() => {
-    const dialog = element.current;
-    const openers = ancestorsOf(document.activeElement);
-    dialog.showModal();
-    (dialog.querySelector(FIELDS) ?? dialog.querySelector("footer button"))?.focus();
-    return () => {
-      dialog.close();
-      giveBack(openers);
-    };
-  }, []);
   return html`<dialog class="dialog" ref=${element} aria-labelledby=${id}
     onCancel=${(event) => { event.preventDefault(); onClose(); }}>
     <header><h2 id=${id}>${title}</h2><${Button} kind="plain" aria-label="Close" onClick=${onClose}>✕<//></header>
     <div class="body stack">${children}</div>
     ${footer && html`<footer>${footer}</footer>`}
   </dialog>`;
+}
+
+/**
+ * Open a `<dialog>` as long as its component is shown, and then give the focus back.
+ * @param {(dialog: HTMLElement) => HTMLElement|null} findFirst  what gets the focus
+ * @returns the reference for the dialog
+ */
+export function useModal(findFirst) {
+  const element = useRef(null);
+  useEffect(() => {
+    const dialog = element.current;
+    const openers = ancestorsOf(document.activeElement);
+    dialog.showModal();
+    findFirst(dialog)?.focus();
+    return () => {
+      dialog.close();
+      giveBack(openers);
+    };
+  }, []);
+  return element;
 }
 
 function ancestorsOf(element) {

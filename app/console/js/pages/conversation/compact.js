@@ -54,7 +54,7 @@ export function Compact({ id, throughItem = "", onClose, onDone }) {
       ${(field, hint) => html`<textarea id=${field} aria-describedby=${hint} class="input" rows="2" maxlength="4000" value=${wish.instructions}
         onInput=${(event) => setWish({ ...wish, instructions: event.target.value })}></textarea>`}
     <//>
-    <${Field} label="Up to message" hint="The id of the last message to be summarized. Left empty: all but the newest turns.">
+    <${Field} label="Up to message" hint="The last message to be summarized, as the log shows it: #12, or its id. Left empty: all but the newest turns.">
       ${(field, hint) => html`<input id=${field} aria-describedby=${hint} class="input" spellcheck="false" autocomplete="off" value=${wish.through}
         onInput=${(event) => setWish({ ...wish, through: event.target.value })} />`}
     <//>

@@ -1,10 +1,12 @@
 // The head of a conversation: what it is called, how full it is, and what can be done with it.
-import { html, useState } from "../../lib.js";
+import { html, useEffect, useRef, useState } from "../../lib.js";
 import { download, get, send } from "../../api.js";
+import { useCommands } from "../../commands.js";
 import { useLoaded } from "../../load.js";
 import { go, to } from "../../router.js";
 import { count } from "../../format.js";
 import { Confirm, useAction } from "../../ui/confirm.js";
+import { Menu } from "../../ui/menu.js";
 import { Badge, Button, ContextBar, Copy, Failure, MODES, Status, When } from "../../ui/parts.js";
 import { Compact } from "./compact.js";
 import { mayManage, placeOf, useTitle } from "./place.js";
@@ -19,31 +21,47 @@ export function Head({ record, session, round, onChange }) {
   const exporting = useAction(() => download(placeOf(record.id, "export"), {}, `${record.id}.jsonl`));
   const manages = mayManage(session);
   const deleted = () => go(["conversations"]);
+  const chats = session.scopes.includes("chat");
+  useCommands([
+    manages && { text: "Compact this conversation…", run: () => setOpen("compact") },
+    chats && { text: "Continue this conversation in a chat", run: () => go(["chat", record.id]) },
+    { text: "Export this conversation", run: exporting.run },
+    manages && { text: "Rename this conversation", run: () => setOpen("rename") },
+    manages && { text: "Delete this conversation…", run: () => setOpen("delete") },
+  ]);
   return html`
     <header class="conversation-head">
       <div class="conversation-name">
-        <${Title} title=${title} record=${record} manages=${manages} onChange=${onChange} />
-        <p class="facts small soft">
-          <span><code class="break">${record.id}</code><${Copy} text=${record.id} label="Copy id" /></span>
-          ${record.external_id && html`<span title="What the client calls it">client’s id <code class="break">${record.external_id}</code></span>`}
+        ${open === "rename" ? html`<${Rename} title=${title} record=${record} onChange=${onChange} onClose=${close} />`
+          : html`<h1 tabindex="-1" class="break" title=${title}>${title ?? "…"}</h1>`}
+        <p class="facts small soft number">
+          <span class="wide"><code class="break">${record.id}</code><${Copy} text=${record.id} label="Copy id" /></span>
+          ${record.external_id && html`<span title="What the client calls it"><span class="wide">client’s id </span><code class="break">${record.external_id}</code></span>`}
           <span>updated <${When} at=${record.updated_at} /></span>
-          <span>created <${When} at=${record.created_at} /></span>
-          <span class="number">${count(record.messages)} messages</span>
-          <span class="number">${count(record.tokens)} tokens</span>
-          ${MODES[record.mode] && html`<span>client ${MODES[record.mode]}</span>`}
+          <span class="wide">created <${When} at=${record.created_at} /></span>
+          <span>${count(record.messages)} messages</span>
+          <span class="wide">${count(record.tokens)} tokens</span>
+          ${MODES[record.mode] && html`<span class="wide">client ${MODES[record.mode]}</span>`}
           ${record.parent && html`<a href=${to(["conversations", record.id, "branches"])}>a branch</a>`}
         </p>
       </div>
       <div class="conversation-side">
         <div class="row actions">
-          ${session.scopes.includes("chat") && html`<a class="button primary" href=${to(["chat", record.id])}>Continue in chat</a>`}
+          ${chats && html`<a class="button primary" href=${to(["chat", record.id])}>Continue in chat</a>`}
           ${manages && html`<${Button} onClick=${() => setOpen("compact")}>Compact…<//>`}
-          <${Button} onClick=${exporting.run} disabled=${exporting.busy}>${exporting.busy ? "Exporting…" : "Export"}<//>
-          ${manages && html`<${Button} kind="danger" onClick=${() => setOpen("delete")}>Delete…<//>`}
+          <${Menu} label="More" kind="menu-more" face="More">${(shut) => {
+            const leading = (act) => () => { shut(); act(); };
+            return html`
+              ${manages && html`<button type="button" class="menu-item" onClick=${leading(() => setOpen("rename"))}>Rename</button>`}
+              <button type="button" class="menu-item" onClick=${leading(exporting.run)}>Export</button>
+              ${manages && html`<button type="button" class="menu-item danger" onClick=${leading(() => setOpen("delete"))}>Delete…</button>`}
+              <p class="menu-facts small soft"><code class="break">${record.id}</code></p>`;
+          }}<//>
         </div>
         <${Fullness} record=${record} round=${round} />
       </div>
     </header>
+    ${exporting.busy && html`<p class="small soft" role="status">Exporting…</p>`}
     <${Failure} error=${exporting.error} />
     <${OtherMetadata} metadata=${record.metadata} />
     ${open === "compact" && html`<${Compact} id=${record.id} onClose=${close} onDone=${onChange} />`}
@@ -51,31 +69,29 @@ export function Head({ record, session, round, onChange }) {
   `;
 }
 
-function Title({ title, record, manages, onChange }) {
-  const [draft, setDraft] = useState(null);
+/** A field in the place of the title. */
+function Rename({ title, record, onChange, onClose }) {
   const { title: before, ...others } = record.metadata;
+  const [draft, setDraft] = useState(before ?? "");
+  const field = useRef(null);
+  useEffect(() => field.current.focus(), []);
   const saving = useAction(
     (words) => send("POST", placeOf(record.id), { metadata: words ? { ...others, title: words } : others }),
     () => {
-      setDraft(null);
+      onClose();
       onChange();
     },
   );
-  if (draft === null) {
-    return html`<div class="row title-row"><h1 tabindex="-1" class="break" title=${title}>${title ?? "…"}</h1>
-      ${manages && html`<${Button} small kind="plain" onClick=${() => setDraft(before ?? "")}>Rename<//>`}</div>`;
-  }
   const submit = (event) => {
     event.preventDefault();
     saving.run(draft.trim());
   };
-  return html`<form class="row" onSubmit=${submit} onKeyDown=${(event) => event.key === "Escape" && setDraft(null)}>
+  return html`<form class="row" onSubmit=${submit} onKeyDown=${(event) => event.key === "Escape" && onClose()}>
     <h1 class="visually-hidden" tabindex="-1">${title}</h1>
-    <input class="input grow" aria-label="Title" maxlength=${MAX_TITLE_CHARS} value=${draft} placeholder="As it begins"
-      ref=${(input) => input?.dataset.begun === undefined && input && ((input.dataset.begun = ""), input.focus())}
+    <input class="input grow" aria-label="Title" maxlength=${MAX_TITLE_CHARS} value=${draft} placeholder="As it begins" ref=${field}
       onInput=${(event) => setDraft(event.target.value)} />
     <${Button} type="submit" kind="primary" disabled=${saving.busy}>Save<//>
-    <${Button} onClick=${() => setDraft(null)}>Cancel<//>
+    <${Button} onClick=${onClose}>Cancel<//>
     <${Failure} error=${saving.error} />
   </form>`;
 }
@@ -97,7 +113,7 @@ function Fullness({ record, round }) {
       label="What the next prompt takes of the window" />
     <p class="facts small soft">
       <${Status} of=${view.status} />
-      <span>policy <strong>${view.policy}</strong></span>
+      <span class="wide">policy <strong>${view.policy}</strong></span>
       <span class="break">model <strong>${view.model}</strong></span>
       ${view.summaries.length > 0 && html`<a class="number" href=${to(["conversations", record.id, "summaries"])}>${count(view.summaries.length)} ${view.summaries.length === 1 ? "summary" : "summaries"} shown</a>`}
       ${!view.fits && html`<${Badge} kind="bad">does not fit<//>`}

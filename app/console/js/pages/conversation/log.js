@@ -120,7 +120,7 @@ function Jump({ total, onJump }) {
     <input class="input number" type="number" min="0" max=${total - 1} aria-label="Number of a message" placeholder="#"
       value=${seq} onInput=${(event) => setSeq(event.target.value)} />
     <${Button} small type="submit">Go<//>
-    <span class="small soft number">of ${count(total)}</span>
+    <span class="wide small soft number">of ${count(total)}</span>
   </form>`;
 }
 

@@ -1,8 +1,9 @@
 // One conversation: its head, and the view that the address names.
 import { html, useCallback, useEffect, useRef, useState } from "../../lib.js";
 import { get } from "../../api.js";
+import { useCommands } from "../../commands.js";
 import { useEvery, useLoaded } from "../../load.js";
-import { to } from "../../router.js";
+import { go, to } from "../../router.js";
 import { Failure, Loading, Tabs } from "../../ui/parts.js";
 import { Branches } from "./branches.js";
 import { Head } from "./head.js";
@@ -26,6 +27,7 @@ export function Conversation({ route, session }) {
   const record = useLoaded((signal) => get(placeOf(named), { "include[]": "title" }, { signal }), [named]);
   const [round, setRound] = useState(0);
   useEvery(LOOK_AGAIN_SECONDS, record.reload);
+  useCommands(VIEWS.map(({ name, text }) => ({ text: `View: ${text}`, run: () => go(["conversations", named, name]) })));
   const changed = useCallback(() => {
     record.reload();
     setRound((before) => before + 1);

@@ -11,7 +11,7 @@ const DATES = [
   ["updated_after", "Updated from"],
   ["updated_before", "Updated until"],
 ];
-const NOTHING = { q: "", order: "", name: "", value: "", ...Object.fromEntries(DATES.map(([name]) => [name, ""])) };
+const NOTHING = { q: "", order: "", name: "", value: "", tenant: "", ...Object.fromEntries(DATES.map(([name]) => [name, ""])) };
 
 /** @param {URLSearchParams} query  @returns {Record<string, string>} */
 export function asked(query) {
@@ -34,26 +34,27 @@ export function listQuery(wish) {
   return query;
 }
 
-export function Filters({ wish, onAsk }) {
-  const [isOpen, setOpen] = useState(isFiltered(wish));
-  const number = DATES.filter(([name]) => wish[name]).length + (wish.name ? 1 : 0);
-  return html`<div class="stack filters">
-    <div class="row">
-      <${Button} small aria-expanded=${isOpen} onClick=${() => setOpen(!isOpen)}>${number ? `Filters (${number})` : "Filters"}<//>
-      ${number > 0 && html`<${Button} small kind="plain" onClick=${() => onAsk({ ...NOTHING, order: wish.order })}>Clear<//>`}
-      <span class="grow"></span>
-      <label class="row small">Order
-        <select class="input small" value=${wish.order || "desc"} onChange=${(event) => onAsk({ order: event.target.value === "desc" ? "" : "asc" })}>
-          <option value="desc">newest first</option>
-          <option value="asc">oldest first</option>
-        </select>
-      </label>
-    </div>
-    ${isOpen && html`<div class="filter-grid">
-      ${DATES.map(([name, label]) => html`<${Field} label=${label}>${(id) => html`<input id=${id} class="input" type="date" value=${wish[name]}
-        onChange=${(event) => onAsk({ [name]: event.target.value })} />`}<//>`)}
-      <${Pair} wish=${wish} onAsk=${onAsk} />
-    </div>`}
+/** One line: how many filters there are, and the order. */
+export function FilterBar({ wish, isOpen, onOpen, onAsk }) {
+  const number = DATES.filter(([name]) => wish[name]).length + (wish.name ? 1 : 0) + (wish.tenant ? 1 : 0);
+  return html`
+    <${Button} aria-expanded=${isOpen} onClick=${onOpen}>${number ? `Filters (${number})` : "Filters"}<//>
+    ${number > 0 && html`<${Button} kind="plain" onClick=${() => onAsk({ ...NOTHING, order: wish.order })}>Clear<//>`}
+    <label><span class="visually-hidden">Order</span>
+      <select class="input" value=${wish.order || "desc"} onChange=${(event) => onAsk({ order: event.target.value === "desc" ? "" : "asc" })}>
+        <option value="desc">newest first</option>
+        <option value="asc">oldest first</option>
+      </select>
+    </label>`;
+}
+
+export function Filters({ wish, onAsk, hasTenants }) {
+  return html`<div class="filter-grid">
+    ${DATES.map(([name, label]) => html`<${Field} label=${label}>${(id) => html`<input id=${id} class="input" type="date" value=${wish[name]}
+      onChange=${(event) => onAsk({ [name]: event.target.value })} />`}<//>`)}
+    <${Pair} wish=${wish} onAsk=${onAsk} />
+    ${(hasTenants || wish.tenant) && html`<${Field} label="Tenant">${(id) => html`<input id=${id} class="input" spellcheck="false" placeholder="all" value=${wish.tenant}
+      onChange=${(event) => onAsk({ tenant: event.target.value.trim() })} />`}<//>`}
   </div>`;
 }
 

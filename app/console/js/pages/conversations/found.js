@@ -9,8 +9,8 @@ import { Badge, Empty, Loaded, When } from "../../ui/parts.js";
 
 const MOST = 20;
 
-export function Found({ words }) {
-  const found = useLoaded((signal) => get("v1/search", { q: words, limit: MOST, "include[]": "title" }, { signal }), [words]);
+export function Found({ words, tenant }) {
+  const found = useLoaded((signal) => get("v1/search", { q: words, limit: MOST, "include[]": "title" }, { signal, tenant }), [words, tenant]);
   const box = useRef(null);
   useEffect(() => {
     marked(box.current, words);

@@ -1,0 +1,89 @@
+// The gateway's API keys: made, listed, revoked. Only an operator may see them.
+import { html, useState } from "../lib.js";
+import { get, send } from "../api.js";
+import { useCommands } from "../commands.js";
+import { count, dollars, shortTenant } from "../format.js";
+import { useLoaded } from "../load.js";
+import { Confirm } from "../ui/confirm.js";
+import { Badge, Button, Empty, Failure, Loading, When } from "../ui/parts.js";
+import { MakeKey } from "./keys/make.js";
+
+const MOST = 100;
+
+export function Keys({ session }) {
+  const keys = useLoaded(readAllKeys, []);
+  const [open, setOpen] = useState(null);
+  const close = () => setOpen(null);
+  const isRefused = [401, 403].includes(keys.error?.status);
+  const make = () => setOpen({ name: "make" });
+  useCommands([!isRefused && { text: "Make a key…", run: make }]);
+  return html`
+    <div class="page-head">
+      <h1 tabindex="-1">Keys</h1>
+      ${!isRefused && html`<${Button} kind="primary" disabled=${keys.data === null} onClick=${make}>Make a key…<//>`}
+    </div>
+    ${session.auth_mode === "open" && html`<div class="notice"><p><strong>Keys are not checked yet.</strong> This gateway runs with
+      <code>auth.mode: open</code>: everyone who reaches it is let in. Keys that you make now count once <code>auth.mode: keys</code> is
+      configured and the gateway is started again.</p></div>`}
+    ${isRefused && html`<div class="notice"><p><strong>Only an operator may see keys.</strong></p>
+      <p class="hint">Open the link that the gateway prints at its start, or look with a key that has the scope <code>admin</code>.</p></div>`}
+    ${keys.error && !isRefused && html`<${Failure} error=${keys.error} retry=${keys.reload} />`}
+    ${keys.data === null && !keys.error && html`<${Loading} />`}
+    ${keys.data?.length === 0 && html`<div class="panel"><${Empty}><p>There is no key yet.</p>
+      <p>A key names who asks: it has its own conversations, models and budget.</p><//></div>`}
+    ${keys.data?.length > 0 && html`<${Table} keys=${keys.data} onRevoke=${(key) => setOpen({ name: "revoke", key })} />`}
+    ${open?.name === "make" && html`<${MakeKey} session=${session} tenants=${tenantsOf(keys.data)} onMade=${keys.reload} onClose=${close} />`}
+    ${open?.name === "revoke" && html`<${Revoke} record=${open.key} onDone=${keys.reload} onClose=${close} />`}
+  `;
+}
+
+async function readAllKeys(signal) {
+  const found = [];
+  for (;;) {
+    const page = await get("v1/admin/keys", { limit: MOST, after: found.at(-1)?.id }, { signal });
+    found.push(...page.data);
+    if (!page.has_more) return found.reverse();
+  }
+}
+
+const tenantsOf = (keys) => [...new Set((keys ?? []).map((key) => key.tenant))];
+
+function Table({ keys, onRevoke }) {
+  const hasBudgets = keys.some((key) => key.budget_usd !== undefined);
+  return html`<div class="panel list"><div class="scroll-x" tabindex="0" role="region" aria-label="Keys"><table class="data keys-table">
+    <thead><tr><th scope="col">Name</th><th scope="col">Key</th><th scope="col">State</th><th scope="col">Tenant</th><th scope="col">Scopes</th>
+      <th scope="col">Models</th>${hasBudgets && html`<th scope="col" class="number">Spent this month</th>`}<th scope="col">Expires</th><th scope="col">Created</th>
+      <th scope="col"><span class="visually-hidden">Actions</span></th></tr></thead>
+    <tbody>${keys.map((key) => html`<tr key=${key.id} class=${stateOf(key) === "valid" ? "" : "over"}>
+      <th scope="row" class="break">${key.name}</th>
+      <td><code title=${key.id}>${key.hint}</code></td>
+      <td><${State} of=${stateOf(key)} /></td>
+      <td><code title=${key.tenant}>${shortTenant(key.tenant)}</code></td>
+      <td>${key.scopes.join(", ")}</td>
+      <td class="break">${key.models.length ? key.models.join(", ") : html`<span class="soft">all</span>`}${key.policy && html`<div class="soft">policy ${key.policy}</div>`}
+        ${key.retention_days && html`<div class="soft">kept ${count(key.retention_days)} days</div>`}</td>
+      ${hasBudgets && html`<td class="number">${dollars(key.spent_usd)}${key.budget_usd !== null && html`<span class="soft"> of ${dollars(key.budget_usd)}</span>`}</td>`}
+      <td>${key.expires_at ? html`<${When} at=${key.expires_at} />` : html`<span class="soft">never</span>`}</td>
+      <td><${When} at=${key.created_at} /></td>
+      <td class="number">${!key.revoked_at && html`<${Button} small kind="plain" aria-label=${`Revoke ${key.name}…`} onClick=${() => onRevoke(key)}>Revoke…<//>`}</td>
+    </tr>`)}</tbody>
+  </table></div></div>`;
+}
+
+function stateOf(key) {
+  if (key.revoked_at) return "revoked";
+  if (key.expires_at && key.expires_at * 1000 < Date.now()) return "expired";
+  return typeof key.budget_usd === "number" && key.spent_usd >= key.budget_usd ? "over budget" : "valid";
+}
+
+const STATE_KINDS = { valid: "good", "over budget": "warn" };
+
+const State = ({ of }) => html`<${Badge} kind=${STATE_KINDS[of] ?? ""}>${of}<//>`;
+
+function Revoke({ record, onDone, onClose }) {
+  return html`<${Confirm} title="Revoke this key?" action="Revoke for good" onClose=${onClose}
+    onConfirm=${async () => { await send("DELETE", `v1/admin/keys/${encodeURIComponent(record.id)}`); onDone(); }}>
+    <p><strong class="break">${record.name}</strong> <code>${record.hint}</code></p>
+    <p>Who sends it is refused from then on, on other machines after some seconds. Its conversations stay. This cannot be taken back.</p>
+  <//>`;
+}

@@ -1,0 +1,170 @@
+"""The pages for operators in a browser: requests with their timelines, costs, settings; and the link that signs in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from playwright.async_api import Page, expect
+
+from tests.console.browser import Watch
+from tests.console.scenery import Console, running
+from tests.console.scripted import NARROW_WIDTH, answering, looked_at, question, scripted
+from tests.live import Reply, ScriptedUpstream
+
+TOKEN = "cop_" + "0123456789abcdef" * 3
+AUTH = {"auth": {"operator_token": TOKEN}}
+
+
+async def enter(page: Page, console: Console, place: str) -> None:
+    await page.goto(console.url(f"#token={TOKEN}"))
+    await expect(page.get_by_role("heading", name="Conversations")).to_be_visible()
+    await page.goto(console.url(f"#/{place}"))
+
+
+async def ask(console: Console, secret: str, text: str, **fields: Any) -> Any:
+    body = {"model": "sim-8k", "messages": [{"role": "user", "content": text}], **fields}
+    headers = {"Authorization": f"Bearer {secret}"}
+    return await console.client.post("/v1/chat/completions", json=body, headers=headers)
+
+
+async def test_a_link_signs_in_and_leaves_the_address(page: Page) -> None:
+    async with running(**AUTH) as console:
+        await ask(console, "sk-alice", "Alice has locker 7741")
+        await ask(console, "sk-bob", "Bob has locker 7742")
+        await page.goto(console.url(f"#token={TOKEN}"))
+        for said in ("Alice has locker 7741", "Bob has locker 7742"):
+            await expect(page.get_by_role("link", name=said)).to_be_visible()
+        assert TOKEN not in page.url
+        assert await page.evaluate("history.length") <= 2
+        await page.reload()
+        await expect(page.get_by_role("link", name="Bob has locker 7742")).to_be_visible()
+        await page.get_by_role("link", name="Alice has locker 7741").click()
+        await expect(page.get_by_text("Noted: Alice has locker 7741")).to_be_visible()
+        await page.goto("about:blank")
+
+
+async def test_requests_are_listed_and_one_is_told(page: Page) -> None:
+    replies = iter([Reply(status=503, body={"error": {"message": "Busy"}}), None])
+
+    def faltering(body: dict[str, Any]) -> Reply:
+        return next(replies, None) or answering(body)
+
+    async with scripted(page, ScriptedUpstream(default=faltering), **AUTH) as console:
+        for number in range(14):
+            await console.say(question(number), "talk", model="m")
+        refused = await ask(console, "sk-bob", "", model="m", messages="no list")
+        assert refused.status_code == 400
+        await enter(page, console, "requests")
+        rows = page.locator("table.requests tbody tr")
+        await expect(rows).to_have_count(15)
+        await expect(rows.first).to_contain_text("invalid_type")
+        await expect(rows.nth(1)).to_contain_text("summarized")
+        await expect(rows.last).to_contain_text("×2")
+        await looked_at(page, "requests")
+        await page.get_by_role("button", name="Errors").click()
+        await expect(rows).to_have_count(1)
+        await page.get_by_role("button", name="All", exact=True).click()
+        await expect(rows).to_have_count(15)
+        await rows.last.get_by_role("link").first.click()
+        await expect(page.locator(".story")).to_contain_text("The first call, upstream, answered 503 after")
+        await expect(page.locator(".story")).to_contain_text("The second call, upstream, answered after")
+        steps = page.get_by_role("region", name="Steps")
+        await expect(steps.get_by_role("row", name="Call of the provider")).to_have_count(2)
+        await looked_at(page, "request-retried")
+        listed = (await console.client.get("/v1/admin/requests", headers={"Authorization": f"Bearer {TOKEN}"})).json()
+        waited = next(row for row in listed["data"] if row["compaction_ms"])
+        await page.goto(console.url(f"#/requests/{waited['id']}"))
+        await expect(page.locator(".story")).to_contain_text("for a summary, because the history was longer")
+        await looked_at(page, "request-compacted")
+        await page.get_by_role("link", name="What the model saw").click()
+        await expect(page.get_by_role("heading", name="What would be sent")).to_be_visible()
+
+
+async def test_new_requests_appear_by_themselves(page: Page) -> None:
+    async with running(**AUTH) as console:
+        await enter(page, console, "requests")
+        await expect(page.get_by_text("Nothing was asked yet.")).to_be_visible()
+        await ask(console, "sk-alice", "Hello")
+        await expect(page.locator("table.requests tbody tr")).to_have_count(1)
+        await page.get_by_role("button", name="Pause").click()
+        await ask(console, "sk-alice", "Hello again")
+        await page.wait_for_timeout(3500)
+        await expect(page.locator("table.requests tbody tr")).to_have_count(1)
+        await page.get_by_role("button", name="Go on").click()
+        await expect(page.locator("table.requests tbody tr")).to_have_count(2)
+        await page.goto("about:blank")
+
+
+async def test_costs_are_added_up_by_key_tenant_and_model(page: Page) -> None:
+    prices = {"models": {"m": {"provider": "upstream", "price": {"input": 1000.0, "output": 1000.0}}}}
+    async with scripted(page, ScriptedUpstream(default=answering), **AUTH, **prices) as console:
+        operator = {"Authorization": f"Bearer {TOKEN}"}
+        budget = {"name": "team blue", "budget_usd": 20}
+        assert (await console.client.post("/v1/admin/keys", json=budget, headers=operator)).status_code == 200
+        for secret in ("sk-alice", "sk-bob", "sk-bob"):
+            assert (await ask(console, secret, "Hello", model="m")).status_code == 200
+        await enter(page, console, "costs")
+        rows = page.get_by_role("region", name="Costs").locator("tbody tr")
+        await expect(rows).to_have_count(2)
+        await page.get_by_role("button", name="Models").click()
+        await expect(rows).to_have_count(1)
+        await expect(rows.first).to_contain_text("3")
+        await page.get_by_role("button", name="Tenants").click()
+        await page.get_by_role("button", name="Requests").click()
+        await expect(rows.first.locator("td").nth(2)).to_have_text("2")
+        await expect(page.get_by_text("team blue")).to_be_visible()
+        await expect(page.get_by_role("meter", name="Spent by team blue")).to_have_attribute("aria-valuemax", "20")
+        await looked_at(page, "costs")
+
+
+async def test_settings_are_searched_and_secrets_are_hidden(page: Page) -> None:
+    async with running(**AUTH) as console:
+        await enter(page, console, "settings")
+        token = page.get_by_role("row", name="auth.operator_token")
+        await expect(token).to_be_visible()
+        assert TOKEN not in await page.content()
+        await looked_at(page, "settings")
+        await page.get_by_role("searchbox", name="Search settings").fill("threshold_ratio additive")
+        await expect(page.locator(".settings-table tbody tr")).to_have_count(1)
+        await expect(page.get_by_text("0.7", exact=True)).to_be_visible()
+        await page.get_by_role("searchbox", name="Search settings").fill("")
+        await page.get_by_role("button", name="Only what is set").click()
+        await expect(page.get_by_role("row", name="auth.operator_token")).to_be_visible()
+        await expect(page.get_by_role("row", name="server.port")).to_have_count(0)
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("requests", "Only an operator may see requests."),
+        ("costs", "Only an operator may see costs."),
+        ("settings", "Only an operator may see settings."),
+    ],
+)
+async def test_others_are_told_how_to_become_operators(page: Page, watch: Watch, place: str, words: str) -> None:
+    watch.allow("403")
+    async with running(**AUTH) as console:
+        await page.goto(console.url(f"#/{place}"))
+        await expect(page.get_by_text(words)).to_be_visible()
+        await page.goto("about:blank")
+
+
+async def test_a_gateway_that_keeps_no_requests_says_so(page: Page, watch: Watch) -> None:
+    watch.allow("404")
+    async with running(**AUTH, telemetry={"recent_requests": 0}) as console:
+        await enter(page, console, "requests")
+        await expect(page.get_by_text("The gateway keeps no requests.")).to_be_visible()
+        await page.goto("about:blank")
+
+
+@pytest.mark.parametrize("place", ["requests", "costs", "settings"])
+async def test_nothing_is_wider_than_a_phone(page: Page, place: str) -> None:
+    async with running(**AUTH) as console:
+        await ask(console, "sk-alice", "Hello")
+        await page.set_viewport_size({"width": NARROW_WIDTH, "height": 800})
+        await enter(page, console, place)
+        await expect(page.locator("h1")).to_be_visible()
+        await page.wait_for_timeout(300)
+        assert await page.evaluate("document.documentElement.scrollWidth") <= NARROW_WIDTH
+        await page.goto("about:blank")
