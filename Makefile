@@ -12,7 +12,7 @@ LOCK := $(VENV)/bin/uv pip compile --quiet --no-config --universal --python-vers
 	--no-header --no-annotate --no-emit-index-url
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-quick test-long newcomer lint mutants demo bench chaos soak docs lock sbom audit clean
+.PHONY: help setup run test test-quick test-long newcomer lint mutants demo bench compare chaos soak docs lock sbom audit clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1|/' | column -t -s '|' 2>/dev/null \
@@ -70,6 +70,9 @@ demo: $(DEMO)  ## watch a long conversation being compacted
 
 bench: setup  ## measure what the gateway costs
 	@$(VENV)/bin/python -m tests.benchmarks $(ARGS)
+
+compare: setup  ## measure other gateways beside this one, and write docs/comparison.md; installs them first, an hour in all
+	@$(VENV)/bin/python -m tests.benchmarks.compare $(ARGS)
 
 chaos: setup  ## break gateways, database and model under load for half an hour, then check the books
 	@CONCERTINA_TEST_CHAOS=1 $(VENV)/bin/python -m pytest -n 2 tests/faults/test_kills.py -k "turn-sqlite or compaction-sqlite"

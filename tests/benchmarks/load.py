@@ -29,7 +29,7 @@ DEADLINE_SECONDS = 90.0
 STREAM_END = b"data: [DONE]\n\n"
 _HEAD = (
     b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Type: application/json\r\n"
-    b"Authorization: Bearer %b\r\nAccept: */*\r\nContent-Length: %d\r\n\r\n"
+    b"Authorization: Bearer %b\r\nAccept: */*\r\n%bContent-Length: %d\r\n\r\n"
 )
 
 
@@ -49,6 +49,8 @@ class Job(msgspec.Struct):
     conversations: int = 0
     size_bytes: int = 0
     turns: int = 1
+    headers: dict[str, str] = {}
+    """What each request has beside its key."""
 
 
 @dataclass
@@ -117,8 +119,9 @@ class Turns:
 class Client(asyncio.Protocol):
     """One connection that asks, waits for the whole answer, and asks again."""
 
-    def __init__(self, port: int, source: Source, results: Results, on_end: Callable[[], None]) -> None:
-        self._port = port
+    def __init__(self, job: Job, source: Source, results: Results, on_end: Callable[[], None]) -> None:
+        self._port = job.port
+        self._headers = "".join(f"{name}: {value}\r\n" for name, value in job.headers.items()).encode()
         self._source = source
         self._results = results
         self._on_end = on_end
@@ -176,7 +179,7 @@ class Client(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._results.sent_bytes += len(body)
         self._asked_at = time.perf_counter()
-        self._transport.writelines([_HEAD % (self._port, KEY.encode(), len(body)), body])
+        self._transport.writelines([_HEAD % (self._port, KEY.encode(), self._headers, len(body)), body])
 
     def _end(self, fault: str | None) -> None:
         if self._ended:
@@ -204,7 +207,7 @@ async def run(job: Job, kept: dict[str, list[History]]) -> dict[str, Any]:
 
     begun = time.perf_counter()
     for source in sources:
-        make = lambda source=source: Client(job.port, source, results, on_end)  # noqa: E731 - bound to this turn
+        make = lambda source=source: Client(job, source, results, on_end)  # noqa: E731 - bound to this turn
         await loop.create_connection(make, "127.0.0.1", job.port)
     try:
         await asyncio.wait_for(ended.wait(), job.seconds + DEADLINE_SECONDS)

