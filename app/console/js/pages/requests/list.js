@@ -118,9 +118,7 @@ function Summary({ rows }) {
   const firstBytes = rows.filter((row) => row.first_byte_ms !== null && !row.error).map((row) => row.first_byte_ms);
   if (!rows.length) return null;
   const minutes = Math.max(1, Math.round((Date.now() / 1000 - rows.at(-1).started_at) / 60));
-  return html`<p class="page-facts small soft number">${count(rows.length)} ${rows.length === 1 ? "request" : "requests"} in ${minutes < 120 ? `${minutes} min` : `${Math.round(minutes / 60)} h`}
-    · ${failed ? html`<strong class="bad-ink">${count(failed)} ${failed === 1 ? "error" : "errors"}</strong>` : "no errors"}
-    ${firstBytes.length > 0 && ` · first byte: half within ${milliseconds(quantile(firstBytes, 0.5))}, 95 % within ${milliseconds(quantile(firstBytes, 0.95))}`}</p>`;
+  return html`<p class="page-facts small soft number">${count(rows.length)} ${rows.length === 1 ? "request" : "requests"} in ${minutes < 120 ? `${minutes} min` : `${Math.round(minutes / 60)} h`} · ${failed ? html`<strong class="bad-ink">${count(failed)} ${failed === 1 ? "error" : "errors"}</strong>` : "no errors"}${firstBytes.length > 0 && ` · first byte: half within ${milliseconds(quantile(firstBytes, 0.5))}, 95 % within ${milliseconds(quantile(firstBytes, 0.95))}`}</p>`;
 }
 
 function quantile(values, share) {
