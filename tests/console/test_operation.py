@@ -13,7 +13,7 @@ from tests.console.scripted import NARROW_WIDTH, answering, looked_at, question,
 from tests.live import Reply, ScriptedUpstream
 
 TOKEN = "cop_" + "0123456789abcdef" * 3
-AUTH = {"auth": {"operator_token": TOKEN}}
+AUTH: dict[str, Any] = {"auth": {"operator_token": TOKEN}}
 
 
 async def enter(page: Page, console: Console, place: str) -> None:
