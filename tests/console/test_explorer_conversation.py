@@ -73,6 +73,7 @@ async def test_a_conversation_is_renamed_by_the_keyboard(console: Console, page:
     await page.keyboard.press("Escape")
     await open_menu(page, "More")
     await page.get_by_role("button", name="Rename").click()
+    await expect(page.get_by_label("Title")).to_be_focused()
     await page.keyboard.type("Locker 12")
     await page.keyboard.press("Enter")
     await expect(page.get_by_role("heading", name="Locker 12")).to_be_visible()
