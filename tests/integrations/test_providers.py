@@ -17,7 +17,7 @@ from tests.integrations.pages import Page
 from tests.live import DONE, Reply, ScriptedUpstream, chunk, completion, gateway, serving, stream
 from tests.support.gateway import assistant, call, result, system, user
 
-PAGES = ("anthropic", "azure", "gemini", "llama-cpp", "ollama", "openrouter", "other-providers", "vllm")
+PAGES = ("anthropic", "azure", "gemini", "llama-cpp", "ollama", "openai", "openrouter", "other-providers", "vllm")
 BODY: Mapping[str, Any] = {"max_completion_tokens": 50}
 
 
