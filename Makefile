@@ -54,7 +54,8 @@ test-quick: setup  ## run a choice of tests in under two minutes (tests/quick.py
 test-long: setup  ## run the property tests alone, with all their examples; ARGS= goes to pytest
 	@CONCERTINA_TEST_EXAMPLES=thorough $(VENV)/bin/python -m pytest -n auto -m hypothesis --timeout 900 $(ARGS)
 
-newcomer: setup  ## follow the README in a fresh clone with an empty home, as somebody new would
+newcomer: setup  ## follow the README in a fresh clone with an empty home, up to the console, as somebody new would
+	@$(VENV)/bin/python -m tests.console.install_browser
 	@CONCERTINA_TEST_NEWCOMER=1 $(VENV)/bin/python -m pytest -n 0 -s tests/newcomer $(ARGS)
 
 lint: setup  ## check style and types

@@ -71,7 +71,7 @@ _OPERATOR_ENDPOINTS: Final = (
 
 def is_application_endpoint(endpoint: str) -> bool:
     """Whether applications request this endpoint. The overview counts only their requests."""
-    return not endpoint.startswith(_OPERATOR_ENDPOINTS)
+    return endpoint != "/" and not endpoint.startswith(_OPERATOR_ENDPOINTS)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

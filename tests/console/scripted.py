@@ -18,17 +18,22 @@ WINDOW: Final = 4096
 NAME: Final = "talk"
 """What the client calls its conversation."""
 NARROW_WIDTH: Final = 400
+CHARS_PER_TOKEN: Final = 2
+"""Of a `question`."""
 QUESTION_TOKENS: Final = 220
 """A little less than what `question` has."""
 
 
 def answering(body: dict[str, Any]) -> Reply:
-    """Sums up in one line; tells which question it was asked."""
+    """Sums up in one line; tells which question it was asked. Whole answers report about the tokens that were sent."""
     if is_summary(body):
         return completion("- They counted crates, one berth after the other.", prompt_tokens=900)
     last = str(body["messages"][-1]["content"])
     words = ("You ", "asked: ", last[:24])
-    return stream(*words) if body.get("stream") else completion("".join(words))
+    if body.get("stream"):
+        return stream(*words)
+    sent = sum(len(str(message["content"])) for message in body["messages"])
+    return completion("".join(words), prompt_tokens=sent // CHARS_PER_TOKEN)
 
 
 def holding(gate: asyncio.Event, reply: Reply) -> Reply:
@@ -80,6 +85,11 @@ async def nearly_full(console: Console) -> tuple[str, int]:
         told = await console.get(f"conversations/{conversation}/context", limit=1)
         room = told["compacts_above"] - told["prompt_tokens"]
     return conversation, turns
+
+
+async def open_menu(page: Page, name: str) -> None:
+    """Opens the menu `More` of a conversation, or `Account` in the bar."""
+    await page.get_by_role("button", name=name).click()
 
 
 async def looked_at(page: Page, name: str) -> None:

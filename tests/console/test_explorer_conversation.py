@@ -11,6 +11,7 @@ from playwright.async_api import Page, ViewportSize, expect
 
 from tests.console.browser import Watch, axe, axe_in_both_schemes, shot
 from tests.console.scenery import MODEL, Console, Filled, assistant, line, long_conversation, user
+from tests.console.scripted import open_menu
 
 NARROW: Final[ViewportSize] = {"width": 400, "height": 800}
 
@@ -63,12 +64,16 @@ async def test_a_conversation_is_renamed_by_the_keyboard(console: Console, page:
     await console.say("Hello", "mine")
     await console.ask("POST", "conversations/mine", json={"metadata": {"topic": "lockers"}})
     await open_view(page, console, "mine")
+    await page.get_by_role("button", name="More").focus()
+    await page.keyboard.press("Enter")
     await page.get_by_role("button", name="Rename").focus()
     await page.keyboard.press("Enter")
     await expect(page.get_by_label("Title")).to_be_focused()
     await page.keyboard.type("Not this")
     await page.keyboard.press("Escape")
+    await open_menu(page, "More")
     await page.get_by_role("button", name="Rename").click()
+    await expect(page.get_by_label("Title")).to_be_focused()
     await page.keyboard.type("Locker 12")
     await page.keyboard.press("Enter")
     await expect(page.get_by_role("heading", name="Locker 12")).to_be_visible()
@@ -78,6 +83,7 @@ async def test_a_conversation_is_renamed_by_the_keyboard(console: Console, page:
 
 async def test_an_export_is_saved_as_a_file(filled: Filled, page: Page, tmp_path: Path) -> None:
     await open_view(page, filled, filled.tools)
+    await open_menu(page, "More")
     async with page.expect_download() as saving:
         await page.get_by_role("button", name="Export").click()
     saved = await saving.value
@@ -92,7 +98,8 @@ async def test_deleting_takes_its_branches_where_it_is_told_to(console: Console,
     await console.chat([user("One"), assistant("Another answer."), user("Two")])
     found = (await console.get("conversations/mine"))["id"]
     await open_view(page, console, found)
-    await page.get_by_role("button", name="Delete…").first.click()
+    await open_menu(page, "More")
+    await page.get_by_role("button", name="Delete…").click()
     dialog = page.get_by_role("dialog", name="Delete this conversation?")
     await dialog.get_by_label("Delete what branched from it").check()
     await dialog.get_by_role("button", name="Delete for good").click()

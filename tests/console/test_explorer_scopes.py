@@ -8,6 +8,7 @@ from playwright.async_api import Page, expect
 
 from tests.api.edge.test_api_keys import Locked, locked
 from tests.console.browser import Watch, axe, shot
+from tests.console.scripted import open_menu
 from tests.support.gateway import user
 
 
@@ -40,6 +41,7 @@ async def test_without_a_key_one_is_asked_for(page: Page, watch: Watch) -> None:
         await expect(page.get_by_role("alert")).to_contain_text("invalid_api_key")
         await sign_in(page, secret)
         await expect(page.get_by_role("link", name="Hello there")).to_be_visible()
+        await open_menu(page, "Account")
         await page.get_by_role("button", name="Sign out").click()
         await expect(page.get_by_text("This gateway wants a key")).to_be_visible()
 
@@ -56,6 +58,7 @@ async def test_a_key_that_may_only_read_is_offered_nothing_else(page: Page, watc
             await expect(page.get_by_role("button", name=name)).to_have_count(0)
         await page.goto(console_of(gateway, f"#/conversations/{conversation}/log"))
         await expect(page.locator(".message").first).to_contain_text("Hello there")
+        await open_menu(page, "More")
         for name in ("Rename", "Compact", "Delete", "Pin", "Erase"):
             await expect(page.get_by_role("button", name=name)).to_have_count(0)
         await expect(page.get_by_role("button", name="Export")).to_be_visible()

@@ -11,7 +11,7 @@ import pytest
 from playwright.async_api import Page, Route, expect
 
 from tests.console.scenery import Console, Filled
-from tests.console.scripted import looked_at
+from tests.console.scripted import looked_at, open_menu
 
 MANY = 10_000
 QUICK_SECONDS = 15.0
@@ -100,6 +100,7 @@ async def test_the_chart_follows_the_theme(filled: Filled, page: Page) -> None:
     await open_tokens(page, filled, filled.long)
     drawn = "document.querySelector('.chart canvas').toDataURL()"
     light = await page.evaluate(drawn)
+    await open_menu(page, "Account")
     await page.get_by_label("Colours").select_option("dark")
     await page.wait_for_function(f"before => {drawn} !== before", arg=light)
     dark = await page.evaluate(drawn)

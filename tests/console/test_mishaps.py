@@ -11,6 +11,7 @@ from playwright.async_api import Page, expect
 
 from tests.console.browser import Watch
 from tests.console.scenery import Console, Filled
+from tests.console.scripted import open_menu
 
 MEANT_TO_POLLUTE = '{"index": "__proto__", "id": "x", "function": {"name": "x", "arguments": "y"}}'
 WHOLE = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
@@ -34,6 +35,7 @@ async def test_an_id_of_dots_asks_for_nothing_else(console: Console, page: Page)
 
 async def test_a_key_with_a_character_that_no_header_holds_is_told_of(console: Console, page: Page) -> None:
     await page.goto(console.url())
+    await open_menu(page, "Account")
     await page.get_by_role("button", name="Change key").click()
     field = page.get_by_label("API key")
     await expect(field).to_be_focused()
@@ -54,11 +56,13 @@ async def test_a_key_that_the_session_fails_with_can_be_changed(console: Console
 
 async def test_signing_out_leaves_nothing_in_the_tab(console: Console, page: Page) -> None:
     await page.goto(console.url("#/chat"))
+    await open_menu(page, "Account")
     await page.get_by_role("button", name="Change key").click()
     await page.get_by_label("API key").fill("sk-one")
     await page.get_by_role("button", name="Look with this key").click()
     await expect(page.get_by_label("Model", exact=True)).not_to_have_value("")
     await page.goto(console.url("#/conversations"))
+    await open_menu(page, "Account")
     await page.get_by_role("button", name="Sign out").click()
     await expect(page.get_by_text("no key", exact=True)).to_be_visible()
     assert await page.evaluate("Object.keys(sessionStorage)") == []

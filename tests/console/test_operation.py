@@ -13,7 +13,9 @@ from tests.console.scripted import NARROW_WIDTH, answering, looked_at, question,
 from tests.live import Reply, ScriptedUpstream
 
 TOKEN = "cop_" + "0123456789abcdef" * 3
-AUTH = {"auth": {"operator_token": TOKEN}}
+CONTENT_BEGINS_PX = 185
+"""Of 800: the bar, the name of the page and one line of tools. The list of conversations has two."""
+AUTH: dict[str, Any] = {"auth": {"operator_token": TOKEN}}
 
 
 async def enter(page: Page, console: Console, place: str) -> None:
@@ -167,4 +169,36 @@ async def test_nothing_is_wider_than_a_phone(page: Page, place: str) -> None:
         await expect(page.locator("h1")).to_be_visible()
         await page.wait_for_timeout(300)
         assert await page.evaluate("document.documentElement.scrollWidth") <= NARROW_WIDTH
+        await page.goto("about:blank")
+
+
+@pytest.mark.parametrize("place", ["requests", "costs", "settings", "overview", "conversations", "log"])
+async def test_content_begins_near_the_top_of_a_phone(page: Page, place: str) -> None:
+    async with running(**AUTH) as console:
+        answer = (await ask(console, "sk-alice", "Hello", model="sim-8k-" + "long-name-" * 20)).json()
+        await ask(console, "sk-alice", "", messages="no list")
+        await page.set_viewport_size({"width": NARROW_WIDTH, "height": 800})
+        await enter(page, console, f"conversations/{answer['conversation_id']}" if place == "log" else place)
+        content = page.locator(".log > .row" if place == "log" else ".panel, table.data, .tile").first
+        await expect(content).to_be_visible()
+        box = await content.bounding_box()
+        assert box is not None
+        assert box["y"] <= CONTENT_BEGINS_PX
+        assert await page.evaluate("document.documentElement.scrollWidth") <= NARROW_WIDTH
+        await page.goto("about:blank")
+
+
+async def test_the_table_of_requests_is_shown_whole(page: Page) -> None:
+    async with running(**AUTH) as console:
+        await ask(console, "sk-alice", "Hello", model="sim-8k-" + "long-name-" * 20)
+        await ask(console, "sk-bob", "Hello", model="sim-8k!status=418,first=1")
+        await page.set_viewport_size({"width": 1440, "height": 900})
+        await enter(page, console, "requests")
+        for width in (1440, 1200, 900, NARROW_WIDTH):
+            await page.set_viewport_size({"width": width, "height": 800})
+            await expect(page.locator("table.requests")).to_be_visible()
+            await page.wait_for_function(
+                "() => { const one = document.querySelector('table.requests');"
+                " return one.scrollWidth <= one.parentElement.clientWidth }"
+            )
         await page.goto("about:blank")

@@ -107,8 +107,16 @@ async def test_vllm_gets_one_leading_system_message_and_turns_that_alternate() -
             400,
             {"error": {"type": "invalid_request_error", "message": "prompt is too long: 5000 tokens > 3000 maximum"}},
         ),
+        (
+            "openai",
+            "gpt-4o-mini",
+            400,
+            {"error": {"message": "This model's maximum context length is 3000 tokens. However, your messages resulted "
+                       "in 5000 tokens. Please reduce the length of the messages.", "type": "invalid_request_error",
+                       "param": "messages", "code": "context_length_exceeded"}},
+        ),
     ],
-    ids=["vllm", "llama-cpp", "gemini", "anthropic"],
+    ids=["vllm", "llama-cpp", "gemini", "anthropic", "openai"],
 )  # fmt: skip
 async def test_too_long_a_prompt_is_recognised_and_sent_again_smaller(
     page: str, model: str, status: int, error: Any

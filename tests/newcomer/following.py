@@ -15,14 +15,17 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 WRITTEN_ADDRESS: Final = "http://127.0.0.1:8000"
+CONSOLE_LINK: Final = re.compile(r"Console: (http://\S+/console/#token=\S+)")
 STEP_SECONDS: Final = 300.0
+STEPS_SECONDS: Final = 900
+"""For a test that follows the whole way."""
 TO_REGISTRIES: Final = re.compile(
     r"PIP_(?!CACHE_DIR).*|SSL_CERT_\w+|REQUESTS_CA_BUNDLE|(HTTPS?|NO|ALL)_PROXY", re.IGNORECASE
 )
@@ -62,53 +65,78 @@ def first_screen(readme: str) -> FirstScreen:
     )
 
 
-@dataclass(slots=True)
-class Followed:
-    """What came of it, and after how many seconds from `make run` on."""
+class Newcomer:
+    """Somebody with an empty folder, who clones the project there and does what its README says."""
 
-    answers: list[str] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=dict)
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._home, self._clone = folder, folder / "home", folder / "concertina"
+        self._home.mkdir()
+        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(self._clone)], check=True, timeout=STEP_SECONDS)
+        self._environ = bare_environment(self._home)
+        self._running = ExitStack()
+        self.screen = first_screen((self._clone / "README.md").read_text())
+        self.address = WRITTEN_ADDRESS
+        if not is_free(8000):
+            port = free_port()
+            self._environ["CONCERTINA_SERVER__PORT"] = str(port)
+            self.address = f"http://127.0.0.1:{port}"
+        self.console_link = ""
+        """What the gateway printed at its last start, with the operator's token."""
+        self.answers: list[str] = []
+        """What curl and the Python call gave out."""
+        self.seconds: dict[str, float] = {}
+        """When each step was done, counted from `make run`."""
 
+    def follow(self) -> None:
+        """Does what the first screen says, up to the Python call. The gateway goes on running.
 
-def follow(folder: Path) -> Followed:
-    """Clone the project into an empty folder and do what its README says.
+        Raises:
+            AssertionError: something does not do what is written there; with what it said.
+        """
+        began = time.monotonic()
 
-    Raises:
-        AssertionError: something does not do what is written there; with what it said.
-    """
-    clone, home = folder / "concertina", folder / "home"
-    home.mkdir()
-    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True, timeout=STEP_SECONDS)
-    screen = first_screen((clone / "README.md").read_text())
-    environ = bare_environment(home)
-    address = WRITTEN_ADDRESS
-    if not is_free(8000):
-        port = free_port()
-        environ["CONCERTINA_SERVER__PORT"] = str(port)
-        address = f"http://127.0.0.1:{port}"
-    followed, began = Followed(), time.monotonic()
+        def passed(what: str) -> None:
+            self.seconds[what] = round(time.monotonic() - began, 1)
 
-    def passed(what: str) -> None:
-        followed.seconds[what] = round(time.monotonic() - began, 1)
-
-    with started(screen.make[0], clone, environ, f"listening on {address}"):
-        passed(screen.make[0])
-        for command in screen.curl:
-            here = command.replace(WRITTEN_ADDRESS, address)
-            followed.answers.append(done(["bash", "-c", here], folder, environ))
+        self.run()
+        passed(self.screen.make[0])
+        for command in self.screen.curl:
+            self.answers.append(done(["bash", "-c", self._localize(command)], self._folder, self._environ))
         passed("curl")
-        for link in screen.links:
-            with urllib.request.urlopen(link.replace(WRITTEN_ADDRESS, address), timeout=10) as answer:
+        for link in self.screen.links:
+            with urllib.request.urlopen(self._localize(link), timeout=10) as answer:
                 assert answer.status == 200, link
         passed("links")
-        done([sys.executable, "-m", "venv", str(home / "venv")], folder, environ)
-        for command in screen.installs:
-            done([str(home / "venv/bin/python"), "-m", *command.split()], folder, environ)
-        for code in screen.python:
-            here = code.replace(WRITTEN_ADDRESS, address)
-            followed.answers.append(done([str(home / "venv/bin/python"), "-c", here], folder, environ))
+        done([sys.executable, "-m", "venv", str(self._home / "venv")], self._folder, self._environ)
+        for command in self.screen.installs:
+            self._run_python("-m", *command.split())
+        for code in self.screen.python:
+            self.answers.append(self.run_python_call(code))
         passed("python")
-    return followed
+
+    def run(self, **environ: str) -> None:
+        """Does `make run` with more in its environment. A gateway that runs already is stopped first."""
+        self.stop()
+        wanted = f"listening on {self.address}"
+        line = self._running.enter_context(
+            started(self.screen.make[0], self._clone, {**self._environ, **environ}, wanted)
+        )
+        found = CONSOLE_LINK.search(line)
+        assert found is not None, f"no link to the console in {line!r}"
+        self.console_link = found[1]
+
+    def stop(self) -> None:
+        self._running.close()
+
+    def run_python_call(self, code: str) -> str:
+        """What Python code of the README prints; changed as a reader may change it."""
+        return self._run_python("-c", self._localize(code))
+
+    def _run_python(self, *arguments: str) -> str:
+        return done([str(self._home / "venv/bin/python"), *arguments], self._folder, self._environ)
+
+    def _localize(self, text: str) -> str:
+        return text.replace(WRITTEN_ADDRESS, self.address)
 
 
 def bare_environment(home: Path) -> dict[str, str]:
@@ -122,8 +150,8 @@ def bare_environment(home: Path) -> dict[str, str]:
 
 
 @contextmanager
-def started(command: str, folder: Path, environ: Mapping[str, str], wanted: str) -> Iterator[None]:
-    """A command that goes on, once it has said what is wanted."""
+def started(command: str, folder: Path, environ: Mapping[str, str], wanted: str) -> Iterator[str]:
+    """A command that goes on, once it has said what is wanted: the line that says so."""
     said: list[str] = []
     heard = threading.Event()
     process = subprocess.Popen(
@@ -148,8 +176,9 @@ def started(command: str, folder: Path, environ: Mapping[str, str], wanted: str)
     listener.start()
     try:
         heard.wait(STEP_SECONDS)
-        assert any(wanted in line for line in said), f"{command} never said {wanted!r}:\n{''.join(said)}"
-        yield
+        line = next((line for line in said if wanted in line), None)
+        assert line is not None, f"{command} never said {wanted!r}:\n{''.join(said)}"
+        yield line
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGTERM)

@@ -1,22 +1,18 @@
 """A newcomer follows the README's first screen, and has an answer within minutes.
 
-The whole way takes a minute, a package registry, and a machine that does nothing else: it is gone by `make newcomer`.
+The whole way takes minutes, a package registry, and a machine that does nothing else: it is gone by `make newcomer`.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.newcomer.following import ROOT, TO_REGISTRIES, bare_environment, first_screen, follow
+from tests.newcomer.following import ROOT, STEPS_SECONDS, TO_REGISTRIES, Newcomer, bare_environment, first_screen
 
-ASKED_FOR = "CONCERTINA_TEST_NEWCOMER"
 FIRST_ANSWER_SECONDS = 300
-NEEDED = ("bash", "curl", "git", "make")
 
 
 def test_the_first_screen_shows_how_to_run_test_ask_look_and_read_on() -> None:
@@ -52,14 +48,10 @@ def test_a_newcomer_has_a_path_a_home_and_a_way_to_a_registry(tmp_path: Path, mo
     assert "PIP_CACHE_DIR" not in environ
 
 
-@pytest.mark.timeout(900)
-@pytest.mark.skipif(not os.environ.get(ASKED_FOR), reason="takes a minute by itself: `make newcomer` does it")
-@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="there is nothing to clone")
-@pytest.mark.skipif(any(shutil.which(name) is None for name in NEEDED), reason=f"needs {', '.join(NEEDED)}")
-def test_the_readme_leads_from_a_clone_to_an_answer_within_five_minutes(tmp_path: Path) -> None:
-    followed = follow(tmp_path)
-    print(f"\nseconds after `make run`: {followed.seconds}")
-    by_curl, by_client = followed.answers
+@pytest.mark.timeout(STEPS_SECONDS)
+def test_the_readme_leads_from_a_clone_to_an_answer_within_five_minutes(newcomer: Newcomer) -> None:
+    print(f"\nseconds after `make run`: {newcomer.seconds}")
+    by_curl, by_client = newcomer.answers
     assert '"context_status":"full"' in by_curl.replace(" ", "")
     assert "full conv_" in by_client
-    assert followed.seconds["curl"] < FIRST_ANSWER_SECONDS
+    assert newcomer.seconds["curl"] < FIRST_ANSWER_SECONDS

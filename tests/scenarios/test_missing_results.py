@@ -46,7 +46,7 @@ async def check_views(place: Kept, conversation_id: str, model: StrictModel) -> 
     path = f"{conversation_id}/items/{answers[-1]['id']}/context"
     seen = await place.call("GET", path, **{"include[]": "sent", "limit": 1000})
     assert len(seen["sent"]) == len(seen["sent_places"])
-    assert seen["sent"] == [message for message in model.asked[-1]["messages"] if message["role"] != "system"]
+    assert seen["sent"] == model.asked[-1]["messages"]
 
 
 async def test_results_that_a_client_drops_from_its_history_are_shown_as_missing(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 from itertools import count
 from typing import Any
 
@@ -10,7 +11,7 @@ from app.errors import UpstreamUnavailable
 from app.simulator.options_and_faults import SimulatedFaults, SimulatorOptions
 from app.simulator.simulated_provider import SimulatedProvider, SimulatedReply
 from app.simulator.simulator import Simulator
-from app.upstream.provider_contract import UpstreamProvider, UpstreamReply, UpstreamRequest
+from app.upstream.provider_contract import CallTimes, UpstreamProvider, UpstreamReply, UpstreamRequest
 from tests.simulator.counting import RoughCounter
 
 
@@ -51,6 +52,17 @@ async def test_a_completion_has_the_shape_and_usage_of_openais() -> None:
     assert body["choices"][0]["message"]["content"] == "Noted: My name is Ada."
     assert body["usage"]["total_tokens"] == body["usage"]["prompt_tokens"] + body["usage"]["completion_tokens"]
     assert body["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+
+
+@pytest.mark.parametrize(("model", "is_whole"), [("sim", True), ("sim!break_after=2", False)])
+async def test_the_end_of_a_stream_is_known_unless_it_broke_off(model: str, *, is_whole: bool) -> None:
+    times = CallTimes(started_at=0.0)
+    body = orjson.dumps({"model": model, "stream": True, "messages": [{"role": "user", "content": "My name is Ada."}]})
+    reply = await provider_with().send(UpstreamRequest("/chat/completions", body, times=times))
+    with contextlib.suppress(UpstreamUnavailable):
+        await reply.read()
+    assert times.first_byte_at is not None
+    assert (times.ended_at is not None) == is_whole
 
 
 async def test_a_stream_says_the_same_as_the_completion() -> None:

@@ -351,7 +351,7 @@ async def test_the_overview_counts_no_request_of_its_own() -> None:
     assert (at_a_glance["totals"]["requests"], at_a_glance["totals"]["refusals"]) == (1, 0)
     assert at_a_glance["errors"] == []
     assert seen("requests_total", endpoint="console") == 2
-    assert seen("errors_total") == seen("operator_errors_total") == 4
+    assert seen("errors_total") == seen("operator_errors_total") == 3
 
 
 async def test_what_the_console_sends_and_asks_of_a_model_is_a_request() -> None:

@@ -23,7 +23,6 @@ ONE_TRY = {"attempts": 1, "base_seconds": 0.01, "max_seconds": 0.02}
     [
         ("GET", "/nope", 404),
         ("POST", "/chat/completions", 404),
-        ("GET", "/", 404),
         ("PUT", "/healthz", 405),
         ("POST", "/readyz", 405),
         ("PUT", "/v1/chat/completions", 405),

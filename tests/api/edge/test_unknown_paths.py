@@ -53,7 +53,6 @@ async def alone() -> AsyncIterator[httpx.AsyncClient]:
         ("GET", "/v1", "such as '/v1/chat/completions'"),
         ("POST", "/v1", "such as '/v1/chat/completions'"),
         ("POST", "/v1/", "such as '/v1/chat/completions'"),
-        ("GET", "/", "such as '/v1/chat/completions'"),
         ("GET", "/nowhere", "See /docs"),
         ("POST", "/v1/audio/speech", "the simulated model"),
     ],

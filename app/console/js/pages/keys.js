@@ -22,8 +22,7 @@ export function Keys({ session }) {
       <h1 tabindex="-1">Keys</h1>
       ${!isRefused && html`<${Button} kind="primary" disabled=${keys.data === null} onClick=${make}>Make a key…<//>`}
     </div>
-    ${session.auth_mode === "open" && html`<div class="notice"><p><strong>Keys are not checked yet.</strong> This gateway runs with
-      <code>auth.mode: open</code>: everyone who reaches it is let in. Keys that you make now count once <code>auth.mode: keys</code> is
+    ${session.auth_mode === "open" && html`<div class="notice"><p><strong>Keys are not checked yet.</strong> This gateway runs with <code>auth.mode: open</code>: everyone who reaches it is let in. Keys that you make now count once <code>auth.mode: keys</code> is
       configured and the gateway is started again.</p></div>`}
     ${isRefused && html`<div class="notice"><p><strong>Only an operator may see keys.</strong></p>
       <p class="hint">Open the link that the gateway prints at its start, or look with a key that has the scope <code>admin</code>.</p></div>`}

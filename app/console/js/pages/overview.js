@@ -166,7 +166,7 @@ function Shares({ of, name }) {
 function Errors({ errors }) {
   if (!errors.length) return html`<p class="soft small">None yet.</p>`;
   return html`<table class="data"><thead><tr><th scope="col">Code</th><th scope="col">Status</th><th scope="col">Kind</th><th scope="col" class="number">How often</th></tr></thead>
-    <tbody>${errors.map((error) => html`<tr key=${`${error.status} ${error.code}`}><th scope="row"><code>${error.code ?? "none"}</code></th><td>${error.status}</td>
+    <tbody>${errors.map((error) => html`<tr key=${`${error.status} ${error.code}`}><th scope="row" class="break"><code>${error.code ?? "none"}</code></th><td>${error.status}</td>
       <td>${error.status >= 500 ? html`<${Badge} kind="bad">failure<//>` : "client error"}</td><td class="number">${count(error.count)}</td></tr>`)}</tbody></table>`;
 }
 

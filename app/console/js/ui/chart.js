@@ -157,10 +157,13 @@ function series(uPlot, line, colors) {
     dash: line.dashed ? [6, 5] : undefined,
     fill: line.area ? `${color}22` : undefined,
     paths: line.stepped ? uPlot.paths.stepped({ align: 1 }) : undefined,
-    points: { show: false },
+    points: { show: false, size: 5, fill: color, filter: (made, at) => lonePoints(made.data[at]) },
     spanGaps: false,
   };
 }
+
+/** Where a value has no neighbour: no line goes there, so it is drawn as a point. */
+const lonePoints = (values) => [...values.keys()].filter((at) => values[at] != null && values[at - 1] == null && values[at + 1] == null);
 
 function pick(made, { onPick }) {
   if (onPick && made.cursor.idx !== null && made.cursor.idx !== undefined) onPick(made.cursor.idx);

@@ -47,11 +47,13 @@ export function Head({ record, session, round, onChange }) {
       </div>
       <div class="conversation-side">
         <div class="row actions">
-          ${chats && html`<a class="button primary" href=${to(["chat", record.id])}>Continue in chat</a>`}
-          ${manages && html`<${Button} onClick=${() => setOpen("compact")}>Compact…<//>`}
+          ${chats && html`<a class="button primary wide" href=${to(["chat", record.id])}>Continue in chat</a>`}
+          ${manages && html`<${Button} kind="wide" onClick=${() => setOpen("compact")}>Compact…<//>`}
           <${Menu} label="More" kind="menu-more" face="More">${(shut) => {
             const leading = (act) => () => { shut(); act(); };
             return html`
+              ${chats && html`<a class="menu-item narrow" href=${to(["chat", record.id])}>Continue in chat</a>`}
+              ${manages && html`<button type="button" class="menu-item narrow" onClick=${leading(() => setOpen("compact"))}>Compact…</button>`}
               ${manages && html`<button type="button" class="menu-item" onClick=${leading(() => setOpen("rename"))}>Rename</button>`}
               <button type="button" class="menu-item" onClick=${leading(exporting.run)}>Export</button>
               ${manages && html`<button type="button" class="menu-item danger" onClick=${leading(() => setOpen("delete"))}>Delete…</button>`}
@@ -114,8 +116,8 @@ function Fullness({ record, round }) {
     <p class="facts small soft">
       <${Status} of=${view.status} />
       <span class="wide">policy <strong>${view.policy}</strong></span>
-      <span class="break">model <strong>${view.model}</strong></span>
-      ${view.summaries.length > 0 && html`<a class="number" href=${to(["conversations", record.id, "summaries"])}>${count(view.summaries.length)} ${view.summaries.length === 1 ? "summary" : "summaries"} shown</a>`}
+      <span class="wide break">model <strong>${view.model}</strong></span>
+      ${view.summaries.length > 0 && html`<a class="wide number" href=${to(["conversations", record.id, "summaries"])}>${count(view.summaries.length)} ${view.summaries.length === 1 ? "summary" : "summaries"} shown</a>`}
       ${!view.fits && html`<${Badge} kind="bad">does not fit<//>`}
     </p>
   `;

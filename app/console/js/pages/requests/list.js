@@ -87,10 +87,10 @@ const Row = memo(({ row, most, query }) => {
   return html`<tr class=${row.error ? "failed" : ""}>
     <th scope="row"><a class="title number" href=${to(["requests", row.id], wish)} title=${row.id}>${clockTime(row.started_at)}</a></th>
     <td><${Outcome} of=${row} /></td>
-    <td class="break"><${Models} row=${row} />
+    <td class="models"><${Models} row=${row} />
       <div class="narrow facts soft number">${row.provider && html`<span>${row.provider}${times(row)}</span>`}<span>${count(row.prompt_tokens)} → ${count(row.completion_tokens)}</span>
         ${row.context_status && row.context_status !== "full" && html`<${Status} of=${row.context_status} />`}${row.tenant && html`<span>${shortTenant(row.tenant)}</span>`}</div></td>
-    <td class="break wide">${row.provider ?? "–"}${row.attempts > 1 && html` <span class="attempts" title="${count(row.attempts)} calls of providers">×${count(row.attempts)}</span>`}</td>
+    <td class="wide">${row.provider ?? "–"}${row.attempts > 1 && html` <span class="attempts" title="${count(row.attempts)} calls of providers">×${count(row.attempts)}</span>`}</td>
     <td class="number wide">${count(row.prompt_tokens)}</td>
     <td class="number wider soft">${row.cached_tokens ? percent(row.cached_tokens, row.prompt_tokens) : "–"}</td>
     <td class="number wide">${count(row.completion_tokens)}</td>
@@ -109,7 +109,7 @@ const times = (row) => (row.attempts > 1 ? ` ×${count(row.attempts)}` : "");
 /** The model that was asked for, and the one that answered where it is another. */
 function Models({ row }) {
   const isOther = row.answered_by && row.answered_by !== row.model;
-  return html`<span>${row.model ?? html`<span class="soft">no model</span>`}</span>${isOther && html` <span class="soft" title="Answered by ${row.answered_by}">→ ${row.answered_by}</span>`}`;
+  return html`<span class="model-name" title=${row.model}>${row.model ?? html`<span class="soft">no model</span>`}</span>${isOther && html`<span class="model-name soft" title="Answered by ${row.answered_by}">→ ${row.answered_by}</span>`}`;
 }
 
 /** In words what the rows are. */
@@ -118,9 +118,8 @@ function Summary({ rows }) {
   const firstBytes = rows.filter((row) => row.first_byte_ms !== null && !row.error).map((row) => row.first_byte_ms);
   if (!rows.length) return null;
   const minutes = Math.max(1, Math.round((Date.now() / 1000 - rows.at(-1).started_at) / 60));
-  return html`<p class="page-facts small soft number">${count(rows.length)} ${rows.length === 1 ? "request" : "requests"} in ${minutes < 120 ? `${minutes} min` : `${Math.round(minutes / 60)} h`}
-    · ${failed ? html`<strong class="bad-ink">${count(failed)} ${failed === 1 ? "error" : "errors"}</strong>` : "no errors"}
-    ${firstBytes.length > 0 && ` · first byte: half within ${milliseconds(quantile(firstBytes, 0.5))}, 95 % within ${milliseconds(quantile(firstBytes, 0.95))}`}</p>`;
+  return html`<p class="page-facts small soft number">${count(rows.length)} ${rows.length === 1 ? "request" : "requests"}<span class="wide"> in ${minutes < 120 ? `${minutes} min` : `${Math.round(minutes / 60)} h`}</span>${" · "}${failed ? html`<strong class="bad-ink">${count(failed)} ${failed === 1 ? "error" : "errors"}</strong>` : "no errors"}
+    ${firstBytes.length > 0 && html`<span class="wide"> · first byte: half within ${milliseconds(quantile(firstBytes, 0.5))}, 95 % within ${milliseconds(quantile(firstBytes, 0.95))}</span>`}</p>`;
 }
 
 function quantile(values, share) {

@@ -85,6 +85,6 @@ function Steps({ of: { timeline } }) {
       <th scope="row"><span class="spent-swatch kind-${kindOf(step)}" title=${KINDS[kindOf(step)]}></span>${NAMES[step.name] ?? step.name}</th>
       <td class="number">${milliseconds(step.start_ms)}</td>
       <td class="number">${step.end_ms > step.start_ms ? milliseconds(step.end_ms - step.start_ms) : ""}</td>
-      <td class="break small">${Object.entries(step.detail).map(([name, value]) => html`<span class="detail" key=${name}><span class="soft">${name}</span> ${String(value)}</span> `)}</td>
+      <td class="break small">${Object.entries(step.detail).filter(([, value]) => value !== null).map(([name, value]) => html`<span class="detail" key=${name}><span class="soft">${name}</span> ${String(value)}</span> `)}</td>
     </tr>`)}</tbody></table></div>`;
 }

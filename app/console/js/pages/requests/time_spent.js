@@ -82,8 +82,7 @@ export function SpentKey({ spent }) {
   const whole = Object.values(spent).reduce((sum, ms) => sum + ms, 0);
   const kinds = Object.keys(KINDS).filter((kind) => spent[kind] > 0).sort((one, other) => spent[other] - spent[one]);
   return html`<ul class="spent-key small" aria-label="Where the time went">${kinds.map((kind) => html`<li key=${kind}>
-    <span class="spent-swatch kind-${kind}"></span>${KINDS[kind]} <strong class="number">${milliseconds(spent[kind])}</strong>
-    <span class="number soft">${shareOf(spent[kind], whole)}</span></li>`)}</ul>`;
+    <span class="spent-swatch kind-${kind}"></span>${KINDS[kind]} <strong class="number">${milliseconds(spent[kind])}</strong>${" "}<span class="number soft">${shareOf(spent[kind], whole)}</span></li>`)}</ul>`;
 }
 
 const shareOf = (part, whole) => (part / whole < 0.01 ? "<1 %" : `${Math.round((100 * part) / whole)} %`);
