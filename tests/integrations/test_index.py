@@ -44,3 +44,15 @@ def test_pages_about_clients_have_the_same_shape(name: str) -> None:
     ]
     assert headings[4] in {"Or send only what is new", "Or send the whole history"}
     assert headings[5:] == ["Worth knowing"]
+
+
+@pytest.mark.parametrize("name", test_providers.PAGES)
+def test_pages_about_providers_have_the_same_five_steps(name: str) -> None:
+    assert re.findall(r"^## (.+)$", Page(name).text, re.MULTILINE) == [
+        "1. Key",
+        "2. Configuration",
+        "3. Check",
+        "4. First request",
+        "5. What is special",
+    ]
+    assert re.search(r"^concertina doctor .*--ask$", Page(name).text, re.MULTILINE)
