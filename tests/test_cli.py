@@ -203,6 +203,24 @@ def test_the_start_names_variables_over_the_file(
     assert "outside" not in told + ended.stdout + ended.stderr
 
 
+def test_the_start_and_check_config_warn_of_a_key_whose_variable_is_unset(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(
+        "providers: {a: {base_url: 'http://127.0.0.1:9/v1', api_key: '${OWN_KEY:-}'}}\n"
+        "auth: {mode: keys}\nserver: {log_format: json}\n"
+        "database: {url: 'postgresql://127.0.0.1:1/d', timeout_seconds: 1}"
+    )
+    warning = "providers.a.api_key is empty, because the variable OWN_KEY is unset or empty: requests carry no key."
+    assert main(["check-config", str(file)]) == 0
+    assert f"  warning: {warning}" in capsys.readouterr().out
+    command = [sys.executable, "-m", "app", "serve", "--config", str(file)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    logged = [json.loads(line)["message"] for line in ended.stderr.splitlines() if line.startswith("{")]
+    assert len([message for message in logged if message.startswith(warning)]) == 1
+
+
 def test_a_bad_argument_of_serve_is_told_as_such(served: list[Settings], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--port", "http"]) == 2
     assert "server.port (--port): expected a whole number, got 'http'" in capsys.readouterr().err

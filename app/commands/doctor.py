@@ -24,6 +24,7 @@ from app.errors import GatewayError, UpstreamUnavailable
 from app.pipeline.call.upstream_request_body import build_upstream_body
 from app.pipeline.chat_request import Caller
 from app.settings import Settings, load_settings
+from app.settings.checks import list_empty_key_warnings
 from app.settings.configuration_errors import find_nearest_name
 from app.settings.providers_and_models import EVERY_MODEL, Provider, Timeouts
 from app.settings.value_types import strip_credentials
@@ -55,6 +56,7 @@ STATUS_OK: Final = 200
 STATUS_NOT_FOUND: Final = 404
 KEY_REFUSED: Final = (401, 403)
 QUESTION: Final = "Answer with the single word OK."
+SKIPPED_QUESTION: Final = "The question of --ask was skipped: no key."
 
 Level = Literal["ok", "warning", "fault"]
 
@@ -111,6 +113,8 @@ def _describe_settings(settings: Settings, overrides: Sequence[str]) -> Report:
     )
     for sentence in overrides:
         report.add("ok", f"{sentence}.")
+    for sentence in list_empty_key_warnings(settings):
+        report.add("warning", sentence)
     return report
 
 
@@ -153,9 +157,10 @@ async def _examine_providers(settings: Settings, *, asks: bool) -> list[Report]:
     providers = build_providers(settings.model_copy(update={"providers": sections}))
     try:
         examinations = [
-            _ProviderExamination(provider, settings.providers[name], settings) for name, provider in providers.items()
+            _ProviderExamination(provider, settings.providers[name], settings, asks=asks)
+            for name, provider in providers.items()
         ]
-        return list(await asyncio.gather(*(examination.run(asks=asks) for examination in examinations)))
+        return list(await asyncio.gather(*(examination.run() for examination in examinations)))
     finally:
         for provider in providers.values():
             await provider.aclose()
@@ -185,15 +190,16 @@ class _FetchedModelList:
 class _ProviderExamination:
     """Calls one provider, and describes what it answers."""
 
-    def __init__(self, provider: UpstreamProvider, section: Provider, settings: Settings) -> None:
+    def __init__(self, provider: UpstreamProvider, section: Provider, settings: Settings, *, asks: bool) -> None:
         self._provider = provider
         self._section = section
         self._settings = settings
         self._report = Report(f"Provider {provider.name}, {strip_credentials(section.base_url)}")
         # In mode `open` a provider without a key of its own gets the clients' keys, which the doctor does not have.
         self._needs_client_key = settings.auth.mode == "open" and section.client_key_rule != "never"
+        self._asks = asks
 
-    async def run(self, *, asks: bool) -> Report:
+    async def run(self) -> Report:
         entries = await self._fetch_model_list()
         if entries is None:
             return self._report
@@ -210,7 +216,7 @@ class _ProviderExamination:
                 self._describe_other_models(len(listed), len(unknown))
         finally:
             await windows.aclose()
-        if asks:
+        if self._asks:
             await self._ask_cheapest_model([deployment for _, deployment in deployments], entries.names)
         return self._report
 
@@ -268,6 +274,8 @@ class _ProviderExamination:
             self._report.add(
                 "ok", f"It wants a key, and gets the client's, since it has none of its own ({reply.status})."
             )
+            if self._asks:
+                self._report.add("warning", SKIPPED_QUESTION)
         elif self._section.has_own_key:
             self._report.add("fault", f"It refuses the key ({reason}). Check providers.{self._provider.name}.api_key.")
         else:
@@ -345,6 +353,9 @@ class _ProviderExamination:
         if reply is None:
             return
         model = deployment.upstream_model
+        if reply.status in KEY_REFUSED and self._needs_client_key:
+            self._report.add("warning", SKIPPED_QUESTION)
+            return
         if reply.status != STATUS_OK:
             self._report.add("fault", f"Model {model!r} refused a question ({reply.status}: {self._quote(reply.body)})")
             return

@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from pydantic import SecretStr
 
-from app.settings.configuration_errors import SettingPath, find_nearest_name, suggest_names
+from app.settings.configuration_errors import SettingPath, find_nearest_name, format_setting_path, suggest_names
 from app.settings.policies import SAME_MODEL, Policy
 from app.settings.providers_and_models import EVERY_MODEL, Deployment, Model, Price, Provider
 from app.settings.sections import Settings, Traces
@@ -55,6 +55,22 @@ def find_contradictions(settings: Settings) -> Iterator[Contradiction]:
     yield from _check_policy_name(("policy",), settings.policy, settings)
     for name, policy in settings.policies.items():
         yield from _check_policy(("policies", name), policy, settings)
+
+
+def list_empty_key_warnings(settings: Settings) -> Iterator[str]:
+    """Yields a warning for each provider that has no key because its variable is unset or empty. Such a key may be left
+    empty on purpose, so it is no contradiction.
+    """
+    for name, provider in settings.providers.items():
+        path: SettingPath = ("providers", name, "api_key")
+        origin = settings.origins.get(path)
+        if origin is None or origin.empty_variable is None or provider.has_own_key:
+            continue
+        effect = "carry the client's key" if settings.auth.mode == "open" else "carry no key"
+        yield (
+            f"{format_setting_path(path)} is empty, because the variable {origin.empty_variable} is unset or empty: "
+            f"requests {effect}. Set the variable before the start: export {origin.empty_variable}=…"
+        )
 
 
 def _check_database(settings: Settings) -> Iterator[Contradiction]:

@@ -44,10 +44,13 @@ SourceKind = Literal["default", "file", "environment", "command line"]
 
 @dataclass(frozen=True, slots=True)
 class SettingOrigin:
-    """Where a value came from. `place` is a file and line, a variable or an option; None for a default."""
+    """Where a value came from. `place` is a file and line, a variable or an option; None for a default.
+    `empty_variable` is the variable whose `${NAME}` left the value empty, because the variable is unset or empty.
+    """
 
     source: SourceKind
     place: str | None = None
+    empty_variable: str | None = None
 
 
 def strip_credentials(url: str) -> str:

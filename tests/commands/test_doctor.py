@@ -192,6 +192,45 @@ def test_a_provider_that_gets_clients_keys_may_refuse_the_doctor(
     assert "There is no key yet" in told
 
 
+EMPTY_KEY = (
+    "warning  providers.main.api_key is empty, because the variable OWN_KEY is unset or empty: requests carry the "
+    "client's key. Set the variable before the start: export OWN_KEY=…"
+)
+
+
+@pytest.mark.parametrize("value", [None, "", " "])
+def test_a_key_that_is_empty_because_its_variable_is_unset_is_a_warning(
+    value: str | None,
+    upstream: Upstream,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("OWN_KEY", raising=False) if value is None else monkeypatch.setenv("OWN_KEY", value)
+    upstream.models = (401, {"error": {"message": "Who?"}}, {})
+    assert examine(tmp_path, "--ask", providers=provider(upstream, api_key="${OWN_KEY:-}")) == 0
+    told = capsys.readouterr().out
+    assert EMPTY_KEY in told
+    assert "warning  The question of --ask was skipped: no key." in told
+    assert "0 faults, 2 warnings" in told
+
+
+@pytest.mark.parametrize("section", [{"api_key": ""}, {}, {"headers": {"x-api-key": "x"}, "api_key": "${OWN_KEY:-}"}])
+def test_a_key_that_is_left_out_on_purpose_is_no_warning(
+    section: dict[str, Any], upstream: Upstream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert examine(tmp_path, providers={"main": {"base_url": upstream.address, **section}}) == 0
+    assert "0 faults, 0 warnings" in capsys.readouterr().out
+
+
+def test_a_list_for_everybody_does_not_prove_a_key(
+    upstream: Upstream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    upstream.answer = (401, {"error": {"message": "Who?"}}, {})
+    assert examine(tmp_path, "--ask", providers={"main": {"base_url": upstream.address}}) == 0
+    assert "warning  The question of --ask was skipped: no key." in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("models", "status", "told"),
     [
