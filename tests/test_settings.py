@@ -374,6 +374,10 @@ def test_a_bad_value_of_a_variable_names_the_variable() -> None:
         ("providers: {a: {base_url: 'http://[::1/v1'}}", "expected the address of an API"),
         ("providers: {a: {base_url: 'http://h/v1/chat/completions'}}", "expected the part before '/chat/completions'"),
         ("providers: {a: {base_url: 'http://h/v1/responses/'}}", "expected the part before '/responses'"),
+        (
+            "providers: {a: {base_url: 'http://h/v1', api_key: 'sk-canary…'}}",
+            "providers.a.api_key (concertina.yaml:1): contains '…', which is no ASCII character: is it a placeholder?",
+        ),
         ("providers: {a: {base_url: 'http://h/v1', protocol: chat}}", "providers.a.protocol (concertina.yaml:1): "),
         (with_proxy("proxy.internal:3128"), "providers.a.proxy (concertina.yaml:1): expected the address of an HTTP"),
         (with_proxy("socks5://proxy.internal:1080"), "expected the address of an HTTP proxy"),
