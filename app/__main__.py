@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.metadata
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -55,6 +56,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 2 for a wrong command line or configuration, 1 for a command that failed, 130 for Ctrl-C.
     """
+    try:
+        try:
+            return _run_command(argv)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has all it wants, such as `head -1`. What is left goes nowhere, since Python flushes once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return COMMAND_FAILED
+
+
+def _run_command(argv: Sequence[str] | None) -> int:
     parser = build_parser()
     arguments = parser.parse_args(argv)
     if arguments.version:
