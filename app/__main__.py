@@ -7,12 +7,13 @@ import importlib
 import importlib.metadata
 import os
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from keyword import iskeyword
 from typing import NoReturn, TypeAlias
 
-from app.commands import CommandError
+from app.commands import CommandError, add_config_option
 from app.errors import GatewayError
 from app.settings import ConfigurationError
 from app.settings.configuration_errors import find_nearest_name
@@ -85,7 +86,9 @@ def _run_command(argv: Sequence[str] | None) -> int:
         print(f"concertina: {error}", file=sys.stderr)
         return USAGE_ERROR
     except (CommandError, GatewayError) as error:
-        print(f"concertina: {error}", file=sys.stderr)
+        config = getattr(arguments, "config", None)
+        message = str(error) if config is None else add_config_option(str(error), f" --config {shlex.quote(config)}")
+        print(f"concertina: {message}", file=sys.stderr)
         return COMMAND_FAILED
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -130,9 +130,10 @@ def create_app(
 
 def _build_greeting(settings: Settings) -> str:
     """Returns the part of the start line that follows the address."""
+    database = f"database: {settings.database.location}"
     if settings.uses_simulated_model:
-        return "SIMULATED MODEL: no provider is configured, answers are made up"
-    return f"providers: {', '.join(settings.providers)}"
+        return f"SIMULATED MODEL: no provider is configured, answers are made up; {database}"
+    return f"providers: {', '.join(settings.providers)}; {database}"
 
 
 def _make_operator_token(settings: Settings) -> str | None:

@@ -17,7 +17,7 @@ import orjson
 
 from app.api.chat_request_parser import parse_chat_request
 from app.assembly.providers_and_routes import build_context_windows, build_deployment_routes, build_providers
-from app.commands import make_printable
+from app.commands import add_config_option, make_printable
 from app.commands.configured_store import open_configured_store
 from app.commands.progress import pluralize
 from app.errors import GatewayError, UpstreamUnavailable
@@ -83,7 +83,7 @@ async def _examine(settings: Settings, overrides: Sequence[str], *, asks: bool) 
     started_at = time.monotonic()
     print("Settings")
     reports = [_print_findings(_describe_settings(settings, overrides))]
-    print(f"Database {settings.database.url_without_credentials}")
+    print(f"Database {settings.database.location}")
     reports.append(_print_findings(await _examine_store(settings)))
     for report in await _examine_providers(settings, asks=asks):
         print(report.title)
@@ -133,14 +133,15 @@ async def _examine_store(settings: Settings) -> Report:
             info = await store.check()
             has_keys = bool(await store.list_api_keys())
     except (migrations.SchemaIsNewer, migrations.SchemaIsOlder, GatewayError) as error:
-        report.add("fault", f"It cannot be used: {error}")
+        report.add("fault", f"It cannot be used: {add_config_option(str(error), settings.config_option)}")
         return report
     seconds = time.monotonic() - started_at
     report.add("ok", f"It opens ({info.backend}), and its schema is {info.schema_version}, after {seconds:.2f} s.")
     if info.backend == "memory":
         report.add("warning", "It forgets everything when the process ends.")
     if settings.auth.mode == "keys" and not has_keys:
-        report.add("warning", "There is no key yet, so nobody is served: concertina keys create --name NAME.")
+        hint = f"concertina keys create --name NAME{settings.config_option}"
+        report.add("warning", f"There is no key yet, so nobody is served: {hint}")
     return report
 
 

@@ -83,7 +83,8 @@ def load_settings(
                 *(("environment", variable) for variable in variables),
                 *(("command line", argument) for argument in argument_sources),
             ]
-        )
+        ),
+        named_file=config,
     )
     return settings
 
