@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import re
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -67,6 +69,10 @@ class Report:
 
     title: str
     findings: list[tuple[Level, str]] = field(default_factory=list)
+    example_model: str | None = None
+    """A model that exists, by the name that a client asks for."""
+    needs_client_key: bool = False
+    """Whether a request for the example must bring a key."""
 
     def add(self, level: Level, sentence: str) -> None:
         self.findings.append((level, make_printable(sentence)))
@@ -94,7 +100,25 @@ async def _examine(settings: Settings, overrides: Sequence[str], *, asks: bool) 
         f"{pluralize(faults, 'fault')}, {pluralize(warnings, 'warning')}, "
         f"after {time.monotonic() - started_at:.1f} seconds."
     )
-    return 1 if faults else 0
+    if faults:
+        return 1
+    example = next((report for report in reports if report.example_model is not None), None)
+    if example is not None:
+        print(f"Start the gateway with: concertina serve{settings.config_option}")
+        print(f"Try: {_build_first_request(example, settings)}")
+    return 0
+
+
+def _build_first_request(example: Report, settings: Settings) -> str:
+    """Returns a shell command that sends a first request to the gateway."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.server.host, settings.server.host)  # noqa: S104
+    address = f"http://{f'[{host}]' if ':' in host else host}:{settings.server.port}/v1/chat/completions"
+    needs_key = settings.auth.mode == "keys" or example.needs_client_key
+    body = {"model": example.example_model, "messages": [{"role": "user", "content": "Hello"}]}
+    key_header = " -H 'Authorization: Bearer KEY'" if needs_key else ""
+    return make_printable(
+        f"curl {address} -H 'Content-Type: application/json'{key_header} -d {shlex.quote(json.dumps(body))}"
+    )
 
 
 def _print_findings(report: Report) -> Report:
@@ -149,6 +173,7 @@ async def _examine_providers(settings: Settings, *, asks: bool) -> list[Report]:
     """Calls all providers at the same time."""
     if settings.uses_simulated_model:
         report = Report("No provider")
+        report.example_model = "sim-8k"
         report.add(
             "ok", "The built-in simulated model answers: answers are made up. `concertina init` adds a provider."
         )
@@ -199,6 +224,7 @@ class _ProviderExamination:
         # In mode `open` a provider without a key of its own gets the clients' keys, which the doctor does not have.
         self._needs_client_key = settings.auth.mode == "open" and section.client_key_rule != "never"
         self._asks = asks
+        self._report.needs_client_key = self._needs_client_key and not section.has_private_address
 
     async def run(self) -> Report:
         entries = await self._fetch_model_list()
@@ -211,10 +237,15 @@ class _ProviderExamination:
             for name, deployment in deployments[:MAX_NAMED_MODELS]:
                 window = await windows.find_window(deployment)
                 self._describe_model(name, deployment, entries, window.tokens, window.source)
+            candidates = [name for name, deployment in deployments if deployment.upstream_model in entries.names]
             if self._serves_every_model:
                 listed = [ModelDeployment(listed_provider, entry) for entry in entries.names]
-                unknown = [one for one in listed if (await windows.find_window(one)).source == "default"]
-                self._describe_other_models(len(listed), len(unknown))
+                sources = [(await windows.find_window(one)).source for one in listed]
+                self._describe_other_models(len(listed), sources.count("default"))
+                # Models of known windows first: a list also has models that do not chat.
+                ordered = sorted(zip(entries.names, sources, strict=True), key=lambda entry: entry[1] == "default")
+                candidates += [name for name, _ in ordered]
+            self._report.example_model = next(iter(candidates), None)
         finally:
             await windows.aclose()
         if self._asks:
@@ -234,11 +265,13 @@ class _ProviderExamination:
         if reply.status in KEY_REFUSED:
             self._describe_refusal(reply)
             return None
+        setting = f"providers.{self._provider.name}.base_url"
         if reply.status == STATUS_NOT_FOUND:
-            path = "" if self._section.base_url.rstrip("/").endswith("/v1") else "; most addresses end with /v1"
-            self._report.add(
-                "warning", f"It has no model list (404). Is providers.{self._provider.name}.base_url right{path}?"
-            )
+            suggestion = await self._suggest_address()
+            if suggestion is not None:
+                self._report.add("fault", f"It has nothing at this address (404). Change {setting}: {suggestion}")
+                return None
+            self._report.add("warning", f"It has no model list (404). Is {setting} right?")
             return _ModelList([], is_complete=False)
         if reply.status != STATUS_OK:
             self._report.add("fault", f"Its model list is answered with {reply.status}: {self._quote(reply.body)}")
@@ -246,7 +279,13 @@ class _ProviderExamination:
         try:
             entries = parse_model_list(self._provider.name, reply.body)
         except UpstreamUnavailable as error:
-            self._report.add("fault", f"{error.message} Is providers.{self._provider.name}.base_url right?")
+            suggestion = await self._suggest_address()
+            self._report.add(
+                "fault",
+                f"{error.message} Is {setting} right?"
+                if suggestion is None
+                else f"{error.message} Change {setting}: {suggestion}",
+            )
             return None
         if self._section.has_own_key:
             self._report.add("ok", "It does not refuse the key.")
@@ -254,15 +293,29 @@ class _ProviderExamination:
         self._report.add("ok", f"It lists {pluralize(len(entries), 'model')}.")
         return model_list
 
+    async def _suggest_address(self) -> str | None:
+        """Returns a question with the address that ends with `/v1`, if there is a model list; else None."""
+        address = strip_credentials(self._section.base_url).rstrip("/")
+        if address.endswith("/v1"):
+            return None
+        try:
+            reply = await self._send(UpstreamRequest("/v1/models", method="GET"), LIST_SECONDS)
+        except (TimeoutError, GatewayError):
+            return None
+        return f"did you mean {address}/v1?" if reply.status in (STATUS_OK, *KEY_REFUSED) else None
+
+    async def _send(self, request: UpstreamRequest, seconds: float) -> _WholeReply:
+        async with asyncio.timeout(seconds):
+            reply = await self._provider.send(request)
+            try:
+                return _WholeReply(reply.status, dict(reply.headers), await reply.read())
+            finally:
+                await reply.aclose()
+
     async def _call(self, request: UpstreamRequest, seconds: float) -> _WholeReply | None:
         """Sends one call. Failures are described; the result is then None."""
         try:
-            async with asyncio.timeout(seconds):
-                reply = await self._provider.send(request)
-                try:
-                    return _WholeReply(reply.status, dict(reply.headers), await reply.read())
-                finally:
-                    await reply.aclose()
+            return await self._send(request, seconds)
         except TimeoutError:
             self._report.add("fault", f"It did not answer within {seconds:g} seconds.")
         except GatewayError as error:
