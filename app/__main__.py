@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.metadata
+import os
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from keyword import iskeyword
 from typing import NoReturn, TypeAlias
 
-from app.commands import CommandError
+from app.commands import CommandError, add_config_option
 from app.errors import GatewayError
 from app.settings import ConfigurationError
 from app.settings.configuration_errors import find_nearest_name
@@ -55,6 +57,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 2 for a wrong command line or configuration, 1 for a command that failed, 130 for Ctrl-C.
     """
+    try:
+        try:
+            return _run_command(argv)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has all it wants, such as `head -1`. What is left goes nowhere, since Python flushes once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return COMMAND_FAILED
+
+
+def _run_command(argv: Sequence[str] | None) -> int:
     parser = build_parser()
     arguments = parser.parse_args(argv)
     if arguments.version:
@@ -72,7 +86,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"concertina: {error}", file=sys.stderr)
         return USAGE_ERROR
     except (CommandError, GatewayError) as error:
-        print(f"concertina: {error}", file=sys.stderr)
+        config = getattr(arguments, "config", None)
+        message = str(error) if config is None else add_config_option(str(error), f" --config {shlex.quote(config)}")
+        print(f"concertina: {message}", file=sys.stderr)
         return COMMAND_FAILED
     except KeyboardInterrupt:
         return INTERRUPTED

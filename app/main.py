@@ -18,6 +18,7 @@ from app.api.edge.connections import ClientConnections, ConnectionLimits
 from app.observability.log import configure_logging
 from app.server import IDLE_CONNECTION_SECONDS, create_stop_flag, run_server
 from app.settings import Settings
+from app.settings.checks import list_empty_key_warnings
 from migrations import run as migrations
 
 log = logging.getLogger(__name__)
@@ -41,8 +42,8 @@ def serve(settings: Settings, overrides: Sequence[str] = ()) -> int:
         SchemaIsNewer, SchemaIsOlder: the database cannot be used with this version (`migrations.run`).
     """
     configure_logging(settings.server.log_level, settings.server.log_format)
-    for override in overrides:
-        log.warning("%s", override)
+    for sentence in (*overrides, *list_empty_key_warnings(settings)):
+        log.warning("%s", sentence)
     # Before the workers start: one migration, and one error message if it fails.
     migrations.prepare_database(settings.database.url.get_secret_value(), auto_migrate=settings.database.auto_migrate)
     token = _make_operator_token(settings)
@@ -129,9 +130,10 @@ def create_app(
 
 def _build_greeting(settings: Settings) -> str:
     """Returns the part of the start line that follows the address."""
+    database = f"database: {settings.database.location}"
     if settings.uses_simulated_model:
-        return "SIMULATED MODEL: no provider is configured, answers are made up"
-    return f"providers: {', '.join(settings.providers)}"
+        return f"SIMULATED MODEL: no provider is configured, answers are made up; {database}"
+    return f"providers: {', '.join(settings.providers)}; {database}"
 
 
 def _make_operator_token(settings: Settings) -> str | None:

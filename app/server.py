@@ -7,6 +7,7 @@ goes on; then nothing new is taken, and what runs is finished.
 from __future__ import annotations
 
 import asyncio
+import errno
 import http.client
 import ipaddress
 import multiprocessing
@@ -30,6 +31,16 @@ EXIT_START_FAILED: Final = 1
 # Longer than load balancers keep an idle connection (60 seconds, most of them): whoever sends the next request must be
 # the one who closed it, or that request meets a connection that is being closed.
 IDLE_CONNECTION_SECONDS: Final = 75
+
+
+class CannotListen(Exception):
+    """The server cannot listen on its address. The message says which address it is, and why."""
+
+    def __init__(self, address: str, error: OSError) -> None:
+        self.is_in_use = error.errno == errno.EADDRINUSE
+        super().__init__(
+            f"{address} is in use." if self.is_in_use else f"cannot listen on {address}: {error.strerror or error}."
+        )
 
 
 class ServerSettings(Protocol):
@@ -65,9 +76,12 @@ def run_server(
 
     Returns:
         The exit status: 1 when it could not start.
+
+    Raises:
+        CannotListen: the address is in use, or is none of this machine.
     """
     config = build_uvicorn_config(create_app, settings, connections)
-    listening = config.bind_socket()
+    listening = _bind_socket(settings.host, settings.port)
     address = _format_address(listening)
     line = f"Concertina is listening on {address} ({greeting})"
     if console_path is not None:
@@ -102,6 +116,19 @@ def build_uvicorn_config(
         timeout_keep_alive=IDLE_CONNECTION_SECONDS,
         timeout_graceful_shutdown=max(1, round(settings.drain_seconds)),
     )
+
+
+def _bind_socket(host: str, port: int) -> socket.socket:
+    """As uvicorn's `bind_socket`, which would log its own line about a failure and end the process."""
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+    except OSError as error:
+        listening.close()
+        raise CannotListen(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", error) from error
+    listening.set_inheritable(True)  # by worker processes
+    return listening
 
 
 class _DrainingServer(uvicorn.Server):

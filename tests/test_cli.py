@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sqlite3
 import subprocess
 import sys
@@ -117,6 +118,15 @@ def test_a_configuration_that_cannot_be_used_ends_with_2_and_without_a_trace(
     ]
 
 
+def test_a_configuration_of_litellm_is_recognised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("model_list: [{model_name: a, litellm_params: {model: openai/a}}]\nlitellm_settings: {}")
+    assert main(["check-config", str(file)]) == 2
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        "  c.yaml:1: This is a configuration of LiteLLM. docs/moving-from-litellm.md has each setting's counterpart."
+    ]
+
+
 def test_a_command_that_fails_ends_with_1_and_its_reason(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -126,6 +136,20 @@ def test_a_command_that_fails_ends_with_1_and_its_reason(
     stand_in(monkeypatch, "app.commands.migrate", run=run)
     assert main(["migrate"]) == 1
     assert capsys.readouterr().err == "concertina: No database there.\n"
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("argument", ["doctor", "--version"])
+def test_a_reader_that_stops_before_the_end_causes_no_trace(argument: str, unbuffered: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    environ = {**os.environ, "CONCERTINA_DATABASE__URL": "memory://", "PYTHONUNBUFFERED": unbuffered}
+    with os.fdopen(writer, "wb") as closed:
+        command = [sys.executable, "-m", "app", argument]
+        ended = subprocess.run(
+            command, cwd=ROOT, env=environ, stdout=closed, stderr=subprocess.PIPE, text=True, check=False, timeout=60
+        )
+    assert (ended.returncode, ended.stderr) == (1, "")
 
 
 def test_an_interrupted_command_ends_quietly(
@@ -201,6 +225,24 @@ def test_the_start_names_variables_over_the_file(
     assert (line["level"], line["message"]) == ("warning", override)
     assert "inside" not in told + ended.stdout + ended.stderr
     assert "outside" not in told + ended.stdout + ended.stderr
+
+
+def test_the_start_and_check_config_warn_of_a_key_whose_variable_is_unset(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(
+        "providers: {a: {base_url: 'http://127.0.0.1:9/v1', api_key: '${OWN_KEY:-}'}}\n"
+        "auth: {mode: keys}\nserver: {log_format: json}\n"
+        "database: {url: 'postgresql://127.0.0.1:1/d', timeout_seconds: 1}"
+    )
+    warning = "providers.a.api_key is empty, because the variable OWN_KEY is unset or empty: requests carry no key."
+    assert main(["check-config", str(file)]) == 0
+    assert f"  warning: {warning}" in capsys.readouterr().out
+    command = [sys.executable, "-m", "app", "serve", "--config", str(file)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    logged = [json.loads(line)["message"] for line in ended.stderr.splitlines() if line.startswith("{")]
+    assert len([message for message in logged if message.startswith(warning)]) == 1
 
 
 def test_a_bad_argument_of_serve_is_told_as_such(served: list[Settings], capsys: pytest.CaptureFixture[str]) -> None:

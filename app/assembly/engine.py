@@ -360,6 +360,7 @@ class GatewayEngine:
             end_user_header=section.end_user_header.lower() if section.end_users else None,
             allowed_hosts=section.allowed_hosts,
             operator_token=self._settings.operator_token,
+            config_option=self._settings.config_option,
         )
         return Authenticator(
             self.store,

@@ -9,6 +9,13 @@ class CommandError(Exception):
     """A command failed. The message says why and what to change; it is printed without a stack trace."""
 
 
+def add_config_option(text: str, config_option: str) -> str:
+    """Returns a text in which each command in backticks has the option too, unless it has one."""
+    return re.sub(
+        r"`(concertina (?!init)(?![^`]*--config)[^`]+)`", lambda command: f"`{command[1]}{config_option}`", text
+    )
+
+
 def make_printable(text: object) -> str:
     """Returns a text from outside with `?` for each character that could control the terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in str(text))

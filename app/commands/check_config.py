@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from app.commands.progress import pluralize
 from app.settings import Settings, load_settings
+from app.settings.checks import list_empty_key_warnings
 from app.settings.providers_and_models import Provider
 from app.settings.value_types import strip_credentials
 
@@ -54,6 +55,7 @@ def describe_settings(settings: Settings) -> Iterator[str]:
 
 def list_warnings(settings: Settings) -> Iterator[str]:
     """Yields warnings about settings that are valid, but perhaps not what the operator meant."""
+    yield from list_empty_key_warnings(settings)
     rules = {name: provider.client_key_rule for name, provider in settings.providers.items()}
     providers_without_key = [name for name, rule in rules.items() if rule != "never"]
     # In mode `keys`, a client's key is one of the gateway's own, and no provider gets it.

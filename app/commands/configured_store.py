@@ -12,6 +12,7 @@ from app.conversation.conversation_types import Conversation
 from app.settings import Settings
 from app.store.contract.conversations import ConversationQuery, ConversationStore
 from app.store.contract.store import Store
+from app.store.database_url import parse_database_url
 from migrations import run as migrations
 
 PAGE_SIZE: Final = 100
@@ -37,13 +38,29 @@ def prepare_configured_database(settings: Settings, writing: str) -> None:
         raise CommandError(str(error)) from error
 
 
+def require_database(settings: Settings) -> None:
+    """Refuses a SQLite file that does not exist. A command that only reads would make an empty one in the wrong folder.
+
+    Raises:
+        CommandError: there is no such file.
+    """
+    location = parse_database_url(settings.database.url.get_secret_value())
+    if location.backend == "sqlite" and not location.path.exists():
+        raise CommandError(
+            f"there is no database at {settings.database.location}; run this in the folder where the gateway runs, or "
+            "pass --config."
+        )
+
+
 @asynccontextmanager
 async def open_configured_store(settings: Settings) -> AsyncIterator[Store]:
     """Opens the configured store for the length of a block.
 
     Raises:
+        CommandError: there is no such SQLite file.
         StoreUnavailable: the store cannot be reached, or its schema is another version's.
     """
+    require_database(settings)
     store = build_store(settings)
     await store.open()
     try:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import re
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,13 +19,14 @@ import orjson
 
 from app.api.chat_request_parser import parse_chat_request
 from app.assembly.providers_and_routes import build_context_windows, build_deployment_routes, build_providers
-from app.commands import make_printable
+from app.commands import add_config_option, make_printable
 from app.commands.configured_store import open_configured_store
 from app.commands.progress import pluralize
 from app.errors import GatewayError, UpstreamUnavailable
 from app.pipeline.call.upstream_request_body import build_upstream_body
 from app.pipeline.chat_request import Caller
 from app.settings import Settings, load_settings
+from app.settings.checks import list_empty_key_warnings
 from app.settings.configuration_errors import find_nearest_name
 from app.settings.providers_and_models import EVERY_MODEL, Provider, Timeouts
 from app.settings.value_types import strip_credentials
@@ -55,6 +58,7 @@ STATUS_OK: Final = 200
 STATUS_NOT_FOUND: Final = 404
 KEY_REFUSED: Final = (401, 403)
 QUESTION: Final = "Answer with the single word OK."
+SKIPPED_QUESTION: Final = "The question of --ask was skipped: no key."
 
 Level = Literal["ok", "warning", "fault"]
 
@@ -65,6 +69,10 @@ class Report:
 
     title: str
     findings: list[tuple[Level, str]] = field(default_factory=list)
+    example_model: str | None = None
+    """A model that exists, by the name that a client asks for."""
+    needs_client_key: bool = False
+    """Whether a request for the example must bring a key."""
 
     def add(self, level: Level, sentence: str) -> None:
         self.findings.append((level, make_printable(sentence)))
@@ -81,7 +89,7 @@ async def _examine(settings: Settings, overrides: Sequence[str], *, asks: bool) 
     started_at = time.monotonic()
     print("Settings")
     reports = [_print_findings(_describe_settings(settings, overrides))]
-    print(f"Database {settings.database.url_without_credentials}")
+    print(f"Database {settings.database.location}")
     reports.append(_print_findings(await _examine_store(settings)))
     for report in await _examine_providers(settings, asks=asks):
         print(report.title)
@@ -92,7 +100,25 @@ async def _examine(settings: Settings, overrides: Sequence[str], *, asks: bool) 
         f"{pluralize(faults, 'fault')}, {pluralize(warnings, 'warning')}, "
         f"after {time.monotonic() - started_at:.1f} seconds."
     )
-    return 1 if faults else 0
+    if faults:
+        return 1
+    example = next((report for report in reports if report.example_model is not None), None)
+    if example is not None:
+        print(f"Start the gateway with: concertina serve{settings.config_option}")
+        print(f"Try: {_build_first_request(example, settings)}")
+    return 0
+
+
+def _build_first_request(example: Report, settings: Settings) -> str:
+    """Returns a shell command that sends a first request to the gateway."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.server.host, settings.server.host)  # noqa: S104
+    address = f"http://{f'[{host}]' if ':' in host else host}:{settings.server.port}/v1/chat/completions"
+    needs_key = settings.auth.mode == "keys" or example.needs_client_key
+    body = {"model": example.example_model, "messages": [{"role": "user", "content": "Hello"}]}
+    key_header = " -H 'Authorization: Bearer KEY'" if needs_key else ""
+    return make_printable(
+        f"curl {address} -H 'Content-Type: application/json'{key_header} -d {shlex.quote(json.dumps(body))}"
+    )
 
 
 def _print_findings(report: Report) -> Report:
@@ -111,6 +137,8 @@ def _describe_settings(settings: Settings, overrides: Sequence[str]) -> Report:
     )
     for sentence in overrides:
         report.add("ok", f"{sentence}.")
+    for sentence in list_empty_key_warnings(settings):
+        report.add("warning", sentence)
     return report
 
 
@@ -129,14 +157,15 @@ async def _examine_store(settings: Settings) -> Report:
             info = await store.check()
             has_keys = bool(await store.list_api_keys())
     except (migrations.SchemaIsNewer, migrations.SchemaIsOlder, GatewayError) as error:
-        report.add("fault", f"It cannot be used: {error}")
+        report.add("fault", f"It cannot be used: {add_config_option(str(error), settings.config_option)}")
         return report
     seconds = time.monotonic() - started_at
     report.add("ok", f"It opens ({info.backend}), and its schema is {info.schema_version}, after {seconds:.2f} s.")
     if info.backend == "memory":
         report.add("warning", "It forgets everything when the process ends.")
     if settings.auth.mode == "keys" and not has_keys:
-        report.add("warning", "There is no key yet, so nobody is served: concertina keys create --name NAME.")
+        hint = f"concertina keys create --name NAME{settings.config_option}"
+        report.add("warning", f"There is no key yet, so nobody is served: {hint}")
     return report
 
 
@@ -144,6 +173,7 @@ async def _examine_providers(settings: Settings, *, asks: bool) -> list[Report]:
     """Calls all providers at the same time."""
     if settings.uses_simulated_model:
         report = Report("No provider")
+        report.example_model = "sim-8k"
         report.add(
             "ok", "The built-in simulated model answers: answers are made up. `concertina init` adds a provider."
         )
@@ -153,9 +183,10 @@ async def _examine_providers(settings: Settings, *, asks: bool) -> list[Report]:
     providers = build_providers(settings.model_copy(update={"providers": sections}))
     try:
         examinations = [
-            _ProviderExamination(provider, settings.providers[name], settings) for name, provider in providers.items()
+            _ProviderExamination(provider, settings.providers[name], settings, asks=asks)
+            for name, provider in providers.items()
         ]
-        return list(await asyncio.gather(*(examination.run(asks=asks) for examination in examinations)))
+        return list(await asyncio.gather(*(examination.run() for examination in examinations)))
     finally:
         for provider in providers.values():
             await provider.aclose()
@@ -185,15 +216,17 @@ class _FetchedModelList:
 class _ProviderExamination:
     """Calls one provider, and describes what it answers."""
 
-    def __init__(self, provider: UpstreamProvider, section: Provider, settings: Settings) -> None:
+    def __init__(self, provider: UpstreamProvider, section: Provider, settings: Settings, *, asks: bool) -> None:
         self._provider = provider
         self._section = section
         self._settings = settings
         self._report = Report(f"Provider {provider.name}, {strip_credentials(section.base_url)}")
         # In mode `open` a provider without a key of its own gets the clients' keys, which the doctor does not have.
         self._needs_client_key = settings.auth.mode == "open" and section.client_key_rule != "never"
+        self._asks = asks
+        self._report.needs_client_key = self._needs_client_key and not section.has_private_address
 
-    async def run(self, *, asks: bool) -> Report:
+    async def run(self) -> Report:
         entries = await self._fetch_model_list()
         if entries is None:
             return self._report
@@ -204,13 +237,18 @@ class _ProviderExamination:
             for name, deployment in deployments[:MAX_NAMED_MODELS]:
                 window = await windows.find_window(deployment)
                 self._describe_model(name, deployment, entries, window.tokens, window.source)
+            candidates = [name for name, deployment in deployments if deployment.upstream_model in entries.names]
             if self._serves_every_model:
                 listed = [ModelDeployment(listed_provider, entry) for entry in entries.names]
-                unknown = [one for one in listed if (await windows.find_window(one)).source == "default"]
-                self._describe_other_models(len(listed), len(unknown))
+                sources = [(await windows.find_window(one)).source for one in listed]
+                self._describe_other_models(len(listed), sources.count("default"))
+                # Models of known windows first: a list also has models that do not chat.
+                ordered = sorted(zip(entries.names, sources, strict=True), key=lambda entry: entry[1] == "default")
+                candidates += [name for name, _ in ordered]
+            self._report.example_model = next(iter(candidates), None)
         finally:
             await windows.aclose()
-        if asks:
+        if self._asks:
             await self._ask_cheapest_model([deployment for _, deployment in deployments], entries.names)
         return self._report
 
@@ -227,11 +265,13 @@ class _ProviderExamination:
         if reply.status in KEY_REFUSED:
             self._describe_refusal(reply)
             return None
+        setting = f"providers.{self._provider.name}.base_url"
         if reply.status == STATUS_NOT_FOUND:
-            path = "" if self._section.base_url.rstrip("/").endswith("/v1") else "; most addresses end with /v1"
-            self._report.add(
-                "warning", f"It has no model list (404). Is providers.{self._provider.name}.base_url right{path}?"
-            )
+            suggestion = await self._suggest_address()
+            if suggestion is not None:
+                self._report.add("fault", f"It has nothing at this address (404). Change {setting}: {suggestion}")
+                return None
+            self._report.add("warning", f"It has no model list (404). Is {setting} right?")
             return _ModelList([], is_complete=False)
         if reply.status != STATUS_OK:
             self._report.add("fault", f"Its model list is answered with {reply.status}: {self._quote(reply.body)}")
@@ -239,7 +279,13 @@ class _ProviderExamination:
         try:
             entries = parse_model_list(self._provider.name, reply.body)
         except UpstreamUnavailable as error:
-            self._report.add("fault", f"{error.message} Is providers.{self._provider.name}.base_url right?")
+            suggestion = await self._suggest_address()
+            self._report.add(
+                "fault",
+                f"{error.message} Is {setting} right?"
+                if suggestion is None
+                else f"{error.message} Change {setting}: {suggestion}",
+            )
             return None
         if self._section.has_own_key:
             self._report.add("ok", "It does not refuse the key.")
@@ -247,15 +293,29 @@ class _ProviderExamination:
         self._report.add("ok", f"It lists {pluralize(len(entries), 'model')}.")
         return model_list
 
+    async def _suggest_address(self) -> str | None:
+        """Returns a question with the address that ends with `/v1`, if there is a model list; else None."""
+        address = strip_credentials(self._section.base_url).rstrip("/")
+        if address.endswith("/v1"):
+            return None
+        try:
+            reply = await self._send(UpstreamRequest("/v1/models", method="GET"), LIST_SECONDS)
+        except (TimeoutError, GatewayError):
+            return None
+        return f"did you mean {address}/v1?" if reply.status in (STATUS_OK, *KEY_REFUSED) else None
+
+    async def _send(self, request: UpstreamRequest, seconds: float) -> _WholeReply:
+        async with asyncio.timeout(seconds):
+            reply = await self._provider.send(request)
+            try:
+                return _WholeReply(reply.status, dict(reply.headers), await reply.read())
+            finally:
+                await reply.aclose()
+
     async def _call(self, request: UpstreamRequest, seconds: float) -> _WholeReply | None:
         """Sends one call. Failures are described; the result is then None."""
         try:
-            async with asyncio.timeout(seconds):
-                reply = await self._provider.send(request)
-                try:
-                    return _WholeReply(reply.status, dict(reply.headers), await reply.read())
-                finally:
-                    await reply.aclose()
+            return await self._send(request, seconds)
         except TimeoutError:
             self._report.add("fault", f"It did not answer within {seconds:g} seconds.")
         except GatewayError as error:
@@ -268,6 +328,8 @@ class _ProviderExamination:
             self._report.add(
                 "ok", f"It wants a key, and gets the client's, since it has none of its own ({reply.status})."
             )
+            if self._asks:
+                self._report.add("warning", SKIPPED_QUESTION)
         elif self._section.has_own_key:
             self._report.add("fault", f"It refuses the key ({reason}). Check providers.{self._provider.name}.api_key.")
         else:
@@ -345,6 +407,9 @@ class _ProviderExamination:
         if reply is None:
             return
         model = deployment.upstream_model
+        if reply.status in KEY_REFUSED and self._needs_client_key:
+            self._report.add("warning", SKIPPED_QUESTION)
+            return
         if reply.status != STATUS_OK:
             self._report.add("fault", f"Model {model!r} refused a question ({reply.status}: {self._quote(reply.body)})")
             return

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 from app.commands import CommandError
+from app.settings.checks import find_base_url_fault
 from app.settings.configuration_errors import suggest_names
 from app.settings.load import is_variable_set
 from app.settings.providers_and_models import Provider
@@ -85,14 +85,14 @@ PROVIDERS: Final[Mapping[str, ProviderChoice]] = {
         ),
     ),
     "local": ProviderChoice(
-        "vLLM, llama.cpp, LM Studio or another server of your own",
+        "local server without a key (vLLM, llama.cpp, LM Studio)",
         "http://127.0.0.1:8001/v1",
         None,
         lines=("quirks: {developer_to_system: true}",),
         model_lines=("Chat templates that refuse what OpenAI takes: config/providers.yaml has the quirks by family.",),
     ),
     "other": ProviderChoice(
-        "another service with OpenAI's protocol",
+        "any other address, with a key",
         None,
         "PROVIDER_API_KEY",
         example_url="https://api.example.com/v1",
@@ -216,13 +216,15 @@ def _ask_until_valid(ask: Callable[[str, str], str], question: str, default: str
 
 
 def _check_base_url(text: str) -> str:
-    try:
-        parts = urlsplit(text)
-        is_address = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_address = False
-    if not is_address or parts.username or re.search(r"[\s\"'\\{}$]", text):
-        raise CommandError("the address: expected such as https://api.example.com/v1, without a key or a password.")
+    """Returns an address that passes the settings' own check, and contains no secret: the file is to have none."""
+    fault = find_base_url_fault(text)
+    if fault is None:
+        if re.search(r"[\s\"'\\{}$]", text):
+            fault = "it must have no spaces, quotes, braces, backslashes and '$'"
+        elif "@" in text or Provider(base_url=text).has_own_key:
+            fault = "it must have no key and no password inside: the file names only the variable with the key"
+    if fault is not None:
+        raise CommandError(f"the address: {fault}" if fault.endswith("?") else f"the address: {fault}.")
     return text.rstrip("/")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Final
@@ -17,7 +17,8 @@ from rich.text import Text
 
 from app.api.admin.api_keys import build_key_object
 from app.commands import CommandError, make_printable, parse_duration
-from app.commands.configured_store import open_configured_store, prepare_configured_database
+from app.commands.configured_store import open_configured_store, prepare_configured_database, require_database
+from app.commands.progress import pluralize
 from app.conversation.api_keys import ApiKey
 from app.conversations.api_keys import DEFAULT_SCOPES, ApiKeys, NewApiKey
 from app.settings import Settings, load_settings
@@ -27,6 +28,8 @@ PLAIN_OUTPUT_WIDTH: Final = 160
 
 def run(arguments: argparse.Namespace) -> int:
     settings = load_settings(arguments.config)
+    if arguments.action != "create":
+        require_database(settings)
     prepare_configured_database(settings, "keys in")
     action = {"create": _create_key, "list": _list_keys, "revoke": _revoke_key}[arguments.action]
     asyncio.run(action(settings, arguments))
@@ -52,7 +55,8 @@ async def _create_key(settings: Settings, arguments: argparse.Namespace) -> None
     # Alone on the first line, so that a script can take it from there.
     print(secret)
     print("The key is shown only now; the gateway stores nothing but its digest. Clients send it as their OpenAI key.")
-    print(f"id {key.id} · tenant {key.tenant} · scopes {', '.join(key.scopes)} · {_describe_validity(key)}")
+    print(" · ".join(_describe_properties(key)))
+    print(f"It is in the database {settings.database.location}")
     if arguments.tenant is None:
         print(f"Further keys that are to see the same conversations: --tenant {key.tenant}")
     if settings.auth.mode != "keys":
@@ -71,7 +75,7 @@ async def _list_keys(settings: Settings, arguments: argparse.Namespace) -> None:
             console = Console(highlight=False, width=PLAIN_OUTPUT_WIDTH)
         console.print(_build_key_table(keys, costs))
     else:
-        print("There are no keys. Make one with `concertina keys create --name NAME`.")
+        print(f"There are no keys. Make one with `concertina keys create --name NAME{settings.config_option}`.")
 
 
 async def _revoke_key(settings: Settings, arguments: argparse.Namespace) -> None:
@@ -119,6 +123,19 @@ def _describe_validity(key: ApiKey) -> str:
         return "valid until it is revoked"
     expired = "" if key.is_valid_at(_utc_now()) else "expired, "
     return f"{expired}valid until {key.expires_at:%Y-%m-%d %H:%M}"
+
+
+def _describe_properties(key: ApiKey) -> Iterator[str]:
+    yield f"id {key.id}"
+    yield f"tenant {key.tenant}"
+    yield f"scopes {', '.join(key.scopes)}"
+    yield f"models {', '.join(key.models)}" if key.models else "all models"
+    if key.policy is not None:
+        yield f"policy {key.policy}"
+    yield "no budget" if key.budget_usd is None else f"budget ${key.budget_usd:,.2f} a month"
+    if key.retention_days is not None:
+        yield f"erases conversations that rest for {pluralize(key.retention_days, 'day')}"
+    yield _describe_validity(key)
 
 
 def _describe_spending(key: ApiKey, month_costs: Mapping[str, float]) -> str:

@@ -10,6 +10,8 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
+from app.commands import CommandError
+from app.commands.configured_store import require_database
 from app.commands.progress import CommandProgress, pluralize, print_interruption
 from app.context.count.token_counter import load_token_counter
 from app.conversations.verification import DatabaseVerifier, VerificationFinding, VerificationReport
@@ -30,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print_interruption("Nothing was written; run the command again.")
         raise
-    except (GatewayError, ValueError) as error:
+    except (CommandError, GatewayError, ValueError) as error:
         # Handled here and not in `app.__main__`, whose exit status 1 would mean that faults were found.
         print(f"concertina: {error}", file=sys.stderr)
         return EXIT_COULD_NOT_VERIFY
@@ -43,6 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _verify_database(settings: Settings, progress: CommandProgress) -> VerificationReport:
+    require_database(settings)
     cipher = Cipher(settings.encryption.key_bytes, settings.encryption.active)
     async with open_database_snapshot(settings.database.url.get_secret_value()) as snapshot:
         if not progress.is_quiet:

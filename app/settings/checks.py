@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from pydantic import SecretStr
 
-from app.settings.configuration_errors import SettingPath, find_nearest_name, suggest_names
+from app.settings.configuration_errors import SettingPath, find_nearest_name, format_setting_path, suggest_names
 from app.settings.policies import SAME_MODEL, Policy
 from app.settings.providers_and_models import EVERY_MODEL, Deployment, Model, Price, Provider
 from app.settings.sections import Settings, Traces
@@ -26,6 +26,8 @@ MIN_OPERATOR_TOKEN_CHARS = 32
 """A guessed token would open every tenant's conversations."""
 TRACING_MODULES = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http")
 """Modules that the optional dependencies `concertina-gateway[otel]` install."""
+EXPECTED_ADDRESS = "expected the address of an API, such as 'https://api.openai.com/v1'"
+_HOST_AND_PATH = re.compile(r"(localhost|[\d.]{7,15}|[a-z0-9.-]{1,80}(:\d+|\.[a-z]{2,10}))(:\d+)?(/[a-z0-9./-]{0,40})?")
 _DATABASE_SCHEMES = ("sqlite+aiosqlite", "sqlite", "postgresql+asyncpg", "postgresql", "postgres", "memory")
 
 
@@ -38,12 +40,13 @@ def find_contradictions(settings: Settings) -> Iterator[Contradiction]:
     if active is not None and active not in settings.encryption.keys:
         yield ("encryption", "active"), f"there is no key {active!r}; {suggest_names(active, settings.encryption.keys)}"
     for name, provider in settings.providers.items():
-        address_contradictions = list(_check_base_url(("providers", name, "base_url"), provider.base_url))
+        address_fault = find_base_url_fault(provider.base_url)
         # Whether a provider may go without a key depends on its address, so the key is checked for usable addresses
         # only.
-        yield from address_contradictions or _check_provider_key(
-            ("providers", name, "api_key"), provider, settings.auth.mode
-        )
+        if address_fault:
+            yield ("providers", name, "base_url"), address_fault
+        else:
+            yield from _check_provider_key(("providers", name, "api_key"), provider, settings.auth.mode)
         if not provider.auth_header.strip():
             yield ("providers", name, "auth_header"), "expected the name of a header, such as 'authorization'"
         if provider.proxy:
@@ -55,6 +58,22 @@ def find_contradictions(settings: Settings) -> Iterator[Contradiction]:
     yield from _check_policy_name(("policy",), settings.policy, settings)
     for name, policy in settings.policies.items():
         yield from _check_policy(("policies", name), policy, settings)
+
+
+def list_empty_key_warnings(settings: Settings) -> Iterator[str]:
+    """Yields a warning for each provider that has no key because its variable is unset or empty. Such a key may be left
+    empty on purpose, so it is no contradiction.
+    """
+    for name, provider in settings.providers.items():
+        path: SettingPath = ("providers", name, "api_key")
+        origin = settings.origins.get(path)
+        if origin is None or origin.empty_variable is None or provider.has_own_key:
+            continue
+        effect = "carry the client's key" if settings.auth.mode == "open" else "carry no key"
+        yield (
+            f"{format_setting_path(path)} is empty, because the variable {origin.empty_variable} is unset or empty: "
+            f"requests {effect}. Set the variable before the start: export {origin.empty_variable}=…"
+        )
 
 
 def _check_database(settings: Settings) -> Iterator[Contradiction]:
@@ -88,14 +107,39 @@ def _check_operator_token(token: str | None) -> Iterator[Contradiction]:
         )
 
 
-def _check_base_url(path: SettingPath, url: str) -> Iterator[Contradiction]:
-    parts = _split_address(url)
-    if parts is None:
-        yield path, "expected the address of an API, such as 'https://api.openai.com/v1'"
-    elif parts.fragment or parts.path.rstrip("/").endswith(("/chat/completions", "/completions")):
-        yield path, "expected the part before '/chat/completions', such as 'http://localhost:8080/v1'"
-    elif parts.path.rstrip("/").endswith("/responses"):
-        yield path, "expected the part before '/responses', such as 'http://localhost:8080/v1'"
+def find_base_url_fault(url: str) -> str | None:
+    """Says why a provider's address cannot be used; None if it can. The sentence quotes no address that may contain a
+    key or a password.
+    """
+    if url and re.match("https?:", url, re.IGNORECASE) is None:
+        return f"it must begin with http:// or https://{_suggest_scheme(url)}"
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # a bracket without its counterpart
+        return EXPECTED_ADDRESS
+    try:
+        has_port = parts.port != 0
+    except ValueError:
+        has_port = False
+    if not has_port:
+        return "its port must be a number from 1 to 65535"
+    path = parts.path.rstrip("/")
+    if not parts.hostname:
+        return EXPECTED_ADDRESS
+    if parts.fragment or path.endswith(("/chat/completions", "/completions")):
+        return "expected the part before '/chat/completions', such as 'http://localhost:8080/v1'"
+    if path.endswith("/responses"):
+        return "expected the part before '/responses', such as 'http://localhost:8080/v1'"
+    return None
+
+
+def _suggest_scheme(url: str) -> str:
+    rest = url.rpartition("://")[2]
+    # A text of another form may be a key.
+    if _HOST_AND_PATH.fullmatch(rest) is None:
+        return ""
+    scheme = "http" if Provider(base_url=f"http://{rest}").has_private_address else "https"
+    return "" if find_base_url_fault(f"{scheme}://{rest}") else f"; did you mean {scheme}://{rest}?"
 
 
 def _check_proxy(path: SettingPath, url: str) -> Iterator[Contradiction]:

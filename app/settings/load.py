@@ -33,6 +33,8 @@ from app.settings.settings_in_force import find_origins, list_value_paths
 from app.settings.settings_source import SettingsSource, build_value_source, merge_sources
 from app.settings.yaml_file import read_yaml_file
 
+LITELLM_MESSAGE = "This is a configuration of LiteLLM. docs/moving-from-litellm.md has each setting's counterpart."
+
 
 def load_settings(
     config: str | None = None,
@@ -55,6 +57,11 @@ def load_settings(
     """
     names = (environ.get(DEFAULTS_VARIABLE), config or environ.get(CONFIG_VARIABLE))
     defaults, file = (read_yaml_file(File(name), environ) if name else SettingsSource() for name in names)
+    if "model_list" in file.values:
+        # One fault in place of one for each of its sections, which no setting of this gateway resembles.
+        raise ConfigurationError(
+            [ConfigurationFault((), LITELLM_MESSAGE, find_setting_place(("model_list",), file.places))]
+        )
     sources = [_build_default_policy_source(), defaults, file]
     # The environment comes after the files: its variables are matched with the names that the operator chose in them.
     references = defaults.referenced_variables | file.referenced_variables
@@ -76,7 +83,8 @@ def load_settings(
                 *(("environment", variable) for variable in variables),
                 *(("command line", argument) for argument in argument_sources),
             ]
-        )
+        ),
+        named_file=config,
     )
     return settings
 

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import Field, SecretStr
 
-from app.settings.value_types import Dollars, HeaderName, HeaderValue, Seconds, Section, Tokens
+from app.settings.value_types import Dollars, HeaderName, HeaderValue, KeyValue, Seconds, Section, Tokens
 
 EVERY_MODEL = "*"
 """The key in `models` whose entry serves every model name without an entry of its own."""
@@ -103,7 +103,7 @@ class Provider(Section):
     base_url: str = ""
     """The provider's address, without `/chat/completions` or `/responses`. A query (`?api-version=…`) is sent
     with each call. Required."""
-    api_key: HeaderValue | None = None
+    api_key: KeyValue | None = None
     """The key for calls to this provider. Empty: in mode `open` the client's own key is passed on if it is meant for
     this provider ([whose key a provider gets](keys.md#whose-key-a-provider-gets)); in mode `keys` the provider is
     called without a key. Therefore, in mode `keys`, only a provider on this machine or in a private network may have no

@@ -9,8 +9,11 @@ writes.
 from __future__ import annotations
 
 import re
+import shlex
 from base64 import b64decode
+from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import unquote
 
 from pydantic import AfterValidator, Field, PrivateAttr, SecretStr, StringConstraints
 
@@ -150,6 +153,14 @@ class Database(Section):
         """Returns the URL without user, password and query, for logs."""
         return strip_credentials(self.url.get_secret_value())
 
+    @property
+    def location(self) -> str:
+        """Returns where the database is, for output: the absolute path of a SQLite file, which depends on the working
+        directory, else the URL without credentials.
+        """
+        sqlite = re.match(r"sqlite(?:\+aiosqlite)?:///([^?]+)", self.url.get_secret_value())
+        return str(Path(unquote(sqlite[1])).absolute()) if sqlite else self.url_without_credentials
+
 
 class Auth(Section):
     mode: Literal["open", "keys"] = "open"
@@ -284,6 +295,7 @@ class Settings(Section):
     small causes an early summary, one that is too large a refused request."""
 
     _origins: dict[tuple[str | int, ...], SettingOrigin] = PrivateAttr(default_factory=dict)
+    _named_file: str | None = PrivateAttr(default=None)
 
     def __eq__(self, other: object) -> bool:
         """Compares the values only, and not where they came from."""
@@ -296,9 +308,20 @@ class Settings(Section):
         """Returns where each value came from that some source set."""
         return self._origins
 
-    def attach_origins(self, origins: dict[tuple[str | int, ...], SettingOrigin]) -> None:
-        """Adds where the values came from. Only `load` calls it, once."""
-        self._origins = origins
+    @property
+    def config_option(self) -> str:
+        """Returns ` --config FILE` for hints that name a command; empty if the command line named no file."""
+        return "" if self._named_file is None else f" --config {shlex.quote(self._named_file)}"
+
+    def attach_origins(
+        self, origins: dict[tuple[str | int, ...], SettingOrigin], named_file: str | None = None
+    ) -> None:
+        """Adds where the values came from. Only `load` calls it, once.
+
+        Args:
+            named_file: the settings file that the command line names.
+        """
+        self._origins, self._named_file = origins, named_file
 
     @property
     def uses_simulated_model(self) -> bool:

@@ -43,7 +43,7 @@ def find_origins(sources: Sequence[tuple[SourceKind, SettingsSource]]) -> dict[S
         for path in list_value_paths(source()):
             place = find_setting_place(path, source.places) or ""
             # Behind the comma stands the text of a value with a reference, which may contain a part of a secret.
-            origins[path] = SettingOrigin(kind, place.partition(", ")[0] or None)
+            origins[path] = SettingOrigin(kind, place.partition(", ")[0] or None, source.empty_variables.get(path))
     return origins
 
 

@@ -24,6 +24,8 @@ class SettingsSource(PydanticBaseSettingsSource):
     faults: list[ConfigurationFault] = field(default_factory=list)
     referenced_variables: set[str] = field(default_factory=set)
     """The environment variables that values refer to with `${NAME}`."""
+    empty_variables: dict[SettingPath, str] = field(default_factory=dict)
+    """For each value that its references left empty: the variable that is unset or empty."""
 
     def __post_init__(self) -> None:
         super().__init__(BaseSettings)

@@ -32,7 +32,20 @@ def _parse_header_value(secret: SecretStr) -> SecretStr:
     return SecretStr(text)
 
 
+def _refuse_placeholder(key: SecretStr) -> SecretStr:
+    """Returns a key that is one.
+
+    Raises:
+        ValueError: the key has a character that keys do not have, as examples do: `sk-…`.
+    """
+    foreign = next((character for character in key.get_secret_value() if not character.isascii()), None)
+    if foreign is not None:
+        raise ValueError(f"contains {foreign!r}, which is no ASCII character: is it a placeholder?")
+    return key
+
+
 HeaderValue = Annotated[SecretStr, AfterValidator(_parse_header_value)]
+KeyValue = Annotated[HeaderValue, AfterValidator(_refuse_placeholder)]
 HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")]
 
 HostName = Annotated[str, StringConstraints(pattern=r"^(\*|[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)$")]
@@ -44,10 +57,13 @@ SourceKind = Literal["default", "file", "environment", "command line"]
 
 @dataclass(frozen=True, slots=True)
 class SettingOrigin:
-    """Where a value came from. `place` is a file and line, a variable or an option; None for a default."""
+    """Where a value came from. `place` is a file and line, a variable or an option; None for a default.
+    `empty_variable` is the variable whose `${NAME}` left the value empty, because the variable is unset or empty.
+    """
 
     source: SourceKind
     place: str | None = None
+    empty_variable: str | None = None
 
 
 def strip_credentials(url: str) -> str:

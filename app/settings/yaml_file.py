@@ -179,6 +179,9 @@ class _YamlFileReader:
 
         expanded, references = _REFERENCE.subn(replaced, text)
         if references:
+            variable = next((match[1] for match in _REFERENCE.finditer(text) if match[1]), None)
+            if variable is not None and not expanded.strip():
+                self._source.empty_variables[path] = variable
             # The place shows the reference: an operator sees which variable has the wrong value, and
             # `build_configuration_fault` sees that the value must not be quoted.
             self._source.places[path] = f"{self._format_place(node)}, {text if len(text) <= 40 else '${…}'}"

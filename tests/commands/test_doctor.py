@@ -35,6 +35,8 @@ class Upstream(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.models: tuple[int, Any, dict[str, str]] = (200, MODELS, {})
+        self.outside: tuple[int, Any, dict[str, str]] = (404, "404 page not found", {})
+        """What is answered outside of `/v1`."""
         self.answer: tuple[int, Any, dict[str, str]] = (200, ANSWER, {"content-type": "text/event-stream"})
         self.wait: Callable[[], object] = lambda: None
         self.asked: list[dict[str, Any]] = []
@@ -52,7 +54,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.server.calls += 1
         self.server.wait()
-        self._send(*self.server.models)
+        self._send(*(self.server.models if self.path.startswith("/v1/") else self.server.outside))
 
     def do_POST(self) -> None:
         self.server.asked.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
@@ -192,6 +194,45 @@ def test_a_provider_that_gets_clients_keys_may_refuse_the_doctor(
     assert "There is no key yet" in told
 
 
+EMPTY_KEY = (
+    "warning  providers.main.api_key is empty, because the variable OWN_KEY is unset or empty: requests carry the "
+    "client's key. Set the variable before the start: export OWN_KEY=…"
+)
+
+
+@pytest.mark.parametrize("value", [None, "", " "])
+def test_a_key_that_is_empty_because_its_variable_is_unset_is_a_warning(
+    value: str | None,
+    upstream: Upstream,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("OWN_KEY", raising=False) if value is None else monkeypatch.setenv("OWN_KEY", value)
+    upstream.models = (401, {"error": {"message": "Who?"}}, {})
+    assert examine(tmp_path, "--ask", providers=provider(upstream, api_key="${OWN_KEY:-}")) == 0
+    told = capsys.readouterr().out
+    assert EMPTY_KEY in told
+    assert "warning  The question of --ask was skipped: no key." in told
+    assert "0 faults, 2 warnings" in told
+
+
+@pytest.mark.parametrize("section", [{"api_key": ""}, {}, {"headers": {"x-api-key": "x"}, "api_key": "${OWN_KEY:-}"}])
+def test_a_key_that_is_left_out_on_purpose_is_no_warning(
+    section: dict[str, Any], upstream: Upstream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert examine(tmp_path, providers={"main": {"base_url": upstream.address, **section}}) == 0
+    assert "0 faults, 0 warnings" in capsys.readouterr().out
+
+
+def test_a_list_for_everybody_does_not_prove_a_key(
+    upstream: Upstream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    upstream.answer = (401, {"error": {"message": "Who?"}}, {})
+    assert examine(tmp_path, "--ask", providers={"main": {"base_url": upstream.address}}) == 0
+    assert "warning  The question of --ask was skipped: no key." in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("models", "status", "told"),
     [
@@ -207,6 +248,65 @@ def test_what_else_a_provider_answers_is_told(
     upstream.models = models
     assert examine(tmp_path, providers=provider(upstream)) == status
     assert told in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("outside", [(404, "404 page not found", {}), (200, "Ollama is running", {})])
+@pytest.mark.parametrize("models", [(200, MODELS, {}), (401, {"error": {"message": "Who?"}}, {})])
+@pytest.mark.parametrize("section", [{}, {"api_key": KEY}])
+def test_an_address_that_lacks_v1_is_a_fault_with_the_address_that_was_meant(
+    section: dict[str, Any],
+    models: Any,
+    outside: Any,
+    upstream: Upstream,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    upstream.models, upstream.outside = models, outside
+    address = upstream.address.removesuffix("/v1").replace("://", "://me:url-password@")
+    assert examine(tmp_path, providers={"main": {"base_url": address + "/", **section}}) == 1
+    told = capsys.readouterr().out
+    assert f"Change providers.main.base_url: did you mean {upstream.address}?\n" in told
+    assert "1 fault, 0 warnings" in told
+    assert "password" not in told
+    assert "Try: " not in told
+
+
+def test_an_address_with_another_ending_may_be_right(
+    upstream: Upstream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    upstream.models = (404, "", {})
+    assert examine(tmp_path, providers={"main": {"base_url": upstream.address.removesuffix("/v1")}}) == 0
+    told = capsys.readouterr().out
+    assert "It has no model list (404). Is providers.main.base_url right?" in told
+    assert "Try: " not in told, "no model is known to exist"
+
+
+REQUEST = "Try: curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json'%s -d '%s'\n"
+HELLO = '{"model": "%s", "messages": [{"role": "user", "content": "Hello"}]}'
+
+
+@pytest.mark.parametrize(
+    ("sections", "model", "header"),
+    [
+        ({}, "gpt-4o", ""),
+        ({"models": {"gone": {"provider": "main"}, "alias": {"provider": "main", "model": "strange"}}}, "alias", ""),
+        ({"auth": {"mode": "keys"}, "server": {"host": "0.0.0.0"}}, "gpt-4o", " -H 'Authorization: Bearer KEY'"),
+    ],
+)
+def test_a_first_request_names_a_model_that_exists(
+    sections: dict[str, Any],
+    model: str,
+    header: str,
+    upstream: Upstream,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # A list may begin with a model that does not chat.
+    upstream.models = (200, {"data": [{"id": "strange"}, {"id": "gpt-4o"}]}, {})
+    assert examine(tmp_path, providers=provider(upstream), **sections) == 0
+    *_, serve, request = capsys.readouterr().out.splitlines(keepends=True)
+    assert serve == f"Start the gateway with: concertina serve --config {tmp_path}/c.yaml\n"
+    assert request == REQUEST % (header, HELLO % model)
 
 
 def test_models_that_are_missing_and_windows_that_are_unknown_are_warnings(
@@ -268,6 +368,7 @@ def test_without_a_provider_the_simulated_model_is_named(tmp_path: Path, capsys:
     told = capsys.readouterr().out
     assert "answers are made up" in told
     assert "It forgets everything" in told
+    assert '-d \'{"model": "sim-8k"' in told
 
 
 def test_wrong_settings_end_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

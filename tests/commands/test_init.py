@@ -96,8 +96,6 @@ def test_a_file_is_overwritten_by_force_only(tmp_path: Path, capsys: pytest.Capt
     [
         ([], "--provider"),
         (["--provider", "azure"], "--base-url"),
-        (["--provider", "other", "--base-url", "api.example.com"], "expected such as https://"),
-        (["--provider", "other", "--base-url", "https://me:secret@api.example.com"], "without a key or a password"),
         (["--provider", "openai", "--key-env", "sk-secret"], "never the key itself"),
         (["--provider", "gemini", "--key-env", "AIzaSySecret"], "never the key itself"),
     ],
@@ -111,6 +109,48 @@ def test_what_cannot_be_used_is_refused_without_writing_and_without_asking(
     assert told in output.err
     assert "ecret" not in output.out + output.err
     assert not file.exists()
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("127.0.0.1:9318/v1", "begin with http:// or https://; did you mean http://127.0.0.1:9318/v1?\n"),
+        ("localhost:9318/v1", "did you mean http://localhost:9318/v1?\n"),
+        ("gpu-box:9318", "did you mean http://gpu-box:9318?\n"),
+        ("api.example.com", "did you mean https://api.example.com?\n"),
+        ("ftp://api.example.com/v1", "did you mean https://api.example.com/v1?\n"),
+        ("sk-secret-0123", "it must begin with http:// or https://.\n"),
+        ("me:secret@api.example.com/v1", "it must begin with http:// or https://.\n"),
+        ("api.example.com/v1?key=secret", "it must begin with http:// or https://.\n"),
+        ("127.0.0.1:93180/v1", "it must begin with http:// or https://.\n"),
+        ("http://h:93180/v1", "its port must be a number from 1 to 65535.\n"),
+        ("http://h:secret/v1", "its port must be a number from 1 to 65535.\n"),
+        ("http:///v1", "expected the address of an API, such as 'https://api.openai.com/v1'.\n"),
+        ("http://[::1/v1", "expected the address of an API, such as 'https://api.openai.com/v1'.\n"),
+        ("http://h/v1/chat/completions", "expected the part before '/chat/completions'"),
+        ("http://h/v1/responses/", "expected the part before '/responses'"),
+        ("http://h/v1#x", "expected the part before '/chat/completions'"),
+        ("https://me:secret@api.example.com", "it must have no key and no password inside"),
+        ("https://api.example.com/v1?api_key=secret", "it must have no key and no password inside"),
+        ("https://api.example.com/${v1}", "it must have no spaces, quotes, braces"),
+    ],
+)
+def test_an_address_that_cannot_be_used_is_refused_with_what_is_wrong(
+    address: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "c.yaml"
+    assert main(["init", str(file), "--provider", "other", "--base-url", address]) == 1
+    output = capsys.readouterr()
+    assert output.err.startswith("concertina: the address: ")
+    assert told in output.err
+    assert "ecret" not in output.out + output.err
+    assert not file.exists()
+
+
+def test_servers_without_a_key_and_other_addresses_are_told_apart(tmp_path: Path) -> None:
+    _, shown = converse(tmp_path, ["\x04"])
+    assert "7  local: local server without a key (vLLM, llama.cpp, LM Studio)" in shown
+    assert "8  other: any other address, with a key" in shown
 
 
 def test_a_folder_that_does_not_exist_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

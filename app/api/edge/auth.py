@@ -71,6 +71,8 @@ class AuthRules:
     """Host names whose web pages may use the gateway in mode `open`."""
     operator_token: str | None = None
     """The credential that gives every right for every tenant. None: there is none."""
+    config_option: str = ""
+    """What a hint adds to a command, such as ` --config my.yaml`."""
 
 
 class Authenticator:
@@ -120,7 +122,10 @@ class Authenticator:
         if not self._rules.pepper:
             self._pepper = await self._keys.ensure_server_secret(PEPPER, proposed=await self._propose_pepper())
         if self._rules.mode == "keys" and not await self._keys.list_api_keys():
-            log.warning("there is no API key yet, so every request is refused: run `concertina keys create`")
+            log.warning(
+                "there is no API key yet, so every request is refused: run `concertina keys create --name NAME%s`",
+                self._rules.config_option,
+            )
 
     async def _propose_pepper(self) -> str:
         """Returns a new pepper; an empty one if the store already has conversations from before there were peppers. A

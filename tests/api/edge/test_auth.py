@@ -343,7 +343,7 @@ async def test_a_start_without_any_key_says_how_to_make_one(caplog: pytest.LogCa
     with caplog.at_level(logging.WARNING):
         await door.auth.initialize()
         assert [record.message for record in caplog.records] == [
-            "there is no API key yet, so every request is refused: run `concertina keys create`"
+            "there is no API key yet, so every request is refused: run `concertina keys create --name NAME`"
         ]
         caplog.clear()
         await door.key()
