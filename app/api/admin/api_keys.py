@@ -48,7 +48,8 @@ class NewKeyRequest(BaseModel):
     tenant: Annotated[
         str | None,
         Field(
-            pattern=TENANT_PATTERN, description="The tenant whose conversations it sees. Left out: your key's tenant."
+            pattern=TENANT_PATTERN,
+            description="The tenant whose conversations it sees: that of another key. Left out: a new tenant.",
         ),
     ] = None
     scopes: Annotated[list[Scope], Field(min_length=1)] = list(DEFAULT_SCOPES)
@@ -129,7 +130,7 @@ def build_api_key_routes(api_keys: ApiKeys, auth: Authenticator) -> APIRouter:
         secret, key = await api_keys.create_key(
             NewApiKey(
                 name=new_key.name,
-                tenant=new_key.tenant or caller.tenant,
+                tenant=new_key.tenant,
                 scopes=tuple(new_key.scopes),
                 policy=new_key.policy,
                 models=tuple(new_key.models),

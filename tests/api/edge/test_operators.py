@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -106,6 +107,32 @@ async def test_a_key_with_scope_admin_is_an_operator_if_it_names_a_tenant() -> N
         assert (await get(gateway, "conversations", key=reader, **EVERYWHERE)).status_code == 403
         assert (await get(gateway, "conversations", **EVERYWHERE)).json()["data"][0]["id"] == kept
         assert (await get(gateway, "admin/keys")).status_code == 200
+
+
+@pytest.mark.parametrize("headers", [{}, EVERYWHERE, {"x-concertina-tenant": "shop"}])
+async def test_keys_that_an_operator_makes_share_nothing_unless_a_tenant_is_named(headers: dict[str, str]) -> None:
+    async with two_tenants(mode="keys", cache_seconds=0) as gateway:
+        admin = await make_key(gateway, "admin", tenant="ops")
+        made = [
+            (
+                await gateway.client.post(
+                    f"{gateway.base_url}/admin/keys",
+                    json={"name": "team"},
+                    headers={"authorization": f"Bearer {maker}", **headers},
+                )
+            ).json()
+            for maker in (TOKEN, TOKEN, admin, admin)
+        ]
+        tenants = {key["tenant"] for key in made}
+        assert len(tenants) == 4
+        assert all(re.fullmatch("ten_[0-9a-f]{24}", tenant) for tenant in tenants)
+        kept = (await gateway.say([user("Hi")], key=made[0]["key"]))["conversation_id"]
+        assert [(await get(gateway, f"conversations/{kept}", key=key["key"])).status_code for key in made] == [
+            200,
+            404,
+            404,
+            404,
+        ]
 
 
 @pytest.mark.parametrize("named", ["", "a b", "x" * 201, f"shop{CONTEXT_TENANT_SUFFIX}"])
