@@ -1,4 +1,4 @@
-"""`concertina keys create|list|revoke`: manages the gateway's own API keys, directly in its database."""
+"""`concertina keys create|list|update|revoke`: manages the gateway's own API keys, directly in its database."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ PLAIN_OUTPUT_WIDTH: Final = 160
 def run(arguments: argparse.Namespace) -> int:
     settings = load_settings(arguments.config)
     prepare_configured_database(settings, "keys in")
-    action = {"create": _create_key, "list": _list_keys, "revoke": _revoke_key}[arguments.action]
-    asyncio.run(action(settings, arguments))
+    actions = {"create": _create_key, "list": _list_keys, "update": _update_key, "revoke": _revoke_key}
+    asyncio.run(actions[arguments.action](settings, arguments))
     return 0
 
 
@@ -74,6 +74,19 @@ async def _list_keys(settings: Settings, arguments: argparse.Namespace) -> None:
         print("There are no keys. Make one with `concertina keys create --name NAME`.")
 
 
+async def _update_key(settings: Settings, arguments: argparse.Namespace) -> None:
+    budget_usd = _parse_budget(arguments.budget_usd)
+    async with _open_api_keys(settings) as api_keys:
+        key = await api_keys.change_budget(arguments.key_id, budget_usd)
+        costs = await api_keys.read_month_costs()
+    if arguments.json:
+        _print_json(build_key_object(key, costs))
+        return
+    budget = "has no budget" if budget_usd is None else f"may spend ${budget_usd:.2f} a month"
+    print(f"{key.id} ({make_printable(key.name)}) {budget}, and has spent ${costs.get(key.id, 0.0):.2f} this month.")
+    print(f"Running gateways notice within {settings.auth.cache_seconds:g} seconds.")
+
+
 async def _revoke_key(settings: Settings, arguments: argparse.Namespace) -> None:
     async with _open_api_keys(settings) as api_keys:
         key = await api_keys.revoke_key(arguments.key_id)
@@ -97,6 +110,13 @@ def _utc_now() -> datetime:
 
 def _split_list(text: str | None) -> list[str]:
     return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def _parse_budget(text: str) -> float | None:
+    try:
+        return None if text == "none" else float(text)
+    except ValueError as error:
+        raise CommandError(f"--budget-usd: expected US dollars, or none, not {text!r}.") from error
 
 
 def _parse_expiry(arguments: argparse.Namespace) -> datetime | None:

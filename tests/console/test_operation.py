@@ -118,6 +118,21 @@ async def test_costs_are_added_up_by_key_tenant_and_model(page: Page) -> None:
         await looked_at(page, "costs")
 
 
+async def test_the_budget_of_a_key_is_changed(page: Page) -> None:
+    async with running(**AUTH) as console:
+        operator = {"Authorization": f"Bearer {TOKEN}"}
+        assert (await console.client.post("/v1/admin/keys", json={"name": "red"}, headers=operator)).status_code == 200
+        await enter(page, console, "keys")
+        row = page.get_by_role("row", name="red")
+        for budget, shown in (("12.5", "$0.00 of $12.50"), ("", "$0.00")):
+            await page.get_by_role("button", name="Budget of red…").click()
+            await page.get_by_label("Budget, $ a month").fill(budget)
+            if budget:
+                await looked_at(page, "key-budget")
+            await page.get_by_role("button", name="Change", exact=True).click()
+            await expect(row.locator("td").nth(5)).to_have_text(shown)
+
+
 async def test_settings_are_searched_and_secrets_are_hidden(page: Page) -> None:
     async with running(**AUTH) as console:
         await enter(page, console, "settings")

@@ -342,6 +342,7 @@ ADMIN: list[tuple[str, str, Any]] = [
     ("GET", "/admin/costs", None),
     ("POST", "/admin/keys", {"name": "x"}),
     ("POST", "/admin/keys", {"wrong": 1}),
+    ("POST", "/admin/keys/key_x", {"budget_usd": 5}),
     ("DELETE", "/admin/keys/key_x", None),
 ]
 
@@ -409,6 +410,14 @@ def test_the_command_line_makes_lists_and_revokes_keys(database: str, capsys: py
     assert [bool(key["revoked_at"]) for key in json.loads(told(capsys, "list", "--json"))] == [True, False]
 
 
+def test_the_command_line_changes_a_budget(database: str, capsys: pytest.CaptureFixture[str]) -> None:
+    key_id = json.loads(told(capsys, "create", "--name", "shop", "--json"))["id"]
+    assert "may spend $20.00 a month, and has spent $0.00" in told(capsys, "update", key_id, "--budget-usd", "20")
+    assert json.loads(told(capsys, "list", "--json"))[0]["budget_usd"] == 20
+    assert "has no budget" in told(capsys, "update", key_id, "--budget-usd", "none")
+    assert json.loads(told(capsys, "update", key_id, "--budget-usd", "2.5", "--json"))["budget_usd"] == 2.5
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
@@ -420,6 +429,9 @@ def test_the_command_line_makes_lists_and_revokes_keys(database: str, capsys: py
         (["create", "--name", "x", "--expires-at", "2020-01-01"], "must lie in the future"),
         (["create", "--name", "x", "--budget-usd", "0"], "`budget_usd` must be dollars for a month: more than 0"),
         (["create", "--name", "x", "--budget-usd", "nan"], "`budget_usd` must be dollars for a month: more than 0"),
+        (["update", "key_none", "--budget-usd", "5"], "There is no API key 'key_none'"),
+        (["update", "key_none", "--budget-usd", "0"], "`budget_usd` must be dollars for a month: more than 0"),
+        (["update", "key_none", "--budget-usd", "much"], "--budget-usd: expected US dollars, or none, not 'much'"),
         (["revoke", "key_none"], "There is no API key 'key_none'"),
     ],
 )
