@@ -96,6 +96,18 @@ async def test_new_requests_appear_by_themselves(page: Page) -> None:
         await page.goto("about:blank")
 
 
+async def test_a_tenant_with_a_name_is_shown_by_it(page: Page) -> None:
+    async with running(**AUTH) as console:
+        for headers in ({}, {"Authorization": f"Bearer {TOKEN}"}, {"Authorization": "Bearer sk-alice"}):
+            body = {"model": "sim-8k", "messages": [{"role": "user", "content": "Hello"}]}
+            assert (await console.client.post("/v1/chat/completions", json=body, headers=headers)).status_code == 200
+        await enter(page, console, "conversations")
+        tenants = page.locator("button.tenant code")
+        await expect(tenants).to_have_count(3)
+        first, *named = sorted(await tenants.all_inner_texts(), key=lambda text: not text.startswith("…"))
+        assert (len(first), sorted(named)) == (7, ["anonymous", "operator"])
+
+
 async def test_costs_are_added_up_by_key_tenant_and_model(page: Page) -> None:
     prices = {"models": {"m": {"provider": "upstream", "price": {"input": 1000.0, "output": 1000.0}}}}
     async with scripted(page, ScriptedUpstream(default=answering), **AUTH, **prices) as console:
