@@ -211,10 +211,10 @@ def _add_keys_command(commands: SubcommandParsers) -> None:
     listed = _add_command(actions, "list", "list keys, those that are no longer valid too", "--json")
     listed.add_argument("--tenant", help="only this tenant's")
     update = _add_command(actions, "update", "change a key's budget; what it has spent stays", "key_… --budget-usd 50")
-    update.add_argument("key_id", metavar="ID", help="as `keys list` shows it: key_...")
+    update.add_argument("key_id", metavar="KEY", help="its id, the beginning of its id, or its name")
     update.add_argument("--budget-usd", metavar="USD", required=True, help="US dollars a month, or none for no limit")
     revoke = _add_command(actions, "revoke", "end a key's validity", "key_…")
-    revoke.add_argument("key_id", metavar="ID", help="as `keys list` shows it: key_...")
+    revoke.add_argument("key_id", metavar="KEY", help="its id, the beginning of its id, or its name")
     for action in (create, listed, update, revoke):
         _add_config_option(action)
         action.add_argument("--json", action="store_true", help="print JSON")

@@ -23,6 +23,8 @@ from app.conversations.api_keys import DEFAULT_SCOPES, ApiKeys, NewApiKey
 from app.settings import Settings, load_settings
 
 PLAIN_OUTPUT_WIDTH: Final = 160
+MIN_ID_CHARS: Final = len("key_5f0c")
+"""How much of an id names a key: an empty variable of a script must not name the only key."""
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -77,7 +79,7 @@ async def _list_keys(settings: Settings, arguments: argparse.Namespace) -> None:
 async def _update_key(settings: Settings, arguments: argparse.Namespace) -> None:
     budget_usd = _parse_budget(arguments.budget_usd)
     async with _open_api_keys(settings) as api_keys:
-        key = await api_keys.change_budget(arguments.key_id, budget_usd)
+        key = await api_keys.change_budget(await _find_key_id(api_keys, arguments.key_id), budget_usd)
         costs = await api_keys.read_month_costs()
     if arguments.json:
         _print_json(build_key_object(key, costs))
@@ -89,13 +91,32 @@ async def _update_key(settings: Settings, arguments: argparse.Namespace) -> None
 
 async def _revoke_key(settings: Settings, arguments: argparse.Namespace) -> None:
     async with _open_api_keys(settings) as api_keys:
-        key = await api_keys.revoke_key(arguments.key_id)
+        key = await api_keys.revoke_key(await _find_key_id(api_keys, arguments.key_id))
         costs = await api_keys.read_month_costs()
     if arguments.json:
         _print_json(build_key_object(key, costs))
     else:
         print(f"{key.id} ({make_printable(key.name)}) is {_describe_validity(key)}.")
         print(f"Running gateways notice within {settings.auth.cache_seconds:g} seconds.")
+
+
+async def _find_key_id(api_keys: ApiKeys, text: str) -> str:
+    """Returns the id of the key that an argument names: by its id or the beginning of it, its name or its last
+    characters. If no key matches, the argument is returned.
+
+    Raises:
+        CommandError: several keys match.
+    """
+    keys = await api_keys.list_keys()
+    hint = text.removeprefix("ck_").removeprefix("…")
+    matches = [key for key in keys if text in (key.id, key.name) or hint == key.hint]
+    matches = matches or [key for key in keys if len(text) >= MIN_ID_CHARS and key.id.startswith(text)]
+    # A key that was replaced often has the name of its successor.
+    matches = [key for key in matches if key.revoked_at is None] or matches
+    if len(matches) > 1:
+        lines = [f"  {key.id}: {make_printable(key.name)!r}, ck_…{key.hint}, tenant {key.tenant}" for key in matches]
+        raise CommandError(f"{len(matches)} keys match {text!r}. Type the id of one of them:\n" + "\n".join(lines))
+    return matches[0].id if matches else text
 
 
 @asynccontextmanager

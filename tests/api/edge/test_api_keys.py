@@ -418,6 +418,25 @@ def test_the_command_line_changes_a_budget(database: str, capsys: pytest.Capture
     assert json.loads(told(capsys, "update", key_id, "--budget-usd", "2.5", "--json"))["budget_usd"] == 2.5
 
 
+def test_a_key_is_named_by_its_name_or_a_part_of_its_id(database: str, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("team red", "team red", "team blue")
+    first, second, blue = (json.loads(told(capsys, "create", "--name", name, "--json")) for name in names)
+    refused = told(capsys, "revoke", "team red", status=1)
+    assert "2 keys match 'team red'. Type the id of one of them:" in refused
+    for key in (first, second):
+        assert f"{key['id']}: 'team red', ck_{key['hint']}, tenant {key['tenant']}" in refused
+    assert blue["id"] not in refused
+    assert "There is no API key 'key_'" in told(capsys, "revoke", "key_", status=1)
+    assert first["id"] in told(capsys, "revoke", first["id"][:16])
+    # One of them is revoked, so that the name is unique.
+    assert second["id"] in told(capsys, "update", "team red", "--budget-usd", "5")
+    assert second["id"] in told(capsys, "revoke", "team red")
+    assert blue["id"] in told(capsys, "revoke", f"ck_{blue['hint']}")
+    assert blue["id"] in told(capsys, "revoke", blue["hint"][-4:])
+    assert "There is no API key ''" in told(capsys, "revoke", "", status=1)
+    assert all(key["revoked_at"] for key in json.loads(told(capsys, "list", "--json")))
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
