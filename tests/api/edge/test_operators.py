@@ -50,7 +50,9 @@ async def test_an_operator_lists_and_searches_the_conversations_of_all_tenants()
         ours = await gateway.say([user("The ships of one")], key="sk-one")
         theirs = await gateway.say([user("The ships of two")], key="sk-two")
         ids = {ours["conversation_id"], theirs["conversation_id"]}
-        page = (await get(gateway, "conversations", **EVERYWHERE)).json()["data"]
+        answer = (await get(gateway, "conversations", **EVERYWHERE)).json()
+        page = answer["data"]
+        assert "hint" not in answer
         assert {row["id"] for row in page} == ids
         tenants = {row["id"]: row["tenant"] for row in page}
         assert len(set(tenants.values())) == 2
@@ -63,7 +65,9 @@ async def test_an_operator_lists_and_searches_the_conversations_of_all_tenants()
         assert [row["id"] for row in (await get(gateway, "conversations", **one)).json()["data"]] == [
             ours["conversation_id"]
         ]
-        assert (await get(gateway, "conversations")).json()["data"] == []
+        own = (await get(gateway, "conversations")).json()
+        assert (own["data"], own["hint"]) == ([], "Send `X-Concertina-Tenant: *` to look in all tenants.")
+        assert "hint" not in (await get(gateway, "conversations", key="sk-three")).json()
         assert "tenant" not in (await get(gateway, "conversations", key="sk-one")).json()["data"][0]
 
 
@@ -74,6 +78,13 @@ async def test_an_operator_does_with_a_conversation_what_its_owner_does(operatio
         assert answer.status_code == WITH_IDS[operation].status, answer.text
         without = await found.ask(TOKEN, operation, found.ids)
         assert without.status_code == 404
+        hint = "Send `X-Concertina-Tenant: *` to look in all tenants."
+        assert without.json()["error"]["message"].endswith(hint)
+        for key, headers in ((STRANGER, {}), (TOKEN, EVERYWHERE)):
+            unknown = {**found.ids, "conversation_id": f"conv_{'0' * 48}"}
+            others = await found.ask(key, operation, unknown, headers=headers)
+            assert others.status_code == 404
+            assert hint not in others.text
 
 
 async def test_nobody_else_may_name_a_tenant() -> None:
