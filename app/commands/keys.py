@@ -17,6 +17,7 @@ from rich.text import Text
 
 from app.api.admin.api_keys import build_key_object
 from app.commands import CommandError, make_printable, parse_duration
+from app.commands.check_config import list_unpriced_models, warn_of_unpriced_models
 from app.commands.configured_store import open_configured_store, prepare_configured_database
 from app.conversation.api_keys import ApiKey
 from app.conversations.api_keys import DEFAULT_SCOPES, ApiKeys, NewApiKey
@@ -57,6 +58,9 @@ async def _create_key(settings: Settings, arguments: argparse.Namespace) -> None
     print(f"id {key.id} · tenant {key.tenant} · scopes {', '.join(key.scopes)} · {_describe_validity(key)}")
     if arguments.tenant is None:
         print(f"Further keys that are to see the same conversations: --tenant {key.tenant}")
+    unpriced = list_unpriced_models(settings) if key.budget_usd is not None else []
+    if unpriced:
+        print(f"Warning: {warn_of_unpriced_models(unpriced)}")
     if settings.auth.mode != "keys":
         print("Keys are required once `auth.mode: keys` is set. The mode is 'open' now: requests need no key.")
 

@@ -418,6 +418,31 @@ def test_the_command_line_changes_a_budget(database: str, capsys: pytest.Capture
     assert json.loads(told(capsys, "update", key_id, "--budget-usd", "2.5", "--json"))["budget_usd"] == 2.5
 
 
+@pytest.mark.parametrize("mode", ["keys", "open"])
+def test_models_without_a_price_are_named_where_a_budget_would_not_hold(
+    mode: str, database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "concertina.yaml"
+    file.write_text(f"""
+auth: {{mode: {mode}}}
+providers: {{local: {{base_url: "http://127.0.0.1:9/v1"}}}}
+models:
+  mine: {{provider: local}}
+  paid: {{provider: local, price: {{input: 1, output: 2}}}}
+  gpt-4o: {{provider: local}}
+  alias: {{provider: local, model: gpt-4o}}
+  "*": {{provider: local}}
+""")
+    warning = "No price is known of mine: their calls do not count for the budgets of keys. Set models.<name>.price."
+    config = ("--config", str(file))
+    assert warning in told(capsys, "create", "--name", "x", "--budget-usd", "5", *config)
+    assert warning not in told(capsys, "create", "--name", "x", *config)
+    assert main(["check-config", str(file)]) == 0
+    assert (warning in capsys.readouterr().out) == (mode == "keys")
+    assert main(["doctor", *config]) == 1  # nothing listens at the provider's address
+    assert (warning in capsys.readouterr().out) == (mode == "keys")
+
+
 def test_a_key_is_named_by_its_name_or_a_part_of_its_id(database: str, capsys: pytest.CaptureFixture[str]) -> None:
     names = ("team red", "team red", "team blue")
     first, second, blue = (json.loads(told(capsys, "create", "--name", name, "--json")) for name in names)
