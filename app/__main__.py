@@ -205,7 +205,10 @@ def _add_show_plan_command(commands: SubcommandParsers) -> None:
 
 def _add_keys_command(commands: SubcommandParsers) -> None:
     keys = _add_command(
-        commands, "keys", "make, list and revoke the gateway's own API keys", "create --name shop --expires-in 90d"
+        commands,
+        "keys",
+        "make, list, change and revoke the gateway's own API keys",
+        "create --name shop --expires-in 90d",
     )
     actions = keys.add_subparsers(dest="action", metavar="ACTION", required=True)
     create = _add_command(actions, "create", "make a key and show it, once", "--name operator --scopes admin")
@@ -223,9 +226,12 @@ def _add_keys_command(commands: SubcommandParsers) -> None:
     create.add_argument("--retention-days", type=int, metavar="N", help="erase conversations that rest for longer")
     listed = _add_command(actions, "list", "list keys, those that are no longer valid too", "--json")
     listed.add_argument("--tenant", help="only this tenant's")
+    update = _add_command(actions, "update", "change a key's budget; what it has spent stays", "key_… --budget-usd 50")
+    update.add_argument("key_id", metavar="KEY", help="its id, the beginning of its id, or its name")
+    update.add_argument("--budget-usd", metavar="USD", required=True, help="US dollars a month, or none for no limit")
     revoke = _add_command(actions, "revoke", "end a key's validity", "key_…")
-    revoke.add_argument("key_id", metavar="ID", help="as `keys list` shows it: key_...")
-    for action in (create, listed, revoke):
+    revoke.add_argument("key_id", metavar="KEY", help="its id, the beginning of its id, or its name")
+    for action in (create, listed, update, revoke):
         _add_config_option(action)
         action.add_argument("--json", action="store_true", help="print JSON")
 

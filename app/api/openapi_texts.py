@@ -173,6 +173,9 @@ BODY_EXAMPLES: Final[Mapping[tuple[str, str], Mapping[str, dict[str, Any]]]] = {
             "value": {"name": "team blue", "scopes": ["chat", "read"], "budget_usd": 20},
         }
     },
+    ("post", "/v1/admin/keys/{key_id}"): {
+        "raise": {"summary": "Another budget", "value": {"budget_usd": 50}},
+    },
 }
 """Bodies by method and path. The first one is what the page sends and shows in its samples of code."""
 PARAMETER_EXAMPLES: Final[Mapping[str, Any]] = {"conversation_id": "chat-1", "q": "gate"}

@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from app.commands.progress import pluralize
 from app.settings import Settings, load_settings
 from app.settings.checks import list_empty_key_warnings
-from app.settings.providers_and_models import Provider
+from app.settings.providers_and_models import EVERY_MODEL, Price, Provider
 from app.settings.value_types import strip_credentials
+from app.upstream.provider_contract import UNKNOWN_PRICE
+from app.upstream.routing.prices import find_list_price
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -68,6 +70,29 @@ def list_warnings(settings: Settings) -> Iterator[str]:
             + ". Give the others providers.<name>.api_key, or set providers.<name>.pass_client_key: true where every "
             "client’s key may go."
         )
+    unpriced = list_unpriced_models(settings) if settings.auth.mode == "keys" else []
+    if unpriced:
+        yield warn_of_unpriced_models(unpriced)
+
+
+def list_unpriced_models(settings: Settings) -> list[str]:
+    """Returns the models that are configured by name and have a deployment without a known price."""
+    return [
+        name
+        for name, model in settings.served_models.items()
+        if name != EVERY_MODEL
+        and any(
+            deployment.price == Price() and find_list_price(deployment.model or name) == UNKNOWN_PRICE
+            for deployment in model.expand_deployments()
+        )
+    ]
+
+
+def warn_of_unpriced_models(models: list[str]) -> str:
+    return (
+        f"No price is known of {', '.join(models)}: their calls do not count for the budgets of keys. "
+        "Set models.<name>.price."
+    )
 
 
 def _describe_provider_key(provider: Provider, mode: str) -> str:

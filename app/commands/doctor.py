@@ -20,6 +20,7 @@ import orjson
 from app.api.chat_request_parser import parse_chat_request
 from app.assembly.providers_and_routes import build_context_windows, build_deployment_routes, build_providers
 from app.commands import add_config_option, make_printable
+from app.commands.check_config import list_unpriced_models, warn_of_unpriced_models
 from app.commands.configured_store import open_configured_store
 from app.commands.progress import pluralize
 from app.errors import GatewayError, UpstreamUnavailable
@@ -139,6 +140,9 @@ def _describe_settings(settings: Settings, overrides: Sequence[str]) -> Report:
         report.add("ok", f"{sentence}.")
     for sentence in list_empty_key_warnings(settings):
         report.add("warning", sentence)
+    unpriced = list_unpriced_models(settings) if settings.auth.mode == "keys" else []
+    if unpriced:
+        report.add("warning", warn_of_unpriced_models(unpriced))
     return report
 
 

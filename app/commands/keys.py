@@ -1,4 +1,4 @@
-"""`concertina keys create|list|revoke`: manages the gateway's own API keys, directly in its database."""
+"""`concertina keys create|list|update|revoke`: manages the gateway's own API keys, directly in its database."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from rich.text import Text
 
 from app.api.admin.api_keys import build_key_object
 from app.commands import CommandError, make_printable, parse_duration
+from app.commands.check_config import list_unpriced_models, warn_of_unpriced_models
 from app.commands.configured_store import open_configured_store, prepare_configured_database, require_database
 from app.commands.progress import pluralize
 from app.conversation.api_keys import ApiKey
@@ -24,6 +25,8 @@ from app.conversations.api_keys import DEFAULT_SCOPES, ApiKeys, NewApiKey
 from app.settings import Settings, load_settings
 
 PLAIN_OUTPUT_WIDTH: Final = 160
+MIN_ID_CHARS: Final = len("key_5f0c")
+"""How much of an id names a key: an empty variable of a script must not name the only key."""
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -31,8 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.action != "create":
         require_database(settings)
     prepare_configured_database(settings, "keys in")
-    action = {"create": _create_key, "list": _list_keys, "revoke": _revoke_key}[arguments.action]
-    asyncio.run(action(settings, arguments))
+    actions = {"create": _create_key, "list": _list_keys, "update": _update_key, "revoke": _revoke_key}
+    asyncio.run(actions[arguments.action](settings, arguments))
     return 0
 
 
@@ -59,6 +62,9 @@ async def _create_key(settings: Settings, arguments: argparse.Namespace) -> None
     print(f"It is in the database {settings.database.location}")
     if arguments.tenant is None:
         print(f"Further keys that are to see the same conversations: --tenant {key.tenant}")
+    unpriced = list_unpriced_models(settings) if key.budget_usd is not None else []
+    if unpriced:
+        print(f"Warning: {warn_of_unpriced_models(unpriced)}")
     if settings.auth.mode != "keys":
         print("Keys are required once `auth.mode: keys` is set. The mode is 'open' now: requests need no key.")
 
@@ -78,15 +84,47 @@ async def _list_keys(settings: Settings, arguments: argparse.Namespace) -> None:
         print(f"There are no keys. Make one with `concertina keys create --name NAME{settings.config_option}`.")
 
 
+async def _update_key(settings: Settings, arguments: argparse.Namespace) -> None:
+    budget_usd = _parse_budget(arguments.budget_usd)
+    async with _open_api_keys(settings) as api_keys:
+        key = await api_keys.change_budget(await _find_key_id(api_keys, arguments.key_id), budget_usd)
+        costs = await api_keys.read_month_costs()
+    if arguments.json:
+        _print_json(build_key_object(key, costs))
+        return
+    budget = "has no budget" if budget_usd is None else f"may spend ${budget_usd:.2f} a month"
+    print(f"{key.id} ({make_printable(key.name)}) {budget}, and has spent ${costs.get(key.id, 0.0):.2f} this month.")
+    print(f"Running gateways notice within {settings.auth.cache_seconds:g} seconds.")
+
+
 async def _revoke_key(settings: Settings, arguments: argparse.Namespace) -> None:
     async with _open_api_keys(settings) as api_keys:
-        key = await api_keys.revoke_key(arguments.key_id)
+        key = await api_keys.revoke_key(await _find_key_id(api_keys, arguments.key_id))
         costs = await api_keys.read_month_costs()
     if arguments.json:
         _print_json(build_key_object(key, costs))
     else:
         print(f"{key.id} ({make_printable(key.name)}) is {_describe_validity(key)}.")
         print(f"Running gateways notice within {settings.auth.cache_seconds:g} seconds.")
+
+
+async def _find_key_id(api_keys: ApiKeys, text: str) -> str:
+    """Returns the id of the key that an argument names: by its id or the beginning of it, its name or its last
+    characters. If no key matches, the argument is returned.
+
+    Raises:
+        CommandError: several keys match.
+    """
+    keys = await api_keys.list_keys()
+    hint = text.removeprefix("ck_").removeprefix("…")
+    matches = [key for key in keys if text in (key.id, key.name) or hint == key.hint]
+    matches = matches or [key for key in keys if len(text) >= MIN_ID_CHARS and key.id.startswith(text)]
+    # A key that was replaced often has the name of its successor.
+    matches = [key for key in matches if key.revoked_at is None] or matches
+    if len(matches) > 1:
+        lines = [f"  {key.id}: {make_printable(key.name)!r}, ck_…{key.hint}, tenant {key.tenant}" for key in matches]
+        raise CommandError(f"{len(matches)} keys match {text!r}. Type the id of one of them:\n" + "\n".join(lines))
+    return matches[0].id if matches else text
 
 
 @asynccontextmanager
@@ -101,6 +139,13 @@ def _utc_now() -> datetime:
 
 def _split_list(text: str | None) -> list[str]:
     return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def _parse_budget(text: str) -> float | None:
+    try:
+        return None if text == "none" else float(text)
+    except ValueError as error:
+        raise CommandError(f"--budget-usd: expected US dollars, or none, not {text!r}.") from error
 
 
 def _parse_expiry(arguments: argparse.Namespace) -> datetime | None:

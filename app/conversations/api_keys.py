@@ -1,4 +1,4 @@
-"""Creates, lists and revokes API keys, for the command line and for the endpoints below `/v1/admin/keys`."""
+"""Creates, lists, changes and revokes API keys, for the command line and for the endpoints below `/v1/admin/keys`."""
 
 from __future__ import annotations
 
@@ -109,10 +109,17 @@ class ApiKeys:
         Raises:
             NotFound: there is no such key.
         """
-        key = await self._store.revoke_api_key(key_id)
-        if key is None:
-            raise NotFound(f"There is no API key {key_id!r}.", hint="`concertina keys list` lists the keys.")
-        return key
+        return _require_key(await self._store.revoke_api_key(key_id), key_id)
+
+    async def change_budget(self, key_id: str, budget_usd: float | None) -> ApiKey:
+        """Changes what a key may spend in a month; what it has spent stays. None: no limit.
+
+        Raises:
+            InvalidRequest: the budget is invalid.
+            NotFound: there is no such key.
+        """
+        _check_budget(budget_usd)
+        return _require_key(await self._store.set_api_key_budget(key_id, budget_usd), key_id)
 
     def _check_new_key(self, new_key: NewApiKey, now: datetime) -> None:
         if not 0 < len(new_key.name.strip()) <= MAX_NAME_CHARS:
@@ -135,8 +142,17 @@ class ApiKeys:
             raise InvalidRequest("`expires_at` must lie in the future.", param="expires_at")
         if new_key.retention_days is not None and new_key.retention_days < 1:
             raise InvalidRequest("`retention_days` must be at least 1.", param="retention_days")
-        if new_key.budget_usd is not None and not 0 < new_key.budget_usd <= MAX_BUDGET_USD:
-            raise InvalidRequest(
-                f"`budget_usd` must be dollars for a month: more than 0 and at most {MAX_BUDGET_USD:,}.",
-                param="budget_usd",
-            )
+        _check_budget(new_key.budget_usd)
+
+
+def _check_budget(budget_usd: float | None) -> None:
+    if budget_usd is not None and not 0 < budget_usd <= MAX_BUDGET_USD:
+        raise InvalidRequest(
+            f"`budget_usd` must be dollars for a month: more than 0 and at most {MAX_BUDGET_USD:,}.", param="budget_usd"
+        )
+
+
+def _require_key(key: ApiKey | None, key_id: str) -> ApiKey:
+    if key is None:
+        raise NotFound(f"There is no API key {key_id!r}.", hint="`concertina keys list` lists the keys.")
+    return key

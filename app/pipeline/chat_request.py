@@ -42,6 +42,8 @@ class Caller(msgspec.Struct, frozen=True):
     """What the API key may spend in a calendar month, in US dollars."""
     sees_all_tenants: bool = False
     """Whether lists are over all tenants, and conversations are found in whichever tenant has them: an operator."""
+    may_see_all_tenants: bool = False
+    """Whether the caller is an operator who looks in one tenant, and could look in all."""
 
 
 class ChatRequest(msgspec.Struct, frozen=True):

@@ -98,6 +98,18 @@ async def test_new_requests_appear_by_themselves(page: Page) -> None:
         await page.goto("about:blank")
 
 
+async def test_a_tenant_with_a_name_is_shown_by_it(page: Page) -> None:
+    async with running(**AUTH) as console:
+        for headers in ({}, {"Authorization": f"Bearer {TOKEN}"}, {"Authorization": "Bearer sk-alice"}):
+            body = {"model": "sim-8k", "messages": [{"role": "user", "content": "Hello"}]}
+            assert (await console.client.post("/v1/chat/completions", json=body, headers=headers)).status_code == 200
+        await enter(page, console, "conversations")
+        tenants = page.locator("button.tenant code")
+        await expect(tenants).to_have_count(3)
+        first, *named = sorted(await tenants.all_inner_texts(), key=lambda text: not text.startswith("…"))
+        assert (len(first), sorted(named)) == (7, ["anonymous", "operator"])
+
+
 async def test_costs_are_added_up_by_key_tenant_and_model(page: Page) -> None:
     prices = {"models": {"m": {"provider": "upstream", "price": {"input": 1000.0, "output": 1000.0}}}}
     async with scripted(page, ScriptedUpstream(default=answering), **AUTH, **prices) as console:
@@ -118,6 +130,21 @@ async def test_costs_are_added_up_by_key_tenant_and_model(page: Page) -> None:
         await expect(page.get_by_text("team blue")).to_be_visible()
         await expect(page.get_by_role("meter", name="Spent by team blue")).to_have_attribute("aria-valuemax", "20")
         await looked_at(page, "costs")
+
+
+async def test_the_budget_of_a_key_is_changed(page: Page) -> None:
+    async with running(**AUTH) as console:
+        operator = {"Authorization": f"Bearer {TOKEN}"}
+        assert (await console.client.post("/v1/admin/keys", json={"name": "red"}, headers=operator)).status_code == 200
+        await enter(page, console, "keys")
+        row = page.get_by_role("row", name="red")
+        for budget, shown in (("12.5", "$0.00 of $12.50"), ("", "$0.00")):
+            await page.get_by_role("button", name="Budget of red…").click()
+            await page.get_by_label("Budget, $ a month").fill(budget)
+            if budget:
+                await looked_at(page, "key-budget")
+            await page.get_by_role("button", name="Change", exact=True).click()
+            await expect(row.locator("td").nth(5)).to_have_text(shown)
 
 
 async def test_settings_are_searched_and_secrets_are_hidden(page: Page) -> None:

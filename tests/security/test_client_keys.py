@@ -163,6 +163,7 @@ def bodies_without_ids() -> dict[str, Any]:
     """What the operations that take no id are asked with."""
     return {
         "POST /v1/admin/keys": {"json": {"name": "x"}},
+        "POST /v1/admin/keys/{key_id}": {"json": {"budget_usd": 5}},
         "POST /v1/context/count": {"json": CHAT},
         "POST /v1/chat/completions": {"json": CHAT},
         "POST /v1/responses": {"json": {"model": CHAT["model"], "input": "Hi"}},

@@ -1,4 +1,4 @@
-"""`/v1/admin/keys`: lists, makes and revokes the gateway's API keys. The caller needs a key with scope `admin`."""
+"""`/v1/admin/keys`: lists, makes, changes and revokes the gateway's API keys. The caller needs the scope `admin`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from app.api.resource_schemas import (
     Described,
     Limit,
     Page,
+    Strict,
     build_json_response,
     build_list_page,
 )
@@ -34,6 +35,15 @@ from app.errors import InvalidRequest, NotFound
 from app.pipeline.chat_request import Caller
 
 DEFAULT_PAGE_SIZE: Final = 20
+Budget = Annotated[
+    float | None,
+    Field(
+        gt=0,
+        le=MAX_BUDGET_USD,
+        description="US dollars for each calendar month (UTC). A key that has spent them gets 429 `budget_exceeded` "
+        "until the next month. Null: no limit.",
+    ),
+]
 
 
 class NewKeyRequest(BaseModel):
@@ -48,7 +58,8 @@ class NewKeyRequest(BaseModel):
     tenant: Annotated[
         str | None,
         Field(
-            pattern=TENANT_PATTERN, description="The tenant whose conversations it sees. Left out: your key's tenant."
+            pattern=TENANT_PATTERN,
+            description="The tenant whose conversations it sees: that of another key. Left out: a new tenant.",
         ),
     ] = None
     scopes: Annotated[list[Scope], Field(min_length=1)] = list(DEFAULT_SCOPES)
@@ -64,15 +75,13 @@ class NewKeyRequest(BaseModel):
             ge=1, le=36_500, description="Days without a message after which conversations of its tenant are erased."
         ),
     ] = None
-    budget_usd: Annotated[
-        float | None,
-        Field(
-            gt=0,
-            le=MAX_BUDGET_USD,
-            description="US dollars for each calendar month (UTC). A key that has spent them gets 429 "
-            "`budget_exceeded` until the next month. Left out: no limit.",
-        ),
-    ] = None
+    budget_usd: Budget = None
+
+
+class KeyChange(Strict):
+    """What is changed of a key."""
+
+    budget_usd: Budget
 
 
 class KeyObject(Described):
@@ -129,7 +138,7 @@ def build_api_key_routes(api_keys: ApiKeys, auth: Authenticator) -> APIRouter:
         secret, key = await api_keys.create_key(
             NewApiKey(
                 name=new_key.name,
-                tenant=new_key.tenant or caller.tenant,
+                tenant=new_key.tenant,
                 scopes=tuple(new_key.scopes),
                 policy=new_key.policy,
                 models=tuple(new_key.models),
@@ -141,6 +150,12 @@ def build_api_key_routes(api_keys: ApiKeys, auth: Authenticator) -> APIRouter:
         # The digest may be cached as unknown, and the new key must work at once.
         auth.evict_key(key)
         return build_json_response({**build_key_object(key, {}), "key": secret})
+
+    @routes.post("/keys/{key_id}", summary="Change the budget of an API key", response_model=KeyObject)
+    async def update_key(key_id: str, change: KeyChange, caller: Caller = admin) -> Response:
+        key = await api_keys.change_budget(key_id, change.budget_usd)
+        auth.evict_key(key)
+        return build_json_response(build_key_object(key, await api_keys.read_month_costs()))
 
     @routes.delete("/keys/{key_id}", summary="Revoke an API key", response_model=KeyObject)
     async def revoke_key(key_id: str, caller: Caller = admin) -> Response:

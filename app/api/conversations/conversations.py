@@ -32,7 +32,7 @@ from app.api.resource_schemas import (
 from app.conversation.conversation_types import Conversation, HistoryMode
 from app.conversation.identity import ID_PATTERN
 from app.conversations.history.conversation_history import ConversationHistory, ListField
-from app.conversations.history.conversation_records import ConversationRecords
+from app.conversations.history.conversation_records import ALL_TENANTS_HINT, ConversationRecords
 from app.conversations.items.item_writer import ItemWriter
 from app.pipeline.chat_request import Caller
 from app.store.contract.conversations import ConversationQuery
@@ -164,12 +164,12 @@ def build_conversation_routes(
             metadata=parse_metadata_filter(request),
         )
         conversations, has_more = await records.list_conversations(caller, query, after=after)
-        return build_json_response(
-            build_list_page(
-                [await _build_listed_object(records, history, one, include, caller) for one in conversations],
-                has_more=has_more,
-            )
+        page = build_list_page(
+            [await _build_listed_object(records, history, one, include, caller) for one in conversations],
+            has_more=has_more,
         )
+        hint = {"hint": ALL_TENANTS_HINT} if not conversations and caller.may_see_all_tenants else {}
+        return build_json_response({**page, **hint})
 
     _add_single_conversation_routes(routes, records, history, auth)
     return routes

@@ -281,6 +281,7 @@ class Authenticator:
             allowed_models=key.models,
             api_key_id=key.id,
             budget_usd=key.budget_usd,
+            may_see_all_tenants="admin" in key.scopes,
         )
         end_user = headers.get(self._end_user_header, "").strip(END_USER_WHITESPACE) if self._end_user_header else ""
         # Operators act for the application, whatever end user a shared client names.

@@ -47,6 +47,8 @@ def install_error_handlers(app: FastAPI, *, passes_on: bool) -> None:
             return build_error_response(
                 InvalidRequest(f"The request body is not valid JSON: {first_error['ctx']['error']}.")
             )
+        if isinstance(first_error.get("input"), bytes):
+            return build_error_response(_build_content_type_error(request))
         param = ".".join(str(part) for part in first_error["loc"] if part not in ("body", "query", "path"))
         message = f"{param or 'The request'}: {first_error['msg']}."
         return build_error_response(
@@ -88,6 +90,15 @@ class BrokenResponseMiddleware:
             if not isinstance(error.__cause__, GatewayError):
                 raise
             record_error(error.__cause__)
+
+
+def _build_content_type_error(request: Request) -> InvalidRequest:
+    """Builds the error for a body that FastAPI did not read as JSON, and gave to the endpoint as bytes."""
+    sent = request.headers.get("content-type")
+    problem = f"is {sent!r}" if sent else "is missing"
+    return InvalidRequest(
+        f"The header `Content-Type` {problem}.", code="invalid_type", hint="Send `Content-Type: application/json`."
+    )
 
 
 def _map_validation_code(validation_error: Mapping[str, Any]) -> str:

@@ -52,13 +52,14 @@ class OperatorAccess:
         """
         named = headers.get(TENANT_HEADER)
         if named is None or named == ALL_TENANTS:
-            return replace(caller, scopes=SCOPES, sees_all_tenants=named is not None)
+            sees_all = named is not None
+            return replace(caller, scopes=SCOPES, sees_all_tenants=sees_all, may_see_all_tenants=not sees_all)
         if not _TENANT_PATTERN.fullmatch(named) or is_context_tenant(named):
             raise InvalidRequest(
                 "The header `X-Concertina-Tenant` names no tenant.",
                 hint="Send a tenant as `GET /v1/conversations` shows it to an operator, or `*` for all tenants.",
             )
-        return replace(caller, tenant=named, scopes=SCOPES)
+        return replace(caller, tenant=named, scopes=SCOPES, may_see_all_tenants=True)
 
     def refuse(self) -> InsufficientPermissions:
         """Returns the error for a caller who names a tenant and is no operator."""

@@ -1,4 +1,5 @@
 // Numbers, times and short texts for eyes.
+const MAX_TENANT_NAME_CHARS = 20; // the digests that stand for a tenant are longer
 const TENANT_CHARS = 6;
 const whole = new Intl.NumberFormat("en");
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
@@ -47,5 +48,5 @@ export function ago(unixSeconds, isShort = false) {
   return "just now";
 }
 
-/** The last characters of a tenant's id, by which people tell tenants apart. */
-export const shortTenant = (tenant) => (tenant.length > TENANT_CHARS ? `…${tenant.slice(-TENANT_CHARS)}` : tenant);
+/** A tenant's name; of a digest the last characters, by which people tell tenants apart. */
+export const shortTenant = (tenant) => (tenant.length > MAX_TENANT_NAME_CHARS ? `…${tenant.slice(-TENANT_CHARS)}` : tenant);

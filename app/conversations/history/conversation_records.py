@@ -17,6 +17,8 @@ from app.store.contract.conversations import ConversationQuery, ConversationStor
 
 BRANCH_PAGE_SIZE: Final = 1_000
 """How many conversations are read at once in the search for branches."""
+ALL_TENANTS_HINT: Final = "Send `X-Concertina-Tenant: *` to look in all tenants."
+"""For operators who look in one tenant."""
 CLOCK_SKEW_ALLOWANCE: Final = timedelta(minutes=5)
 """How far the clocks of processes may differ: a branch may seem to be older than its parent by this much."""
 
@@ -37,7 +39,7 @@ class ConversationRecords:
             conversation = await self._store.find_conversation(tenant=caller.tenant, conversation_id=conversation_id)
             if conversation is not None:
                 return conversation
-        raise _conversation_not_found_error(conversation_id)
+        raise _conversation_not_found_error(caller, conversation_id)
 
     async def find_message(self, conversation: Conversation, item_id: str) -> tuple[LogMessage, int]:
         """Returns the message that an item id names, and the number of the item in it.
@@ -113,7 +115,7 @@ class ConversationRecords:
         for found in await self._store.list_conversations(tenant=None, query=query):
             if found.id == conversation_id:
                 return found
-        raise _conversation_not_found_error(conversation_id)
+        raise _conversation_not_found_error(caller, conversation_id)
 
     async def replace_metadata(self, caller: Caller, conversation_id: str, metadata: Mapping[str, str]) -> Conversation:
         """Replaces a conversation's metadata; returns the changed conversation.
@@ -127,7 +129,7 @@ class ConversationRecords:
             )
             if conversation is not None:
                 return conversation
-        raise _conversation_not_found_error(conversation_id)
+        raise _conversation_not_found_error(caller, conversation_id)
 
     async def delete_conversation(self, caller: Caller, conversation_id: str, *, with_branches: bool) -> Conversation:
         """Deletes a conversation, and with `with_branches` all its branches; returns the deleted conversation.
@@ -141,7 +143,7 @@ class ConversationRecords:
         for branch in await self._find_branches(conversation) if with_branches else ():
             await self._store.erase_conversation(tenant=caller.tenant, conversation_id=branch.id)
         if not await self._store.erase_conversation(tenant=caller.tenant, conversation_id=conversation.id):
-            raise _conversation_not_found_error(conversation_id)
+            raise _conversation_not_found_error(caller, conversation_id)
         return conversation
 
     async def _find_branches(self, conversation: Conversation) -> list[Conversation]:
@@ -160,5 +162,6 @@ class ConversationRecords:
         return sorted(branches, key=lambda branch: len(branch.lineage), reverse=True)
 
 
-def _conversation_not_found_error(conversation_id: str) -> ConversationNotFound:
-    return ConversationNotFound(f"Conversation with id {conversation_id!r} not found.")
+def _conversation_not_found_error(caller: Caller, conversation_id: str) -> ConversationNotFound:
+    hint = ALL_TENANTS_HINT if caller.may_see_all_tenants else None
+    return ConversationNotFound(f"Conversation with id {conversation_id!r} not found.", hint=hint)

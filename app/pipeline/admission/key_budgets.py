@@ -48,7 +48,7 @@ class KeyBudgets:
         raise BudgetExceeded(
             f"This API key ({key_id}) has spent its budget of ${budget_usd:.2f} for {now:%B %Y}: "
             f"${spent_usd:.2f} until now. It can be used again from {month_end:%Y-%m-%d} 00:00 UTC.",
-            hint="Ask the operator of this gateway for a key with a higher budget.",
+            hint="Ask the operator of this gateway for a higher budget.",
             retry_after_seconds=(month_end - now).total_seconds(),
         )
 

@@ -65,6 +65,9 @@ class KeyStore(Protocol):
         nothing.
         """
 
+    async def set_api_key_budget(self, key_id: str, budget_usd: float | None) -> ApiKey | None:
+        """Changes what a key may spend in a month. Returns the key after the change, None if there is none."""
+
     async def ensure_server_secret(self, name: str, *, proposed: str) -> str:
         """Returns a secret that all processes share: the stored one; if there is none, `proposed` is stored and
         returned.

@@ -76,6 +76,7 @@ class EncryptedStore:
         self.find_api_key = inner.find_api_key
         self.list_api_keys = inner.list_api_keys
         self.revoke_api_key = inner.revoke_api_key
+        self.set_api_key_budget = inner.set_api_key_budget
         self.ensure_server_secret = inner.ensure_server_secret
         self.purge_idempotency_keys = inner.purge_idempotency_keys
         self.purge_stray_summaries = inner.purge_stray_summaries

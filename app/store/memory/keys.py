@@ -92,6 +92,12 @@ class MemoryKeys:
             self._api_keys[key_id] = replace(key, revoked_at=self._clock())
         return self._api_keys[key_id]
 
+    async def set_api_key_budget(self, key_id: str, budget_usd: float | None) -> ApiKey | None:
+        if key_id not in self._api_keys:
+            return None
+        self._api_keys[key_id] = replace(self._api_keys[key_id], budget_usd=budget_usd)
+        return self._api_keys[key_id]
+
     async def ensure_server_secret(self, name: str, *, proposed: str) -> str:
         return self._secrets.setdefault(name, proposed)
 

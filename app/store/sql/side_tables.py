@@ -218,6 +218,11 @@ class SqlSideTables(ABC):
         rows = await self._write_rows(text, **values)
         return decode_api_key(rows[0]) if rows else None
 
+    async def set_api_key_budget(self, key_id: str, budget_usd: float | None) -> ApiKey | None:
+        text = f"UPDATE api_keys SET budget_usd = :budget_usd WHERE id = :id RETURNING {', '.join(API_KEY_COLUMNS)}"
+        rows = await self._write_rows(text, id=key_id, budget_usd=budget_usd)
+        return decode_api_key(rows[0]) if rows else None
+
     async def ensure_server_secret(self, name: str, *, proposed: str) -> str:
         look = self._dialect.build_statement("SELECT value FROM server_secrets WHERE name = :name", name=name)
         rows = await self._execute_read(*look)

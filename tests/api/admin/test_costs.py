@@ -143,7 +143,7 @@ async def test_a_key_over_its_budget_is_refused_until_the_month_ends() -> None:
             assert refused.headers["x-should-retry"] == "false"
             assert error["message"] == (
                 f"This API key ({key_id}) has spent its budget of $0.05 for November 2026: $0.06 until now. It can be "
-                "used again from 2026-12-01 00:00 UTC. Ask the operator of this gateway for a key with a higher budget."
+                "used again from 2026-12-01 00:00 UTC. Ask the operator of this gateway for a higher budget."
             )
         assert len(gateway.inner.upstream.requests) == calls
         await gateway.inner.say(HISTORY, key=other)
@@ -264,6 +264,40 @@ async def test_a_key_tells_its_budget_and_what_it_has_spent() -> None:
         assert spending == {"operator": (None, 0.0), "shop": (20.0, pytest.approx(0.03))}
         revoked = (await gateway.request("DELETE", f"/admin/keys/{made['id']}", operator)).json()
         assert (revoked["budget_usd"], revoked["spent_usd"]) == (20.0, pytest.approx(0.03))
+
+
+async def test_a_changed_budget_counts_at_once_with_what_was_spent_before() -> None:
+    async with locked(auth={"mode": "keys", "cache_seconds": 3600}) as gateway:
+        operator, _ = await gateway.make_key(scopes=("admin",))
+        secret, key_id = await gateway.make_key()
+        await gateway.inner.say(HISTORY, key=secret)
+        for budget, status in ((0.02, 429), (0.05, 200), (0.05, 429), (None, 200)):
+            changed = await gateway.request("POST", f"/admin/keys/{key_id}", operator, json={"budget_usd": budget})
+            assert (changed.status_code, changed.json()["budget_usd"]) == (200, budget), changed.text
+            assert changed.json()["spent_usd"] >= 0.03
+            assert "key" not in changed.json()
+            assert (await gateway.inner.post(HISTORY, key=secret)).status_code == status, budget
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "budget_usd"),
+        ({"budget_usd": 0}, "budget_usd"),
+        ({"budget_usd": 1e10}, "budget_usd"),
+        ({"budget_usd": "much"}, "budget_usd"),
+        ({"budget_usd": 5, "name": "other"}, "name"),
+    ],
+)
+async def test_a_change_of_a_key_that_is_none_is_refused(body: dict[str, Any], param: str) -> None:
+    async with locked() as gateway:
+        operator, _ = await gateway.make_key(scopes=("admin",))
+        _, key_id = await gateway.make_key(budget_usd=7)
+        refused = await gateway.request("POST", f"/admin/keys/{key_id}", operator, json=body)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+        unknown = await gateway.request("POST", "/admin/keys/key_none", operator, json={"budget_usd": 5})
+        assert unknown.status_code == 404
+        assert {key.budget_usd for key in await gateway.inner.store.list_api_keys()} == {None, 7}
 
 
 @pytest.mark.parametrize("budget", [0, -1, 1e10, "much"])

@@ -276,7 +276,7 @@ async def test_an_admin_makes_lists_and_revokes_keys() -> None:
         assert made.keys() == SHAPE
         assert made == {**made, **wish, "scopes": ["chat", "read"], "object": "api_key", "hint": f"…{secret[-4:]}"}
         plain = (await gateway.ask("POST", "/admin/keys", admin, json={"name": "mine"})).json()
-        assert (plain["tenant"], plain["scopes"]) == ("ops", ["chat", "read", "manage"])
+        assert plain["scopes"] == ["chat", "read", "manage"]
         assert (await gateway.gateway.post([user("Hi")], key=plain["key"])).status_code == 200
 
         listed = await gateway.ask("GET", "/admin/keys", admin)
@@ -342,6 +342,7 @@ ADMIN: list[tuple[str, str, Any]] = [
     ("GET", "/admin/costs", None),
     ("POST", "/admin/keys", {"name": "x"}),
     ("POST", "/admin/keys", {"wrong": 1}),
+    ("POST", "/admin/keys/key_x", {"budget_usd": 5}),
     ("DELETE", "/admin/keys/key_x", None),
 ]
 
@@ -409,6 +410,58 @@ def test_the_command_line_makes_lists_and_revokes_keys(database: str, capsys: py
     assert [bool(key["revoked_at"]) for key in json.loads(told(capsys, "list", "--json"))] == [True, False]
 
 
+def test_the_command_line_changes_a_budget(database: str, capsys: pytest.CaptureFixture[str]) -> None:
+    key_id = json.loads(told(capsys, "create", "--name", "shop", "--json"))["id"]
+    assert "may spend $20.00 a month, and has spent $0.00" in told(capsys, "update", key_id, "--budget-usd", "20")
+    assert json.loads(told(capsys, "list", "--json"))[0]["budget_usd"] == 20
+    assert "has no budget" in told(capsys, "update", key_id, "--budget-usd", "none")
+    assert json.loads(told(capsys, "update", key_id, "--budget-usd", "2.5", "--json"))["budget_usd"] == 2.5
+
+
+@pytest.mark.parametrize("mode", ["keys", "open"])
+def test_models_without_a_price_are_named_where_a_budget_would_not_hold(
+    mode: str, database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "concertina.yaml"
+    file.write_text(f"""
+auth: {{mode: {mode}}}
+providers: {{local: {{base_url: "http://127.0.0.1:9/v1"}}}}
+models:
+  mine: {{provider: local}}
+  paid: {{provider: local, price: {{input: 1, output: 2}}}}
+  gpt-4o: {{provider: local}}
+  alias: {{provider: local, model: gpt-4o}}
+  "*": {{provider: local}}
+""")
+    warning = "No price is known of mine: their calls do not count for the budgets of keys. Set models.<name>.price."
+    config = ("--config", str(file))
+    assert warning in told(capsys, "create", "--name", "x", "--budget-usd", "5", *config)
+    assert warning not in told(capsys, "create", "--name", "x", *config)
+    assert main(["check-config", str(file)]) == 0
+    assert (warning in capsys.readouterr().out) == (mode == "keys")
+    assert main(["doctor", *config]) == 1  # nothing listens at the provider's address
+    assert (warning in capsys.readouterr().out) == (mode == "keys")
+
+
+def test_a_key_is_named_by_its_name_or_a_part_of_its_id(database: str, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("team red", "team red", "team blue")
+    first, second, blue = (json.loads(told(capsys, "create", "--name", name, "--json")) for name in names)
+    refused = told(capsys, "revoke", "team red", status=1)
+    assert "2 keys match 'team red'. Type the id of one of them:" in refused
+    for key in (first, second):
+        assert f"{key['id']}: 'team red', ck_{key['hint']}, tenant {key['tenant']}" in refused
+    assert blue["id"] not in refused
+    assert "There is no API key 'key_'" in told(capsys, "revoke", "key_", status=1)
+    assert first["id"] in told(capsys, "revoke", first["id"][:16])
+    # One of them is revoked, so that the name is unique.
+    assert second["id"] in told(capsys, "update", "team red", "--budget-usd", "5")
+    assert second["id"] in told(capsys, "revoke", "team red")
+    assert blue["id"] in told(capsys, "revoke", f"ck_{blue['hint']}")
+    assert blue["id"] in told(capsys, "revoke", blue["hint"][-4:])
+    assert "There is no API key ''" in told(capsys, "revoke", "", status=1)
+    assert all(key["revoked_at"] for key in json.loads(told(capsys, "list", "--json")))
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
@@ -420,6 +473,9 @@ def test_the_command_line_makes_lists_and_revokes_keys(database: str, capsys: py
         (["create", "--name", "x", "--expires-at", "2020-01-01"], "must lie in the future"),
         (["create", "--name", "x", "--budget-usd", "0"], "`budget_usd` must be dollars for a month: more than 0"),
         (["create", "--name", "x", "--budget-usd", "nan"], "`budget_usd` must be dollars for a month: more than 0"),
+        (["update", "key_none", "--budget-usd", "5"], "There is no API key 'key_none'"),
+        (["update", "key_none", "--budget-usd", "0"], "`budget_usd` must be dollars for a month: more than 0"),
+        (["update", "key_none", "--budget-usd", "much"], "--budget-usd: expected US dollars, or none, not 'much'"),
         (["revoke", "key_none"], "There is no API key 'key_none'"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -268,3 +269,34 @@ async def test_an_error_in_a_known_conversation_names_it() -> None:
         answer = await w.post([user("x"), first["choices"][0]["message"], user("more")])
     assert answer.status_code == 403
     assert answer.headers["x-conversation-id"] == first["conversation_id"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [
+        ({}, "The header `Content-Type` is missing."),
+        ({"content-type": "application/x-www-form-urlencoded"}, "The header `Content-Type` is 'application/x-www-"),
+    ],
+)
+async def test_every_endpoint_that_takes_json_names_the_header_that_is_missing(sent: dict[str, str], told: str) -> None:
+    token = "cop_" + "0123456789abcdef" * 3
+    async with world(ScriptedUpstream(), auth={"operator_token": token}) as gateway:
+        root = gateway.base_url.removesuffix("/v1")
+        document = (await gateway.client.get(f"{root}/openapi.json")).json()
+        own_reading = {"/v1/chat/completions", "/v1/responses", "/v1/responses/input_tokens", "/v1/context/count"}
+        own_reading |= {"/v1/conversations/import"}
+        asked = 0
+        for path, item in document["paths"].items():
+            for method, operation in item.items():
+                content = operation.get("requestBody", {}).get("content", {})
+                if "application/json" not in content or path in own_reading:
+                    continue
+                headers = {"authorization": f"Bearer {token}", **sent}
+                url = root + re.sub(r"\{\w+\}", "x", path)
+                refused = await gateway.client.request(method, url, content=b'{"name": "x"}', headers=headers)
+                error = refused.json()["error"]
+                assert (refused.status_code, error["code"]) == (400, "invalid_type"), f"{path}: {refused.text}"
+                assert error["message"].startswith(told)
+                assert "Send `Content-Type: application/json`." in error["message"]
+                asked += 1
+        assert asked >= 9

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -49,7 +50,9 @@ async def test_an_operator_lists_and_searches_the_conversations_of_all_tenants()
         ours = await gateway.say([user("The ships of one")], key="sk-one")
         theirs = await gateway.say([user("The ships of two")], key="sk-two")
         ids = {ours["conversation_id"], theirs["conversation_id"]}
-        page = (await get(gateway, "conversations", **EVERYWHERE)).json()["data"]
+        answer = (await get(gateway, "conversations", **EVERYWHERE)).json()
+        page = answer["data"]
+        assert "hint" not in answer
         assert {row["id"] for row in page} == ids
         tenants = {row["id"]: row["tenant"] for row in page}
         assert len(set(tenants.values())) == 2
@@ -62,7 +65,9 @@ async def test_an_operator_lists_and_searches_the_conversations_of_all_tenants()
         assert [row["id"] for row in (await get(gateway, "conversations", **one)).json()["data"]] == [
             ours["conversation_id"]
         ]
-        assert (await get(gateway, "conversations")).json()["data"] == []
+        own = (await get(gateway, "conversations")).json()
+        assert (own["data"], own["hint"]) == ([], "Send `X-Concertina-Tenant: *` to look in all tenants.")
+        assert "hint" not in (await get(gateway, "conversations", key="sk-three")).json()
         assert "tenant" not in (await get(gateway, "conversations", key="sk-one")).json()["data"][0]
 
 
@@ -73,6 +78,13 @@ async def test_an_operator_does_with_a_conversation_what_its_owner_does(operatio
         assert answer.status_code == WITH_IDS[operation].status, answer.text
         without = await found.ask(TOKEN, operation, found.ids)
         assert without.status_code == 404
+        hint = "Send `X-Concertina-Tenant: *` to look in all tenants."
+        assert without.json()["error"]["message"].endswith(hint)
+        for key, headers in ((STRANGER, {}), (TOKEN, EVERYWHERE)):
+            unknown = {**found.ids, "conversation_id": f"conv_{'0' * 48}"}
+            others = await found.ask(key, operation, unknown, headers=headers)
+            assert others.status_code == 404
+            assert hint not in others.text
 
 
 async def test_nobody_else_may_name_a_tenant() -> None:
@@ -106,6 +118,32 @@ async def test_a_key_with_scope_admin_is_an_operator_if_it_names_a_tenant() -> N
         assert (await get(gateway, "conversations", key=reader, **EVERYWHERE)).status_code == 403
         assert (await get(gateway, "conversations", **EVERYWHERE)).json()["data"][0]["id"] == kept
         assert (await get(gateway, "admin/keys")).status_code == 200
+
+
+@pytest.mark.parametrize("headers", [{}, EVERYWHERE, {"x-concertina-tenant": "shop"}])
+async def test_keys_that_an_operator_makes_share_nothing_unless_a_tenant_is_named(headers: dict[str, str]) -> None:
+    async with two_tenants(mode="keys", cache_seconds=0) as gateway:
+        admin = await make_key(gateway, "admin", tenant="ops")
+        made = [
+            (
+                await gateway.client.post(
+                    f"{gateway.base_url}/admin/keys",
+                    json={"name": "team"},
+                    headers={"authorization": f"Bearer {maker}", **headers},
+                )
+            ).json()
+            for maker in (TOKEN, TOKEN, admin, admin)
+        ]
+        tenants = {key["tenant"] for key in made}
+        assert len(tenants) == 4
+        assert all(re.fullmatch("ten_[0-9a-f]{24}", tenant) for tenant in tenants)
+        kept = (await gateway.say([user("Hi")], key=made[0]["key"]))["conversation_id"]
+        assert [(await get(gateway, f"conversations/{kept}", key=key["key"])).status_code for key in made] == [
+            200,
+            404,
+            404,
+            404,
+        ]
 
 
 @pytest.mark.parametrize("named", ["", "a b", "x" * 201, f"shop{CONTEXT_TENANT_SUFFIX}"])

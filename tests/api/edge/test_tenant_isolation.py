@@ -87,6 +87,7 @@ WITHOUT_IDS: Final = {
     "GET /v1/admin/costs": "of everybody, for holders of an admin key: test_costs",
     "GET /v1/admin/keys": "of everybody, for holders of an admin key: test_keys",
     "POST /v1/admin/keys": "as above",
+    "POST /v1/admin/keys/{key_id}": "as above",
     "DELETE /v1/admin/keys/{key_id}": "as above",
     "GET /v1/admin/settings": "of the gateway, for holders of an admin key: test_settings_in_force",
     "POST /v1/context/count": "looks at nothing that is kept",

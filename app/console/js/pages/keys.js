@@ -1,11 +1,11 @@
-// The gateway's API keys: made, listed, revoked. Only an operator may see them.
-import { html, useState } from "../lib.js";
+// The gateway's API keys: made, listed, changed, revoked. Only an operator may see them.
+import { html, useId, useState } from "../lib.js";
 import { get, send } from "../api.js";
 import { useCommands } from "../commands.js";
 import { count, dollars, shortTenant } from "../format.js";
 import { useLoaded } from "../load.js";
-import { Confirm } from "../ui/confirm.js";
-import { Badge, Button, Empty, Failure, Loading, When } from "../ui/parts.js";
+import { Confirm, useAction } from "../ui/confirm.js";
+import { Badge, Button, Dialog, Empty, Failure, Field, Loading, When } from "../ui/parts.js";
 import { MakeKey } from "./keys/make.js";
 
 const MOST = 100;
@@ -30,8 +30,10 @@ export function Keys({ session }) {
     ${keys.data === null && !keys.error && html`<${Loading} />`}
     ${keys.data?.length === 0 && html`<div class="panel"><${Empty}><p>There is no key yet.</p>
       <p>A key names who asks: it has its own conversations, models and budget.</p><//></div>`}
-    ${keys.data?.length > 0 && html`<${Table} keys=${keys.data} onRevoke=${(key) => setOpen({ name: "revoke", key })} />`}
+    ${keys.data?.length > 0 && html`<${Table} keys=${keys.data} onBudget=${(key) => setOpen({ name: "budget", key })}
+      onRevoke=${(key) => setOpen({ name: "revoke", key })} />`}
     ${open?.name === "make" && html`<${MakeKey} session=${session} tenants=${tenantsOf(keys.data)} onMade=${keys.reload} onClose=${close} />`}
+    ${open?.name === "budget" && html`<${Budget} record=${open.key} onDone=${keys.reload} onClose=${close} />`}
     ${open?.name === "revoke" && html`<${Revoke} record=${open.key} onDone=${keys.reload} onClose=${close} />`}
   `;
 }
@@ -47,7 +49,7 @@ async function readAllKeys(signal) {
 
 const tenantsOf = (keys) => [...new Set((keys ?? []).map((key) => key.tenant))];
 
-function Table({ keys, onRevoke }) {
+function Table({ keys, onBudget, onRevoke }) {
   const hasBudgets = keys.some((key) => key.budget_usd !== undefined);
   return html`<div class="panel list"><div class="scroll-x" tabindex="0" role="region" aria-label="Keys"><table class="data keys-table">
     <thead><tr><th scope="col">Name</th><th scope="col">Key</th><th scope="col">State</th><th scope="col">Tenant</th><th scope="col">Scopes</th>
@@ -64,7 +66,8 @@ function Table({ keys, onRevoke }) {
       ${hasBudgets && html`<td class="number">${dollars(key.spent_usd)}${key.budget_usd !== null && html`<span class="soft"> of ${dollars(key.budget_usd)}</span>`}</td>`}
       <td>${key.expires_at ? html`<${When} at=${key.expires_at} />` : html`<span class="soft">never</span>`}</td>
       <td><${When} at=${key.created_at} /></td>
-      <td class="number">${!key.revoked_at && html`<${Button} small kind="plain" aria-label=${`Revoke ${key.name}…`} onClick=${() => onRevoke(key)}>Revoke…<//>`}</td>
+      <td class="number">${!key.revoked_at && html`<${Button} small kind="plain" aria-label=${`Budget of ${key.name}…`} onClick=${() => onBudget(key)}>Budget…<//>
+        <${Button} small kind="plain" aria-label=${`Revoke ${key.name}…`} onClick=${() => onRevoke(key)}>Revoke…<//>`}</td>
     </tr>`)}</tbody>
   </table></div></div>`;
 }
@@ -78,6 +81,31 @@ function stateOf(key) {
 const STATE_KINDS = { valid: "good", "over budget": "warn" };
 
 const State = ({ of }) => html`<${Badge} kind=${STATE_KINDS[of] ?? ""}>${of}<//>`;
+
+function Budget({ record, onDone, onClose }) {
+  const [budget, setBudget] = useState(record.budget_usd ?? "");
+  const { busy, error, run } = useAction(
+    () => send("POST", `v1/admin/keys/${encodeURIComponent(record.id)}`, { budget_usd: budget === "" ? null : Number(budget) }),
+    () => {
+      onDone();
+      onClose();
+    },
+  );
+  const id = useId();
+  const submit = (event) => {
+    event.preventDefault();
+    if (!busy) run();
+  };
+  return html`<${Dialog} title="Change the budget" onClose=${onClose} footer=${html`<${Button} onClick=${onClose}>Cancel<//>
+    <${Button} kind="primary" type="submit" form=${id} disabled=${busy}>${busy ? "Changing…" : "Change"}<//>`}>
+    <form id=${id} class="stack" onSubmit=${submit}>
+      <p><strong class="break">${record.name}</strong> <code>${record.hint}</code> has spent ${dollars(record.spent_usd)} this month.</p>
+      <${Field} label="Budget, $ a month" hint="Left empty: no limit. What was spent stays.">${(field, hintId) => html`<input id=${field} aria-describedby=${hintId} class="input"
+        type="number" min="0" step="any" placeholder="none" value=${budget} onInput=${(event) => setBudget(event.target.value)} />`}<//>
+      <${Failure} error=${error} />
+    </form>
+  <//>`;
+}
 
 function Revoke({ record, onDone, onClose }) {
   return html`<${Confirm} title="Revoke this key?" action="Revoke for good" onClose=${onClose}

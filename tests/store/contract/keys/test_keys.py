@@ -153,6 +153,18 @@ async def test_a_key_is_revoked_once_and_by_its_tenant(store: Store, clock: Cloc
     assert await store.find_api_key(key.digest) == revoked
 
 
+async def test_the_budget_of_a_key_is_changed_and_nothing_else(store: Store) -> None:
+    key, other = key_of(fresh_tenant(), policy="agent", expires_at=NOON, budget_usd=0.1), key_of(fresh_tenant())
+    for one in (key, other):
+        await store.add_api_key(one)
+    assert await store.set_api_key_budget("key_none", 5) is None
+    for budget_usd in (20.5, None, 0.25):
+        changed = replace(key, budget_usd=budget_usd)
+        assert await store.set_api_key_budget(key.id, budget_usd) == changed
+        assert await store.find_api_key(key.digest) == changed
+    assert await store.find_api_key(other.digest) == other
+
+
 async def test_a_secret_is_what_the_first_proposed(store: Store) -> None:
     name = fresh_tenant()
     told = await asyncio.gather(*(store.ensure_server_secret(name, proposed=str(number)) for number in range(8)))

@@ -11,7 +11,6 @@ const SCOPES = {
   manage: "change and erase them",
   admin: "operate the gateway: sees all tenants, makes keys",
 };
-const TENANT_BYTES = 12;
 const BEGUN_WITH = { name: "", tenant: "", scopes: ["chat", "read", "manage"], policy: "", models: "", expires: "", budget: "", retention: "" };
 
 /**
@@ -79,7 +78,7 @@ function bodyOf(wish) {
   end?.setDate(end.getDate() + 1);
   return {
     ...body,
-    tenant: wish.tenant.trim() || newTenant(),
+    tenant: wish.tenant.trim() || undefined,
     policy: wish.policy || undefined,
     models: models.length ? models : undefined,
     expires_at: end ? Math.floor(end.getTime() / 1000) : undefined,
@@ -87,8 +86,6 @@ function bodyOf(wish) {
     retention_days: wish.retention === "" ? undefined : Number(wish.retention),
   };
 }
-
-const newTenant = () => `ten_${Array.from(crypto.getRandomValues(new Uint8Array(TENANT_BYTES)), (byte) => byte.toString(16).padStart(2, "0")).join("")}`;
 
 /** The only moment at which the key can be read. */
 function Made({ record, onClose }) {
