@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from app.errors import UpstreamUnavailable
 from app.simulator.simulator import SimulatedDisconnect, Simulator, SimulatorRequest, SimulatorResponse
-from app.upstream.provider_contract import ClientKeyRule, ProviderProtocol, UpstreamRequest
+from app.upstream.provider_contract import CallTimes, ClientKeyRule, ProviderProtocol, UpstreamRequest
 
 
 class SimulatedProvider:
@@ -24,9 +25,8 @@ class SimulatedProvider:
         headers = dict(request.headers)
         if request.authorization is not None:
             headers["authorization"] = request.authorization
-        return SimulatedReply(
-            await self.simulator.handle(SimulatorRequest(request.method, request.path, headers, request.body))
-        )
+        response = await self.simulator.handle(SimulatorRequest(request.method, request.path, headers, request.body))
+        return SimulatedReply(response, request.times)
 
     async def list_models(self, authorization: str | None) -> list[dict[str, Any]]:
         return self.simulator.list_models()
@@ -36,22 +36,32 @@ class SimulatedProvider:
 
 
 class SimulatedReply:
-    """Implements `upstream.provider_contract.UpstreamReply`."""
+    """Implements `upstream.provider_contract.UpstreamReply`.
+
+    Args:
+        times: receives the times of first byte and end.
+    """
 
     original_body: bytes | None = None
 
-    def __init__(self, response: SimulatorResponse) -> None:
+    def __init__(self, response: SimulatorResponse, times: CallTimes | None = None) -> None:
         self.status = response.status
         self.headers: Mapping[str, str] = response.headers
         self._pieces = response.pieces
+        self._times = times
 
     async def read(self) -> bytes:
         return b"".join([piece async for piece in self.iter_bytes()])
 
     async def iter_bytes(self) -> AsyncIterator[bytes]:
+        times = self._times
         try:
             async for piece in self._pieces:
+                if times is not None and times.first_byte_at is None:
+                    times.first_byte_at = time.monotonic()
                 yield piece
+            if times is not None:
+                times.ended_at = time.monotonic()
         except SimulatedDisconnect as error:
             raise UpstreamUnavailable("The simulated model broke off.") from error
 
