@@ -124,16 +124,14 @@ def _print_view_of_answer(settings: Settings, arguments: argparse.Namespace) -> 
         output = plan_to_json(preview_with_log) | {
             "answer": arguments.answer,
             "exact": view_record.is_exact,
+            "inexact_reason": None if view_record.difference is None else view_record.difference.reason,
             "sent": [orjson.loads(raw) for raw in sent_messages],
         }
         print(orjson.dumps(output, option=orjson.OPT_INDENT_2).decode())
         return 0
     _print_plan(preview_with_log, answer=arguments.answer)
-    print(
-        "exactly these bytes were sent"
-        if view_record.is_exact
-        else "the bytes that were sent had another form, or something was erased since"
-    )
+    difference = view_record.difference
+    print("exactly these bytes were sent" if difference is None else f"other bytes were sent: {difference.reason}")
     return 0
 
 
@@ -148,9 +146,7 @@ async def _load_view_of_answer(
         view_record = await restore_view(store, conversation, entries[0]) if entries else None
         if view_record is None:
             raise CommandError(f"message {arguments.answer} of {conversation.id!r} is not an answer of this gateway.")
-        sent_messages = await restore_view_messages(
-            store, conversation, view_record.plan, view_record.next_seq, view_record.client_versions
-        )
+        sent_messages = await restore_view_messages(store, conversation, view_record)
         view_preview = ViewPreview(
             conversation, (), view_record.budget, view_record.plan, view_record.budget.compaction_threshold
         )

@@ -123,13 +123,11 @@ class ViewPages:
             summaries=await self._build_summary_objects(conversation, view.plan),
             messages=await self._build_message_page(conversation, view.plan, view.next_seq, page),
             item_id=item_id,
-            is_exact=view.is_exact,
+            difference=view.difference,
             has_instructions=kept is not None,
         )
         if page.with_sent:
-            sent_messages = await restore_view_messages(
-                self._store, conversation, view.plan, view.next_seq, view.client_versions
-            )
+            sent_messages = await restore_view_messages(self._store, conversation, view)
             body |= build_sent_message_fields(
                 [*(message.raw for message in instructions), *sent_messages],
                 compute_message_origins(
