@@ -36,6 +36,7 @@ from app.pipeline.view.view_preview import ViewPreview, build_preview, read_mess
 from app.pipeline.view.view_restoration import (
     MAX_OUTPUT_TOKENS,
     RestoredView,
+    explain_view,
     read_request_facts,
     restore_view,
     restore_view_messages,
@@ -123,12 +124,14 @@ def _print_view_of_answer(settings: Settings, arguments: argparse.Namespace) -> 
     if arguments.json:
         output = plan_to_json(preview_with_log) | {
             "answer": arguments.answer,
+            "reason": explain_view(view_record),
             "exact": view_record.is_exact,
             "inexact_reason": None if view_record.difference is None else view_record.difference.reason,
             "sent": [orjson.loads(raw) for raw in sent_messages],
         }
         print(orjson.dumps(output, option=orjson.OPT_INDENT_2).decode())
         return 0
+    print(explain_view(view_record))
     _print_plan(preview_with_log, answer=arguments.answer)
     difference = view_record.difference
     print("exactly these bytes were sent" if difference is None else f"other bytes were sent: {difference.reason}")

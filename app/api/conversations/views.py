@@ -75,6 +75,7 @@ class SummaryInView(Described):
     kind: Literal["model", "mechanical", "edited", "part"]
     model: str
     revision: int
+    replaced_tokens: int | None = None
 
 
 class RangeInView(Described):
@@ -145,6 +146,8 @@ class SeenObject(ViewObject):
     the answer is older than this version of the gateway, or somebody erased them."""
 
     item_id: str
+    reason: str
+    would_have_been_tokens: int | None
     exact: bool
     inexact_reason: str | None
     inexact_seqs: list[int]

@@ -51,6 +51,8 @@ def build_seen_view_object(
     preview: ViewPreview,
     *,
     item_id: str,
+    reason: str,
+    whole_tokens: int | None,
     difference: ViewDifference | None,
     has_instructions: bool,
     model: str,
@@ -61,6 +63,8 @@ def build_seen_view_object(
     """Builds the object of the view that was sent for an answer.
 
     Args:
+        reason: why it was sent so.
+        whole_tokens: calibrated tokens of the whole history; None if they are not known.
         difference: how it differs from the bytes that were sent; None if it does not.
         has_instructions: whether the instructions of the request are kept; otherwise the field is null.
     """
@@ -69,6 +73,8 @@ def build_seen_view_object(
         "object": "context.seen",
         **_common_view_fields(preview, model, policy),
         "item_id": item_id,
+        "reason": reason,
+        "would_have_been_tokens": whole_tokens,
         "exact": difference is None,
         "inexact_reason": None if difference is None else difference.reason,
         "inexact_seqs": [] if difference is None else list(difference.seqs),

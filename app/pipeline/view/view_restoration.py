@@ -63,6 +63,10 @@ class RestoredView:
     """The bytes in which the client sent answers back, by seq; of those answers that the log has in another form."""
     difference: ViewDifference | None
     """How the restored messages differ from the bytes that were sent; None if they are these bytes."""
+    whole_tokens: int | None
+    """Calibrated tokens of the whole history, which would have been sent without the gateway."""
+    since_seq: int
+    """The first answer whose view had the same summaries."""
 
     @property
     def is_exact(self) -> bool:
@@ -157,7 +161,8 @@ async def restore_view(
     if has_client_versions(conversation):
         stored = await store.read_client_versions(conversation, until_seq=next_seq)
         versions = ClientVersions.from_stored(stored, conversation.redacted_seqs)
-    log = _collect_shown_log(await _read_shown_log(store, conversation, plan, next_seq), answer)
+    shown_messages = await _read_shown_log(store, conversation, plan, next_seq)
+    log = _collect_shown_log(shown_messages, answer)
     answer_forms, unknown_seqs = _find_answer_forms(log)
 
     def render(forms: Mapping[int, bytes]) -> list[bytes]:
@@ -168,9 +173,56 @@ async def restore_view(
         answer_forms = {}
     elif not _is_sent_view(facts, conversation, render(answer_forms)):
         difference = _explain_difference(facts, conversation, summaries, log, unknown_seqs)
+    # A view's summaries end before its question, so all answers to such views are in its verbatim part.
+    answers = (entry for entry in shown_messages if entry.seq >= plan.boundary_seq)
     return RestoredView(
-        plan, _restore_budget(context), str(context.get("policy")), next_seq, versions, answer_forms, difference
+        plan,
+        _restore_budget(context),
+        str(context.get("policy")),
+        next_seq,
+        versions,
+        answer_forms,
+        difference,
+        whole_tokens=facts.get(LOG_TOKENS),
+        since_seq=next((one.seq for one in answers if _list_summary_ids(one) == _list_summary_ids(answer)), answer.seq),
     )
+
+
+def count_replaced_tokens(summaries: Sequence[Summary]) -> list[int | None]:
+    """Returns the raw tokens of the messages that each of a view's summaries stands for; None if the summaries before
+    it do not tell where they begin."""
+    totals = {0: 0} | {summary.to_seq: summary.tokens_total for summary in summaries}
+    return [
+        summary.tokens_total - totals[summary.from_seq] if summary.from_seq in totals else None for summary in summaries
+    ]
+
+
+def explain_view(view: RestoredView) -> str:
+    """Returns in a sentence why a view was sent as it was."""
+    plan, threshold = view.plan, view.budget.compaction_threshold
+    whole = "an unknown number of" if view.whole_tokens is None else f"{view.whole_tokens:,}"
+    if plan.status == "full":
+        prompt_tokens = view.budget.calibrate_tokens(plan.prompt_tokens)
+        return f"Sent in full: {prompt_tokens:,} tokens of a threshold of {threshold:,}."
+    if not plan.summaries:
+        return f"Shortened without a summary: the whole history has {whole} tokens, the limit is {view.budget.limit:,}."
+    cause = (
+        f"{whole} tokens would have passed the threshold of {threshold:,}"
+        if view.whole_tokens is not None and view.whole_tokens > threshold
+        else f"the whole history has {whole} tokens of a threshold of {threshold:,}, and what was summarized comes "
+        "back only when there is more room"
+    )
+    parts = [
+        f"summary {summary.id} ({summary.tokens:,} tokens) stands for messages {summary.from_seq} to "
+        f"{summary.to_seq - 1}" + ("" if replaced is None else f" ({replaced:,} tokens)")
+        for summary, replaced in zip(plan.summaries, count_replaced_tokens(plan.summaries), strict=True)
+    ]
+    return f"Summarized since message {view.since_seq}: {cause}; {', '.join(parts)}."
+
+
+def _list_summary_ids(answer: LogMessage) -> Sequence[str]:
+    facts = (answer.meta or {}).get(VIEW_FACTS)
+    return list(facts.get("chunks", ())) if isinstance(facts, Mapping) else []
 
 
 async def restore_view_messages(

@@ -247,6 +247,27 @@ async def test_views_of_the_built_in_model_are_exact() -> None:
     assert [view["exact"] for view in views] == [True] * 40
 
 
+async def test_a_view_says_in_a_sentence_why_it_is_summarized() -> None:
+    async with world(model(), window=WINDOW) as gateway:
+        await resend(gateway, 24, RESENT["unchanged"])
+        views = await read_seen(gateway, 24)
+    assert views[0]["reason"].startswith("Sent in full: ")
+    last = views[-1]
+    ids = [summary["id"] for summary in last["summaries"]]
+    first = next(at for at, view in enumerate(views) if [one["id"] for one in view["summaries"]] == ids)
+    whole = last["would_have_been_tokens"]
+    assert whole > last["compacts_above"]
+    assert last["reason"].startswith(
+        f"Summarized since message {2 * first + 1}: {whole:,} tokens would have passed the threshold of "
+        f"{last['compacts_above']:,}; summary {ids[0]} ("
+    )
+    for summary in last["summaries"]:
+        rows = last["messages"]["data"]
+        tokens = sum(row["tokens"] for row in rows if summary["from_seq"] <= row["seq"] < summary["to_seq"])
+        assert summary["replaced_tokens"] == tokens
+        assert f"messages {summary['from_seq']} to {summary['to_seq'] - 1} ({tokens:,} tokens)" in last["reason"]
+
+
 async def test_a_view_that_is_not_exact_names_the_messages_that_differ() -> None:
     strange = iter([False, True, False, True, *[False] * 20])
 
