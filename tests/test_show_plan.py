@@ -160,8 +160,6 @@ async def test_a_view_is_replayed_from_what_is_stored_byte_for_byte(policy: str)
             view = await restore_view(gateway.store, conversation, answer)
             assert view is not None
             assert view.is_exact
-            replayed = await restore_view_messages(
-                gateway.store, conversation, view.plan, view.next_seq, view.client_versions
-            )
+            replayed = await restore_view_messages(gateway.store, conversation, view)
             assert [json.loads(raw) for raw in replayed] == sent
         assert body["context_status"] in {"summarized", "trimmed"}

@@ -36,6 +36,7 @@ from app.pipeline.view.view_preview import ViewPreview, build_preview, read_mess
 from app.pipeline.view.view_restoration import (
     MAX_OUTPUT_TOKENS,
     RestoredView,
+    explain_view,
     read_request_facts,
     restore_view,
     restore_view_messages,
@@ -123,17 +124,17 @@ def _print_view_of_answer(settings: Settings, arguments: argparse.Namespace) -> 
     if arguments.json:
         output = plan_to_json(preview_with_log) | {
             "answer": arguments.answer,
+            "reason": explain_view(view_record),
             "exact": view_record.is_exact,
+            "inexact_reason": None if view_record.difference is None else view_record.difference.reason,
             "sent": [orjson.loads(raw) for raw in sent_messages],
         }
         print(orjson.dumps(output, option=orjson.OPT_INDENT_2).decode())
         return 0
+    print(explain_view(view_record))
     _print_plan(preview_with_log, answer=arguments.answer)
-    print(
-        "exactly these bytes were sent"
-        if view_record.is_exact
-        else "the bytes that were sent had another form, or something was erased since"
-    )
+    difference = view_record.difference
+    print("exactly these bytes were sent" if difference is None else f"other bytes were sent: {difference.reason}")
     return 0
 
 
@@ -148,9 +149,7 @@ async def _load_view_of_answer(
         view_record = await restore_view(store, conversation, entries[0]) if entries else None
         if view_record is None:
             raise CommandError(f"message {arguments.answer} of {conversation.id!r} is not an answer of this gateway.")
-        sent_messages = await restore_view_messages(
-            store, conversation, view_record.plan, view_record.next_seq, view_record.client_versions
-        )
+        sent_messages = await restore_view_messages(store, conversation, view_record)
         view_preview = ViewPreview(
             conversation, (), view_record.budget, view_record.plan, view_record.budget.compaction_threshold
         )

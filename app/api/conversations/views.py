@@ -75,6 +75,7 @@ class SummaryInView(Described):
     kind: Literal["model", "mechanical", "edited", "part"]
     model: str
     revision: int
+    replaced_tokens: int | None = None
 
 
 class RangeInView(Described):
@@ -140,11 +141,16 @@ class PreviewObject(ViewObject):
 
 
 class SeenObject(ViewObject):
-    """The view that was sent for an answer; `exact` says whether it is reproduced byte for byte. `instructions` is null
-    if they are not kept: the answer is older than this version of the gateway, or somebody erased them."""
+    """The view that was sent for an answer; `exact` says whether it is reproduced byte for byte, `inexact_reason` why
+    not, and `inexact_seqs` which messages differ, as far as that is known. `instructions` is null if they are not kept:
+    the answer is older than this version of the gateway, or somebody erased them."""
 
     item_id: str
+    reason: str
+    would_have_been_tokens: int | None
     exact: bool
+    inexact_reason: str | None
+    inexact_seqs: list[int]
     instructions: list[dict[str, Any]] | None
 
 

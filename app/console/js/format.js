@@ -10,6 +10,9 @@ const narrow = new Intl.RelativeTimeFormat("en", { numeric: "always", style: "na
 /** 6,240 */
 export const count = (value) => (value === null || value === undefined ? "–" : whole.format(value));
 
+/** 1 message, 6,240 messages */
+export const countOf = (number, word) => `${count(number)} ${word}${number === 1 ? "" : "s"}`;
+
 /** 1.2M */
 export const short = (value) => (value === null || value === undefined ? "–" : compact.format(value));
 

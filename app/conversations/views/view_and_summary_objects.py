@@ -17,6 +17,7 @@ from app.conversations.items.boundary_item_ids import ItemIdsBySeq
 from app.conversations.items.item_building import find_message_item_id
 from app.dialects.responses.message_object import build_message_object
 from app.pipeline.view.view_preview import ViewPreview
+from app.pipeline.view.view_restoration import ViewDifference
 
 EXCERPT_CHARS: Final = 400
 STANDING_KINDS: Final[Mapping[int, str]] = {1: "preference", 2: "rule", 3: "prohibition"}
@@ -50,7 +51,9 @@ def build_seen_view_object(
     preview: ViewPreview,
     *,
     item_id: str,
-    is_exact: bool,
+    reason: str,
+    whole_tokens: int | None,
+    difference: ViewDifference | None,
     has_instructions: bool,
     model: str,
     policy: str,
@@ -60,6 +63,9 @@ def build_seen_view_object(
     """Builds the object of the view that was sent for an answer.
 
     Args:
+        reason: why it was sent so.
+        whole_tokens: calibrated tokens of the whole history; None if they are not known.
+        difference: how it differs from the bytes that were sent; None if it does not.
         has_instructions: whether the instructions of the request are kept; otherwise the field is null.
     """
     instructions = [build_message_object(message.raw) for message in preview.instructions]
@@ -67,7 +73,11 @@ def build_seen_view_object(
         "object": "context.seen",
         **_common_view_fields(preview, model, policy),
         "item_id": item_id,
-        "exact": is_exact,
+        "reason": reason,
+        "would_have_been_tokens": whole_tokens,
+        "exact": difference is None,
+        "inexact_reason": None if difference is None else difference.reason,
+        "inexact_seqs": [] if difference is None else list(difference.seqs),
         "fits": True,
         "instructions": instructions if has_instructions else None,
         "summaries": list(summaries),

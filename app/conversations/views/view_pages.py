@@ -29,7 +29,12 @@ from app.pipeline.persist.kept_instructions import read_instructions
 from app.pipeline.view.pins import decode_pins
 from app.pipeline.view.view_builder import ViewBuilder
 from app.pipeline.view.view_preview import ViewPreview, build_preview, read_message_fates
-from app.pipeline.view.view_restoration import restore_view, restore_view_messages
+from app.pipeline.view.view_restoration import (
+    count_replaced_tokens,
+    explain_view,
+    restore_view,
+    restore_view_messages,
+)
 from app.store.contract.summaries import ConversationAndSummaryStore
 
 READ_MESSAGES: Final = 64
@@ -120,16 +125,23 @@ class ViewPages:
             view_preview,
             model=str(read_answer_request_facts(answer)["model"]),
             policy=view.policy_name,
-            summaries=await self._build_summary_objects(conversation, view.plan),
+            summaries=[
+                {**one, "replaced_tokens": replaced}
+                for one, replaced in zip(
+                    await self._build_summary_objects(conversation, view.plan),
+                    count_replaced_tokens(view.plan.summaries),
+                    strict=True,
+                )
+            ],
             messages=await self._build_message_page(conversation, view.plan, view.next_seq, page),
+            reason=explain_view(view),
+            whole_tokens=view.whole_tokens,
             item_id=item_id,
-            is_exact=view.is_exact,
+            difference=view.difference,
             has_instructions=kept is not None,
         )
         if page.with_sent:
-            sent_messages = await restore_view_messages(
-                self._store, conversation, view.plan, view.next_seq, view.client_versions
-            )
+            sent_messages = await restore_view_messages(self._store, conversation, view)
             body |= build_sent_message_fields(
                 [*(message.raw for message in instructions), *sent_messages],
                 compute_message_origins(

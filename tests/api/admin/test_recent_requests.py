@@ -148,6 +148,23 @@ async def test_a_stream_is_listed_with_its_first_byte_before_its_end() -> None:
     assert (request["prompt_tokens"], request["completion_tokens"], request["cached_tokens"]) == (10, 2, 0)
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_an_answer_of_the_built_in_model_is_no_failure(streamed: bool) -> None:
+    async with watched(providers={}, models={}) as w:
+        answer = await w.post([user("Hi")], model="sim-8k", stream=streamed)
+        request = await w.open_only()
+    assert answer.status_code == 200
+    (attempt,) = details(request, "attempt")
+    assert (attempt["provider"], attempt["status"], attempt["error"]) == ("simulator", 200, None)
+
+
+async def test_an_answer_of_the_built_in_model_that_breaks_off_is_interrupted() -> None:
+    async with watched(providers={}, models={}) as w:
+        await w.post([user("Hi there, you")], model="sim-8k!break_after=2", stream=True)
+        request = await w.open_only()
+    assert [(one["status"], one["error"]) for one in details(request, "attempt")] == [(200, "interrupted")]
+
+
 async def test_retries_and_the_fallback_that_answered_are_attempts() -> None:
     async with watched(models=FALLBACK, retries={"attempts": 2, "base_seconds": 0.01}) as w:
         w.play(FAILED, Reply({"error": {"message": "slower"}}, status=429), completion())

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
+from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
 
+import orjson
 import pytest
 from msgspec.structs import replace
 
 from app.store.memory.backend import MemoryStore
-from tests.live import Reply, ScriptedUpstream
+from tests.live import Reply, ScriptedUpstream, completion
 from tests.support.conversations_client import WINDOW, done, every_message, question, refused, talk
-from tests.support.gateway import answering, shown, system, user, world
+from tests.support.gateway import World, answering, is_summary, shown, system, user, world
 
 
 def model() -> ScriptedUpstream:
@@ -175,7 +179,122 @@ async def test_a_view_is_told_exactly_although_its_summary_was_edited_since() ->
         assert seen["sent"] == shown(upstream)[-1]
         assert "ships" not in str(seen["sent"])
         await done(gateway, "DELETE", f"c/summaries/{summary['id']}")
-        assert (await done(gateway, "GET", f"c/items/{newest}/context"))["exact"] is False
+        seen = await done(gateway, "GET", f"c/items/{newest}/context")
+        assert (seen["exact"], seen["inexact_reason"]) == (False, f"Summary {summary['id']} was deleted since.")
+
+
+def as_the_sdk_writes(message: dict[str, Any]) -> bytes:
+    fields = ("content", "refusal", "role", "annotations")
+    return orjson.dumps({name: message[name] for name in fields})
+
+
+RESENT: dict[str, Callable[[dict[str, Any]], bytes]] = {
+    "unchanged": orjson.dumps,
+    "with spaces": lambda message: json.dumps(message).encode(),
+    "text only": lambda message: orjson.dumps({"role": message["role"], "content": message["content"]}),
+    "by the SDK": as_the_sdk_writes,
+    "without what is empty": lambda message: json.dumps(
+        {name: value for name, value in message.items() if value}, ensure_ascii=False
+    ).encode(),
+}
+
+
+async def resend(gateway: World, turns: int, write: Callable[[dict[str, Any]], bytes], model: str = "m") -> None:
+    """A client that re-sends its history, and writes answers in a way of its own."""
+    messages: list[bytes] = []
+    for number in range(turns):
+        messages.append(orjson.dumps(user(question(number))))
+        body = b'{"model":"%b","messages":[%b]}' % (model.encode(), b",".join(messages))
+        headers = {"authorization": "Bearer sk-one", "content-type": "application/json", "x-conversation-id": "c"}
+        answer = await gateway.client.post(f"{gateway.base_url}/chat/completions", content=body, headers=headers)
+        assert answer.status_code == 200
+        messages.append(write(answer.json()["choices"][0]["message"]))
+
+
+async def read_seen(gateway: World, turns: int) -> list[dict[str, Any]]:
+    """What the model saw for each answer."""
+    rows = await every_message(gateway, "c/context", order="asc", limit=1000)
+    assert len(rows) == 2 * turns
+    path = "c/items/{}/context"
+    return [
+        await done(gateway, "GET", path.format(row["id"]), limit=1000, **{"include[]": "sent"}) for row in rows[1::2]
+    ]
+
+
+def answering_with_annotations(body: dict[str, Any]) -> Reply:
+    if is_summary(body):
+        return answering(body)
+    return completion("„Noted“: " + str(body["messages"][-1]["content"])[:40], refusal=None, annotations=[])
+
+
+@pytest.mark.parametrize("form", RESENT)
+async def test_a_view_is_exact_in_whatever_form_the_client_sends_answers_back(form: str) -> None:
+    upstream = ScriptedUpstream(default=answering_with_annotations)
+    async with world(upstream, window=WINDOW) as gateway:
+        await resend(gateway, 24, RESENT[form])
+        views = await read_seen(gateway, 24)
+    assert {view["status"] for view in views} == {"full", "summarized"}
+    assert [view["inexact_reason"] for view in views] == [None] * 24
+    assert all(view["exact"] for view in views)
+    assert [view["sent"] for view in views] == shown(upstream)
+
+
+async def test_views_of_the_built_in_model_are_exact() -> None:
+    async with world(model(), providers={}, models={}) as gateway:
+        await resend(gateway, 40, RESENT["unchanged"], "sim-8k")
+        views = await read_seen(gateway, 40)
+    assert views[-1]["status"] == "summarized"
+    assert [view["exact"] for view in views] == [True] * 40
+
+
+async def test_a_view_says_in_a_sentence_why_it_is_summarized() -> None:
+    async with world(model(), window=WINDOW) as gateway:
+        await resend(gateway, 24, RESENT["unchanged"])
+        views = await read_seen(gateway, 24)
+    assert views[0]["reason"].startswith("Sent in full: ")
+    last = views[-1]
+    ids = [summary["id"] for summary in last["summaries"]]
+    first = next(at for at, view in enumerate(views) if [one["id"] for one in view["summaries"]] == ids)
+    whole = last["would_have_been_tokens"]
+    assert whole > last["compacts_above"]
+    assert last["reason"].startswith(
+        f"Summarized since message {2 * first + 1}: {whole:,} tokens would have passed the threshold of "
+        f"{last['compacts_above']:,}; summary {ids[0]} ("
+    )
+    for summary in last["summaries"]:
+        rows = last["messages"]["data"]
+        tokens = sum(row["tokens"] for row in rows if summary["from_seq"] <= row["seq"] < summary["to_seq"])
+        assert summary["replaced_tokens"] == tokens
+        assert f"messages {summary['from_seq']} to {summary['to_seq'] - 1} ({tokens:,} tokens)" in last["reason"]
+
+
+async def test_a_view_that_is_not_exact_names_the_messages_that_differ() -> None:
+    strange = iter([False, True, False, True, *[False] * 20])
+
+    def write(message: dict[str, Any]) -> bytes:
+        return (
+            orjson.dumps(message)
+            if not next(strange)
+            else b'{  "content":%b,"role":"assistant"}' % orjson.dumps(message["content"])
+        )
+
+    async with world(model(), window=100_000) as gateway:
+        await resend(gateway, 6, write)
+        views = await read_seen(gateway, 6)
+    assert [view["exact"] for view in views] == [True, True, False, False, False, False]
+    assert views[2]["inexact_reason"] == "Message 3 was sent in another form than the log has."
+    assert views[-1]["inexact_reason"] == "Messages 3 and 7 were sent in another form than the log has."
+    assert views[-1]["inexact_seqs"] == [3, 7]
+
+
+async def test_a_view_with_a_message_that_was_erased_says_so() -> None:
+    async with world(model(), window=100_000) as gateway:
+        await resend(gateway, 3, RESENT["unchanged"])
+        rows = await every_message(gateway, "c/context", order="asc")
+        await done(gateway, "DELETE", f"c/items/{rows[2]['id']}", erase="true")
+        seen = await done(gateway, "GET", f"c/items/{rows[-1]['id']}/context")
+    assert (seen["exact"], seen["inexact_seqs"]) == (False, [2])
+    assert seen["inexact_reason"] == "Message 2 was deleted or erased since."
 
 
 async def test_views_that_were_kept_without_revisions_are_told_too() -> None:

@@ -90,7 +90,7 @@ function Actions({ message, conversation, manages, onAct }) {
   const calls = message.tool_calls.map((call) => `${call.name}(${call.arguments})`);
   return html`<div class="message-actions">
     ${message.role === "assistant" && message.model &&
-    html`<a class="button small plain" aria-label=${`What the model saw for message ${message.seq}`}
+    html`<a class="button small plain seen-link" aria-label=${`What the model saw for message ${message.seq}`}
       href=${to(["conversations", conversation, "context"], { item: message.id })}>What the model saw</a>`}
     ${!isGone && html`<${Copy} name=${`Copy message ${message.seq}`} text=${[message.text, ...calls].filter(Boolean).join("\n\n")} />`}
     ${manages && !isGone &&

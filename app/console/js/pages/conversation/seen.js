@@ -1,6 +1,6 @@
 // What the model saw at a turn, beside the whole log: on the left what became of each message, on the right what was sent.
 import { html, useEffect, useMemo, useRef, useState } from "../../lib.js";
-import { count } from "../../format.js";
+import { count, countOf } from "../../format.js";
 import { useLoaded } from "../../load.js";
 import { go, to } from "../../router.js";
 import { Badge, Button, ContextBar, DISPOSITIONS, Disposition, Empty, Failure, Loading, Status } from "../../ui/parts.js";
@@ -83,6 +83,7 @@ function WhatIf({ session, wish, onWish, view }) {
 function Budget({ id, view, turn }) {
   const threshold = view.compacts_above ?? turn?.threshold_tokens;
   return html`<div class="seen-budget">
+    ${view.reason && html`<p class="break">${view.reason}</p>`}
     <${ContextBar} tokens=${view.prompt_tokens} window=${view.window} threshold=${threshold} label="Prompt in the window" />
     <div class="row small">
       <${Status} of=${view.status} />
@@ -91,7 +92,7 @@ function Budget({ id, view, turn }) {
       <span>· policy ${view.policy} · ${view.model}</span>
       ${view.dropped_messages > 0 && html`<${Badge} kind="warn">${count(view.dropped_messages)} dropped<//>`}
       ${!view.fits && html`<${Badge} kind="bad">does not fit<//>`}
-      ${view.exact === false && html`<${Badge} kind="warn" title="Something was erased or sent in another form since">not byte for byte<//>`}
+      ${view.exact === false && html`<${Badge} kind="warn" title=${view.inexact_reason}>not byte for byte<//>`}
     </div>
     ${view.to_summarize?.length > 0 && html`<p class="small">Would be summarized first: ${view.to_summarize.map((range, at) => html`${at > 0 && ", "}<a
       href=${to(["conversations", id, "log"], { seq: range.from_seq })}>#${range.from_seq} to #${range.to_seq - 1}</a>${range.folds.length > 0 && ` (folds ${range.folds.length} summaries)`}`)}</p>`}
@@ -124,7 +125,7 @@ function SideBySide({ id, item, asked, view }) {
   if (start.current === null && seqs.length) start.current = { index: seqs.length - 1, align: "end", isStart: true };
   return html`<div class="seen-sides">
     <section class="panel" aria-label="The whole log">
-      <header><h2>The whole log</h2><span class="soft small">${count(rows.length)} messages${!isWhole && !error && html` · <span class="loading">reading</span>`}</span></header>
+      <header><h2>The whole log</h2><span class="soft small">${countOf(rows.length, "message")}${!isWhole && !error && html` · <span class="loading">reading</span>`}</span></header>
       ${error && html`<${Failure} error=${error} />`}
       <${Legend} counts=${counts} kind=${kind} onKind=${setKind} />
       ${seqs.length
@@ -133,7 +134,7 @@ function SideBySide({ id, item, asked, view }) {
         : html`<${Empty}>Nothing was stored before this answer.<//>`}
     </section>
     <section class="panel" aria-label="What was sent">
-      <header><h2>${view.object === "context.seen" ? "What the model saw" : "What would be sent"}</h2><span class="soft small">${count(view.sent?.length ?? 0)} messages, ${count(view.prompt_tokens)} tokens</span></header>
+      <header><h2>${view.object === "context.seen" ? "What the model saw" : "What would be sent"}</h2><span class="soft small">${countOf(view.sent?.length ?? 0, "message")}, ${count(view.prompt_tokens)} tokens</span></header>
       <p class="small soft seen-note">${view.object === "context.seen" ? view.instructions === null ? "Its instructions are not kept: the answer is older than this version, or they were erased." : "" : "A new message would follow."}${picked && picked.from === "log" && !sentTarget && " The message that you chose was not sent, and nothing stands for it."}</p>
       <${VirtualList} label="Messages as they are sent" count=${entries.length} estimate=${ENTRY_PX} height="62vh" target=${sentTarget}
         row=${(index) => html`<${SentRow} id=${id} entry=${entries[index]} isPicked=${picked?.from === "sent" ? picked.index === index : Boolean(picked) && touches(entries[index], picked)} onPick=${() => pickEntry(entries[index], index)} />`} />
