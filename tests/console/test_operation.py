@@ -111,7 +111,7 @@ async def test_a_tenant_with_a_name_is_shown_by_it(page: Page) -> None:
 
 
 async def test_costs_are_added_up_by_key_tenant_and_model(page: Page) -> None:
-    prices = {"models": {"m": {"provider": "upstream", "price": {"input": 1000.0, "output": 1000.0}}}}
+    prices: dict[str, Any] = {"models": {"m": {"provider": "upstream", "price": {"input": 1000.0, "output": 1000.0}}}}
     async with scripted(page, ScriptedUpstream(default=answering), **AUTH, **prices) as console:
         operator = {"Authorization": f"Bearer {TOKEN}"}
         budget = {"name": "team blue", "budget_usd": 20}
