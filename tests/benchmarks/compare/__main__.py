@@ -31,6 +31,7 @@ from tests.benchmarks.quality.monologues import build_talk
 from tests.benchmarks.quality.talks import keep_newest
 
 FOLDER: Final = ROOT / "build" / "compare"
+RESULTS: Final = FOLDER / "results.json"
 PARTS: Final = ("overhead", "growth", "facts")
 MEASURED: Final = tuple(name for name, peer in PEERS.items() if peer.registry)
 TURNS, QUICK_TURNS = 300, 60
@@ -50,7 +51,9 @@ def main() -> int:
             names.append(name)
         else:
             failures[name] = told
-    results: dict[str, Any] = {
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    results = {
+        **_read_earlier_parts(),
         "machine": report.machine(),
         "versions": list_versions(names, VERSION),
         "turns": QUICK_TURNS if options.quick else TURNS,
@@ -61,20 +64,24 @@ def main() -> int:
     for part in ("growth", "facts"):
         if part in options.parts:
             results[part] = _measure_conversations(part, names, options, results, console)
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    (FOLDER / "results.json").write_bytes(orjson.dumps(results, option=orjson.OPT_INDENT_2))
+    RESULTS.write_bytes(orjson.dumps(results, option=orjson.OPT_INDENT_2))
     update_page(options.page, options.page.parent / "pictures", results)
-    console.print(f"written to {options.page}, its pictures, and {FOLDER / 'results.json'}")
+    console.print(f"written to {options.page}, its pictures, and {RESULTS}")
     for name, told in failures.items():
         console.print(f"FAILED {name}: {told}", markup=False, style="red")
     return 1 if failures else 0
+
+
+def _read_earlier_parts() -> dict[str, Any]:
+    """Returns the parts that an earlier run has measured, for a run with `--parts`."""
+    earlier = orjson.loads(RESULTS.read_bytes()) if RESULTS.exists() else {}
+    return {part: earlier[part] for part in PARTS if part in earlier}
 
 
 def _measure_overhead(names: Sequence[str], *, quick: bool) -> dict[str, Any]:
     """Runs `python -m tests.benchmarks` on the gateways that only differ in settings once, and returns its summary."""
     chosen = ["pass", "gateway sqlite", *(name for name in names if not PEERS[name].installation)]
     out = FOLDER / "overhead.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "tests.benchmarks", "--only", ",".join(chosen), "--out", str(out), "--rests"]
     rounds = ["--quick"] if quick else ["--rounds", "3"]
     subprocess.run([*command, *rounds, "--scenarios", "json,paced,history"], cwd=ROOT, check=False)
@@ -122,7 +129,9 @@ def _parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.compare", description=__doc__)
     parser.add_argument("--quick", action="store_true", help=f"a few short rounds, {QUICK_TURNS} turns")
     parser.add_argument("--only", nargs="+", choices=MEASURED, default=list(MEASURED), help="these gateways")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="these parts of the page")
+    parser.add_argument(
+        "--parts", nargs="+", choices=PARTS, default=list(PARTS), help="measure these, and keep the others"
+    )
     parser.add_argument("--seeds", nargs="+", type=int, default=[300, 301, 302], help="of conversations")
     parser.add_argument("--page", type=Path, default=ROOT / "docs" / "comparison.md", help="the page to change")
     return parser.parse_args()

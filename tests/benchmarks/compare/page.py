@@ -39,7 +39,7 @@ def render_measured(results: Results) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
     where = f"{machine['processor']}, {machine['cores']} cores, Python {machine['python']}"
     parts = [
-        f"Measured on {machine['at'][:10]} on {where}, in one run: {versions}. `make compare` repeats all of it.",
+        f"Measured on {machine['at'][:10]} on {where}: {versions}. `make compare` repeats all of it.",
         *([] if "overhead" not in results else [_render_overhead(results["overhead"])]),
         *([] if "growth" not in results else [_render_growth(results["growth"], results["turns"])]),
         *([] if "facts" not in results else [_render_facts(results["facts"])]),
