@@ -86,6 +86,8 @@ class SummaryObject(SummaryInView):
     object: str
     conversation_id: str
     active: bool
+    shown: bool
+    """Whether the last request was sent with it. An active summary that is not shown was made ahead for a later one."""
     folds: list[str]
     prompt_version: str
     created_at: int

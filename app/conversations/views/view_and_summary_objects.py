@@ -16,6 +16,7 @@ from app.conversation.conversation_types import Conversation, LogMessage, Summar
 from app.conversations.items.boundary_item_ids import ItemIdsBySeq
 from app.conversations.items.item_building import find_message_item_id
 from app.dialects.responses.message_object import build_message_object
+from app.pipeline.view.last_view_and_calibration import find_end_of_shown_summaries
 from app.pipeline.view.view_preview import ViewPreview
 from app.pipeline.view.view_restoration import ViewDifference
 
@@ -213,6 +214,7 @@ def build_summary_object(
         "object": "conversation.summary",
         "conversation_id": conversation.id,
         "active": is_active,
+        "shown": is_active and summary.to_seq <= find_end_of_shown_summaries(conversation.state),
         "folds": list(summary.folds),
         "prompt_version": summary.prompt_version,
         "created_at": int(summary.created_at.timestamp()),

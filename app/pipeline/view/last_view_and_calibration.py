@@ -34,6 +34,13 @@ def read_last_view(state: Mapping[str, Any], policy: ContextPolicy, window: int)
     return NO_LAST_VIEW if stored is None else msgspec.convert(stored, LastView)
 
 
+def find_end_of_shown_summaries(state: Mapping[str, Any]) -> int:
+    """Returns the seq before which summaries stood for messages in the last view of any policy and window; 0: in
+    none."""
+    views = [msgspec.convert(stored, LastView) for stored in state.get(LAST_VIEWS, {}).values()]
+    return max((view.boundary.to_seq for view in views), default=0)
+
+
 def add_last_view(state: Mapping[str, Any], policy: ContextPolicy, window: int, view: LastView) -> Mapping[str, Any]:
     """Returns `Conversation.state["views"]` with one more view. If there are too many, the view that was not used for
     longest is removed."""

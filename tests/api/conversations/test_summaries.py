@@ -62,6 +62,24 @@ async def test_summaries_are_listed_by_place_in_the_log() -> None:
         assert not rest["has_more"]
 
 
+async def test_a_summary_that_was_made_ahead_is_not_shown_until_a_view_has_it() -> None:
+    policies = {"additive": {"prepare_ratio": 0.3}}
+    async with world(Writer(), window=WINDOW, policies=policies) as gateway:
+        statuses = []
+        found: list[list[bool]] = []
+        for number in range(24):
+            statuses.append((await talk(gateway, 1, first=number))["context_status"])
+            await until(nothing_is_prepared)
+            listed = (await done(gateway, "GET", "c/summaries"))["data"]
+            assert all(one["active"] for one in listed)
+            found.append([one["shown"] for one in listed])
+        ready = next(turn for turn, shown in enumerate(found) if shown)
+        summarized = statuses.index("summarized")
+        assert ready < summarized
+        assert not any(any(shown) for shown in found[:summarized])
+        assert found[summarized][0]
+
+
 async def test_folds_are_listed_only_if_all_are_asked_for() -> None:
     policies = {"additive": {"fold_ratio": 0.01}}
     async with world(Writer(), window=WINDOW, policies=policies) as gateway:
