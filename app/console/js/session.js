@@ -8,6 +8,9 @@ export function credentials() {
   return { key: sessionStorage.getItem(KEY) ?? "", endUser: sessionStorage.getItem(END_USER) ?? "" };
 }
 
+/** Whether somebody looks with a link that the gateway printed at a start, this one or an earlier one. */
+export const hasLinkToken = () => credentials().key.startsWith("cop_");
+
 /** @param {{key?: string, endUser?: string}} shown */
 export function signIn({ key = "", endUser = "" }) {
   // Whatever else a page keeps here was the former key's.

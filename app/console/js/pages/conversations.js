@@ -3,7 +3,9 @@ import { html, useEffect, useState } from "../lib.js";
 import { useCommands } from "../commands.js";
 import { useSettled } from "../load.js";
 import { go } from "../router.js";
+import { credentials, hasLinkToken } from "../session.js";
 import { Button } from "../ui/parts.js";
+import { OldLink } from "./operation/access.js";
 import { mayManage } from "./conversation/place.js";
 import { FilterBar, Filters, asked, isFiltered } from "./conversations/filters.js";
 import { Found } from "./conversations/found.js";
@@ -27,6 +29,7 @@ export function Conversations({ route, session }) {
       ${manages && html`<${Button} onClick=${() => setImporting(true)}>Import…<//>`}
       ${session.scopes.includes("chat") && html`<a class="button primary" href="#/chat">New chat</a>`}
     </div>
+    ${hasLinkToken() && !isOperator && html`<${OldLink} />`}
     <div class="list-tools stack">
       <div class="row">
         <${Search} words=${wish.q} onAsk=${(q) => ask({ q })} />
@@ -38,6 +41,7 @@ export function Conversations({ route, session }) {
     ${wish.q
       ? html`<${Found} words=${wish.q} tenant=${wish.tenant} />`
       : html`<${List} key=${round} wish=${wish} session=${session} isFiltered=${isFiltered(wish)} onClear=${() => go(["conversations"])} onAsk=${ask} />`}
+    ${!credentials().key && !isOperator && html`<p class="small soft">These are the conversations without a key. The link in the gateway’s start line shows all of them.</p>`}
     ${isImporting && html`<${Import} onClose=${() => setImporting(false)} onDone=${() => setRound((before) => before + 1)} />`}
   `;
 }

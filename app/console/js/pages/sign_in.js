@@ -1,7 +1,8 @@
 // Which key to look with. Without a session it is the whole page, otherwise a dialog.
 import { html, useState } from "../lib.js";
-import { credentials, signIn } from "../session.js";
+import { credentials, hasLinkToken, signIn } from "../session.js";
 import { Button, Dialog, Failure, Field } from "../ui/parts.js";
+import { OldLink } from "./operation/access.js";
 
 /** What a header may hold: other characters, such as a typographic dash in a key that was copied, never leave the browser. */
 const HEADER = /^[\x20-\x7e]*$/;
@@ -33,6 +34,7 @@ export function SignIn({ session, error, onClose }) {
   return html`<main class="page sign-in stack">
     <h1>Concertina</h1>
     ${[401, 403].includes(error.status) && html`<p class="soft">This gateway wants a key with the scope <code>read</code>.</p>`}
+    ${hasLinkToken() && html`<${OldLink} />`}
     ${(before.key || before.endUser) && html`<${Failure} error=${error} />`}
     <div class="panel">${form}</div>
   </main>`;

@@ -27,3 +27,9 @@ export function NotShown({ error, what, setting, retry }) {
 export function Outdated({ error }) {
   return html`<div class="notice warn" role="alert">What is shown is old: ${error.message}</div>`;
 }
+
+/** The token of a link ended with the start of the gateway that printed it. */
+export function OldLink() {
+  return html`<div class="notice warn" role="alert"><p><strong>This link is from an earlier start of the gateway.</strong></p>
+    <p class="hint">Open the link in its newest start line. <code>auth.operator_token</code> keeps one token for all starts.</p></div>`;
+}
