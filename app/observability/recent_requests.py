@@ -37,6 +37,7 @@ class EndedRequest(msgspec.Struct, frozen=True, array_like=True):
         started_at: the same, in the monotonic seconds of its steps.
         duration: seconds from the start to the end.
         first_byte_seconds: seconds from the start to the first byte of the answer's body; None if nothing was sent.
+        answer: the place of the stored answer in its conversation: seq, and link as hex digits.
     """
 
     id: str | None
@@ -52,6 +53,7 @@ class EndedRequest(msgspec.Struct, frozen=True, array_like=True):
     facts: RequestFacts
     turn: TurnFacts | None
     steps: list[RequestStep]
+    answer: tuple[int, str] | None = None
 
 
 _encode: Final = msgspec.json.Encoder().encode

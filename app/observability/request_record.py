@@ -73,6 +73,7 @@ class RequestRecord(msgspec.Struct):
         tenant: the caller's tenant; None if the caller was refused.
         key_id: the id of the caller's API key.
         turn: the numbers of the answer; None if there was none.
+        answer: the place of the stored answer: its seq, and its link as hex digits.
         steps: in the order in which they began.
     """
 
@@ -83,6 +84,7 @@ class RequestRecord(msgspec.Struct):
     tenant: str | None = None
     key_id: str | None = None
     turn: TurnFacts | None = None
+    answer: tuple[int, str] | None = None
     steps: list[RequestStep] = []
 
     def begin_step(self, name: StepName, detail: dict[str, Any] | None = None) -> RequestStep:

@@ -80,7 +80,29 @@ async def test_requests_are_listed_and_one_is_told(page: Page) -> None:
         await expect(page.locator(".story")).to_contain_text("for a summary, because the history was longer")
         await looked_at(page, "request-compacted")
         await page.get_by_role("link", name="What the model saw").click()
-        await expect(page.get_by_role("heading", name="What would be sent")).to_be_visible()
+        assert f"context?item={waited['item_id']}" in page.url
+        await expect(page.get_by_role("heading", name="What the model saw")).to_be_visible()
+
+
+@pytest.mark.parametrize("mode", ["open", "keys"])
+async def test_a_link_of_an_earlier_start_says_so(page: Page, watch: Watch, mode: str) -> None:
+    watch.allow("401")
+    async with running(auth={"operator_token": TOKEN, "mode": mode}) as console:
+        await page.goto(console.url("#token=cop_" + "f" * 43))
+        await expect(page.get_by_text("This link is from an earlier start of the gateway.")).to_be_visible()
+        await page.goto(console.url(f"#token={TOKEN}"))
+        await expect(page.get_by_role("heading", name="Conversations")).to_be_visible()
+        await expect(page.get_by_text("earlier start")).to_have_count(0)
+        await page.goto("about:blank")
+
+
+async def test_a_visitor_without_a_key_learns_how_to_see_all(page: Page) -> None:
+    async with running(**AUTH) as console:
+        await ask(console, "sk-alice", "Alice has locker 7741")
+        await page.goto(console.url())
+        await expect(page.get_by_text("The link in the gateway’s start line shows all of them.")).to_be_visible()
+        await expect(page.get_by_text("Alice has locker 7741")).to_have_count(0)
+        await page.goto("about:blank")
 
 
 async def test_new_requests_appear_by_themselves(page: Page) -> None:

@@ -21,6 +21,7 @@ from app.api.resource_schemas import (
     build_json_response,
     build_list_page,
 )
+from app.conversations.items.item_building import build_answer_item_id
 from app.errors import NotFound, UpstreamRefused
 from app.observability.recent_requests import EndedRequest, RecentRequests
 from app.observability.request_record import RequestStep, StepName
@@ -53,6 +54,8 @@ class RequestObject(Described):
     tenant: str | None
     key_id: str | None
     conversation_id: str | None
+    item_id: str | None
+    """The item of the stored answer."""
     context_status: str | None
     prompt_tokens: int | None
     cached_tokens: int | None
@@ -153,6 +156,7 @@ def build_request_object(request: EndedRequest) -> dict[str, Any]:
         "tenant": request.tenant,
         "key_id": request.key_id,
         "conversation_id": facts.conversation_id,
+        "item_id": None if request.answer is None else build_answer_item_id(*request.answer),
         "context_status": facts.context_status,
         "prompt_tokens": facts.prompt_tokens if reported_tokens is None else reported_tokens,
         "cached_tokens": None if turn is None else turn.cached_tokens,

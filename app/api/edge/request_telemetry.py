@@ -253,6 +253,7 @@ def _build_ended_request(
         watch.facts,
         record.turn,
         record.steps,
+        record.answer,
     )
 
 

@@ -74,6 +74,11 @@ def build_item_id(kind: ItemKind, entry: LogMessage, part: int) -> str:
     return f"{kind}_{entry.seq:08x}{entry.link.hex()[:LINK_HEX_CHARS]}{part:02x}"
 
 
+def build_answer_item_id(seq: int, link_hex: str) -> str:
+    """Returns an id of an answer's first item, from its place in the log."""
+    return f"msg_{seq:08x}{link_hex[:LINK_HEX_CHARS]}00"
+
+
 def parse_item_id(text: str) -> ParsedItemId | None:
     """Parses the id of a message's item; None for any other id."""
     match = _ITEM_ID.fullmatch(text)

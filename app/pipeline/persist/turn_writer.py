@@ -192,6 +192,8 @@ class TurnWriter:
         entry, kept = keep_instructions(entry, resolved_request.instructions, conversation.state)
         state = {**conversation.state, **answer.state, **kept, OPEN_TOOL_CALLS: may_precede_tool_result(message)}
         state.pop(UNANSWERED_MESSAGES, None)
+        if (record := current_request_record()) is not None:
+            record.answer = (entry.seq, entry.link.hex())
         chunk_count = max(conversation.chunk_count, answer.chunk_count)
         write = LogAppend(
             conversation=replace(advance_head(conversation, [entry]), state=state, chunk_count=chunk_count),

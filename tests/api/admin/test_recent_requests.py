@@ -23,7 +23,17 @@ from tests.support.raw_http import long_talk, summarizing, until
 
 ROW = {
     *("id", "object", "started_at", "endpoint", "protocol", "model", "answered_by", "provider", "attempts", "status"),
-    *("error", "stream", "tenant", "key_id", "conversation_id", "context_status", "prompt_tokens", "cached_tokens"),
+    *(
+        "error",
+        "stream",
+        "tenant",
+        "key_id",
+        "conversation_id",
+        "item_id",
+        "context_status",
+        "prompt_tokens",
+        "cached_tokens",
+    ),
     *("completion_tokens", "cost_usd", "duration_ms", "first_byte_ms", "queue_ms", "compaction_ms"),
 }
 
@@ -124,6 +134,17 @@ async def test_an_answered_request_is_listed_with_its_timeline() -> None:
     assert all(0 <= step["start_ms"] <= step["end_ms"] <= row["duration_ms"] for step in timeline)
     (attempt,) = (step["detail"] for step in timeline if step["name"] == "attempt")
     assert attempt == {"provider": "upstream", "model": "m", "status": 200, "error": None}
+
+
+async def test_the_item_of_a_request_shows_what_the_model_saw_for_its_answer() -> None:
+    async with watched() as w:
+        await w.post([user("Hello")])
+        await w.post([user("Nothing of this is kept")], store=False)
+        kept_nothing, stored = await w.rows(2)
+        assert kept_nothing["item_id"] is None
+        path = f"/conversations/{stored['conversation_id']}/items/{stored['item_id']}/context"
+        seen = await w.gateway.ask("GET", path, w.application)
+        assert (seen.status_code, seen.json()["item_id"]) == (200, stored["item_id"])
 
 
 async def test_only_operators_see_requests() -> None:

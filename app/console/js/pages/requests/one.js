@@ -53,7 +53,7 @@ function Facts({ of: request }) {
     ["Cost", html`<span class="number">${dollars(request.cost_usd)}</span>`],
     ["Tenant", request.tenant ? html`<a href=${to(["requests"], { tenant: request.tenant })} title=${request.tenant}>${shortTenant(request.tenant)}</a>` : "–"],
     ["Key", request.key_id ? html`<code class="break">${request.key_id}</code>` : "–"],
-    ["Conversation", request.conversation_id ? html`<a class="break" href=${to(["conversations", request.conversation_id, "context"])}>What the model saw</a> · <a href=${to(["conversations", request.conversation_id, "log"])}>Log</a>` : "–"],
+    ["Conversation", request.conversation_id ? html`<a class="break" href=${to(["conversations", request.conversation_id, "context"], { item: request.item_id })}>What the model saw</a> · <a href=${to(["conversations", request.conversation_id, "log"])}>Log</a>` : "–"],
     ["Id", html`<code class="break">${request.id}</code> <${Copy} text=${request.id} name="Copy the id" /> <${Copy} text=${new URL(`v1/admin/requests/${request.id}`, ROOT).href} label="Copy address" name="Copy the address of its JSON" />`],
   ];
   return html`<dl class="request-facts panel">${rows.map(([name, value]) => html`<div key=${name}><dt class="small soft">${name}</dt><dd>${value}</dd></div>`)}</dl>`;
