@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.edge.error_responses import CLIENT_CLOSED_REQUEST, build_error_response, log_unexpected_error
 from app.api.edge.headers import REQUEST_ID_SCOPE_KEY
-from app.api.edge.request_reader import ClientDisconnected
+from app.api.edge.request_reader import ClientDisconnected, read_headers
 from app.api.edge.unknown_paths import find_allowed_methods, unknown_path_error
 from app.errors import GatewayError, InvalidRequest, MethodNotAllowed, RequestTooLarge, drop_tracebacks
 from app.observability.request_facts import record_error
@@ -94,7 +94,7 @@ class BrokenResponseMiddleware:
 
 def _build_content_type_error(request: Request) -> InvalidRequest:
     """Builds the error for a body that FastAPI did not read as JSON, and gave to the endpoint as bytes."""
-    sent = request.headers.get("content-type")
+    sent = read_headers(request.scope).get("content-type")
     problem = f"is {sent!r}" if sent else "is missing"
     return InvalidRequest(
         f"The header `Content-Type` {problem}.", code="invalid_type", hint="Send `Content-Type: application/json`."

@@ -39,6 +39,7 @@ export function useRoute() {
   useEffect(() => {
     const follow = () => setRoute(here());
     addEventListener("hashchange", follow);
+    follow(); // the address may have changed since the first drawing
     return () => removeEventListener("hashchange", follow);
   }, []);
   return route;
