@@ -61,7 +61,7 @@ def _run(
     console: Console, targets: list[Target], scenarios: tuple[str, ...], rounds: int, scale: float, *, rests: bool
 ) -> tuple[Results, list[str]]:
     """All targets are up all the time and take turns, scenario by scenario, in reverse order in every second round: a
-    busy neighbour hits all of them alike. One that fails is left out from then on."""
+    busy neighbour hits all of them alike. One that fails in a scenario is left out of it from then on."""
     results: Results = {report.DIRECT: [], **{target.name: [] for target in targets}}
     failures: dict[str, str] = {}
     cores = Cores.of_this_machine()
@@ -86,12 +86,13 @@ def _run(
                 taken.append({})
             for scenario in scenarios:
                 for name in [*started][:: -1 if number % 2 else 1]:
+                    place = f"{name}, {scenario}"
+                    if place in failures:
+                        continue
                     status.update(f"round {number + 1} of {rounds}, {scenario}: {name}")
                     so_far = results[name][-1]
-                    with _noting(failures, name):
+                    with _noting(failures, place):
                         so_far |= measure(bench, started[name], scenario, so_far)
-                    if name in failures:
-                        del started[name]
     return results, [f"{name}: {failure}" for name, failure in failures.items()]
 
 

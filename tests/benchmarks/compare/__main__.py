@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import httpx
 import orjson
 from rich.console import Console
 
@@ -60,7 +61,8 @@ def main() -> int:
         "failures": failures,
     }
     if "overhead" in options.parts:
-        results["overhead"] = _measure_overhead(names, quick=options.quick)
+        results["overhead"], faults = _measure_overhead(names, quick=options.quick)
+        failures |= faults
     for part in ("growth", "facts"):
         if part in options.parts:
             results[part] = _measure_conversations(part, names, options, results, console)
@@ -78,8 +80,9 @@ def _read_earlier_parts() -> dict[str, Any]:
     return {part: earlier[part] for part in PARTS if part in earlier}
 
 
-def _measure_overhead(names: Sequence[str], *, quick: bool) -> dict[str, Any]:
-    """Runs `python -m tests.benchmarks` on the gateways that only differ in settings once, and returns its summary."""
+def _measure_overhead(names: Sequence[str], *, quick: bool) -> tuple[dict[str, Any], dict[str, str]]:
+    """Runs `python -m tests.benchmarks`; returns its summary, and why a gateway failed in a scenario. Of gateways that
+    differ only in their settings one is measured."""
     chosen = ["pass", "gateway sqlite", *(name for name in names if not PEERS[name].installation)]
     out = FOLDER / "overhead.json"
     command = [sys.executable, "-m", "tests.benchmarks", "--only", ",".join(chosen), "--out", str(out), "--rests"]
@@ -87,7 +90,8 @@ def _measure_overhead(names: Sequence[str], *, quick: bool) -> dict[str, Any]:
     subprocess.run([*command, *rounds, "--scenarios", "json,paced,history"], cwd=ROOT, check=False)
     measured = orjson.loads(out.read_bytes())
     summary: dict[str, Any] = measured["summary"]
-    return {name: summary[name] for name in [chosen[1], *chosen[2:], chosen[0]] if name in summary}
+    faults = dict(failure.split(": ", 1) for failure in measured["failures"])
+    return {name: summary[name] for name in [*chosen[1:], chosen[0]] if name in summary}, faults
 
 
 def _measure_conversations(
@@ -106,7 +110,7 @@ def _measure_conversations(
             began = time.monotonic()
             try:
                 figures = asyncio.run(asyncio.wait_for(held, CONVERSATION_SECONDS))
-            except (BenchmarkFailed, TimeoutError) as error:
+            except (BenchmarkFailed, TimeoutError, httpx.HTTPError) as error:
                 told = str(error) or f"not done within {CONVERSATION_SECONDS:.0f} s"
                 results["failures"][f"{name}, {part}"] = told
                 break

@@ -99,20 +99,20 @@ async def _open_address(name: str, upstream: str, window: int) -> AsyncIterator[
             place = Place(program, Path(folder), port, int(upstream.rpartition(":")[2]), window)
             log = Path(folder) / "output.log"
             with Process(peer.build_command(place), core=None, log=log, runner=()) as process:
-                await _await_port(process, port)
+                await _await_answer(process, port)
                 yield f"http://127.0.0.1:{port}/v1", peer.headers(f"{upstream}/v1")
 
 
-async def _await_port(process: Process, port: int) -> None:
-    async with asyncio.timeout(START_SECONDS):
+async def _await_answer(process: Process, port: int) -> None:
+    """Waits until a gateway answers anything at all."""
+    async with asyncio.timeout(START_SECONDS), httpx.AsyncClient(timeout=START_SECONDS) as http:
         while True:
             process.check()
             try:
-                _, writer = await asyncio.open_connection("127.0.0.1", port)
-            except OSError:
+                await http.get(f"http://127.0.0.1:{port}/")
+            except httpx.TransportError:
                 await asyncio.sleep(0.1)
             else:
-                writer.close()
                 return
 
 
