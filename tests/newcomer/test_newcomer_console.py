@@ -118,6 +118,8 @@ async def test_a_conversation_is_compacted_up_to_a_message_of_the_log(
         conversation = answer.json()["conversation_id"]
     await enter(page, newcomer, width)
     await open_conversation(page, conversation)
+    if width == NARROW_WIDTH:
+        await page.get_by_role("button", name="More").click()
     await page.get_by_role("button", name="Compact…").click()
     dialog = page.get_by_role("dialog", name="Compact")
     await dialog.get_by_label("Up to message").fill(f"#{LAST_SUMMARIZED}")
