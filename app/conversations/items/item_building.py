@@ -71,12 +71,16 @@ class ParsedItemId(msgspec.Struct, frozen=True):
 
 def build_item_id(kind: ItemKind, entry: LogMessage, part: int) -> str:
     """Returns the id of one of a message's items. Parts count from 0 in the order reasoning, text, calls."""
-    return f"{kind}_{entry.seq:08x}{entry.link.hex()[:LINK_HEX_CHARS]}{part:02x}"
+    return _format_item_id(kind, entry.seq, entry.link.hex(), part)
 
 
 def build_answer_item_id(seq: int, link_hex: str) -> str:
     """Returns an id of an answer's first item, from its place in the log."""
-    return f"msg_{seq:08x}{link_hex[:LINK_HEX_CHARS]}00"
+    return _format_item_id("msg", seq, link_hex, 0)
+
+
+def _format_item_id(kind: ItemKind, seq: int, link_hex: str, part: int) -> str:
+    return f"{kind}_{seq:08x}{link_hex[:LINK_HEX_CHARS]}{part:02x}"
 
 
 def parse_item_id(text: str) -> ParsedItemId | None:

@@ -21,6 +21,7 @@ from app.conversation.identity import compute_prefix_digests
 from app.dialects.chat.resent_answer import FORMS, render_resent_answer
 from app.dialects.missing_tool_results import add_missing_tool_results
 from app.pipeline.chat_request import ChatRequest
+from app.pipeline.resolve.client_history_matching import MIN_FAST_PATH_MESSAGES
 from app.pipeline.resolve.resolved_request import UNANSWERED_MESSAGES, ResolvedRequest, has_client_versions
 from app.pipeline.turn import View
 from app.pipeline.view.view_builder import read_shown_before_boundary
@@ -40,8 +41,6 @@ answers only). `LOG_TOKENS` are the tokens of the whole history, instructions an
 DIGEST, HISTORY_DIGEST, LAST_ANSWER = "digest", "history", "last_answer"
 """Keys of the view facts. `DIGEST` is of a rendered view, `HISTORY_DIGEST` of a client history that was sent unchanged.
 `LAST_ANSWER` says in which form the client sent the answer before this one: its seq, and a checksum of its bytes."""
-NEWEST_UNCHECKED: Final = 2
-"""A history of so many messages has no digest: it is shorter than `MIN_FAST_PATH_MESSAGES`."""
 MAX_UNKNOWN_FORMS: Final = 20
 """After so many answers in unknown forms only known ones are tried: each form takes about 10 µs."""
 MAX_NAMED_SEQS: Final = 10
@@ -325,7 +324,8 @@ def _is_sent_view(facts: Mapping[str, Any], conversation: Conversation, messages
     if HISTORY_DIGEST in facts:
         ((_, digest),) = compute_prefix_digests(messages, conversation.tenant, 1) or [(0, b"")]
         return bool(facts[HISTORY_DIGEST] == digest.hex())
-    return len(messages) <= NEWEST_UNCHECKED
+    # So short a history has no digest.
+    return len(messages) < MIN_FAST_PATH_MESSAGES
 
 
 def _explain_difference(

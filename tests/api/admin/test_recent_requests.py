@@ -15,7 +15,6 @@ from app.observability.request_record import RequestRecord, current_request_reco
 from app.upstream.routing import measured_calls
 from tests.api.edge.test_api_keys import Locked, locked
 from tests.api.edge.test_disconnect import BEGUN
-from tests.console.scenery import running
 from tests.live import DROP, Reply, completion, stream
 from tests.pipeline.admission.test_admission_over_http import held
 from tests.support.gateway import user
@@ -225,18 +224,6 @@ async def test_a_broken_stream_has_status_200_and_an_error() -> None:
         request = await w.open_only()
     assert (request["status"], request["error"]) == (200, "upstream_unavailable")
     assert [(one["status"], one["error"]) for one in details(request, "attempt")] == [(200, "interrupted")]
-
-
-@pytest.mark.parametrize("is_stream", [False, True])
-async def test_a_whole_answer_of_the_built_in_model_is_no_interrupted_one(is_stream: bool) -> None:
-    token = "cop_" + "0123456789abcdef" * 3
-    async with running(auth={"operator_token": token}) as console:
-        body = {"model": "sim-8k", "messages": [user("Hi")], "stream": is_stream}
-        answer = await console.client.post("/v1/chat/completions", json=body)
-        place = f"/v1/admin/requests/{answer.headers['x-request-id']}"
-        opened = await console.client.get(place, headers={"Authorization": f"Bearer {token}"})
-    (attempt,) = details(opened.json(), "attempt")
-    assert (attempt["provider"], attempt["status"], attempt["error"]) == ("simulator", 200, None)
 
 
 async def test_a_client_that_leaves_a_stream_is_listed() -> None:
