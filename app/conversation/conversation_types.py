@@ -21,6 +21,9 @@ SummaryKind = Literal["model", "mechanical", "edited", "part"]
 
 COUNTER_NAME_SEPARATOR: Final = "+"
 """Stands in the name of a token counter between its encoding and the rule for its images."""
+SHARED_THROUGH: Final = "shared_through"
+"""A key of `Conversation.state`: see `Conversation.shared_through`."""
+MAX_SEQ: Final = 2**31 - 1
 IMAGE_RULE_STATE_KEY: Final = "image_rule"
 """A key of `Conversation.state`: the rule by which images are counted, if it is not the default."""
 
@@ -75,6 +78,35 @@ class AnswerAnchor(msgspec.Struct, frozen=True):
     conversation_id: str
     seq: int
     """The message that the anchor names; -1 if it names the whole conversation."""
+
+
+class IssuedAnswer(msgspec.Struct, frozen=True):
+    """An answer that this gateway gave, by the fingerprints that may later prove its conversation
+    (`conversation.fingerprints`)."""
+
+    fingerprints: tuple[bytes, ...]
+    """Digests of 16 bytes each."""
+    root: str
+    conversation_id: str | None
+    """The conversation that holds the answer. None: the answer is not kept, so it proves nothing and only spends its
+    fingerprints."""
+    seq: int
+    """The answer's place in the log."""
+    owner_lineage: tuple[tuple[str, int], ...] = ()
+    """Places whose answers have the same owner as this one: (conversation id, first seq that has not). A fingerprint
+    that was issued there, or in `conversation_id`, keeps its owner and its first place. Any other fingerprint that was
+    issued before is spent."""
+
+
+class AnswerProof(msgspec.Struct, frozen=True):
+    """A fingerprint that was issued."""
+
+    fingerprint: bytes
+    conversation: Conversation | None
+    """The only conversation in which it was issued. None: it is spent, or the conversation is gone or another
+    tenant's."""
+    seq: int
+    """The place of the answer; -1 without a conversation."""
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -151,6 +183,24 @@ class Conversation(msgspec.Struct, frozen=True):
         `state`, so that a replica of an earlier release, which knows no image rules, can still read `encoding`."""
         rule = self.state.get(IMAGE_RULE_STATE_KEY)
         return f"{self.encoding}{COUNTER_NAME_SEPARATOR}{rule}" if rule else self.encoding
+
+    @property
+    def shared_through(self) -> int:
+        """The last message that is merely shared with a conversation that says the same: the two have the rows in
+        common and are no relatives. -1 if there is none."""
+        return int(self.state.get(SHARED_THROUGH, -1))
+
+    @property
+    def owner_lineage(self) -> tuple[tuple[str, int], ...]:
+        """The conversations in which an answer has the same owner as in this one: (conversation id, first seq that has
+        not). A branch begins with the answer that it replaces, so that answer counts."""
+        relatives = [(id_, upto_seq + 2) for id_, upto_seq in self.lineage if upto_seq > self.shared_through]
+        return (*relatives, (self.id, MAX_SEQ))
+
+    @property
+    def family_id(self) -> str:
+        """The id of the conversation from which this one and its relatives branch."""
+        return self.owner_lineage[0][0]
 
     @property
     def redacted_seqs(self) -> tuple[int, ...]:

@@ -13,9 +13,11 @@ import msgspec
 
 from app.conversation.conversation_types import (
     AnswerAnchor,
+    AnswerProof,
     ClientVersion,
     Conversation,
     HistoryMode,
+    IssuedAnswer,
     LogMessage,
     StoredCompletion,
     Summary,
@@ -75,6 +77,10 @@ class LogAppend(msgspec.Struct, frozen=True):
     """The client's versions of log messages, from this turn on. The store skips a version of a message that was
     redacted after the write was prepared.
     """
+    issued: IssuedAnswer | None = None
+    """The answer among `messages` that this gateway gave. Its fingerprints are stored in the same transaction."""
+    anchors: Sequence[AnswerAnchor] = ()
+    """Stored in the same transaction (`ConversationStore.add_anchors`)."""
 
     @property
     def tokens_before(self) -> int:
@@ -231,6 +237,17 @@ class ConversationStore(Protocol):
     async def find_anchors(self, digests: Sequence[bytes]) -> list[AnswerAnchor]:
         """Returns the stored anchors with these digests, at most `MAX_ANCHORS` for each digest, newest first."""
 
+    async def issue_answer(self, issued: IssuedAnswer) -> None:
+        """Stores the fingerprints of an answer that no write stores, as `LogAppend.issued` does.
+
+        For each fingerprint: if it was never issued, it gets the answer's place (without a conversation: none, and is
+        spent). If it was issued at a place of the same owner, nothing changes. Otherwise it is spent for good. A spent
+        fingerprint is not written again.
+        """
+
+    async def find_proofs(self, *, tenant: str, fingerprints: Sequence[bytes]) -> list[AnswerProof]:
+        """Returns the issued ones of these fingerprints, in any order, in one round trip."""
+
     async def index_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
         """Indexes messages of a conversation's log by their terms (`conversation.search_terms`), for searches in this
         log and over all of the tenant's conversations. Indexing a message again changes nothing. Messages that are not
@@ -261,7 +278,7 @@ class ConversationStore(Protocol):
 
     async def erase_conversation(self, *, tenant: str, conversation_id: str) -> bool:
         """Erases a conversation's row, its own messages with their index, client versions and anchors, summaries made
-        in it, leases, the client's ids for it, and its stored completions.
+        in it, the places of its fingerprints (the fingerprints stay, and are spent), leases, the client's ids for it, and its stored completions.
 
         Messages that a branch still shares pass to that branch, with all rows that belong to them and with the
         summaries that end at one of them. Summaries of the family that were made for a conversation that does not
@@ -282,6 +299,7 @@ class ConversationStore(Protocol):
         - `marks["redacted"]`, a sorted list, gets the seq;
         - `tokens` of each pin in `marks["pins"]` that covers the message moves by the difference;
         - client versions of the message, client summaries that cover it, and its anchors are deleted;
+        - fingerprints with its place are spent;
         - leases for making summaries in the root (`SUMMARY_LEASE_PREFIXES`) are deleted: a summary that is being made
           from the old text must not be stored.
 

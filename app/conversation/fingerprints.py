@@ -1,0 +1,140 @@
+"""Fingerprints of the answers that this gateway gave. A request without an id joins a stored conversation only by an
+answer that was given in one conversation alone, so each answer is counted by its fingerprints, stored or not.
+
+The promise: nobody joins another's conversation. A wrong proof would show one person's words to another; a missing one
+costs a copy of what the request carries. So a fingerprint is exact for what it names: the same words, the same ids.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from app.conversation.identity import ALGORITHM, LinkPosition
+from app.conversation.item import Item
+
+FINGERPRINT_BYTES: Final = 16
+FEW_WORDS: Final = 12
+"""An answer is known by this many words. A shorter one is known together with the answers before it."""
+MANY_WORDS: Final = 32
+"""An answer is known by this many words, too: answers of different conversations often begin alike."""
+MAX_READ_CHARACTERS: Final = 2_000
+"""Words are looked for in this many first characters."""
+
+FingerprintKind = Literal["link", "skeleton", "calls", "words"]
+
+_CITATION = re.compile(r"\[\^?\d+(?:\s*[,–-]\s*\d+)*\]|【[^】]{0,80}】|(?<=\])\([^)\s]*\)|https?://\S+")
+# A character of Chinese, Japanese or Korean counts as a word: these languages put no spaces between words.
+_WORD = re.compile(
+    r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff]|[^\W_\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff]+"
+)
+
+
+class Fingerprint(msgspec.Struct, frozen=True):
+    """Something by which an answer is known."""
+
+    kind: FingerprintKind
+    """link: the answer after exactly this history. skeleton: the same without tool traffic. calls: the ids, names and
+    arguments of its tool calls. words: its first words."""
+    digest: bytes
+
+
+class FingerprintScope:
+    """Within whom answers are counted: a tenant, its named end user if there is one, and a client's hint if there is
+    one. Those who name no end user count together.
+
+    Args:
+        end_user: a digest of the end user's name.
+        hint: the name and the value of an id that the client sends for its own purposes, such as a session id.
+    """
+
+    __slots__ = ("_hash",)
+
+    def __init__(self, tenant: str, end_user: str | None, hint: tuple[str, str] | None = None) -> None:
+        parts = [tenant, end_user or "", *(hint or ())]
+        self._hash = hashlib.sha256(f"{ALGORITHM}/fingerprint\0".encode())
+        for part in parts:
+            encoded = part.encode("utf-8", "surrogatepass")
+            self._hash.update(len(encoded).to_bytes(8, "big") + encoded)
+
+    def compute_fingerprint(self, kind: FingerprintKind, value: bytes) -> Fingerprint:
+        own = self._hash.copy()
+        own.update(f"\0{kind}\0".encode() + value)
+        return Fingerprint(kind, own.digest()[:FINGERPRINT_BYTES])
+
+    def compute_link_fingerprint(self, position: LinkPosition) -> Fingerprint:
+        """Returns the fingerprint of an answer after exactly its history.
+
+        Args:
+            position: the position of the chains after the answer.
+        """
+        return self.compute_fingerprint("link", position.link)
+
+    def list_fingerprints(
+        self, position: LinkPosition, answer: Item, earlier_answers: Iterable[Item], *, has_tool_traffic: bool
+    ) -> list[Fingerprint]:
+        """Returns the fingerprints of an answer, the strongest first.
+
+        Args:
+            position: the position of the chains after the answer.
+            earlier_answers: the assistant messages before it, the newest first. Read only if the answer is short.
+            has_tool_traffic: whether the history has messages that the skeleton leaves out.
+        """
+        found = [self.compute_link_fingerprint(position)]
+        if has_tool_traffic and position.is_in_skeleton:
+            found.append(self.compute_fingerprint("skeleton", position.skeleton_link))
+        if answer.calls_tools:
+            calls = [f"{call.id}\0{call.name}\0{call.arguments}" for call in answer.calls]
+            found.append(self.compute_fingerprint("calls", _encode("\1".join(calls))))
+            return found
+        for words in list_known_words(answer, earlier_answers):
+            found.append(self.compute_fingerprint("words", _encode(words)))
+        return found
+
+
+def list_known_words(answer: Item, earlier_answers: Iterable[Item]) -> list[str]:
+    """Returns the texts by whose words a final answer is known, the longest first: its first `MANY_WORDS` and its first
+    `FEW_WORDS` words. A shorter answer is known together with as many answers before it as make `FEW_WORDS` words, and
+    by nothing if there are too few."""
+    words = list_words(answer.text)
+    if len(words) >= FEW_WORDS:
+        return list(dict.fromkeys([" ".join(words), " ".join(words[:FEW_WORDS])]))
+    if not words:
+        return []
+    answers, count = [" ".join(words)], len(words)
+    for earlier in earlier_answers:
+        if earlier.calls_tools:
+            continue
+        words = list_words(earlier.text)
+        answers.append(" ".join(words))
+        count += len(words)
+        if count >= FEW_WORDS:
+            return ["\n".join(reversed(answers))]
+    return []
+
+
+def list_words(text: str, limit: int = MANY_WORDS) -> list[str]:
+    """Returns the first words of a text in lower case, without marks and citations."""
+    plain = _CITATION.sub(" ", text[:MAX_READ_CHARACTERS])
+    return _WORD.findall(unicodedata.normalize("NFKC", plain).casefold())[:limit]
+
+
+def is_text_contained(one: str, other: str) -> bool:
+    """Returns whether one of two texts equals or contains the other, white space aside. An empty text is contained in
+    none."""
+    short, long = sorted((" ".join(one.split()), " ".join(other.split())), key=len)
+    return bool(short) and short in long
+
+
+def list_digests(fingerprints: Sequence[Fingerprint]) -> tuple[bytes, ...]:
+    """Returns the digests in ascending order, each once: two writers that lock rows in one order cannot deadlock."""
+    return tuple(sorted({one.digest for one in fingerprints}))
+
+
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
