@@ -42,12 +42,11 @@ from app.pipeline.compact.precompaction import Precompactor
 from app.pipeline.compact.turn_compaction import TurnCompactor
 from app.pipeline.persist.completion_writer import CompletionWriter
 from app.pipeline.persist.turn_writer import TurnWriter
+from app.pipeline.persist.unwritten_fingerprints import UnwrittenFingerprints
 from app.pipeline.pipeline import ClockAndIds, Pipeline
-from app.pipeline.resolve.answer_anchors import AnswerAnchors
 from app.pipeline.resolve.calibration_slopes import SLOPES_FACT, CalibrationSlopes
-from app.pipeline.resolve.client_history_matching import RememberedPrefix
+from app.pipeline.resolve.client_history import PrefixMemory
 from app.pipeline.resolve.conversation_resolver import ConversationResolver
-from app.pipeline.resolve.history_alignment import HistoryAligner
 from app.pipeline.resolve.model_context import ModelContexts
 from app.pipeline.respond.response_delivery import ResponseDelivery
 from app.pipeline.view.message_search import MessageSearch
@@ -94,11 +93,11 @@ class GatewayEngine:
         self.message_counter = dependencies.create_message_counter(load_token_counter)
         self.message_search = MessageSearch(self.store)
         self.calibration_slopes = CalibrationSlopes()
-        self.answer_anchors = AnswerAnchors(self.store, self.background_tasks)
+        self.unwritten_fingerprints = UnwrittenFingerprints(self.store)
         self.usage = UsageRecorder(self.store, now=dependencies.now)
         self.key_budgets = KeyBudgets(self.usage.find_month_cost, now=dependencies.now)
         self.admission = Admission(build_admission_bounds(settings), clock=time.monotonic, metrics=self.metrics)
-        self._prefix_memory: PrefixCache[RememberedPrefix] = PrefixCache()
+        self._prefix_memory: PrefixMemory = PrefixCache()
 
     async def open(self) -> None:
         """Connects to the store, reads what earlier processes stored there, and starts the background work.
@@ -129,8 +128,8 @@ class GatewayEngine:
         # calls of a model.
         await self.precompactor.aclose()
         await self.background_tasks.aclose(SHUTDOWN_TIMEOUT_SECONDS)
-        # After the background tasks: a turn that is written adds anchors, and a closed `AnswerAnchors` ignores them.
-        await self.answer_anchors.aclose()
+        # After the background tasks: a turn that is written may leave fingerprints.
+        await self.unwritten_fingerprints.aclose()
         await self.compactor.aclose()
         await self.context_windows.aclose()
         # After the last model call.
@@ -197,10 +196,6 @@ class GatewayEngine:
         )
 
     @cached_property
-    def _history_aligner(self) -> HistoryAligner:
-        return HistoryAligner(self.store, self.message_counter)
-
-    @cached_property
     def _stored_answers(self) -> StoredAnswers:
         return StoredAnswers(self.store, now=self.dependencies.now)
 
@@ -212,8 +207,7 @@ class GatewayEngine:
             leases=self.leases,
             message_counter=self.message_counter,
             prefix_memory=self._prefix_memory,
-            history_aligner=self._history_aligner,
-            answer_anchors=self.answer_anchors,
+            unwritten_fingerprints=self.unwritten_fingerprints,
             random_bytes=random_bytes,
             lease_wait_seconds=self._settings.compaction.wait_seconds,
             serves_degraded=self._settings.degraded_mode == "serve",
@@ -267,8 +261,7 @@ class GatewayEngine:
             leases=self.leases,
             message_counter=self.message_counter,
             prefix_memory=self._prefix_memory,
-            history_aligner=self._history_aligner,
-            anchors=self.answer_anchors,
+            unwritten_fingerprints=self.unwritten_fingerprints,
             random_bytes=random_bytes,
             tasks=self.background_tasks,
         )

@@ -23,6 +23,11 @@ COUNTER_NAME_SEPARATOR: Final = "+"
 """Stands in the name of a token counter between its encoding and the rule for its images."""
 SHARED_THROUGH: Final = "shared_through"
 """A key of `Conversation.state`: see `Conversation.shared_through`."""
+REWRITE_MARK: Final = "rewritten"
+"""A key of `Conversation.state`: one more than the seq from which the client's last change holds. The key is missing if
+the client has never shown a message in other words than the log has."""
+NAMED: Final = "named"
+"""A key of `Conversation.state`: set when a request has named the conversation."""
 MAX_SEQ: Final = 2**31 - 1
 IMAGE_RULE_STATE_KEY: Final = "image_rule"
 """A key of `Conversation.state`: the rule by which images are counted, if it is not the default."""
@@ -201,6 +206,16 @@ class Conversation(msgspec.Struct, frozen=True):
     def family_id(self) -> str:
         """The id of the conversation from which this one and its relatives branch."""
         return self.owner_lineage[0][0]
+
+    @property
+    def has_client_versions(self) -> bool:
+        """Whether its client shows messages in other words than the log has."""
+        return bool(self.state.get(REWRITE_MARK))
+
+    @property
+    def is_named(self) -> bool:
+        """Whether its caller names it by an id. Only that caller continues it."""
+        return self.external_id is not None or bool(self.state.get(NAMED))
 
     @property
     def redacted_seqs(self) -> tuple[int, ...]:

@@ -92,9 +92,9 @@ class FingerprintScope:
             calls = [f"{call.id}\0{call.name}\0{call.arguments}" for call in answer.calls]
             found.append(self.compute_fingerprint("calls", _encode("\1".join(calls))))
             return found
-        for words in list_known_words(answer, earlier_answers):
-            found.append(self.compute_fingerprint("words", _encode(words)))
-        return found
+        return found + [
+            self.compute_fingerprint("words", _encode(words)) for words in list_known_words(answer, earlier_answers)
+        ]
 
 
 def list_known_words(answer: Item, earlier_answers: Iterable[Item]) -> list[str]:
@@ -125,10 +125,11 @@ def list_words(text: str, limit: int = MANY_WORDS) -> list[str]:
 
 
 def is_text_contained(one: str, other: str) -> bool:
-    """Returns whether one of two texts equals or contains the other, white space aside. An empty text is contained in
+    """Returns whether one of two texts equals the other or contains it as whole words, white space aside. An empty text is contained in
     none."""
     short, long = sorted((" ".join(one.split()), " ".join(other.split())), key=len)
-    return bool(short) and short in long
+    # Spaces around both: whole words only.
+    return bool(short) and f" {short} " in f" {long} "
 
 
 def list_digests(fingerprints: Sequence[Fingerprint]) -> tuple[bytes, ...]:

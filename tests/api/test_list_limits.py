@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.pipeline.resolve import client_history_matching
+from app.pipeline.resolve import client_history
 from tests.live import ScriptedUpstream
 from tests.support.gateway import assistant, user, world
 
@@ -60,8 +60,8 @@ async def test_messages_of_a_long_history_are_looked_at_off_the_event_loop(monke
 
         monkeypatch.setattr(module, name, called)
 
-    watch(client_history_matching, "check_messages")
-    watch(client_history_matching, "_find_deepest_matches")
+    watch(client_history, "check_messages")
+    watch(client_history, "_find_deepest_matches")
     said = [user("a " * 100), assistant("b " * 100)] * 500
     async with world(ScriptedUpstream()) as w:
         await w.say([*said, user("c")])

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from app.pipeline.persist import turn_writer
-from app.pipeline.resolve.client_history_matching import MIN_FAST_PATH_MESSAGES
+from app.pipeline.resolve.client_history import MIN_FAST_PATH_MESSAGES
 from app.store.contract.conversations import LogAppend
 from app.store.memory.backend import MemoryStore
 from tests.live import Reply, ScriptedUpstream, completion, stream

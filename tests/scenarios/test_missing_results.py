@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.dialects.missing_tool_results import MISSING_RESULT_TEXT
-from app.pipeline.resolve.client_history_matching import MIN_FAST_PATH_MESSAGES
+from app.pipeline.resolve.client_history import MIN_FAST_PATH_MESSAGES
 from tests.live import completion
 from tests.scenarios.rewriting import (
     COUNTER,

@@ -23,9 +23,8 @@ from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import Caller, ChatRequest
 from app.pipeline.persist.completion_writer import CompletionWriter
 from app.pipeline.persist.turn_writer import AnswerToStore, TurnWriter
-from app.pipeline.resolve.answer_anchors import AnswerAnchors
+from app.pipeline.persist.unwritten_fingerprints import UnwrittenFingerprints
 from app.pipeline.resolve.conversation_resolver import ConversationResolver
-from app.pipeline.resolve.history_alignment import HistoryAligner
 from app.pipeline.resolve.resolved_request import ResolvedRequest
 from app.pipeline.token_counting import MessageCounter
 from app.store.leases import LeaseKeeper
@@ -67,8 +66,7 @@ class ResponsesTurns:
         self.tasks = BackgroundTasks()
         counter = MessageCounter(load_token_counter)
         prefix_memory: PrefixCache[Any] = PrefixCache()
-        aligner = HistoryAligner(store, counter)
-        self.anchors = AnswerAnchors(store, self.tasks)
+        unwritten = UnwrittenFingerprints(store)
         self.stored_answers = StoredAnswers(store, now=lambda: datetime.now(UTC))
         self.resolver = ConversationResolver(
             store=store,
@@ -76,8 +74,7 @@ class ResponsesTurns:
             leases=self.leases,
             message_counter=counter,
             prefix_memory=prefix_memory,
-            history_aligner=aligner,
-            answer_anchors=self.anchors,
+            unwritten_fingerprints=unwritten,
             random_bytes=os.urandom,
             lease_wait_seconds=0.2,
             serves_degraded=True,
@@ -87,8 +84,7 @@ class ResponsesTurns:
             leases=self.leases,
             message_counter=counter,
             prefix_memory=prefix_memory,
-            history_aligner=aligner,
-            anchors=self.anchors,
+            unwritten_fingerprints=unwritten,
             random_bytes=os.urandom,
             tasks=self.tasks,
         )

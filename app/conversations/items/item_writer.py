@@ -17,7 +17,7 @@ from app.conversations.items.item_parser import ParsedMessage, parse_items
 from app.errors import ConversationBusy
 from app.pipeline.chat_request import Caller
 from app.pipeline.persist.conversation_builders import advance_head, build_empty_conversation, build_log_entries
-from app.pipeline.resolve.client_history_matching import compute_log_root
+from app.pipeline.resolve.client_history import compute_log_root
 from app.pipeline.resolve.resolved_request import OPEN_TOOL_CALLS, STORED_INSTRUCTIONS, UNANSWERED_MESSAGES
 from app.pipeline.token_counting import MessageCounter
 from app.store.contract.conversations import ConversationStore, LogAppend, WriteConflict

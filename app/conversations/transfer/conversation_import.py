@@ -33,7 +33,6 @@ from app.dialects.chat.message_checks import check_messages
 from app.errors import ConversationBusy, StoreUnavailable
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.persist.conversation_builders import (
-    STATE_WITHOUT_REQUEST,
     advance_head,
     build_branch,
     build_empty_conversation,
@@ -158,7 +157,7 @@ class ConversationImporter:
             build_empty_conversation(tenant, self._encoding),
             id=make_conversation_id(root, self._random_bytes),
             root=root,
-            state={**STATE_WITHOUT_REQUEST, **({STORED_INSTRUCTIONS: instructions} if instructions else {})},
+            state={STORED_INSTRUCTIONS: instructions} if instructions else {},
             metadata=checked.imported.metadata,
             created_at=checked.imported.created_at or _find_first_message_time(messages),
         )

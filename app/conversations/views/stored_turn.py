@@ -18,7 +18,7 @@ from app.dialects.item_decoding import decode_item
 from app.errors import InvalidRequest, ModelRequired
 from app.pipeline.chat_request import Caller, ChatRequest
 from app.pipeline.resolve.model_context import ModelContexts
-from app.pipeline.resolve.resolved_request import STORED_INSTRUCTIONS, ResolvedRequest, has_client_versions
+from app.pipeline.resolve.resolved_request import STORED_INSTRUCTIONS, ResolvedRequest
 from app.pipeline.token_counting import MessageCounter
 from app.pipeline.turn import Turn
 from app.pipeline.view.view_restoration import MAX_OUTPUT_TOKENS, read_request_facts
@@ -75,7 +75,7 @@ class StoredTurnBuilder:
         )
         model_context = await self._model_contexts.find_model_context(request)
         resolved_request = build_bare_resolved_request(conversation, lease)
-        if has_client_versions(conversation):
+        if conversation.has_client_versions:
             stored = await self._store.read_client_versions(conversation)
             resolved_request = replace(
                 resolved_request, client_versions=ClientVersions.from_stored(stored, conversation.redacted_seqs)

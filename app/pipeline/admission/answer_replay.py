@@ -10,7 +10,7 @@ from app.conversation.conversation_types import Conversation, LogMessage
 from app.errors import StoreUnavailable, drop_tracebacks
 from app.pipeline.admission.request_digest import compute_retry_digest
 from app.pipeline.chat_request import RETRY_MAX_AGE_SECONDS, ChatRequest
-from app.pipeline.resolve.client_history_matching import ClientHistory, build_client_history
+from app.pipeline.resolve.client_history import ClientHistory, build_client_history
 from app.pipeline.resolve.resolved_request import REDACTED
 from app.pipeline.respond.answer_types import Answer, StreamedAnswer, WholeAnswer
 from app.store.contract.conversations import ConversationStore

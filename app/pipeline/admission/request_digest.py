@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from app.pipeline.chat_request import ChatRequest
-from app.pipeline.resolve.client_history_matching import ClientHistory
+from app.pipeline.resolve.client_history import ClientHistory
 from app.pipeline.resolve.item_references import has_item_references
 
 TAIL_BYTES: Final = 4096

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from app.context.plan.summary_chain import find_chain_and_folds, find_omitted_seqs
 from app.context.view.client_versions import ClientVersions
 from app.conversation.conversation_types import Conversation, Summary
-from app.pipeline.resolve.resolved_request import ResolvedRequest, has_client_versions
+from app.pipeline.resolve.resolved_request import ResolvedRequest
 from app.store.contract.conversations import ConversationStore
 from app.store.contract.summaries import SummaryStore
 
@@ -199,7 +199,7 @@ async def read_omitted_seqs(store: ConversationStore, conversation: Conversation
     Raises:
         StoreUnavailable: the client's versions cannot be read.
     """
-    if not has_client_versions(conversation):
+    if not conversation.has_client_versions:
         return frozenset()
     return find_omitted_seqs(
         ClientVersions.from_stored(await store.read_client_versions(conversation), conversation.redacted_seqs)

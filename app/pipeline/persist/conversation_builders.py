@@ -20,15 +20,13 @@ from app.conversation.conversation_types import (
 from app.conversation.identity import LinkPosition, compute_links_after_messages, compute_start_position
 from app.conversation.item import Item, count_item_bytes
 from app.pipeline.resolve.resolved_request import (
-    FIRST_REQUEST_MESSAGES,
     build_branch_lineage,
     select_marks_for_branch,
     select_state_for_branch,
 )
 from app.pipeline.token_counting import MessageCounter
 
-STATE_WITHOUT_REQUEST: Final[Mapping[str, Any]] = MappingProxyType({FIRST_REQUEST_MESSAGES: 0})
-"""The state of a conversation that does not begin with a request, such as an imported one."""
+NO_STATE: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 def build_empty_conversation(
@@ -39,7 +37,7 @@ def build_empty_conversation(
     root: str = "",
     external_id: str | None = None,
     mode: HistoryMode = "unknown",
-    state: Mapping[str, Any] = STATE_WITHOUT_REQUEST,
+    state: Mapping[str, Any] = NO_STATE,
 ) -> Conversation:
     """Builds a conversation without messages.
 

@@ -44,13 +44,15 @@ async def read_instructions(
     """Returns the instructions of the request that an answer belongs to, as JSON texts.
 
     Returns:
-        None if they are not kept: the answer was stored by an older version, or somebody erased them. Empty if there
-        were none.
+        None if they are not kept: the answer was stored by an older version, somebody erased them, or the answer is
+        merely shared. Empty if there were none.
 
     Raises:
         StoreUnavailable: the log cannot be read.
     """
     meta = answer.meta or {}
+    if answer.seq <= conversation.shared_through:
+        return None  # the request that this answer was stored with may be somebody else's
     place = meta.get(INSTRUCTIONS_PLACE)
     if place is None:
         return () if INSTRUCTIONS in meta else None

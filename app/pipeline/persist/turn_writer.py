@@ -13,31 +13,31 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from app.context.count.token_counter import must_count_off_event_loop
-from app.conversation.alignment import build_alignment_element
-from app.conversation.conversation_types import Conversation
-from app.conversation.identity import LinkPosition, PrefixCache, compute_links_after_messages, make_conversation_id
+from app.conversation.conversation_types import NAMED, REWRITE_MARK, Conversation
+from app.conversation.identity import LinkPosition, make_conversation_id
 from app.conversation.item import Item, may_precede_tool_result
-from app.dialects.chat.message import ChatMessage
 from app.dialects.responses.stored_response import select_lasting_instructions
-from app.errors import ConversationBusy, StoreUnavailable
+from app.errors import ConversationBusy, GatewayError, StoreUnavailable, drop_tracebacks
 from app.observability.request_record import current_request_record
 from app.observability.tracing import CANCELLED_ERROR_TYPE, Span, current_span, error_type_name
 from app.pipeline.background_tasks import BackgroundTasks, wait_until_done
 from app.pipeline.persist.conversation_builders import advance_head, build_log_entries
+from app.pipeline.persist.issued_answers import build_issued_answer, move_issued_answer
 from app.pipeline.persist.kept_instructions import drop_instructions, keep_instructions
-from app.pipeline.resolve.answer_anchors import AnswerAnchors
-from app.pipeline.resolve.client_history_matching import RememberedPrefix
-from app.pipeline.resolve.history_alignment import HistoryAligner, join_prefill
+from app.pipeline.persist.unwritten_fingerprints import UnwrittenFingerprints
+from app.pipeline.resolve.client_history import PrefixMemory, RememberedPrefix
+from app.pipeline.resolve.history_resolution import build_hint_anchors
 from app.pipeline.resolve.resolved_request import (
     OPEN_TOOL_CALLS,
     PINS,
-    REWRITE_MARK,
     STORED_INSTRUCTIONS,
+    TOOL_TRAFFIC,
     UNANSWERED_MESSAGES,
     PendingWrite,
     ResolvedRequest,
     build_branch_lineage,
+    find_prefill,
+    has_tool_messages,
 )
 from app.pipeline.token_counting import MessageCounter
 from app.store.contract.conversations import LogAppend, WriteConflict
@@ -91,9 +91,8 @@ class TurnWriter:
         store: ConversationAndSummaryStore,
         leases: LeaseKeeper,
         message_counter: MessageCounter,
-        prefix_memory: PrefixCache[RememberedPrefix],
-        history_aligner: HistoryAligner,
-        anchors: AnswerAnchors,
+        prefix_memory: PrefixMemory,
+        unwritten_fingerprints: UnwrittenFingerprints,
         random_bytes: Callable[[int], bytes],
         tasks: BackgroundTasks,
     ) -> None:
@@ -101,8 +100,7 @@ class TurnWriter:
         self._leases = leases
         self._message_counter = message_counter
         self._prefix_memory = prefix_memory
-        self._history_aligner = history_aligner
-        self._anchors = anchors
+        self._unwritten_fingerprints = unwritten_fingerprints
         self._random_bytes = random_bytes
         self._tasks = tasks
         self._delayed_writes: list[PendingWrite] = []
@@ -177,10 +175,11 @@ class TurnWriter:
         return _build_stored_request(resolved_request, stored_conversation)
 
     async def start_answer_write(self, resolved_request: ResolvedRequest, answer: AnswerToStore) -> PendingWrite:
-        """Starts the write of an answer, alone or together with its delayed question."""
-        if not resolved_request.is_stored:
-            return PendingWrite(resolved_request, ANSWER_SPAN)
+        """Starts the write of an answer, alone or together with its delayed question. Of an answer that is not stored,
+        the fingerprints are written."""
         message = answer.message
+        if not resolved_request.is_stored:
+            return await self._start_counting_unstored_answer(resolved_request, answer)
         (entry,) = await build_log_entries(resolved_request.conversation, [message], self._message_counter)
         question = resolved_request.pending_write
         if question is not None and not question.is_delayed:  # the delay ended while the answer was counted
@@ -195,41 +194,34 @@ class TurnWriter:
         if (record := current_request_record()) is not None:
             record.answer = (entry.seq, entry.link.hex())
         chunk_count = max(conversation.chunk_count, answer.chunk_count)
+        if has_tool_messages([entry]):
+            state[TOOL_TRAFFIC] = True
         write = LogAppend(
             conversation=replace(advance_head(conversation, [entry]), state=state, chunk_count=chunk_count),
             after_seq=conversation.head_seq,
             messages=[entry],
             fence=resolved_request.lease,
             releases_lease=resolved_request.lease is not None,
-        )
-        alternatives = list(map(ChatMessage.from_body, answer.meta.get("alternatives", ())))
-        position = LinkPosition(conversation.head_link, conversation.head_skeleton, False)
-        other_positions = tuple(
-            next(compute_links_after_messages([alternative], position)) for alternative in alternatives
-        )
-        choices = [message, *alternatives]
-        if (joined_prefill := join_prefill(resolved_request.last_new_message, message)) is not None:
-            choices.append(joined_prefill)
-        # A long question is not prepared for alignment: normalizing its text would block the event loop.
-        asked_element = (
-            None
-            if resolved_request.last_new_message is None
-            or must_count_off_event_loop(len(resolved_request.last_new_message.raw))
-            else build_alignment_element(resolved_request.last_new_message)
+            issued=build_issued_answer(resolved_request, conversation, entry),
+            anchors=build_hint_anchors(resolved_request.conversation_hints, conversation),
         )
         if question is not None:
             resolved_request, write = question.resolved_request, _merge_writes(question, write)
-        choice_elements = tuple(map(build_alignment_element, choices))
         work = self._start_append(write, ANSWER_SPAN)
-        return PendingWrite(
-            resolved_request,
-            ANSWER_SPAN,
-            write,
-            work,
-            answer_forms=choice_elements,
-            choice_positions=other_positions,
-            question=asked_element,
-        )
+        return PendingWrite(resolved_request, ANSWER_SPAN, write, work)
+
+    async def _start_counting_unstored_answer(
+        self, resolved_request: ResolvedRequest, answer: AnswerToStore
+    ) -> PendingWrite:
+        """Starts the write of the fingerprints of an answer that is not stored."""
+        conversation, new_messages = resolved_request.conversation, resolved_request.new_messages
+        if new_messages:
+            resolved_request = replace(resolved_request, prefill=find_prefill(conversation, new_messages))
+            conversation = advance_head(conversation, new_messages)
+        (entry,) = await build_log_entries(conversation, [answer.message], self._message_counter)
+        issued = build_issued_answer(resolved_request, conversation, replace(entry, meta=answer.meta), is_kept=False)
+        work = self._tasks.ensure_future(self._store.issue_answer(issued))
+        return PendingWrite(resolved_request, ANSWER_SPAN, None, work, issued=issued)
 
     async def finish_answer_write(self, answer: PendingWrite) -> Conversation:
         """Waits until the answer is stored; returns the conversation that holds it.
@@ -240,23 +232,21 @@ class TurnWriter:
         """
         resolved_request = answer.resolved_request
         if answer.append is None:
+            await self._finish_counting(answer)
             return resolved_request.conversation
-        stored_conversation = await self._wait_or_store_branch(answer, answer.append)
+        try:
+            stored_conversation = await self._wait_or_store_branch(answer, answer.append)
+        except GatewayError:
+            # The client has, or gets, the answer all the same.
+            if answer.append.issued is not None:
+                self._unwritten_fingerprints.add(replace(answer.append.issued, conversation_id=None))
+            raise
         if resolved_request.new_messages and resolved_request.history_digest is not None:
             self._remember_client_history(
                 resolved_request, advance_head(stored_conversation, resolved_request.new_messages)
             )
         if resolved_request.lease is not None:
             self._leases.forget_released_lease(resolved_request.lease)
-        # A client that appends names the conversation and sends no history, so it is never found by an anchor.
-        if not resolved_request.is_append:
-            self._anchors.queue_anchors(
-                stored_conversation,
-                answer.answer_forms,
-                resolved_request.conversation_hints,
-                answer.choice_positions,
-                answer.question,
-            )
         if resolved_request.assigns_external_id and resolved_request.external_id is not None:
             await self._store.assign_external_id(
                 tenant=stored_conversation.tenant,
@@ -264,6 +254,17 @@ class TurnWriter:
                 conversation=stored_conversation,
             )
         return stored_conversation
+
+    async def _finish_counting(self, answer: PendingWrite) -> None:
+        """Waits until the fingerprints of an answer that is not stored are written, or keeps them for later."""
+        if answer.write_future is None or answer.issued is None:
+            return
+        await wait_until_done(answer.write_future)
+        try:
+            answer.write_future.result()
+        except StoreUnavailable as error:
+            drop_tracebacks(error)
+            self._unwritten_fingerprints.add(answer.issued)
 
     def _delay_write(self, question: PendingWrite) -> PendingWrite:
         self._delayed_writes.append(question)
@@ -294,19 +295,17 @@ class TurnWriter:
 
     def _remember_client_history(self, resolved_request: ResolvedRequest, conversation: Conversation) -> None:
         """Remembers a stored client history, so that the next request's history is recognised by its bytes."""
-        if resolved_request.client_versions:
-            self._history_aligner.remember_client_versions(conversation, resolved_request.client_versions)
-        # Without a log message for its last message, the history cannot be continued from the head of the log.
-        if resolved_request.history_digest is None or (
-            resolved_request.log_seqs is not None and resolved_request.log_seqs[-1] != conversation.head_seq
+        # If the client changes messages, its history is aligned each time.
+        if (
+            resolved_request.history_digest is None
+            or resolved_request.log_seqs is not None
+            or resolved_request.client_versions
         ):
             return
         position = LinkPosition(conversation.head_link, conversation.head_skeleton, False)
-        rewritten = int(conversation.state.get(REWRITE_MARK, 0))
-        remembered = RememberedPrefix(
-            conversation.root, position, resolved_request.log_seqs, rewritten, resolved_request.has_missing_results
+        self._prefix_memory.put(
+            resolved_request.history_digest, RememberedPrefix(position, resolved_request.has_missing_results)
         )
-        self._prefix_memory.put(resolved_request.history_digest, remembered)
 
     def _start_append(self, write: LogAppend, step: str) -> asyncio.Future[None]:
         """Starts a write, and a span named `step` and a step of the timeline that end with it."""
@@ -365,7 +364,15 @@ class TurnWriter:
                     "The conversation was erased while it was being answered.", retry_after_seconds=1
                 ) from moved
             branch = self._build_branch_conversation(pending_write.resolved_request.conversation, write.conversation)
-            write = replace(write, conversation=branch, creates_conversation=True, fence=None, releases_lease=False)
+            write = replace(
+                write,
+                conversation=branch,
+                creates_conversation=True,
+                fence=None,
+                releases_lease=False,
+                issued=move_issued_answer(write.issued, branch),
+                anchors=[replace(one, conversation_id=branch.id) for one in write.anchors],
+            )
             pending_write.append, pending_write.is_on_branch = write, True
             pending_write.write_future = self._start_append(write, pending_write.span_name)
             return await self._wait_or_store_branch(pending_write, write)
@@ -437,7 +444,7 @@ def _build_stored_request(resolved_request: ResolvedRequest, stored_conversation
         new_versions=(),
         changed_pins=None,
         new_messages_tokens=asked_tokens,
-        last_new_message=resolved_request.new_messages[-1].message if resolved_request.new_messages else None,
+        prefill=find_prefill(resolved_request.conversation, resolved_request.new_messages),
     )
 
 
@@ -454,11 +461,17 @@ def _merge_writes(question: PendingWrite, answer_write: LogAppend) -> LogAppend:
         fence=answer_write.fence,
         releases_lease=answer_write.releases_lease,
         versions=question_write.versions,
+        issued=answer_write.issued,
+        anchors=answer_write.anchors,
     )
 
 
 def _build_conversation_after_question(resolved_request: ResolvedRequest) -> Conversation:
     conversation = resolved_request.conversation
+    if resolved_request.is_named and not conversation.is_named:
+        conversation = replace(conversation, state={**conversation.state, NAMED: True})
+    if has_tool_messages(resolved_request.new_messages):
+        conversation = replace(conversation, state={**conversation.state, TOOL_TRAFFIC: True})
     if resolved_request.new_versions:
         state = {**conversation.state, REWRITE_MARK: conversation.head_seq + 2}
         conversation = replace(conversation, state=state)

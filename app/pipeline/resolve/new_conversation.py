@@ -1,24 +1,35 @@
-"""Begins a conversation whose log is everything that the client sent."""
+"""Begins a conversation whose log is everything that the client sent.
+
+Conversations that say the same cannot be proven apart: evaluations, load tests, greetings. Each has an id of its own.
+If a stored log has the whole beginning of the history, the new conversation shares its rows; the two are no relatives.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from app.conversation.conversation_types import Conversation, LogMessage
+from msgspec.structs import replace
+
+from app.conversation.conversation_types import SHARED_THROUGH, Conversation, LogMessage
 from app.conversation.identity import LinkPosition, make_conversation_id
 from app.conversation.item import Item
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.persist.conversation_builders import build_empty_conversation, build_log_entries
-from app.pipeline.resolve.client_history_matching import (
+from app.pipeline.resolve.client_history import (
     ClientHistory,
     check_new_messages,
     compute_log_root,
-    detect_missing_results,
 )
-from app.pipeline.resolve.resolved_request import FIRST_REQUEST_MESSAGES, ResolvedRequest, build_end_user_state
+from app.pipeline.resolve.resolved_request import (
+    ResolvedRequest,
+    build_branch_lineage,
+    build_end_user_state,
+    has_other_end_user,
+)
 from app.pipeline.resolve.tool_outputs import check_outputs_have_calls, put_early_outputs_first
 from app.pipeline.token_counting import MessageCounter
+from app.store.contract.conversations import ConversationStore, LinkMatch
 
 FOREIGN_ANSWERS_FROM_SEQ: Final = 7
 """From this seq on, an assistant message that is not our answer makes a log recognisable, too. Otherwise a client that
@@ -34,8 +45,14 @@ class NewConversations:
     """
 
     def __init__(
-        self, message_counter: MessageCounter, random_bytes: Callable[[int], bytes], *, serves_degraded: bool
+        self,
+        store: ConversationStore,
+        message_counter: MessageCounter,
+        random_bytes: Callable[[int], bytes],
+        *,
+        serves_degraded: bool,
     ) -> None:
+        self._store = store
         self._message_counter = message_counter
         self._random_bytes = random_bytes
         self._serves_degraded = serves_degraded
@@ -46,9 +63,15 @@ class NewConversations:
         client_history: ClientHistory,
         encoding: str,
         named_conversation: Conversation | None = None,
+        *,
+        may_share: bool = False,
     ) -> ResolvedRequest:
         """Begins a conversation whose log is everything that the client sent. The new conversation takes over the
-        client's id from `named_conversation`."""
+        client's id from `named_conversation`.
+
+        Args:
+            may_share: whether the new conversation may share rows of a stored log. The store is read.
+        """
         tenant = request.log_tenant
         positions, messages = await client_history.compute_link_positions(), client_history.messages
         if request.conversation_id is not None:  # then the parser leaves it open whether outputs have their calls
@@ -60,7 +83,7 @@ class NewConversations:
             encoding,
             conversation_id=make_conversation_id(root, self._random_bytes),
             root=root,
-            state={**build_end_user_state(request), FIRST_REQUEST_MESSAGES: len(messages)},
+            state=build_end_user_state(request),
             external_id=request.conversation_id if named_conversation is None else None,
             mode="append"
             if request.context_mode == "append"
@@ -68,6 +91,11 @@ class NewConversations:
             if client_history.may_contain_answer
             else "unknown",
         )
+        if may_share and client_history.may_contain_answer:
+            match = await self._find_shared_log(request, root, positions)
+            if match is not None:
+                conversation = _share_log(conversation, match)
+                messages, positions = messages[match.message.seq + 1 :], positions[match.message.seq + 1 :]
         return ResolvedRequest(
             conversation=conversation,
             creates_conversation=True,
@@ -77,7 +105,7 @@ class NewConversations:
                 client_history.instructions, request, encoding
             ),
             client_messages=client_history.raw_messages,
-            has_missing_results=await detect_missing_results(request, client_history),
+            has_missing_results=await client_history.has_missing_results(request),
             is_stored=request.is_kept,
             needs_store=request.is_kept and not self._serves_degraded,
             assigns_external_id=named_conversation is not None,
@@ -87,6 +115,32 @@ class NewConversations:
             keeps_instructions=request.protocol == "responses" and request.store,
             history_digest=client_history.history_digest,
         )
+
+    async def _find_shared_log(
+        self, request: ChatRequest, root: str, positions: Sequence[LinkPosition]
+    ) -> LinkMatch | None:
+        """Returns the stored message up to which a log is the beginning of the history, message by message; None if no
+        log is. A log that its client changed, or that was redacted, is not shared."""
+        matches = await self._store.find_link_matches(
+            tenant=request.log_tenant,
+            root=root,
+            links=[position.link for position in positions],
+            skeletons=(),
+        )
+        links = [position.link for position in positions]
+        for match in matches:
+            conversation, seq = match.conversation, match.message.seq
+            is_same_place = seq < len(links) and links[seq] == match.message.link
+            # A message that the chain skips has the link of the one before it.
+            is_whole = is_same_place and len(set(links[: seq + 1])) == seq + 1
+            if (
+                is_whole
+                and not conversation.has_client_versions
+                and not conversation.redacted_seqs
+                and not has_other_end_user(request, conversation)
+            ):
+                return match
+        return None
 
     async def build_log_messages(
         self, conversation: Conversation, messages: Sequence[Item], positions: Sequence[LinkPosition] | None = None
@@ -100,3 +154,22 @@ class NewConversations:
             answers_from_seq=FOREIGN_ANSWERS_FROM_SEQ,
         )
         return tuple(entries)
+
+
+def _share_log(conversation: Conversation, match: LinkMatch) -> Conversation:
+    """Returns a new conversation that shares the rows of a log through a message. It takes over nothing else: pins,
+    instructions and views are another's."""
+    source, last = match.conversation, match.message
+    return replace(
+        conversation,
+        head_seq=last.seq,
+        head_link=last.link,
+        head_skeleton=last.skeleton,
+        head_tokens_total=last.tokens_total,
+        answered=last.answered,
+        encoding=source.encoding,
+        lineage=build_branch_lineage(source, last.seq),
+        chunk_count=source.chunk_count,
+        indexed_before=min(source.indexed_before, last.seq + 1),
+        state={**conversation.state, SHARED_THROUGH: last.seq},
+    )

@@ -24,8 +24,8 @@ from app.errors import PreviousResponseNotFound
 from app.pipeline.admission.answer_replay import StoredAnswers
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.persist.conversation_builders import build_branch, build_log_entries
-from app.pipeline.resolve.client_history_matching import ClientHistory, check_new_messages
-from app.pipeline.resolve.history_alignment import HistoryAligner
+from app.pipeline.resolve.client_history import ClientHistory, check_new_messages
+from app.pipeline.resolve.client_log import HistoryAligner
 from app.pipeline.resolve.resolved_request import ResolvedRequest, has_other_end_user
 from app.pipeline.resolve.retry_detection import RetryDetector
 from app.pipeline.resolve.tool_outputs import check_outputs_have_calls, list_call_ids, put_early_outputs_first

@@ -15,10 +15,17 @@ from msgspec.structs import replace
 from app.context.plan.outline import LastView, limit_last_view_to_log
 from app.context.standing.standing_requests import StandingScan, limit_scan_to_log
 from app.context.view.client_versions import NO_VERSIONS, ClientVersions
-from app.conversation.alignment import AlignmentElement
-from app.conversation.conversation_types import ClientVersion, Conversation, LogMessage
+from app.conversation.conversation_types import (
+    NAMED,
+    SHARED_THROUGH,
+    ClientVersion,
+    Conversation,
+    IssuedAnswer,
+    LogMessage,
+)
+from app.conversation.fingerprints import FingerprintScope
 from app.conversation.identity import LinkPosition, extract_family_root
-from app.conversation.item import Item
+from app.conversation.item import TOOL_RESULT_ROLES, Item
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.view.last_view_and_calibration import LAST_VIEWS
 from app.store.contract.conversations import LogAppend
@@ -33,13 +40,10 @@ STANDING_REQUESTS = "standing"
 """`Conversation.state`: the standing requests of its log (`StandingScan`)."""
 REMOVED_STANDING_REQUESTS = "standing_removed"
 """`Conversation.marks`: `[seq, start]` of each standing request that was removed."""
-REWRITE_MARK = "rewritten"
-"""`Conversation.state`: one more than the seq from which the client's last change holds. The key is missing if the
-client has never shown a message in other words than the log has."""
 END_USER = "end_user"
 """`Conversation.state`: a digest of the end user's name, as the conversation's first request gave it."""
-FIRST_REQUEST_MESSAGES = "brought"
-"""`Conversation.state`: how many messages the first request had. The gateway gave no answer before them."""
+TOOL_TRAFFIC = "tools"
+"""`Conversation.state`: set if the log has tool calls or results."""
 INSTRUCTIONS_PLACE = "instructions_at"
 """`Conversation.state` and an answer's `meta`: a digest of the instructions of the last answer, or of this one, and the
 seq of the answer that they are stored with."""
@@ -79,6 +83,13 @@ class ResolvedRequest(msgspec.Struct, frozen=True, dict=True):
     """The texts that the client shows in the place of log messages."""
     new_versions: tuple[ClientVersion, ...] = ()
     """Those of `client_versions` that come with this request."""
+    moved_seqs: frozenset[int] = frozenset()
+    """Log messages that the client shows in another place than the log, so that it carries them although
+    `client_versions` leaves them out in theirs."""
+    is_named: bool = False
+    """Whether the request names its conversation: by an id, or by the response that it continues."""
+    fingerprint_scopes: Sequence[FingerprintScope] = ()
+    """In which the answer is counted."""
     is_stored: bool = True
     """Whether this turn is stored."""
     is_degraded: bool = False
@@ -100,9 +111,9 @@ class ResolvedRequest(msgspec.Struct, frozen=True, dict=True):
     """The answer from the log, if this request is a retry that was answered meanwhile."""
     new_messages_tokens: int = 0
     """Tokens of the new messages, set once they are stored."""
-    last_new_message: Item | None = None
-    """The last new message, set once it is stored. If it is an assistant message, it is a prefill: the beginning of the
-    answer."""
+    prefill: tuple[LinkPosition, Item] | None = None
+    """The beginning of the answer, if the request ends with an assistant message, and the position of the chains before
+    it; set once it is stored."""
     changed_pins: Sequence[Mapping[str, Any]] | None = None
     """The conversation's pinned rounds, if this request changes them."""
     conversation_hints: Mapping[str, str] = NO_CONVERSATION_HINTS
@@ -120,6 +131,11 @@ class ResolvedRequest(msgspec.Struct, frozen=True, dict=True):
     def is_aligned_by_index(self) -> bool:
         """Whether message i of the client history is message i of the log."""
         return self.client_messages is not None and self.log_seqs is None
+
+    @property
+    def has_tool_traffic(self) -> bool:
+        """Whether the log has tool calls or results."""
+        return bool(self.conversation.state.get(TOOL_TRAFFIC)) or has_tool_messages(self.new_messages)
 
     @property
     def next_seq(self) -> int:
@@ -148,9 +164,7 @@ class PendingWrite(msgspec.Struct):
             write has not begun.
         is_delayed: the write begins when its result is needed or its delay is over, unless another write includes it.
         is_on_branch: the messages went to a new branch, because another request wrote to the conversation first.
-        answer_forms: the alignment elements of an answer, one for each form in which a client may send it back.
-        choice_positions: the position of the chain after each choice but the first.
-        question: the message that the answer answers.
+        issued: what is counted of an answer that is not stored.
     """
 
     resolved_request: ResolvedRequest
@@ -159,14 +173,21 @@ class PendingWrite(msgspec.Struct):
     write_future: asyncio.Future[None] | None = None
     is_delayed: bool = False
     is_on_branch: bool = False
-    answer_forms: tuple[AlignmentElement, ...] = ()
-    choice_positions: tuple[LinkPosition, ...] = ()
-    question: AlignmentElement | None = None
+    issued: IssuedAnswer | None = None
 
 
-def has_client_versions(conversation: Conversation) -> bool:
-    """Returns whether the client shows messages of a conversation in other words than the log has."""
-    return bool(conversation.state.get(REWRITE_MARK))
+def has_tool_messages(entries: Sequence[LogMessage]) -> bool:
+    """Returns whether there are tool calls or results among log messages."""
+    return any(entry.message.role in TOOL_RESULT_ROLES or entry.message.calls_tools for entry in entries)
+
+
+def find_prefill(conversation: Conversation, entries: Sequence[LogMessage]) -> tuple[LinkPosition, Item] | None:
+    """Returns `ResolvedRequest.prefill` of new messages after the head of a conversation."""
+    if not entries or entries[-1].message.role != "assistant":
+        return None
+    if len(entries) == 1:
+        return LinkPosition(conversation.head_link, conversation.head_skeleton, False), entries[-1].message
+    return LinkPosition(entries[-2].link, entries[-2].skeleton, False), entries[-1].message
 
 
 def build_end_user_state(request: ChatRequest) -> Mapping[str, Any]:
@@ -209,7 +230,8 @@ def mark_unstored(resolved_request: ResolvedRequest) -> ResolvedRequest:
 
 def select_state_for_branch(state: Mapping[str, Any], last_seq: int) -> dict[str, Any]:
     """Returns the part of a conversation's state that is valid for a branch that shares its log through `last_seq`."""
-    shared = {name: value for name, value in state.items() if name not in (UNANSWERED_MESSAGES, OPEN_TOOL_CALLS)}
+    own = (UNANSWERED_MESSAGES, OPEN_TOOL_CALLS, NAMED)
+    shared = {name: value for name, value in state.items() if name not in own}
     if LAST_VIEWS in shared:
         views = {key: msgspec.convert(stored, LastView) for key, stored in shared[LAST_VIEWS].items()}
         shared[LAST_VIEWS] = {
@@ -217,6 +239,8 @@ def select_state_for_branch(state: Mapping[str, Any], last_seq: int) -> dict[str
             for key, view in views.items()
             if view.boundary.to_seq <= last_seq + 1
         }
+    if SHARED_THROUGH in shared:
+        shared[SHARED_THROUGH] = min(shared[SHARED_THROUGH], last_seq)
     if INSTRUCTIONS_PLACE in shared and shared[INSTRUCTIONS_PLACE][1] > last_seq:
         del shared[INSTRUCTIONS_PLACE]
     if STANDING_REQUESTS in shared:

@@ -8,7 +8,7 @@ from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.item import Item
 from app.pipeline.admission.answer_replay import StoredAnswers
 from app.pipeline.chat_request import ChatRequest
-from app.pipeline.resolve.client_history_matching import ClientHistory
+from app.pipeline.resolve.client_history import ClientHistory
 from app.pipeline.resolve.resolved_request import UNANSWERED_MESSAGES
 from app.pipeline.resolve.tool_outputs import read_output_call_id
 from app.store.contract.conversations import ConversationStore
@@ -42,8 +42,9 @@ class RetryDetector:
         """Returns how many of the first messages of a request are the end of the log.
 
         Agents send all messages of a run again after each tool call. In Chat Completions, the last repeated message is
-        an assistant message. In the Responses API, clients may leave the answers out, because the provider has them;
-        then an output shows where the log ends. A user's words alone show nothing: a user may say them again.
+        an assistant message, or the request repeats all questions of the log, or those whose answer was lost. In the
+        Responses API, clients may leave the answers out, because the provider has them; then an output shows where the
+        log ends. A user's words alone show nothing: a user may say them again.
 
         After the repeated messages, the log may have messages that an attempt without an answer stored.
 
@@ -57,6 +58,8 @@ class RetryDetector:
             if messages[count - 1].role in (("assistant",) if is_chat else ("assistant", "tool"))
             or (not is_chat and count < len(messages))
         ]
+        if is_chat and last_seq is None and all(message.role == "user" for message in messages):
+            return await self._count_repeated_questions(conversation, messages)
         if not counts:
             return 0
         unanswered_counts = {0}
@@ -72,6 +75,19 @@ class RetryDetector:
             if any(comparison.is_repetition(count, len(log) - unanswered) for unanswered in unanswered_counts):
                 return count
         return 0
+
+    async def _count_repeated_questions(self, conversation: Conversation, messages: Sequence[Item]) -> int:
+        """Returns how many of the first of several questions the log has: those at its end whose answer was lost, or
+        all questions of the log. The last one is new."""
+        if len(messages) < 2:
+            return 0
+        entries = await self._store.read_log(conversation, 0, conversation.head_seq + 1)
+        asked = [_canonical_bytes(message) for message in messages[:-1]]
+        known = [_canonical_bytes(one.message) for one in entries if one.message.role != "assistant"]
+        if len(known) <= len(asked) and known == asked[: len(known)]:
+            return len(known)
+        unanswered = min(int(conversation.state.get(UNANSWERED_MESSAGES, 0)), len(asked))
+        return unanswered if unanswered and known[-unanswered:] == asked[:unanswered] else 0
 
     async def is_resent_tail(
         self, request: ChatRequest, named_conversation: Conversation, client_history: ClientHistory

@@ -21,8 +21,8 @@ from app.conversation.identity import compute_prefix_digests
 from app.dialects.chat.resent_answer import FORMS, render_resent_answer
 from app.dialects.missing_tool_results import add_missing_tool_results
 from app.pipeline.chat_request import ChatRequest
-from app.pipeline.resolve.client_history_matching import MIN_FAST_PATH_MESSAGES
-from app.pipeline.resolve.resolved_request import UNANSWERED_MESSAGES, ResolvedRequest, has_client_versions
+from app.pipeline.resolve.client_history import MIN_FAST_PATH_MESSAGES
+from app.pipeline.resolve.resolved_request import UNANSWERED_MESSAGES, ResolvedRequest
 from app.pipeline.turn import View
 from app.pipeline.view.view_builder import read_shown_before_boundary
 from app.store.contract.conversations import ConversationStore
@@ -157,7 +157,7 @@ async def restore_view(
     summaries = await _read_view_summaries(store, conversation, facts)
     plan = _restore_plan(facts, context, summaries)
     versions = NO_VERSIONS
-    if has_client_versions(conversation):
+    if conversation.has_client_versions:
         stored = await store.read_client_versions(conversation, until_seq=next_seq)
         versions = ClientVersions.from_stored(stored, conversation.redacted_seqs)
     shown_messages = await _read_shown_log(store, conversation, plan, next_seq)

@@ -278,7 +278,8 @@ class ConversationStore(Protocol):
 
     async def erase_conversation(self, *, tenant: str, conversation_id: str) -> bool:
         """Erases a conversation's row, its own messages with their index, client versions and anchors, summaries made
-        in it, the places of its fingerprints (the fingerprints stay, and are spent), leases, the client's ids for it, and its stored completions.
+        in it, leases, the client's ids for it, and its stored completions. Its fingerprints lose their places: they
+        stay, and are spent.
 
         Messages that a branch still shares pass to that branch, with all rows that belong to them and with the
         summaries that end at one of them. Summaries of the family that were made for a conversation that does not

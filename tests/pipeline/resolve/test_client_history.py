@@ -26,9 +26,9 @@ from app.dialects.chat import message as chat_message
 from app.dialects.chat.canonical_message import canonicalize_message
 from app.dialects.chat.message import ChatMessage
 from app.pipeline.persist.conversation_builders import advance_head, build_empty_conversation, build_log_entries
-from app.pipeline.resolve import client_history_matching as history
+from app.pipeline.resolve import client_history as history
 from app.pipeline.resolve import history_alignment
-from app.pipeline.resolve.client_history_matching import ClientHistory
+from app.pipeline.resolve.client_history import ClientHistory
 from app.pipeline.resolve.history_alignment import AlignedHistory, HistoryAligner
 from app.pipeline.resolve.resolved_request import REDACTED, REWRITE_MARK
 from app.pipeline.token_counting import MessageCounter
