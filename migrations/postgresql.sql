@@ -147,6 +147,16 @@ CREATE TABLE external_ids (
 
 CREATE INDEX external_ids_conversation ON external_ids (root, conversation_id);
 
+CREATE TABLE fingerprints (
+	digest BYTEA NOT NULL,
+	root TEXT,
+	conversation_id TEXT,
+	seq INTEGER,
+	CONSTRAINT fingerprints_pkey PRIMARY KEY (digest)
+);
+
+CREATE INDEX fingerprints_place ON fingerprints (root, conversation_id) WHERE conversation_id IS NOT NULL;
+
 CREATE TABLE leases (
 	root TEXT NOT NULL,
 	key TEXT NOT NULL,

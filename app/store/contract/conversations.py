@@ -159,13 +159,14 @@ class ConversationStore(Protocol):
         links: Sequence[bytes],
         skeletons: Sequence[bytes],
         named_conversation_id: str | None = None,
+        with_unanswered: bool = False,
     ) -> list[LinkMatch]:
         """Finds the deepest stored messages on the request's chain: at most 8 by link and 8 by skeleton, deepest first.
 
-        Only messages with `answered` count. Messages of the log of `named_conversation_id`, which the client named
-        itself, count without it. If several conversations keep the same link, those whose head it is come first, then
-        the most recently updated. Skeleton matches are messages with `in_skeleton`. `links` and `skeletons` may hold
-        thousands, in the order of the request.
+        Only messages with `answered` count, unless `with_unanswered`. Messages of the log of `named_conversation_id`,
+        which the client named itself, count without it. If several conversations keep the same link, those whose head
+        it is come first, then the most recently updated. Skeleton matches are messages with `in_skeleton`. `links` and
+        `skeletons` may hold thousands, in the order of the request.
 
         If the last link or the one before it is stored (with `named_conversation_id`: in that log), only the messages
         with that link are returned. Otherwise the deepest `DEEPEST_LINKS` are looked for first, and the others only if
@@ -278,8 +279,8 @@ class ConversationStore(Protocol):
 
     async def erase_conversation(self, *, tenant: str, conversation_id: str) -> bool:
         """Erases a conversation's row, its own messages with their index, client versions and anchors, summaries made
-        in it, leases, the client's ids for it, and its stored completions. Its fingerprints lose their places: they
-        stay, and are spent.
+        in it, the places of its fingerprints (the fingerprints stay, and are spent), leases, the client's ids for it,
+        and its stored completions.
 
         Messages that a branch still shares pass to that branch, with all rows that belong to them and with the
         summaries that end at one of them. Summaries of the family that were made for a conversation that does not

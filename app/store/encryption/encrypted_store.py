@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 from msgspec.structs import replace
 
 from app.conversation.conversation_types import (
+    AnswerProof,
     ClientVersion,
     Conversation,
     LogMessage,
@@ -60,6 +61,7 @@ class EncryptedStore:
         self.assign_external_id = inner.assign_external_id
         self.add_anchors = inner.add_anchors
         self.find_anchors = inner.find_anchors
+        self.issue_answer = inner.issue_answer
         self.clear_search_index = inner.clear_search_index
         self.erase_conversation = inner.erase_conversation
         self.claim_lease = inner.claim_lease
@@ -100,9 +102,15 @@ class EncryptedStore:
         links: Sequence[bytes],
         skeletons: Sequence[bytes],
         named_conversation_id: str | None = None,
+        with_unanswered: bool = False,
     ) -> list[LinkMatch]:
         found = await self.inner.find_link_matches(
-            tenant=tenant, root=root, links=links, skeletons=skeletons, named_conversation_id=named_conversation_id
+            tenant=tenant,
+            root=root,
+            links=links,
+            skeletons=skeletons,
+            named_conversation_id=named_conversation_id,
+            with_unanswered=with_unanswered,
         )
         return await self._seal_or_unseal_all(
             found, self._unseal_match, estimate_decryption_bytes([match.message for match in found])
@@ -121,6 +129,10 @@ class EncryptedStore:
 
     async def find_conversation_of_any_tenant(self, conversation_id: str) -> Conversation | None:
         return self._unseal_state_lazily(await self.inner.find_conversation_of_any_tenant(conversation_id))
+
+    async def find_proofs(self, *, tenant: str, fingerprints: Sequence[bytes]) -> list[AnswerProof]:
+        found = await self.inner.find_proofs(tenant=tenant, fingerprints=fingerprints)
+        return [replace(proof, conversation=self._unseal_state_lazily(proof.conversation)) for proof in found]
 
     def _unseal_state_lazily(self, found: Conversation | None) -> Conversation | None:
         return None if found is None else self.sealer.unseal_state_lazily(found)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
 from app.conversation.api_keys import is_context_tenant
-from app.conversation.conversation_types import AnswerAnchor, ClientVersion, Conversation, LogMessage, Summary
+from app.conversation.conversation_types import ClientVersion, Conversation, LogMessage, Summary
 from app.conversation.identity import extract_family_root
 from app.conversation.search_terms import extract_message_terms
 from app.store.contract.conversations import (
     LAST_LINKS,
-    MAX_ANCHORS,
     MAX_LINK_MATCHES,
     ConversationHit,
     ConversationQuery,
@@ -35,6 +35,7 @@ from app.store.lineage import (
     order_links_deepest_first,
     plan_erasure,
 )
+from app.store.memory.answers import MemoryAnswers
 from app.store.memory.completions import MemoryCompletions
 from app.store.memory.keys import MemoryKeys
 from app.store.memory.leases import MemoryLeases
@@ -58,25 +59,24 @@ _LinkIndex = defaultdict[tuple[str, bytes], dict[tuple[str, int], None]]
 """(root, link) → where messages with this link are: (conversation id, seq), oldest first."""
 
 
-class MemoryStore(MemoryCompletions, MemorySummaries, MemoryLeases, MemoryKeys, MemoryUsage):
+class MemoryStore(MemoryAnswers, MemoryCompletions, MemorySummaries, MemoryLeases, MemoryKeys, MemoryUsage):
     """`Store` in the memory of this process."""
 
     is_fully_searchable = True
 
     def __init__(self, *, clock: Callable[[], datetime]) -> None:
+        MemoryAnswers.__init__(self)
         MemoryCompletions.__init__(self)
         MemorySummaries.__init__(self)
         MemoryLeases.__init__(self, clock=clock)
         MemoryKeys.__init__(self, clock=clock)
         MemoryUsage.__init__(self)
-        self._conversations: dict[ConversationKey, Conversation] = {}
         self._messages: dict[ConversationKey, dict[int, LogMessage]] = defaultdict(dict)
         self._positions_by_link: _LinkIndex = defaultdict(dict)
         self._positions_by_skeleton: _LinkIndex = defaultdict(dict)
         self._terms: dict[ConversationKey, dict[int, frozenset[str]]] = defaultdict(dict)
         self._external_ids: dict[tuple[str, str], ConversationKey] = {}
         self._client_versions: dict[ConversationKey, list[ClientVersion]] = defaultdict(list)
-        self._anchors: dict[bytes, dict[AnswerAnchor, None]] = defaultdict(dict)
 
     async def open(self) -> None:
         """Does nothing: there is no connection."""
@@ -98,24 +98,27 @@ class MemoryStore(MemoryCompletions, MemorySummaries, MemoryLeases, MemoryKeys, 
         links: Sequence[bytes],
         skeletons: Sequence[bytes],
         named_conversation_id: str | None = None,
+        with_unanswered: bool = False,
     ) -> list[LinkMatch]:
-        near = self._find_last_link_matches(tenant, root, links)
+        find_matches = partial(self._find_matches, tenant, root, with_unanswered=with_unanswered)
+        last = order_links_deepest_first(links[-LAST_LINKS:])
+        near = next((found for link in last if (found := find_matches([link], {}, by_skeleton=False))), [])
         named = self._conversations.get((root, named_conversation_id or ""))
         path = dict(named.lineage_with_self) if named is not None and named.tenant == tenant else {}
         if near and (named_conversation_id is None or any(_is_match_on_path(path, match) for match in near)):
             return near
-        by_link = self._find_matches(tenant, root, order_links_deepest_first(links), path, by_skeleton=False)
-        return by_link + self._find_matches(tenant, root, order_links_deepest_first(skeletons), path, by_skeleton=True)
-
-    def _find_last_link_matches(self, tenant: str, root: str, links: Sequence[bytes]) -> list[LinkMatch]:
-        for link in order_links_deepest_first(links[-LAST_LINKS:]):
-            found = self._find_matches(tenant, root, [link], {}, by_skeleton=False)
-            if found:
-                return found
-        return []
+        by_link = find_matches(order_links_deepest_first(links), path, by_skeleton=False)
+        return by_link + find_matches(order_links_deepest_first(skeletons), path, by_skeleton=True)
 
     def _find_matches(
-        self, tenant: str, root: str, links: Sequence[bytes], path: Mapping[str, int], *, by_skeleton: bool
+        self,
+        tenant: str,
+        root: str,
+        links: Sequence[bytes],
+        path: Mapping[str, int],
+        *,
+        by_skeleton: bool,
+        with_unanswered: bool,
     ) -> list[LinkMatch]:
         index = self._positions_by_skeleton if by_skeleton else self._positions_by_link
         found: list[LinkMatch] = []
@@ -124,7 +127,8 @@ class MemoryStore(MemoryCompletions, MemorySummaries, MemoryLeases, MemoryKeys, 
             counting = [
                 match
                 for match in keepers
-                if match.conversation.tenant == tenant and (match.message.answered or _is_match_on_path(path, match))
+                if match.conversation.tenant == tenant
+                and (with_unanswered or match.message.answered or _is_match_on_path(path, match))
             ]
             found += sorted(counting, key=_link_match_sort_key, reverse=True)
             if len(found) >= MAX_LINK_MATCHES:
@@ -182,13 +186,6 @@ class MemoryStore(MemoryCompletions, MemorySummaries, MemoryLeases, MemoryKeys, 
             for version in self._client_versions.get((conversation.root, conversation_id), ())
             if version.since_seq <= min(upto_seq, until)
         ]
-
-    async def add_anchors(self, anchors: Sequence[AnswerAnchor]) -> None:
-        for anchor in anchors:
-            self._anchors[anchor.digest].setdefault(anchor)
-
-    async def find_anchors(self, digests: Sequence[bytes]) -> list[AnswerAnchor]:
-        return [anchor for digest in digests for anchor in list(reversed(self._anchors.get(digest, {})))[:MAX_ANCHORS]]
 
     async def index_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
         reader = self._find_stored_conversation(conversation)
@@ -339,7 +336,7 @@ class MemoryStore(MemoryCompletions, MemorySummaries, MemoryLeases, MemoryKeys, 
                     for one in self._client_versions.get(conversation_key, ())
                     if not one.seq <= change.seq < one.to_seq
                 ]
-                self._move_or_delete_anchors(conversation_key, change.seq.__eq__)
+                self._move_or_delete_answers(conversation_key, change.seq.__eq__)
         gone = []
         for summary in self._list_summaries(tenant, root):
             readers = [
@@ -360,17 +357,6 @@ class MemoryStore(MemoryCompletions, MemorySummaries, MemoryLeases, MemoryKeys, 
     def _find_conversations_with_link(self, root: str, link: bytes, at_seq: int) -> list[str]:
         """Returns the conversations whose own rows have the link at `at_seq`."""
         return [keeper_id for keeper_id, seq in self._positions_by_link.get((root, link), ()) if seq == at_seq]
-
-    def _move_or_delete_anchors(
-        self, key: ConversationKey, is_gone: Callable[[int], bool], heir: str | None = None
-    ) -> None:
-        """Deletes the anchors of a conversation for which `is_gone(seq)`, and moves the others to the heir."""
-        for anchors in self._anchors.values():
-            for anchor in [one for one in anchors if (one.root, one.conversation_id) == key]:
-                if is_gone(anchor.seq) or heir is not None:
-                    del anchors[anchor]
-                if not is_gone(anchor.seq) and heir is not None:
-                    anchors[replace(anchor, conversation_id=heir)] = None
 
     async def rewrite_sealed_fields(
         self,
@@ -424,6 +410,9 @@ class MemoryStore(MemoryCompletions, MemorySummaries, MemoryLeases, MemoryKeys, 
             self._insert_message(
                 conversation_key, message if message.created_at is not None else replace(message, created_at=now)
             )
+        if write.issued is not None:
+            await self.issue_answer(write.issued)
+        await self.add_anchors(write.anchors)
         if write.releases_lease and write.fence is not None:
             await self.release_lease(write.fence)
 
@@ -478,7 +467,7 @@ class MemoryStore(MemoryCompletions, MemorySummaries, MemoryLeases, MemoryKeys, 
         versions = self._client_versions.pop(conversation_key, [])
         if plan.heir is not None:
             self._client_versions[root, plan.heir][:0] = [one for one in versions if one.since_seq <= plan.kept_through]
-        self._move_or_delete_anchors(conversation_key, lambda seq: seq < 0 or seq > plan.kept_through, plan.heir)
+        self._move_or_delete_answers(conversation_key, lambda seq: seq < 0 or seq > plan.kept_through, plan.heir)
         for member, lineage in plan.lineages.items():
             self._conversations[root, member] = replace(self._conversations[root, member], lineage=lineage)
         del self._conversations[conversation_key]

@@ -13,15 +13,16 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import asyncpg
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
-from app.conversation.conversation_types import ClientVersion, LogMessage
+from app.conversation.conversation_types import AnswerAnchor, ClientVersion, IssuedAnswer, LogMessage
 from app.errors import StoreUnavailable, drop_tracebacks
 from app.store.contract.conversations import LogAppend, WriteConflict
 from app.store.contract.leases import LeaseLost
 from app.store.postgres.pool import PostgresPool
 from app.store.postgres.statements import SQL, build_append_statement
 from app.store.redaction_effects import adapt_append_to_redactions, drop_redacted_versions
+from app.store.sql.fingerprints import build_fingerprint_rows
 from app.store.sql.rows import (
     claims_external_id,
     client_version_values,
@@ -47,6 +48,8 @@ class _StatementShape(NamedTuple):
     fenced: bool
     releases: bool
     has_versions: bool
+    has_anchors: bool
+    issues: bool
 
 
 class _QueuedAppend(NamedTuple):
@@ -104,10 +107,13 @@ class AppendQueue:
 
     async def _write_batch(self, shape: _StatementShape, batch: Sequence[_QueuedAppend]) -> None:
         # The same order in all processes: two that append to the same conversations then never wait for each other in a
-        # circle.
+        # circle. So all fingerprints come last, sorted over the batch.
+        ordered = sorted(batch, key=lambda one: one.write.conversation.id)
+        issued: list[list[IssuedAnswer]] = [[] for _ in ordered]
+        issued[-1] = [one.write.issued for one in ordered if one.write.issued is not None]
         rows = [
-            _append_statement_arguments(one.write, one.now)
-            for one in sorted(batch, key=lambda one: one.write.conversation.id)
+            _append_statement_arguments(one.write, one.now, answers)
+            for one, answers in zip(ordered, issued, strict=True)
         ]
         try:
             await self._connections.execute_all(build_append_statement(**shape._asdict(), in_batch=True), rows)
@@ -176,7 +182,8 @@ class AppendQueue:
         """
         sql = build_append_statement(**_derive_statement_shape(write)._asdict())
         try:
-            rows = await self._connections.fetch(sql, *_append_statement_arguments(write, now))
+            issued = [] if write.issued is None else [write.issued]
+            rows = await self._connections.fetch(sql, *_append_statement_arguments(write, now, issued))
         except asyncpg.UniqueViolationError as error:
             raise WriteConflict from error
         moved, held = rows[0]
@@ -210,10 +217,17 @@ def _derive_statement_shape(write: LogAppend) -> _StatementShape:
         fenced=write.fence is not None,
         releases=write.releases_lease and write.fence is not None,
         has_versions=bool(write.versions),
+        has_anchors=bool(write.anchors),
+        issues=write.issued is not None,
     )
 
 
-def _append_statement_arguments(write: LogAppend, now: datetime) -> tuple[Any, ...]:
+def _append_statement_arguments(write: LogAppend, now: datetime, issued: Sequence[IssuedAnswer]) -> tuple[Any, ...]:
+    """Returns the arguments of `build_append_statement`.
+
+    Args:
+        issued: the answers whose fingerprints this statement writes; also those of other appends of the batch.
+    """
     after = write.conversation
     if write.creates_conversation:
         head = conversation_values(after, after.created_at or now, now)
@@ -226,8 +240,24 @@ def _append_statement_arguments(write: LogAppend, now: datetime) -> tuple[Any, .
         *shared,
         *_message_arguments(write.messages, now),
         *_client_version_arguments(write.versions),
+        *(build_anchor_arguments(write.anchors, now) if write.anchors else ()),
+        *(build_issue_arguments(issued) if write.issued is not None else ()),
         *lease,
     )
+
+
+def build_anchor_arguments(anchors: Sequence[AnswerAnchor], now: datetime) -> list[Any]:
+    """Returns an array for each column of anchors, and the time."""
+    return [*_build_columns(list(map(astuple, anchors))), now]
+
+
+def build_issue_arguments(issued: Sequence[IssuedAnswer]) -> list[list[Any]]:
+    """Returns an array for each value of the rows of fingerprints."""
+    return _build_columns(build_fingerprint_rows(issued)) or [[]] * 5
+
+
+def _build_columns(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)]
 
 
 def _creates_branch(write: LogAppend) -> bool:
@@ -238,7 +268,7 @@ def _client_version_arguments(versions: Sequence[ClientVersion]) -> Sequence[Any
     """Returns an array for each column, or nothing without versions."""
     if not versions:
         return ()
-    return [list(column) for column in zip(*map(client_version_values, versions), strict=True)]
+    return _build_columns(list(map(client_version_values, versions)))
 
 
 def _message_arguments(messages: Sequence[LogMessage], now: datetime) -> Sequence[Any]:
@@ -246,4 +276,4 @@ def _message_arguments(messages: Sequence[LogMessage], now: datetime) -> Sequenc
     if not messages:
         return ()
     rows = [message_values(entry, entry.created_at or now) for entry in messages]
-    return rows[0] if len(rows) == 1 else [list(column) for column in zip(*rows, strict=True)]
+    return rows[0] if len(rows) == 1 else _build_columns(rows)

@@ -12,18 +12,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import asyncpg
-from msgspec.structs import astuple
 
-from app.conversation.conversation_types import AnswerAnchor, ClientVersion, Conversation, LogMessage, Summary
+from app.conversation.conversation_types import (
+    AnswerAnchor,
+    AnswerProof,
+    ClientVersion,
+    Conversation,
+    IssuedAnswer,
+    LogMessage,
+    Summary,
+)
 from app.store.contract.conversations import DEEPEST_LINKS, LAST_LINKS, ConversationHit, LinkMatch, LogAppend, SearchHit
 from app.store.contract.leases import Lease
 from app.store.contract.store import StoreInfo
 from app.store.lineage import LogSegment, find_gapless_leading_range, first_own_seq, order_links_deepest_first
 from app.store.postgres import statements, term_index
-from app.store.postgres.append_queue import AppendQueue
+from app.store.postgres.append_queue import AppendQueue, build_anchor_arguments, build_issue_arguments
 from app.store.postgres.pool import PostgresOptions, PostgresPool
 from app.store.postgres.statements import SQL
 from app.store.search.term_ranking import (
@@ -36,6 +44,7 @@ from app.store.search.term_ranking import (
 from app.store.sql import conversation_transactions
 from app.store.sql.backend import SqlStore
 from app.store.sql.dialects import POSTGRES, Rows, Statement, TransactionSteps
+from app.store.sql.fingerprints import decode_proof
 from app.store.sql.rows import (
     decode_client_version,
     decode_conversation,
@@ -93,10 +102,16 @@ class PostgresStore(SqlStore):
         links: Sequence[bytes],
         skeletons: Sequence[bytes],
         named_conversation_id: str | None = None,
+        with_unanswered: bool = False,
     ) -> list[LinkMatch]:
+        build_query = partial(
+            statements.build_link_lookup_query,
+            within=named_conversation_id is not None,
+            with_unanswered=with_unanswered,
+        )
         scope_arguments = (root, tenant) if named_conversation_id is None else (root, tenant, named_conversation_id)
         by_link, by_skeleton = await self._fetch_matches(
-            statements.build_link_lookup_query(within=named_conversation_id is not None, near=True),
+            build_query(near=True),
             *scope_arguments,
             _concatenate_links(links[-LAST_LINKS:]),
             _concatenate_links(links[-DEEPEST_LINKS:]),
@@ -108,7 +123,7 @@ class PostgresStore(SqlStore):
         if by_link or not (links[:-DEEPEST_LINKS] or more_skeletons):
             return by_link + by_skeleton
         by_link, shallower = await self._fetch_matches(
-            statements.build_link_lookup_query(within=named_conversation_id is not None, near=False),
+            build_query(near=False),
             *scope_arguments,
             _concatenate_links(links[:-DEEPEST_LINKS]),
             _concatenate_links(more_skeletons),
@@ -157,11 +172,17 @@ class PostgresStore(SqlStore):
         return [decode_client_version(row) for row in rows]
 
     async def add_anchors(self, anchors: Sequence[AnswerAnchor]) -> None:
-        columns = [list(column) for column in zip(*map(astuple, anchors), strict=True)]
-        await self._connections.fetch(statements.ADD_ANCHORS, *columns, self._clock())
+        await self._connections.fetch(statements.ADD_ANCHORS, *build_anchor_arguments(anchors, self._clock()))
 
     async def find_anchors(self, digests: Sequence[bytes]) -> list[AnswerAnchor]:
         return [AnswerAnchor(*row) for row in await self._connections.fetch(statements.FIND_ANCHORS, list(digests))]
+
+    async def issue_answer(self, issued: IssuedAnswer) -> None:
+        await self._connections.fetch(statements.ISSUE_ANSWERS, *build_issue_arguments([issued]))
+
+    async def find_proofs(self, *, tenant: str, fingerprints: Sequence[bytes]) -> list[AnswerProof]:
+        digests = list(dict.fromkeys(fingerprints))
+        return [decode_proof(row) for row in await self._connections.fetch(statements.FIND_PROOFS, tenant, digests)]
 
     async def _index_batch(
         self,

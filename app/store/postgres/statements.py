@@ -16,8 +16,10 @@ from app.store.contract.conversations import MAX_ANCHORS
 from app.store.sql.dialects import POSTGRES
 from app.store.sql.rows import ANCHOR_COLUMNS, CLIENT_VERSION_COLUMNS, CONVERSATION_COLUMNS, MESSAGE_COLUMNS
 from app.store.sql.statements import (
+    FINGERPRINT_COLUMNS,
     IS_LEASE,
     LEASE_PARAMETERS,
+    SPEND_FINGERPRINT,
     UPDATE_HEAD,
     UPDATE_HEAD_PARAMETERS,
     MatchSource,
@@ -49,6 +51,31 @@ _FENCE_QUERY: Final = f"SELECT 1 FROM leases WHERE {IS_LEASE} AND expires_at > n
 """The fence. Its row is locked: no process can claim the lease before this statement has committed."""
 _RELEASED_CTE: Final = f"""
     released AS (DELETE FROM leases WHERE {IS_LEASE} AND EXISTS (SELECT FROM moved))"""
+_ANCHOR_PARAMETERS: Final = ("a_digests", "a_roots", "a_ids", "a_seqs", "kept_at")
+_INSERT_ANCHORS: Final = f"""
+        INSERT INTO anchors ({", ".join(ANCHOR_COLUMNS)}, kept_at)
+        SELECT a.*, :kept_at::timestamptz
+        FROM unnest(:a_digests::bytea[], :a_roots::text[], :a_ids::text[], :a_seqs::int[]) AS a"""
+_ISSUE_PARAMETERS: Final = ("f_digests", "f_roots", "f_ids", "f_seqs", "f_owners")
+_GIVEN_CTE: Final = """
+    given (digest, root, conversation_id, seq, owners) AS MATERIALIZED (
+        SELECT * FROM unnest(:f_digests::bytea[], :f_roots::text[], :f_ids::text[], :f_seqs::int[], :f_owners::text[]))
+    """
+_IS_OWN_PLACE: Final = """EXISTS (
+                SELECT FROM json_array_elements(g.owners::json) o
+                WHERE o ->> 0 = f.conversation_id AND (o ->> 1)::int > f.seq)"""
+# The first condition reads without a lock: most fingerprints that exist are spent, and many appends may issue such a
+# one at once. Only a row that another transaction wrote meanwhile reaches the second condition.
+_ISSUE: Final = f"""
+        INSERT INTO fingerprints AS f ({", ".join(FINGERPRINT_COLUMNS)})
+        SELECT {", ".join(f"g.{name}" for name in FINGERPRINT_COLUMNS)} FROM given g
+        WHERE {{condition}} AND NOT EXISTS (
+            SELECT FROM fingerprints f
+            WHERE f.digest = g.digest AND (f.conversation_id IS NULL OR {_IS_OWN_PLACE}) OFFSET 0)
+        ORDER BY g.digest
+        ON CONFLICT (digest) DO UPDATE SET {SPEND_FINGERPRINT}
+        WHERE f.conversation_id IS NOT NULL
+          AND NOT EXISTS (SELECT FROM given g WHERE g.digest = excluded.digest AND {_IS_OWN_PLACE})"""
 _NAMED_LOG_CTE: Final = """
     named (id, upto_seq) AS MATERIALIZED (
         SELECT id, head_seq FROM conversations WHERE root = :root AND id = :within AND tenant = :tenant
@@ -68,6 +95,8 @@ def build_append_statement(
     fenced: bool,
     releases: bool,
     has_versions: bool = False,
+    has_anchors: bool = False,
+    issues: bool = False,
     in_batch: bool = False,
 ) -> str:
     """Builds the statement that appends: fence, head, messages, release. Its row is (moved, held).
@@ -80,6 +109,8 @@ def build_append_statement(
         fenced: the append has a fence.
         releases: the append releases the lease of the fence.
         has_versions: the append has client versions of log messages.
+        has_anchors: the append has anchors.
+        issues: the append has fingerprints.
         in_batch: many of these run in one transaction. The statement fails with `DivisionByZeroError` if the head was
             not moved, and with `LockNotAvailableError` if another transaction holds the row for long. Both roll
             everything back.
@@ -110,6 +141,12 @@ def build_append_statement(
         FROM unnest({", ".join(f":v_{name}::{_VERSION_TYPES[name]}[]" for name in CLIENT_VERSION_COLUMNS)}) AS v
         WHERE EXISTS (SELECT FROM moved))""")
         arguments += tuple(f"v_{name}" for name in CLIENT_VERSION_COLUMNS)
+    if has_anchors:
+        parts.append(f"anchored AS ({_INSERT_ANCHORS} WHERE EXISTS (SELECT FROM moved) ON CONFLICT DO NOTHING)")
+        arguments += _ANCHOR_PARAMETERS
+    if issues:
+        parts += [_GIVEN_CTE, f"issued AS ({_ISSUE.format(condition='EXISTS (SELECT FROM moved)')})"]
+        arguments += _ISSUE_PARAMETERS
     if fenced:
         arguments += LEASE_PARAMETERS
         if releases:
@@ -176,7 +213,7 @@ def _build_message_select(message_count: int) -> str:
 
 
 @cache
-def build_link_lookup_query(*, within: bool, near: bool) -> str:
+def build_link_lookup_query(*, within: bool, near: bool, with_unanswered: bool = False) -> str:
     """Builds the query of `ConversationStore.find_link_matches`. Parameters: root, tenant, [within,] [near,]
     links, skeletons; each list is one bytea with the deepest link first. Rows: by_skeleton, depth, message,
     conversation.
@@ -185,20 +222,23 @@ def build_link_lookup_query(*, within: bool, near: bool) -> str:
         within: has the parameter `within`, the id of the conversation that the client named.
         near: looks for the last few links first, and for the others only if these find nothing. PostgreSQL evaluates
             that condition once and then skips the rest of the statement.
+        with_unanswered: counts unanswered messages, too.
     """
 
     def hits(parameter: str, *, by_skeleton: bool) -> str:
-        return build_link_match_query(_build_link_match_source(parameter), by_skeleton=by_skeleton, with_named=within)
+        return build_link_match_query(
+            _build_link_match_source(parameter),
+            by_skeleton=by_skeleton,
+            with_named=within and parameter != "near",
+            with_unanswered=with_unanswered,
+        )
 
     names: tuple[str, ...] = ("root", "tenant", "within") if within else ("root", "tenant")
     ctes = [_NAMED_LOG_CTE] if within else []
     gate = "EXISTS (SELECT FROM conversations k WHERE k.root = :root)"
     settled_rows = ""
     if near:
-        ctes.append(
-            "near_hits AS MATERIALIZED "
-            f"({build_link_match_query(_build_link_match_source('near'), by_skeleton=False, with_named=False)})"
-        )
+        ctes.append(f"near_hits AS MATERIALIZED ({hits('near', by_skeleton=False)})")
         ctes.append("near AS (SELECT * FROM near_hits WHERE depth = (SELECT min(depth) FROM near_hits))")
         settled = "SELECT FROM near"
         if within:
@@ -281,13 +321,17 @@ READ_CLIENT_VERSIONS: Final = number_parameters(
     "$",
 )
 
-ADD_ANCHORS: Final = number_parameters(
+ADD_ANCHORS: Final = number_parameters(f"{_INSERT_ANCHORS} ON CONFLICT DO NOTHING", _ANCHOR_PARAMETERS, "$")
+ISSUE_ANSWERS: Final = number_parameters(f"WITH {_GIVEN_CTE} {_ISSUE.format(condition='true')}", _ISSUE_PARAMETERS, "$")
+FIND_PROOFS: Final = number_parameters(
     f"""
-    INSERT INTO anchors ({", ".join(ANCHOR_COLUMNS)}, kept_at)
-    SELECT a.*, :kept_at::timestamptz
-    FROM unnest(:digests::bytea[], :roots::text[], :ids::text[], :seqs::int[]) AS a
-    ON CONFLICT DO NOTHING""",
-    ("digests", "roots", "ids", "seqs", "kept_at"),
+    SELECT f.digest, f.seq, {", ".join(f"c.{name}" for name in CONVERSATION_COLUMNS)}
+    FROM unnest(:digests::bytea[]) AS d (digest)
+    CROSS JOIN LATERAL (SELECT * FROM fingerprints f WHERE f.digest = d.digest OFFSET 0) f
+    LEFT JOIN LATERAL (
+        SELECT * FROM conversations c
+        WHERE c.root = f.root AND c.id = f.conversation_id AND c.tenant = :tenant OFFSET 0) c ON true""",
+    ("tenant", "digests"),
     "$",
 )
 

@@ -25,7 +25,7 @@ from app.store.redaction_effects import (
     sum_token_deltas,
     update_marks_for_redactions,
 )
-from app.store.sql import summary_transactions
+from app.store.sql import fingerprints, summary_transactions
 from app.store.sql.dialects import SearchIndexCleanup, SqlDialect, TransactionSteps
 from app.store.sql.rows import (
     SUMMARY_COLUMNS,
@@ -70,10 +70,12 @@ def erase_conversation(
         return False
     family = yield f"{sql.select_branches} ORDER BY id{dialect.row_lock_clause}", (root, f'%"{conversation.id}"%')
     plan = plan_erasure(conversation.id, {member: decode_lineage(lineage) for member, lineage in family})
+    yield from fingerprints.lock_places(dialect, conversation)
     for erase, hand_over in (
         (sql.erase_messages, sql.hand_over_messages),
         (sql.erase_versions, sql.hand_over_versions),
         (sql.erase_anchors, sql.hand_over_anchors),
+        (sql.spend_fingerprints, sql.hand_over_fingerprints),
     ):
         yield erase, (*conversation_key, plan.kept_through)
         if plan.heir is not None:
@@ -152,6 +154,7 @@ def redact_messages(
             meta=encode_optional_json(entry.meta),
         )
         yield from search_index.remove_message(tenant=tenant, root=root, conversation_id=owner_id, seq=entry.seq)
+    yield from fingerprints.spend_redacted_places(dialect, root, changes)
     # A process may be making a summary from the old text. Without its lease it cannot store the summary.
     for prefix in SUMMARY_LEASE_PREFIXES:
         yield dialect.build_statement(

@@ -97,6 +97,14 @@ _SHARED_QUERIES: Final = (
         is_fault=False,
     ),
     DanglingQuery(
+        "fingerprint",
+        "an answer was issued as its message {}, which is not there",
+        f"""
+        SELECT f.conversation_id, f.seq FROM fingerprints f
+        WHERE f.conversation_id IS NOT NULL AND {_NO_MESSAGE.format("f", "f")}""",
+        is_fault=False,
+    ),
+    DanglingQuery(
         "external id",
         "a client's id points at {}, which is not there or another tenant's",
         """

@@ -6,5 +6,5 @@ from __future__ import annotations
 
 from typing import Final
 
-SCHEMA_VERSION: Final = "2026_11_25_usage_totals"
+SCHEMA_VERSION: Final = "2026_11_26_fingerprints"
 """Revision of the newest migration."""

@@ -39,6 +39,8 @@ HEAD_COLUMNS: Final = (
     "updated_at",
 )
 """Columns of a conversation that an append replaces."""
+FINGERPRINT_COLUMNS: Final = ("digest", "root", "conversation_id", "seq")
+SPEND_FINGERPRINT: Final = "root = NULL, conversation_id = NULL, seq = NULL"
 UPDATE_HEAD_PARAMETERS: Final = ("root", "id", "tenant", "after_seq", "total_before", *HEAD_COLUMNS)
 # Compare and set: the total is compared, too, because a redaction changes totals without moving the head.
 UPDATE_HEAD: Final = f"""
@@ -93,6 +95,8 @@ class Statements:
     hand_over_versions: str
     erase_anchors: str
     hand_over_anchors: str
+    spend_fingerprints: str
+    hand_over_fingerprints: str
     change_lineage: str
     erase_conversation: str
     erase_external_ids: str
@@ -189,6 +193,16 @@ _SHARED: Final[dict[str, tuple[str, Sequence[str]]]] = {
         "UPDATE anchors SET conversation_id = :heir WHERE root = :root AND conversation_id = :id",
         ("root", "id", "heir"),
     ),
+    "spend_fingerprints": (
+        f"""
+        UPDATE fingerprints SET {SPEND_FINGERPRINT}
+        WHERE root = :root AND conversation_id = :id AND seq > :kept_through""",
+        ("root", "id", "kept_through"),
+    ),
+    "hand_over_fingerprints": (
+        "UPDATE fingerprints SET conversation_id = :heir WHERE root = :root AND conversation_id = :id",
+        ("root", "id", "heir"),
+    ),
     "change_lineage": (
         "UPDATE conversations SET lineage = :lineage WHERE root = :root AND id = :id",
         ("root", "id", "lineage"),
@@ -240,7 +254,9 @@ _MATCH_COLUMNS: Final = ", ".join(
 _IS_IN_NAMED_LOG: Final = "EXISTS (SELECT 1 FROM named n WHERE n.id = m.conversation_id AND m.seq <= n.upto_seq)"
 
 
-def build_link_match_query(source: MatchSource, *, by_skeleton: bool, with_named: bool) -> str:
+def build_link_match_query(
+    source: MatchSource, *, by_skeleton: bool, with_named: bool, with_unanswered: bool = False
+) -> str:
     """Builds the query for stored messages with one of a list of links, deepest first. Rows: depth, the columns of the
     message, the columns of the conversation whose rows hold it.
 
@@ -251,13 +267,14 @@ def build_link_match_query(source: MatchSource, *, by_skeleton: bool, with_named
             from the conversation's messages to the links would read all messages.
         by_skeleton: compares skeletons instead of links.
         with_named: counts also unanswered messages in the relation `named` (`id`, `upto_seq`).
+        with_unanswered: counts all unanswered messages.
     """
     column = "skeleton" if by_skeleton else "link"
     in_skeleton = f" AND m.in_skeleton{source.true_comparison}" if by_skeleton else ""
     answered = f"m.answered{source.true_comparison}"
-    counts = f"({answered} OR {_IS_IN_NAMED_LOG})" if with_named else answered
+    counts = f" AND ({answered} OR {_IS_IN_NAMED_LOG})" if with_named else f" AND {answered}"
     joined = source.join_template.format(
-        message=f"m.root = :root AND m.{column} = w.link{in_skeleton} AND {counts}",
+        message=f"m.root = :root AND m.{column} = w.link{in_skeleton}{'' if with_unanswered else counts}",
         conversation="c.root = :root AND c.id = m.conversation_id AND c.tenant = :tenant",
     )
     return f"""

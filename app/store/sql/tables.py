@@ -3,7 +3,7 @@
 Keys of tables that belong to a family of branches begin with its `root`, so that a distributed PostgreSQL can keep a
 family on one shard (`root` as the distribution column): no foreign keys across shards, no sequences. Tables that are
 searched by tenant (`external_ids`, `completions`, `request_keys`, the tenant-wide search index) or by neither
-(`api_keys`, `usage_totals`, `server_secrets`, `model_facts`) are exceptions.
+(`anchors`, `fingerprints`, `api_keys`, `usage_totals`, `server_secrets`, `model_facts`) are exceptions.
 
 Message bodies and other JSON are TEXT; the database never re-encodes them. Times are UTC: timestamptz on PostgreSQL,
 ISO-8601 text with microseconds on SQLite, where text order is time order.
@@ -138,6 +138,25 @@ anchors = Table(
     sqlite_with_rowid=False,
 )
 """Digests by which conversations are found whose clients rewrite their histories."""
+
+fingerprints = Table(
+    "fingerprints",
+    metadata,
+    Column("digest", LargeBinary(16), nullable=False),
+    Column("root", Text),
+    Column("conversation_id", Text),
+    Column("seq", Integer),
+    PrimaryKeyConstraint("digest", name="fingerprints_pkey"),
+    Index(
+        "fingerprints_place",
+        "root",
+        "conversation_id",
+        sqlite_where=text("conversation_id IS NOT NULL"),
+        postgresql_where=text("conversation_id IS NOT NULL"),
+    ),
+    sqlite_with_rowid=False,
+)
+"""Fingerprints of all answers that the gateway gave, each with its only place. Without a place, it is spent."""
 
 chunks = Table(
     "chunks",

@@ -10,11 +10,11 @@ whole transaction is rolled back, and each append runs by itself (`writes.write_
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from functools import cache
-from itertools import chain, groupby
-from typing import Any, Final
+from itertools import groupby
+from typing import Any
 
 import msgspec
 
@@ -22,19 +22,16 @@ from app.store.contract.conversations import LogAppend, WriteConflict
 from app.store.sql.rows import CONVERSATION_COLUMNS, claims_external_id, encode_time, head_update_values
 from app.store.sql.statements import HEAD_COLUMNS, MESSAGE_INSERT_COLUMNS
 from app.store.sqlite.reads import SQL
+from app.store.sqlite.row_batches import Row, build_values_clause, insert_rows, split_into_statements
 from app.store.sqlite.threads import Job
 from app.store.sqlite.writes import (
     message_rows,
     new_conversation_row,
     release_lease,
     require_lease,
+    write_answer_keys,
     write_log_append,
 )
-
-Row = tuple[Any, ...]
-
-_ROWS_PER_STATEMENT: Final = (16, 8, 4, 2, 1)
-"""Rows of a statement. Few different numbers, so that SQLite compiles each text once."""
 
 
 class AppendJob(msgspec.Struct, frozen=True):
@@ -94,12 +91,13 @@ def _write_append_batch(connection: sqlite3.Connection, jobs: Sequence[AppendJob
         else:
             advanced.append(head_update_values(write, moment))
         messages += message_rows(write, moment)
-    _insert_rows(connection, _build_conversations_insert, new)
-    for rows, sql in _split_into_statements(advanced, _build_heads_update):
+    insert_rows(connection, _build_conversations_insert, new)
+    for rows, sql in split_into_statements(advanced, _build_heads_update):
         # Fewer rows: at least one log does not end where its write expects. Which one, the second run finds out.
         if connection.execute(sql, rows).rowcount != len(rows) // len(advanced[0]):
             raise WriteConflict
-    _insert_rows(connection, _build_messages_insert, messages)
+    insert_rows(connection, _build_messages_insert, messages)
+    write_answer_keys(connection, [one.write for one in jobs], encode_time(jobs[0].now))
     for one in jobs:
         write = one.write
         if write.creates_conversation and claims_external_id(write.conversation):
@@ -109,34 +107,15 @@ def _write_append_batch(connection: sqlite3.Connection, jobs: Sequence[AppendJob
             release_lease(connection, write.fence)
 
 
-def _insert_rows(connection: sqlite3.Connection, build_sql: Callable[[int], str], rows: Sequence[Row]) -> None:
-    for values, sql in _split_into_statements(rows, build_sql):
-        connection.execute(sql, values)
-
-
-def _split_into_statements(rows: Sequence[Row], build_sql: Callable[[int], str]) -> Iterator[tuple[Row, str]]:
-    """Yields the values of rows, joined end to end, with the statement for that many rows."""
-    start = 0
-    for size in _ROWS_PER_STATEMENT:
-        while len(rows) - start >= size:
-            yield tuple(chain.from_iterable(rows[start : start + size])), build_sql(size)
-            start += size
-
-
-def _values_clause(size: int, columns: int) -> str:
-    row = f"({', '.join('?' * columns)})"
-    return f"VALUES {', '.join([row] * size)}"
-
-
 @cache
 def _build_conversations_insert(size: int) -> str:
-    values = _values_clause(size, len(CONVERSATION_COLUMNS))
+    values = build_values_clause(size, len(CONVERSATION_COLUMNS))
     return f"INSERT INTO conversations ({', '.join(CONVERSATION_COLUMNS)}) {values}"
 
 
 @cache
 def _build_messages_insert(size: int) -> str:
-    values = _values_clause(size, len(MESSAGE_INSERT_COLUMNS))
+    values = build_values_clause(size, len(MESSAGE_INSERT_COLUMNS))
     return f"INSERT INTO messages ({', '.join(MESSAGE_INSERT_COLUMNS)}) {values}"
 
 
@@ -149,5 +128,5 @@ def _build_heads_update(size: int) -> str:
     changed = ", ".join(
         f"{name} = v.column{number}" for number, name in enumerate(HEAD_COLUMNS, start=len(key_columns) + 1)
     )
-    values = _values_clause(size, len(key_columns) + len(HEAD_COLUMNS))
+    values = build_values_clause(size, len(key_columns) + len(HEAD_COLUMNS))
     return f"UPDATE conversations SET {changed} FROM ({values}) v WHERE {found}"

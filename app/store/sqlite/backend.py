@@ -15,7 +15,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from app.conversation.conversation_types import AnswerAnchor, ClientVersion, Conversation, LogMessage, Summary
+from app.conversation.conversation_types import (
+    AnswerAnchor,
+    AnswerProof,
+    ClientVersion,
+    Conversation,
+    IssuedAnswer,
+    LogMessage,
+    Summary,
+)
 from app.store.contract.conversations import ConversationHit, LinkMatch, LogAppend, SearchHit
 from app.store.contract.leases import Lease
 from app.store.contract.store import StoreInfo
@@ -103,10 +111,11 @@ class SqliteStore(SqlStore):
         links: Sequence[bytes],
         skeletons: Sequence[bytes],
         named_conversation_id: str | None = None,
+        with_unanswered: bool = False,
     ) -> list[LinkMatch]:
         return await self._lookup_thread.submit(
             lambda connection: reads.find_link_matches(
-                connection, tenant, root, links, skeletons, named_conversation_id
+                connection, tenant, root, links, skeletons, named_conversation_id, with_unanswered
             )
         )
 
@@ -133,6 +142,14 @@ class SqliteStore(SqlStore):
 
     async def find_anchors(self, digests: Sequence[bytes]) -> list[AnswerAnchor]:
         return await self._lookup_thread.submit(lambda connection: reads.find_anchors(connection, digests))
+
+    async def issue_answer(self, issued: IssuedAnswer) -> None:
+        await self._writer_thread.submit(lambda connection: writes.issue_answers(connection, [issued]))
+
+    async def find_proofs(self, *, tenant: str, fingerprints: Sequence[bytes]) -> list[AnswerProof]:
+        return await self._lookup_thread.submit(
+            lambda connection: reads.find_proofs(connection, tenant, list(dict.fromkeys(fingerprints)))
+        )
 
     def _index_batch(
         self,

@@ -6,17 +6,19 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
 import orjson
 
-from app.conversation.conversation_types import AnswerAnchor, ClientVersion, LogMessage, Summary
+from app.conversation.conversation_types import AnswerAnchor, AnswerProof, ClientVersion, LogMessage, Summary
 from app.store.contract.conversations import DEEPEST_LINKS, LAST_LINKS, MAX_ANCHORS, LinkMatch
 from app.store.lineage import LogSegment, order_links_deepest_first
 from app.store.sql.dialects import SQLITE
+from app.store.sql.fingerprints import decode_proof
 from app.store.sql.rows import (
     ANCHOR_COLUMNS,
+    CONVERSATION_COLUMNS,
     MESSAGE_COLUMNS,
     decode_client_version,
     decode_conversation,
@@ -45,6 +47,10 @@ _READ_SEGMENTS: Final = f"""
     ORDER BY m.seq"""
 _FIND_ANCHORS: Final = f"""
     SELECT {", ".join(ANCHOR_COLUMNS)} FROM anchors WHERE digest = ? ORDER BY kept_at DESC, conversation_id LIMIT ?"""
+_FIND_PROOFS: Final = f"""
+    SELECT f.digest, f.seq, {", ".join(f"c.{name}" for name in CONVERSATION_COLUMNS)}
+    FROM fingerprints f LEFT JOIN conversations c ON c.root = f.root AND c.id = f.conversation_id AND c.tenant = ?
+    WHERE f.digest IN ({{marks}})"""
 _PATH_SUMMARIES: Final = """
     WITH p (id, upto_seq) AS MATERIALIZED (
         SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?2))
@@ -63,21 +69,21 @@ def _build_links_relation(size: int) -> str:
 
 
 @cache
-def _build_link_match_query(size: int, *, by_skeleton: bool, with_named: bool) -> str:
+def _build_link_match_query(size: int, *, by_skeleton: bool, with_named: bool, with_unanswered: bool) -> str:
     joined = (
         _build_links_relation(size)
         + " w CROSS JOIN messages m ON {message} CROSS JOIN conversations c ON {conversation}"
     )
     text = build_link_match_query(
-        MatchSource(joined, true_comparison=" = 1"), by_skeleton=by_skeleton, with_named=with_named
+        MatchSource(joined, true_comparison=" = 1"),
+        by_skeleton=by_skeleton,
+        with_named=with_named,
+        with_unanswered=with_unanswered,
     )
     names = ["root", "tenant", *(f"link{depth}" for depth in range(size))]
     if not with_named:
         return number_parameters(text, names, "?")
     return number_parameters(f"WITH {_NAMED_LOG} {text}", ["root", "tenant", "within", *names[2:]], "?")
-
-
-_LAST_LINK_QUERY: Final = _build_link_match_query(1, by_skeleton=False, with_named=False)
 
 
 def find_link_matches(
@@ -87,12 +93,14 @@ def find_link_matches(
     links: Sequence[bytes],
     skeletons: Sequence[bytes],
     named_conversation_id: str | None,
+    with_unanswered: bool,
 ) -> list[LinkMatch]:
     """As `ConversationStore.find_link_matches`."""
     # The usual turn adds to the end of a log that is stored: one query with one link finds it.
     near: list[LinkMatch] = []
+    last_link_query = _build_link_match_query(1, by_skeleton=False, with_named=False, with_unanswered=with_unanswered)
     for link in reversed(links[-LAST_LINKS:]):
-        if near := _fetch_matches(connection, _LAST_LINK_QUERY, (root, tenant, link), by_skeleton=False):
+        if near := _fetch_matches(connection, last_link_query, (root, tenant, link), by_skeleton=False):
             break
     if near and (
         named_conversation_id is None or _matches_named_log(connection, tenant, root, near, named_conversation_id)
@@ -101,11 +109,19 @@ def find_link_matches(
     # A new conversation, the other frequent case: without this check thousands of links would be looked up in vain.
     if named_conversation_id is None and not _has_conversation_with_root(connection, root):
         return []
-    by_link = _find_deepest_matches(connection, tenant, root, links, named_conversation_id, by_skeleton=False)
+    find_deepest = partial(
+        _find_deepest_matches,
+        connection,
+        tenant,
+        root,
+        named_conversation_id=named_conversation_id,
+        with_unanswered=with_unanswered,
+    )
+    by_link = find_deepest(links, by_skeleton=False)
     if by_link and by_link[0].message.link in links[-DEEPEST_LINKS:]:
         # A skeleton skips messages, so a match further back than this is shallower than the match by link.
         skeletons = skeletons[-DEEPEST_LINKS:]
-    return by_link + _find_deepest_matches(connection, tenant, root, skeletons, named_conversation_id, by_skeleton=True)
+    return by_link + find_deepest(skeletons, by_skeleton=True)
 
 
 def _fetch_matches(
@@ -137,9 +153,10 @@ def _find_deepest_matches(
     tenant: str,
     root: str,
     links: Sequence[bytes],
-    named_conversation_id: str | None,
     *,
+    named_conversation_id: str | None,
     by_skeleton: bool,
+    with_unanswered: bool,
 ) -> list[LinkMatch]:
     """Returns the matches in the deepest window of links that has any."""
     end, window = len(links), DEEPEST_LINKS
@@ -148,7 +165,12 @@ def _find_deepest_matches(
     while end > 0:
         wanted = order_links_deepest_first(links[max(0, end - window) : end])
         size = next(size for size in _LIST_SIZES if size >= len(wanted))
-        sql = _build_link_match_query(size, by_skeleton=by_skeleton, with_named=named_conversation_id is not None)
+        sql = _build_link_match_query(
+            size,
+            by_skeleton=by_skeleton,
+            with_named=named_conversation_id is not None,
+            with_unanswered=with_unanswered,
+        )
         padding = (None,) * (size - len(wanted))
         if found := _fetch_matches(connection, sql, (*leading, *wanted, *padding), by_skeleton=by_skeleton):
             return found
@@ -180,6 +202,18 @@ def find_anchors(connection: sqlite3.Connection, digests: Sequence[bytes]) -> li
     return [
         AnswerAnchor(*row) for digest in digests for row in connection.execute(_FIND_ANCHORS, (digest, MAX_ANCHORS))
     ]
+
+
+def find_proofs(connection: sqlite3.Connection, tenant: str, fingerprints: Sequence[bytes]) -> list[AnswerProof]:
+    """As `ConversationStore.find_proofs`."""
+    found: list[AnswerProof] = []
+    for start in range(0, len(fingerprints), _LIST_SIZES[-1]):
+        wanted = fingerprints[start : start + _LIST_SIZES[-1]]
+        size = next(size for size in _LIST_SIZES if size >= len(wanted))
+        sql = _FIND_PROOFS.format(marks=", ".join("?" * size))
+        padding = (None,) * (size - len(wanted))
+        found += map(decode_proof, connection.execute(sql, (tenant, *wanted, *padding)).fetchall())
+    return found
 
 
 @cache

@@ -1,21 +1,25 @@
 """Writes to SQLite. Each public function is one job inside the writer's transaction."""
 
+# ruff: noqa: S608 - built from our own names; values are always parameters
+
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any, Final, TypeVar
 
 import orjson
 from msgspec.structs import astuple, replace
 
-from app.conversation.conversation_types import AnswerAnchor, Conversation
+from app.conversation.conversation_types import AnswerAnchor, Conversation, IssuedAnswer
 from app.store.contract.conversations import LogAppend, WriteConflict
 from app.store.contract.leases import Lease, LeaseLost
 from app.store.redaction_effects import adapt_append_to_redactions, drop_redacted_versions
 from app.store.sql import conversation_transactions
 from app.store.sql.dialects import SQLITE, Rows, Statement, TransactionSteps
+from app.store.sql.fingerprints import build_fingerprint_rows
 from app.store.sql.rows import (
     claims_external_id,
     client_version_values,
@@ -27,8 +31,10 @@ from app.store.sql.rows import (
     lease_values,
     message_values,
 )
+from app.store.sql.statements import FINGERPRINT_COLUMNS, SPEND_FINGERPRINT
 from app.store.sqlite.erased_remains import PIECE_CHARS
 from app.store.sqlite.reads import SQL
+from app.store.sqlite.row_batches import build_values_clause, insert_rows
 from app.store.sqlite.term_index import SqliteIndexCleanup
 
 Result = TypeVar("Result")
@@ -70,8 +76,37 @@ def write_log_append(connection: sqlite3.Connection, write: LogAppend, now: date
         connection.executemany(
             SQL.insert_version, [(*conversation_key, *client_version_values(one)) for one in write.versions]
         )
+    write_answer_keys(connection, [write], moment)
     if write.releases_lease and write.fence is not None:
         release_lease(connection, write.fence)
+
+
+def write_answer_keys(connection: sqlite3.Connection, writes: Sequence[LogAppend], stored_now: str) -> None:
+    """Writes the fingerprints and anchors of appends."""
+    if answers := [write.issued for write in writes if write.issued is not None]:
+        issue_answers(connection, answers)
+    if anchors := [(*astuple(anchor), stored_now) for write in writes for anchor in write.anchors]:
+        connection.executemany(SQL.insert_anchor, anchors)
+
+
+def issue_answers(connection: sqlite3.Connection, answers: Sequence[IssuedAnswer]) -> None:
+    """As `ConversationStore.issue_answer`."""
+    insert_rows(connection, _build_fingerprints_insert, build_fingerprint_rows(answers))
+
+
+@cache
+def _build_fingerprints_insert(size: int) -> str:
+    """Builds the statement for that many rows of `FingerprintRow`. A row that is spent, or is the same owner's, is left
+    out; any other that exists is spent."""
+    values = build_values_clause(size, len(FINGERPRINT_COLUMNS) + 1)
+    return f"""
+        INSERT INTO fingerprints ({", ".join(FINGERPRINT_COLUMNS)})
+        SELECT column1, column2, column3, column4 FROM ({values})
+        WHERE NOT EXISTS (
+            SELECT 1 FROM fingerprints f WHERE f.digest = column1 AND (f.conversation_id IS NULL OR EXISTS (
+                SELECT 1 FROM json_each(column5) o
+                WHERE json_extract(o.value, '$[0]') = f.conversation_id AND json_extract(o.value, '$[1]') > f.seq)))
+        ON CONFLICT (digest) DO UPDATE SET {SPEND_FINGERPRINT}"""
 
 
 def _insert_conversation(connection: sqlite3.Connection, write: LogAppend, stored_now: str) -> LogAppend:

@@ -64,6 +64,21 @@ async def test_what_holds_no_answer_of_ours_is_not_found(store: Store) -> None:
     assert await find(store, tenant, log, root=imported.root) == []
 
 
+@pytest.mark.parametrize("new_messages", [0, 3, 200])
+async def test_unanswered_messages_are_found_on_request(store: Store, new_messages: int) -> None:
+    tenant = fresh_tenant()
+    imported, log = await begin(store, tenant, ["user hi", "assistant by others"], imported=True)
+    beyond = log_of(tenant, [f"user {number}" for number in range(new_messages)], after=log[-1])
+    chain = {"links": links([*log, *beyond]), "skeletons": skeletons([*log, *beyond])}
+    found = await store.find_link_matches(tenant=tenant, root=imported.root, **chain, with_unanswered=True)
+    assert places(found)[0] == (imported.id, 1, False)
+    assert await store.find_link_matches(tenant=tenant, root=imported.root, **chain) == []
+    by_skeleton = {"links": [], "skeletons": skeletons(log)}
+    found = await store.find_link_matches(tenant=tenant, root=imported.root, **by_skeleton, with_unanswered=True)
+    assert places(found)[0] == (imported.id, 1, True)
+    assert await store.find_link_matches(tenant=fresh_tenant(), root=imported.root, **chain, with_unanswered=True) == []
+
+
 async def test_in_the_conversation_that_was_named_unanswered_messages_count(store: Store) -> None:
     tenant = fresh_tenant()
     other, _ = await begin(store, tenant, ["user hi"])
