@@ -154,7 +154,6 @@ class ResponsesTurns:
             response_id, conversation = await self.store_answer(
                 request, stored, answer or said(f"Answer {next(_numbers)}.")
             )
-        await self.anchors.flush()
         return Turn(response_id, conversation, resolved_request)
 
     async def log(self, conversation: Conversation) -> list[str]:

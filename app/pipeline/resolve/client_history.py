@@ -71,6 +71,8 @@ class ClientHistory:
         self.raw_messages = raw_messages
         self._first_message = first_message
         self._messages: list[Item] | None = None
+        self._tail: tuple[int, list[Item]] = (len(raw_messages), [])
+        """The newest messages, decoded without the others: the index of the first, and they."""
         self._positions: list[LinkPosition] | None = None
         self._newest_positions: list[LinkPosition] | None = None
         self._may_contain_answer: bool | None = None
@@ -91,9 +93,13 @@ class ClientHistory:
 
     def decode_messages(self, from_index: int) -> list[Item]:
         """Returns the messages from an index on. Earlier messages are not decoded."""
-        if self._messages is None and from_index:
-            return [decode_item(bytes(raw)) for raw in self.raw_messages[from_index:]]
-        return self.messages[from_index:]
+        if self._messages is not None or not from_index:
+            return self.messages[from_index:]
+        first, tail = self._tail
+        if from_index < first:
+            tail = [*[decode_item(bytes(raw)) for raw in self.raw_messages[from_index:first]], *tail]
+            self._tail = first, tail = from_index, tail
+        return tail[from_index - first :]
 
     @property
     def may_contain_answer(self) -> bool:

@@ -122,10 +122,7 @@ class HistoryResolver:
         aligned_log = await self._history_aligner.align(
             named_conversation, client_history, None if match is None else match[1:], omits_answers=True
         )
-        if not any(
-            one.kind in ALIGNED_MARKS and aligned_log.history[index].kind in ("user", "answer", "call")
-            for index, one in enumerate(aligned_log.alignment.marks)
-        ):
+        if not _has_common_words(aligned_log):
             return None
         return await self._place_aligned(request, named_conversation, aligned_log, client_history, is_named=True)
 
@@ -278,6 +275,14 @@ class HistoryResolver:
         if shown.new_from_index != len(client_history.raw_messages):
             return None
         return await self._stored_answers.find_retry_answer(conversation, request, client_history)
+
+
+def _has_common_words(aligned_log: AlignedLog) -> bool:
+    """Returns whether a history has a user message, a longer answer or a call of the log: "Fine." is in every log."""
+    return any(
+        (one.kind == "same" and element.kind in ("user", "call")) or (one.kind in ALIGNED_MARKS and element.known_words)
+        for one, element in zip(aligned_log.alignment.marks, aligned_log.history, strict=True)
+    )
 
 
 def _is_head(match: LinkMatch) -> bool:

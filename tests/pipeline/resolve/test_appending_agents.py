@@ -65,13 +65,15 @@ async def test_a_retry_of_a_run_is_not_stored_twice() -> None:
         assert texts(await gateway.log(ours)) == ["Hi", "Fine.", "look", None, "7", "Fine."]
 
 
-async def test_a_run_with_other_words_than_the_log_begins_a_log_of_its_own() -> None:
+async def test_a_run_with_an_edited_question_goes_on_in_the_words_of_its_client() -> None:
     async with world(ScriptedUpstream(default=calls_where_asked)) as gateway:
         await gateway.say([user("Hi")], headers=NAMED)
         ours = (await gateway.say([user("look")], headers=NAMED))["conversation_id"]
         other = await gateway.say([user("look elsewhere"), CALLED, result("7")], headers=NAMED)
         assert other["context_status"] == "full"
-        assert other["conversation_id"] != ours
+        assert other["conversation_id"] == ours
+        asked = gateway.upstream.requests[-1]["messages"]
+        assert asked == [user("look elsewhere"), CALLED, result("7")]
 
 
 async def test_a_call_that_its_client_gave_up_does_not_spoil_the_conversation() -> None:
