@@ -26,6 +26,7 @@ from app.compaction.compactor import Compactor
 from app.compaction.summarizer.summary_generator import SummaryGenerator
 from app.context.count.token_counter import load_token_counter
 from app.conversation.identity import PrefixCache
+from app.conversations.answer_fingerprints import COUNT_FACT, count_existing_answers, is_count_complete
 from app.conversations.erase.retention_sweeper import RetentionSweeper
 from app.observability.metric_families import BACKGROUND_TASKS
 from app.observability.metrics import NO_METRICS, Metrics
@@ -64,6 +65,8 @@ from app.upstream.routing.router import Router
 
 SHUTDOWN_TIMEOUT_SECONDS: Final = 5.0
 """How long a stop waits for background tasks. The server has drained the requests before; what is left are writes."""
+COUNT_WAIT_SECONDS: Final = 24 * 3600.0
+"""How long a start waits for another process that counts existing answers."""
 _id_generator: Final = random.Random(secrets.randbits(256))  # noqa: S311 - see below
 """For ids, which must not collide, but may be guessed: an id is of no use to another tenant."""
 
@@ -109,13 +112,18 @@ class GatewayEngine:
         await self.store.open()
         await self.authenticator.initialize()
         self.leases.start()
+        model_facts = await self.store.read_model_facts()
+        if not is_count_complete(model_facts):
+            # One process counts; the others wait for it and find nothing left to count.
+            async with self.leases.hold_lease(COUNT_FACT, COUNT_FACT, COUNT_WAIT_SECONDS):
+                await count_existing_answers(self.store, self.store)
         self.retention.start()
         self.usage.start()
         if self.metrics.is_on:
             self.overview.start()
         # Only started here: the server does not wait for a provider that is slow or away.
         self.context_windows.prefetch_model_lists(tuple(self.providers.values()))
-        for model_key, facts in (await self.store.read_model_facts()).items():
+        for model_key, facts in model_facts.items():
             if "window" in facts:
                 self.context_windows.learn_limit(model_key, int(facts["window"]))
             self.calibration_slopes.restore_slopes(model_key, facts.get(SLOPES_FACT))

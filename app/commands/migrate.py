@@ -1,12 +1,15 @@
-"""`concertina migrate`: upgrades the database's schema, all steps or none."""
+"""`concertina migrate`: upgrades the database's schema, all steps or none, and then counts existing answers."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 
 from app.commands import CommandError
+from app.commands.configured_store import open_configured_store
 from app.commands.progress import CommandProgress, print_interruption
-from app.settings import load_settings
+from app.conversations.answer_fingerprints import count_existing_answers
+from app.settings import Settings, load_settings
 from migrations.run import SchemaIsNewer, upgrade_database
 
 
@@ -21,9 +24,16 @@ def run(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print_interruption("The database is unchanged, since all steps take effect together; run the command again.")
         raise
+    with CommandProgress("counting answers of", "conversations", quiet=arguments.quiet) as progress:
+        asyncio.run(_count_answers(settings, progress))
     if not arguments.quiet:
         print(f"{settings.database.url_without_credentials} is up to date.")
     return 0
+
+
+async def _count_answers(settings: Settings, progress: CommandProgress) -> None:
+    async with open_configured_store(settings) as store:
+        await count_existing_answers(store, store, on_counted=progress.advance)
 
 
 def _print_step(progress: CommandProgress, version: str) -> None:

@@ -196,11 +196,15 @@ class Conversation(msgspec.Struct, frozen=True):
         return int(self.state.get(SHARED_THROUGH, -1))
 
     @property
+    def relatives(self) -> tuple[tuple[str, int], ...]:
+        """The ancestors from which this conversation branches, without those that merely share rows."""
+        return tuple(one for one in self.lineage if one[1] > self.shared_through)
+
+    @property
     def owner_lineage(self) -> tuple[tuple[str, int], ...]:
         """The conversations in which an answer has the same owner as in this one: (conversation id, first seq that has
         not). A branch begins with the answer that it replaces, so that answer counts."""
-        relatives = [(id_, upto_seq + 2) for id_, upto_seq in self.lineage if upto_seq > self.shared_through]
-        return (*relatives, (self.id, MAX_SEQ))
+        return (*((id_, upto_seq + 2) for id_, upto_seq in self.relatives), (self.id, MAX_SEQ))
 
     @property
     def family_id(self) -> str:

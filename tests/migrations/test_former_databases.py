@@ -21,11 +21,15 @@ import httpx
 import pytest
 
 from app.context.count.token_counter import load_token_counter
+from app.conversation.fingerprints import FingerprintScope
+from app.conversation.identity import LinkPosition
+from app.conversations.answer_fingerprints import is_count_complete
 from app.conversations.verification import DatabaseVerifier
 from app.store.database_snapshot import open_database_snapshot
 from app.store.database_url import parse_database_url
 from app.store.encryption.cipher import Cipher
 from app.store.encryption.sealed_fields import FieldSealer
+from app.store.store_factory import create_store
 from migrations import run, upgrading
 from tests.live import ScriptedUpstream, gateway, serving
 from tests.migrations.fill_former import EXAMPLES, KEY, LOOK, POLICIES, SYSTEM, WINDOW, Body, answer, user, words
@@ -136,6 +140,24 @@ def test_a_former_database_migrates_and_nothing_is_wrong_with_it(url: str) -> No
     found = asyncio.run(verify())
     assert found.faults == []
     assert found.chunks > 0
+
+
+async def test_former_answers_prove_their_conversations_by_their_links_once_a_gateway_has_started(url: str) -> None:
+    async with migrated(url) as client:
+        ids = client.ids
+    store = create_store(url)
+    await store.open()
+    assert is_count_complete(await store.read_model_facts())
+    conversation = await store.find_conversation_of_any_tenant(ids["resends"])
+    assert conversation is not None
+    scope = FingerprintScope(conversation.tenant, None)
+    answers = [one for one in await store.read_log(conversation, 0, 999) if one.message.role == "assistant"]
+    links = [scope.compute_link_fingerprint(LinkPosition(one.link, one.skeleton, False)).digest for one in answers]
+    found = await store.find_proofs(tenant=conversation.tenant, fingerprints=links)
+    assert {(one.conversation and one.conversation.id, one.seq) for one in found} == {
+        (conversation.id, one.seq) for one in answers
+    }
+    await store.close()
 
 
 async def test_former_conversations_go_on_where_they_are_resent_or_named(url: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -136,14 +136,16 @@ class ItemRemover:
         The conversation itself comes last: if a branch is busy, the client still finds the item and can send the
         request again."""
         raw = conversation.state[STORED_INSTRUCTIONS][index]
+        family_ids = {conversation.id}
         if erase:
             await self._remove_instruction_from_answers(conversation, raw)
             async for relative in self._stream_relatives(conversation):
+                family_ids.add(relative.id)
                 await self._remove_instruction_from_answers(relative, raw)
                 if raw in relative.state.get(STORED_INSTRUCTIONS, ()):
                     await self._remove_instruction_from_state(relative, raw)
         # A response hands its instructions on to the next one, so a deleted instruction must not stay there, either.
-        await self._remove_instruction_from_completions(conversation, raw, erase=erase)
+        await self._remove_instruction_from_completions(conversation, raw, family_ids, erase=erase)
         await self._remove_instruction_from_state(conversation, raw)
 
     async def _remove_instruction_from_state(self, conversation: Conversation, raw: str) -> None:
@@ -174,21 +176,22 @@ class ItemRemover:
         query = ConversationQuery(limit=PAGE_SIZE)
         while page := await self._store.list_conversations(tenant=conversation.tenant, query=query):
             for relative in page:
-                if relative.root == conversation.root and relative.id != conversation.id:
+                if relative.family_id == conversation.family_id and relative.id != conversation.id:
                     yield relative
             last = page[-1]
             assert last.created_at is not None
             query = ConversationQuery(limit=PAGE_SIZE, after=(last.created_at, last.id))
 
-    async def _remove_instruction_from_completions(self, conversation: Conversation, raw: str, *, erase: bool) -> None:
+    async def _remove_instruction_from_completions(
+        self, conversation: Conversation, raw: str, family_ids: Collection[str], *, erase: bool
+    ) -> None:
         """Removes an instruction from the stored responses of a conversation; with `erase`, from all responses and
         completions of its family."""
         tenant, query = conversation.tenant, CompletionQuery(limit=PAGE_SIZE)
         while page := await self._store.list_completions(tenant=tenant, query=query):
             for completion in page:
-                is_meant = completion.root == conversation.root and (
-                    erase
-                    or (completion.conversation_id == conversation.id and completion.id.startswith(RESPONSE_ID_PREFIX))
+                is_meant = completion.conversation_id in family_ids and (
+                    erase or completion.id.startswith(RESPONSE_ID_PREFIX)
                 )
                 if is_meant and raw in completion.instructions:
                     instructions = tuple(

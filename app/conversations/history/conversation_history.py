@@ -142,18 +142,18 @@ class ConversationHistory:
             ConversationNotFound: there is no such conversation.
         """
         conversation = await self._records.find_conversation(caller, conversation_id)
-        oldest = conversation.lineage[0][0] if conversation.lineage else conversation.id
-        query = ConversationQuery(limit=MAX_BRANCHES + 1, descending=False, ancestor_id=oldest)
-        family = await self._store.list_conversations(tenant=caller.tenant, query=query)
-        rows = [await self._build_branch_row(member, conversation) for member in family[:MAX_BRANCHES]]
-        return rows, len(family) > MAX_BRANCHES
+        query = ConversationQuery(limit=MAX_BRANCHES + 1, descending=False, ancestor_id=conversation.family_id)
+        page = await self._store.list_conversations(tenant=caller.tenant, query=query)
+        # Conversations that merely share rows of the family are in the page, too.
+        family = [member for member in page[:MAX_BRANCHES] if member.family_id == conversation.family_id]
+        return [await self._build_branch_row(member, conversation) for member in family], len(page) > MAX_BRANCHES
 
     async def _build_branch_row(self, member: Conversation, current: Conversation) -> dict[str, Any]:
         return {
             "id": member.id,
             "object": "conversation.branch",
-            "parent_id": member.lineage[-1][0] if member.lineage else None,
-            "fork_seq": first_own_seq(member) if member.lineage else None,
+            "parent_id": member.relatives[-1][0] if member.relatives else None,
+            "fork_seq": first_own_seq(member) if member.relatives else None,
             "created_at": None if member.created_at is None else int(member.created_at.timestamp()),
             "updated_at": None if member.updated_at is None else int(member.updated_at.timestamp()),
             "messages": member.head_seq + 1,

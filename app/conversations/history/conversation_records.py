@@ -72,9 +72,9 @@ class ConversationRecords:
 
     async def _build_parent_object(self, conversation: Conversation) -> dict[str, Any] | None:
         """Builds the reference to a branch's parent and to the last item that both share; None without a parent."""
-        if not conversation.lineage:
+        if not conversation.relatives:
             return None
-        parent_id, seq = conversation.lineage[-1]
+        parent_id, seq = conversation.relatives[-1]
         shared = await self._store.read_log(conversation, seq, seq + 1)
         items = [item for entry in shared for item in build_items(entry, with_deleted=True)]
         return {"conversation_id": parent_id, "through_item": items[-1]["id"] if items else None}
@@ -155,7 +155,7 @@ class ConversationRecords:
         )
         branches: list[Conversation] = []
         while page := await self._store.list_conversations(tenant=conversation.tenant, query=query):
-            branches += [one for one in page if any(ancestor == conversation.id for ancestor, _ in one.lineage)]
+            branches += [one for one in page if any(ancestor == conversation.id for ancestor, _ in one.relatives)]
             last = page[-1]
             assert last.created_at is not None
             query = replace(query, after=(last.created_at, last.id))

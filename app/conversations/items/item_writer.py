@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.identity import LinkPosition, compute_family_root, compute_start_position, make_conversation_id
 from app.conversation.item import INSTRUCTION_ROLES, TOOL_RESULT_ROLES, Item, may_precede_tool_result
+from app.conversations.answer_fingerprints import build_answers_of_others
 from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.items.item_building import ITEM_FIELDS, ItemObject, build_instruction_items, build_items
 from app.conversations.items.item_parser import ParsedMessage, parse_items
@@ -74,7 +75,13 @@ class ItemWriter:
             )
         conversation = replace(conversation, id=make_conversation_id(root, self._random_bytes), root=root)
         await self._store.append(
-            LogAppend(conversation=conversation, after_seq=-1, messages=entries, creates_conversation=True)
+            LogAppend(
+                conversation=conversation,
+                after_seq=-1,
+                messages=entries,
+                creates_conversation=True,
+                issued=await build_answers_of_others(self._store, conversation, entries),
+            )
         )
         return await self._records.find_conversation(caller, conversation.id)
 
@@ -123,6 +130,7 @@ class ItemWriter:
                 messages=entries,
                 fence=lease,
                 releases_lease=True,
+                issued=await build_answers_of_others(self._store, conversation_after, entries),
             )
         )
         self._leases.forget_released_lease(lease)

@@ -22,6 +22,7 @@ from app.conversation.identity import (
     make_conversation_id,
 )
 from app.conversation.item import INSTRUCTION_ROLES, may_precede_tool_result
+from app.conversations.answer_fingerprints import build_answers_of_others
 from app.conversations.transfer.formats.import_file_parser import Format, parse_import_file
 from app.conversations.transfer.formats.imported_conversation import (
     ImportedBranch,
@@ -277,7 +278,11 @@ class ImportedLogWriter:
         for batch in _split_log_batches(log):
             after, entries = await self._prepare_append(conversation, batch)
             write = LogAppend(
-                conversation=after, after_seq=conversation.head_seq, messages=entries, creates_conversation=creates
+                conversation=after,
+                after_seq=conversation.head_seq,
+                messages=entries,
+                creates_conversation=creates,
+                issued=await build_answers_of_others(self._store, after, entries),
             )
             try:
                 await self._store.append(write)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import Any
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
+from app.conversation.conversation_types import SHARED_THROUGH
+from app.conversation.identity import make_conversation_id
+from app.pipeline.persist.conversation_builders import build_branch
+from app.store.contract.conversations import LogAppend
 from tests.live import ScriptedUpstream
 from tests.support.gateway import World, answered, answering, user, world
 
@@ -93,6 +99,25 @@ async def test_what_one_tenant_has_another_does_not_find() -> None:
             assert (answer.status_code, answer.json()["error"]["code"]) == (404, "conversation_not_found"), path
         assert ids(await told(w, "GET", "/conversations", key="sk-two")) == []
         assert await w.log(mine) == [user("Hi")]
+
+
+async def test_a_conversation_that_merely_shares_rows_is_no_branch_and_outlives_their_owner() -> None:
+    async with world(ScriptedUpstream(default=answering)) as w:
+        history = [user("a"), answered("a"), user("b")]
+        await w.say(history[:1])
+        first = (await w.say(history))["conversation_id"]
+        (owner,) = w.conversations()
+        (last,) = await w.store.read_log(owner, 3, 4)
+        twin = build_branch(owner, last, make_conversation_id(owner.root, secrets.token_bytes))
+        twin = replace(twin, state={**twin.state, SHARED_THROUGH: 3})
+        await w.store.append(LogAppend(twin, 3, [], creates_conversation=True))
+        assert (await told(w, "GET", f"/conversations/{twin.id}"))["parent"] is None
+        for asked in (first, twin.id):
+            rows = (await told(w, "GET", f"/conversations/{asked}/branches"))["data"]
+            assert [(row["id"], row["parent_id"], row["fork_seq"]) for row in rows] == [(asked, None, None)]
+        await told(w, "DELETE", f"/conversations/{first}?branches=true")
+        assert [one.id for one in w.conversations()] == [twin.id]
+        assert await w.log(twin.id) == [*history, answered("b")]
 
 
 @pytest.mark.parametrize("with_branches", [False, True])

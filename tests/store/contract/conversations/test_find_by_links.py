@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -69,11 +70,11 @@ async def test_unanswered_messages_are_found_on_request(store: Store, new_messag
     tenant = fresh_tenant()
     imported, log = await begin(store, tenant, ["user hi", "assistant by others"], imported=True)
     beyond = log_of(tenant, [f"user {number}" for number in range(new_messages)], after=log[-1])
-    chain = {"links": links([*log, *beyond]), "skeletons": skeletons([*log, *beyond])}
+    chain: dict[str, Any] = {"links": links([*log, *beyond]), "skeletons": skeletons([*log, *beyond])}
     found = await store.find_link_matches(tenant=tenant, root=imported.root, **chain, with_unanswered=True)
     assert places(found)[0] == (imported.id, 1, False)
     assert await store.find_link_matches(tenant=tenant, root=imported.root, **chain) == []
-    by_skeleton = {"links": [], "skeletons": skeletons(log)}
+    by_skeleton: dict[str, Any] = {"links": [], "skeletons": skeletons(log)}
     found = await store.find_link_matches(tenant=tenant, root=imported.root, **by_skeleton, with_unanswered=True)
     assert places(found)[0] == (imported.id, 1, True)
     assert await store.find_link_matches(tenant=fresh_tenant(), root=imported.root, **chain, with_unanswered=True) == []

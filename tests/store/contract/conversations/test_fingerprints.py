@@ -219,8 +219,14 @@ async def test_a_redacted_answer_leaves_its_fingerprints_spent(store: Store) -> 
     await store.redact_messages(conversation, [overwritten(log[1])])
     assert await proofs(store, tenant, redacted, words, other) == [*NOTHING * 2, (conversation.id, 3)]
     conversation, _ = await go_on(store, conversation, log, ["user on", "assistant hello"])
+    late = fingerprint()
     await store.issue_answer(issued_at(conversation, 5, words))
-    assert await proofs(store, tenant, words) == NOTHING
+    await store.issue_answer(issued_at(conversation, 1, late))
+    assert await proofs(store, tenant, words, late) == NOTHING * 2
+    branch, _, own = branch_of(conversation, log, 3, ["user otherwise"])
+    await store.append(LogAppend(branch, 3, own, creates_conversation=True))
+    assert await store.erase_conversation(tenant=tenant, conversation_id=conversation.id)
+    assert await proofs(store, tenant, redacted, other) == [*NOTHING, (branch.id, 3)]
 
 
 async def test_thousands_of_fingerprints_are_found_at_once(store: Store) -> None:
@@ -247,6 +253,11 @@ async def test_many_processes_that_issue_the_same_answers_neither_deadlock_nor_w
     async with asyncio.timeout(10):
         await asyncio.gather(*(stores[number % 4].append(write) for number, write in enumerate(writes)))
     assert await proofs(stores[0], tenant, *marks) == NOTHING * 3
+    for _ in range(10):
+        fresh = [fingerprint() for _ in range(40)]
+        orders = [IssuedAnswer(tuple(fresh[:: 1 if number % 2 else -1]), "r", f"c{number}", 1) for number in range(20)]
+        await asyncio.gather(*(stores[number % 4].issue_answer(one) for number, one in enumerate(orders)))
+        assert await proofs(stores[0], tenant, *fresh) == NOTHING * 40
     own = [fingerprints for write in writes if write.issued for fingerprints in write.issued.fingerprints[-1:]]
     assert await proofs(stores[0], tenant, *own) == [(write.conversation.id, 1) for write in writes]
     for one in stores:
