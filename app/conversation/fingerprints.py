@@ -125,8 +125,8 @@ def list_words(text: str, limit: int = MANY_WORDS) -> list[str]:
 
 
 def is_text_contained(one: str, other: str) -> bool:
-    """Returns whether one of two texts equals the other or contains it as whole words, white space aside. An empty text is contained in
-    none."""
+    """Returns whether one of two texts equals the other or contains it as whole words, white space aside. An empty text
+    is contained in none."""
     short, long = sorted((" ".join(one.split()), " ".join(other.split())), key=len)
     # Spaces around both: whole words only.
     return bool(short) and f" {short} " in f" {long} "

@@ -98,7 +98,8 @@ class ClientHistory:
         first, tail = self._tail
         if from_index < first:
             tail = [*[decode_item(bytes(raw)) for raw in self.raw_messages[from_index:first]], *tail]
-            self._tail = first, tail = from_index, tail
+            first = from_index
+            self._tail = first, tail
         return tail[from_index - first :]
 
     @property

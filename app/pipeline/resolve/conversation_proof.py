@@ -22,9 +22,6 @@ from app.pipeline.resolve.client_log import AlignedLog, HistoryAligner
 from app.pipeline.resolve.resolved_request import has_other_end_user
 from app.store.contract.conversations import ConversationStore
 
-NEWEST_LINKS: Final = 3
-"""The links of this many newest answers are looked up first: one of them is the conversation's last answer, unless the
-client changes what it resends."""
 NEWEST_ANSWERS: Final = 16
 """How many newest answers are looked up by all their fingerprints."""
 MAX_REFUTING_ANSWERS: Final = 256
@@ -95,8 +92,11 @@ class ConversationProver:
     async def _find_link_proof(
         self, request: ChatRequest, client_history: ClientHistory, scopes: Sequence[FingerprintScope]
     ) -> Proof | None:
+        """Returns the proof by the chain through the newest answer: the usual client's."""
         first, positions = await client_history.compute_newest_positions()
-        indexes = client_history.list_answer_indexes(first)[:NEWEST_LINKS]
+        indexes = client_history.list_answer_indexes(first)
+        # An assistant message at the end may be a prefill, which is no answer of ours.
+        indexes = indexes[: 2 if indexes[:1] == [len(client_history.raw_messages) - 1] else 1]
         by_digest = {
             scope.compute_link_fingerprint(positions[index - first]).digest: index
             for index in indexes
@@ -155,9 +155,9 @@ class ConversationProver:
             return None
         if fingerprint.kind == "words" and leaves_out_said_words(log, alignment, proof.seq):
             # One answer may have been served from an application's cache or pasted. A history that leaves out what was
-            # said before must have two answers that are this conversation's alone.
-            own = await self._count_own_answers(client_history, scopes, proof.conversation, issued, index)
-            return found if own >= 2 else None
+            # said before must have two answers of the log that were given once.
+            count = await self._count_single_answers(client_history, scopes, alignment, issued, index)
+            return found if count + _quotes_answer(log, history) >= 2 else None
         return found
 
     async def _is_refuted(
@@ -200,44 +200,50 @@ class ConversationProver:
             for match in matches
         )
 
-    async def _count_own_answers(
+    async def _count_single_answers(
         self,
         client_history: ClientHistory,
         scopes: Sequence[FingerprintScope],
-        conversation: Conversation,
+        alignment: Alignment,
         issued: dict[bytes, AnswerProof],
         index: int,
     ) -> int:
-        """Returns how many answers through an index are this conversation's alone."""
-        relatives = {conversation_id for conversation_id, _ in conversation.owner_lineage}
+        """Returns how many answers through an index the log has that were given in one conversation alone."""
         count = 0
         for at in client_history.list_answer_indexes()[:NEWEST_ANSWERS]:
-            if at <= index:
+            if at <= index and alignment.marks[at].kind in ("same", "rewritten"):
                 found = [issued.get(one.digest) for one in await client_history.compute_fingerprints(at, scopes)]
-                count += any(one and one.conversation and one.conversation.id in relatives for one in found)
+                count += any(one is not None and one.conversation is not None for one in found)
         return count
 
 
 def has_known_neighbour(log: Sequence[Element], history: Sequence[Element], seq: int, index: int) -> bool:
     """Returns whether a user message or tool result next to an answer equals, contains or is contained in that of the
     log: words alone may be anybody's."""
-    pairs = [(_find_neighbour(log, seq, step), _find_neighbour(history, index, step)) for step in (-1, 1)]
-    return any(
-        known is not None
-        and sent is not None
-        and known.kind == sent.kind
-        and (known.digest == sent.digest or is_text_contained(known.text, sent.text))
-        for known, sent in pairs
-    )
+    for step in (-1, 1):
+        known, sent = _find_neighbours(log, seq, step), _find_neighbours(history, index, step)
+        for kind in known.keys() & sent.keys():
+            if known[kind].digest == sent[kind].digest or is_text_contained(known[kind].text, sent[kind].text):
+                return True
+    return False
 
 
-def _find_neighbour(elements: Sequence[Element], index: int, step: int) -> Element | None:
-    """Returns the next user message or tool result before (`step` -1) or after (1) a message, notes aside."""
+def _find_neighbours(elements: Sequence[Element], index: int, step: int) -> dict[str, Element]:
+    """Returns the nearest user message and the nearest tool result before (`step` -1) or after (1) an answer, up to
+    the next user message or answer. A client may leave out the tool traffic between."""
+    found: dict[str, Element] = {}
     index += step
-    while 0 <= index < len(elements) and elements[index].kind == "note":
+    while 0 <= index < len(elements) and elements[index].kind != "answer" and "user" not in found:
+        found.setdefault(elements[index].kind, elements[index])
         index += step
-    is_found = 0 <= index < len(elements) and elements[index].kind in ("user", "result")
-    return elements[index] if is_found else None
+    return {kind: element for kind, element in found.items() if kind in ("user", "result")}
+
+
+def _quotes_answer(log: Sequence[Element], history: Sequence[Element]) -> bool:
+    """Returns whether a user message has the whole text of a longer answer of the log: a summary that the client had
+    asked the model for, and sends in the place of its history."""
+    texts = [element.text for element in history if element.kind == "user"]
+    return any(known.known_words and any(known.text in text for text in texts) for known in log)
 
 
 def leaves_out_said_words(log: Sequence[Element], alignment: Alignment, before_seq: int) -> bool:

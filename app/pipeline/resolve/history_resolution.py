@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from app.conversation.conversation_types import AnswerAnchor, ClientVersion, Conversation, LogMessage
 from app.conversation.fingerprints import FingerprintScope
-from app.conversation.history_alignment import MessageAlignment
 from app.conversation.identity import compute_anchor_digest, make_conversation_id
 from app.conversation.item import Item, may_precede_tool_result
 from app.dialects.item_decoding import decode_item
@@ -186,15 +185,14 @@ class HistoryResolver:
             return None
         aligned_log = await self._history_aligner.align(conversation, client_history, None, omits_answers=True)
         known = {index for index, one in enumerate(aligned_log.alignment.marks) if one.kind in ALIGNED_MARKS}
-        if any(at not in known for at in client_history.list_answer_indexes()):
+        if not aligned_log.alignment.continues_log or any(
+            at not in known for at in client_history.list_answer_indexes()
+        ):
             return None
         scope = list_scopes(request)[0]
         if not await self._is_owned_answer(request, scope, conversation, newest):
             return None
-        # The client's summary stands for everything that it leaves out, through the log's head. Alone, it is the new
-        # message that the model must answer.
-        has_more = index < len(client_history.raw_messages) - 1
-        return Proof(conversation, index, newest.seq, _put_summary(aligned_log, index, has_more=has_more))
+        return Proof(conversation, index, newest.seq, aligned_log)
 
     async def _is_owned_answer(
         self, request: ChatRequest, scope: FingerprintScope, conversation: Conversation, answer: LogMessage
@@ -289,35 +287,6 @@ def _is_head(match: LinkMatch) -> bool:
     return match.conversation.head_seq == match.message.seq
 
 
-def _put_summary(aligned_log: AlignedLog, index: int, *, has_more: bool) -> AlignedLog:
-    """Returns the aligned log with the message at an index as the client's summary of all that it leaves out."""
-    alignment, head_seq = aligned_log.alignment, len(aligned_log.log) - 1
-    first_new_index = index + 1 if has_more else index
-    marks = [
-        one if at < first_new_index or one.kind == "note" else MessageAlignment("new", -1)
-        for at, one in enumerate(alignment.marks)
-    ]
-    kept = {one.seq for one in marks[:first_new_index] if one.kind in ALIGNED_MARKS}
-    seqs = [seq for seq in range(head_seq + 1) if seq not in kept]
-    starts = [seq for seq in seqs if seq - 1 not in seqs]
-    ends = [seq + 1 for seq in seqs if seq + 1 not in seqs]
-    if has_more:
-        marks[index] = MessageAlignment("summary", starts[-1])
-    for at in range(index):
-        if marks[at].kind == "new":
-            marks[at] = MessageAlignment("inserted", starts[-1])
-    omitted = tuple(zip(starts, ends, strict=True))
-    changed = replace(
-        alignment,
-        marks=tuple(marks),
-        omitted=omitted,
-        last_seq=head_seq,
-        first_new_index=first_new_index,
-        continues_log=True,
-    )
-    return replace(aligned_log, alignment=changed)
-
-
 def _log_moved_messages(placed: PlacedHistory, aligned_log: AlignedLog, client_history: ClientHistory) -> PlacedHistory:
     """Returns the placed history with the messages that the client has put between known ones as new messages of the
     log, so that nothing vanishes. They are shown where the client has them, and left out in the log's place.
@@ -327,12 +296,14 @@ def _log_moved_messages(placed: PlacedHistory, aligned_log: AlignedLog, client_h
     """
     shown, target = placed.shown, placed.target
     digests = {element.digest: seq for seq, element in enumerate(aligned_log.log[: target.head_seq + 1])}
+    # Beside messages that the client leaves out, a message stands for them.
+    omitted_starts = {first for first, _ in aligned_log.alignment.omitted}
     fresh = {body for version in shown.new_versions for body in version.bodies or ()}
     moved: list[Item] = []
     moved_seqs: set[int] = set()
     for index, one in enumerate(aligned_log.alignment.marks[: shown.new_from_index]):
         element = aligned_log.history[index]
-        if one.kind != "inserted" or element.kind not in ("user", "answer"):
+        if one.kind != "inserted" or element.kind not in ("user", "answer") or one.seq in omitted_starts:
             continue
         seq = digests.get(element.digest)
         if seq is not None and seq > one.seq and shown.client_versions.is_omitted(seq):
