@@ -69,6 +69,7 @@ def add_footers(messages: Sequence[Body]) -> list[Body]:
 
 
 CHANGES: dict[str, tuple[Tell, int]] = {
+    "nothing": (list, 1),
     "retrieved text around the newest question": (retrieve, 1),
     "a reminder behind the newest message": (remind, 1),
     "the time in the first message": (tell_time, 2),
@@ -87,12 +88,13 @@ async def test_a_client_that_changes_its_user_messages_keeps_its_conversation(
     async with kept(tmp_path / "kept.db", model) as place:
         client = Client(place, tell, **session)
         for turn in range(TURNS):
-            await client.say(question(turn, 60))
+            await client.say(question(turn, 110))
         assert model.refused == []
         assert len(client.ids) <= most
         assert len(place.ids()) <= most
-        for turn in range(TURNS):
-            assert f"Question {turn}:" in str(place.contents(client.bodies[-1]["conversation_id"])) or most > 1
+        told = [str(item) for item in await place.items(client.bodies[-1]["conversation_id"])]
+        counts = [sum(f"Question {turn}:" in text for text in told) for turn in range(TURNS)]
+        assert counts == [1] * TURNS
         assert_no_waits_in_a_row(client)
 
 
@@ -158,6 +160,18 @@ async def test_several_people_who_write_while_the_bot_answers_are_all_in_the_log
         assert len(client.ids) == len(place.ids()) == 1
         stored = place.contents()
         assert sorted(stored) == sorted(str(message["content"]) for message in client.messages)
+
+
+async def test_a_group_chat_in_which_several_write_before_each_answer_is_one_conversation(tmp_path: Path) -> None:
+    model = StrictModel()
+    async with kept(tmp_path / "kept.db", model) as place:
+        client = Client(place)
+        for turn in range(TURNS):
+            said = [user(f"{name} at {turn}: {words((name, turn), 6)}.") | {"name": name} for name in ("ann", "ben")]
+            await client.say(*said)
+        assert model.refused == []
+        assert len(client.ids) == len(place.ids()) == 1
+        assert place.contents() == [message["content"] for message in client.messages]
 
 
 async def check_message_is_there_once(place: Kept, client: Client, text: str, word: str) -> None:

@@ -377,8 +377,7 @@ async def test_two_who_ask_the_same_at_once_never_meet(tmp_path: Path) -> None:
             assert sum(f"person{number}z" in told for number in range(len(clients))) <= 1
 
 
-async def test_other_choices_and_a_prefill_of_the_same_answers_prove_nothing(tmp_path: Path) -> None:
-    """Bob's turns are not stored, and are answered otherwise: two choices, or an answer that he began himself."""
+async def test_other_choices_of_turns_that_are_not_stored_prove_nothing(tmp_path: Path) -> None:
     async with alice_at(tmp_path / "kept.db") as (place, model, alice):
         bob = Client(place)
         body = await place.say([system("You help with gardens."), user(FAQ[0])], store=False, n=2)
