@@ -11,7 +11,7 @@ import pytest
 from tests.live import DROP, Reply, chunk, completion
 from tests.scenarios.proof import read
 from tests.scenarios.rewriting import LOOK, Client, StrictModel, kept, message_in, question
-from tests.support.gateway import assistant, call, result, user
+from tests.support.gateway import assistant, call, result, until, user
 
 
 @pytest.mark.parametrize("lost", ["upstream failed", "stream broke off", "client went", "client did not read it"])
@@ -34,8 +34,7 @@ async def test_an_append_after_a_lost_answer_stores_its_question_once(lost: str,
             model.replies = [completion("Too late.")]
             model.replies[0].gate = gate
             asking = asyncio.create_task(place.post([first], conversation="c"))
-            while len(model.bodies) == earlier:
-                await asyncio.sleep(0.01)
+            await until(lambda: len(model.bodies) > earlier)
             asking.cancel()
             await asyncio.wait([asking])
             gate.set()

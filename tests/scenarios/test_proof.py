@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from app.store.sql.rows import encode_time
 from app.store.store_factory import create_store
 from tests.live import TEST_DEPENDENCIES
 from tests.scenarios.proof import (
@@ -118,7 +119,7 @@ def age_conversation(path: Path, conversation_id: str) -> None:
     """Put its last activity three days back."""
     with closing(sqlite3.connect(path, timeout=5)) as connection, connection:
         statement = "UPDATE conversations SET updated_at = ? WHERE id = ?"
-        connection.execute(statement, ((datetime.now(UTC) - timedelta(days=3)).isoformat(), conversation_id))
+        connection.execute(statement, (encode_time(datetime.now(UTC) - timedelta(days=3)), conversation_id))
 
 
 @pytest.mark.parametrize("way", ["file", "items"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.scenarios.proof import list_conversations, read
+from tests.scenarios.proof import SMALL_WINDOW, list_conversations, read
 from tests.scenarios.rewriting import Client, Kept, StrictModel, kept, question, slide
 from tests.support.gateway import user
 
@@ -49,11 +49,14 @@ async def test_three_runs_of_a_script_cost_at_most_twice_the_storage_of_one(tmp_
     assert used <= 2 * one
 
 
-async def test_a_script_that_runs_again_pays_for_no_summary_twice(tmp_path: Path) -> None:
-    _, summaries = await measure_one(tmp_path / "one.db", 20, 150)
+@pytest.mark.parametrize(("window", "turns", "count"), [(SMALL_WINDOW, 12, 120), (8192, 20, 150)])
+async def test_a_script_that_runs_again_pays_for_no_summary_twice(
+    window: int, turns: int, count: int, tmp_path: Path
+) -> None:
+    _, summaries = await measure_one(tmp_path / "one.db", turns, count, window=window)
     model = StrictModel()
-    async with kept(tmp_path / "kept.db", model) as place:
-        await run_scripts(place, 20, 150)
+    async with kept(tmp_path / "kept.db", model, window=window) as place:
+        await run_scripts(place, turns, count)
         assert summaries > 0
         assert model.summaries == summaries
 
