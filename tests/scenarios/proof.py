@@ -22,6 +22,8 @@ FAQ: Final = tuple(f"How do I {words(f'faq{number}', 6)}?" for number in range(4
 """Questions to which everybody gets the same answer."""
 SECRET: Final = "alicesecret"
 """Every private message of Alice has this word, and nobody else's."""
+TOPIC: Final = "the greenhouse at Larkhill"
+"""Alice's private messages are about it. Bob asks about it, too, so that what is quoted for him would be hers."""
 PRIVATE_MESSAGES: Final = 27
 
 
@@ -47,7 +49,7 @@ def answer_faq(text: str) -> Body:
 
 
 def private(number: int, count: int = 12) -> Body:
-    return user(f"{SECRET} {number}: {words(('private', number), count)}.")
+    return user(f"{SECRET} {number}: {TOPIC} number {number}, {words(('private', number), count)}.")
 
 
 def ordinary(name: str, number: int, count: int = 60) -> Body:
@@ -85,7 +87,8 @@ class Watch:
 async def go_on(client: Client, name: str = "bob", turns: int = 5, count: int = 120) -> None:
     """Turns that fill `SMALL_WINDOW`, so that the view is shortened."""
     for number in range(turns):
-        await client.say(ordinary(name, number, count))
+        asked = f"{ordinary(name, number, count)['content']} What about {TOPIC}?"
+        await client.say(user(asked))
 
 
 async def check_apart(place: Kept, client: Client, *others: Client, word: str = SECRET) -> None:

@@ -89,10 +89,11 @@ async def test_two_who_ask_the_same_of_two_gateways_at_once_never_meet(database:
     model = FaqModel()
     async with kept_at(database, model) as one, kept_at(database, model) as other:
         pair = [Client(place, slide(5)) for place in (one, other)]
-        for text in FAQ:
-            await asyncio.gather(*(client.say(user(text)) for client in pair))
-        for number, client in enumerate(pair):
-            await go_on(client, f"person{number}", turns=3, count=10)
+        for _ in range(2):
+            for text in FAQ:
+                await asyncio.gather(*(client.say(user(text)) for client in pair))
+            for number, client in enumerate(pair):
+                await go_on(client, f"person{number}", turns=1, count=10)
         for number, client in enumerate(pair):
             await check_apart(one, client, word=f"person{1 - number}")
         assert pair[0].bodies[-1]["conversation_id"] != pair[1].bodies[-1]["conversation_id"]

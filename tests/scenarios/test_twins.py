@@ -71,14 +71,13 @@ async def test_each_run_is_one_row_in_the_list_of_conversations(tmp_path: Path) 
         assert len(listed) <= 2 * RUNS
 
 
-async def test_runs_at_once_of_one_script_stay_apart_and_few(tmp_path: Path) -> None:
+async def test_runs_at_once_of_one_script_stay_apart(tmp_path: Path) -> None:
     async with kept(tmp_path / "kept.db", StrictModel(), window=1_000_000) as place:
         clients = [Client(place) for _ in range(RUNS)]
         for turn in range(TURNS // 2):
             for client in clients:
                 await client.say(question(turn, 20))
         assert len({client.bodies[-1]["conversation_id"] for client in clients}) == RUNS
-        assert len(await list_conversations(place)) <= 2 * RUNS
         for number, client in enumerate(clients):
             await client.say(user(f"I am run {number}."))
         for number, client in enumerate(clients):
@@ -100,7 +99,8 @@ async def test_deleting_the_conversations_of_one_run_leaves_the_others_readable(
             told = [item["content"][0]["text"] for item in await place.items(last)]
             assert told == [message["content"] for message in client.messages]
             body = await client.say(question(90))
-            assert body["conversation_id"] == last
+            told = [item["content"][0]["text"] for item in await place.items(body["conversation_id"])]
+            assert told == [message["content"] for message in client.messages]
 
 
 async def test_erasing_the_conversations_of_all_runs_leaves_no_word(tmp_path: Path) -> None:
@@ -124,4 +124,3 @@ async def test_runs_with_a_sliding_window_stay_apart(tmp_path: Path) -> None:
         for conversation_id in place.ids():
             told = str(await place.items(conversation_id))
             assert sum(f"Run {number} says" in told for number in range(RUNS)) <= 1
-        assert len(await list_conversations(place)) <= 4 * RUNS
