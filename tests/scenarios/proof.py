@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ import httpx
 from app.errors import StoreUnavailable
 from tests.live import Reply, completion, gateway, serving, stream
 from tests.scenarios.rewriting import COUNTER, WINDOW, Body, Client, Kept, StrictModel, words
-from tests.support.gateway import assistant, user
+from tests.support.gateway import assistant, is_summary, user
 
 SMALL_WINDOW: Final = 2048
 """Views are shortened after a few turns, so what a summary or a quotation draws on is seen soon."""
@@ -24,14 +25,19 @@ SECRET: Final = "alicesecret"
 """Every private message of Alice has this word, and nobody else's."""
 TOPIC: Final = "the greenhouse at Larkhill"
 """Alice's private messages are about it. Bob asks about it, too, so that what is quoted for him would be hers."""
+OWNED_WORD: Final = re.compile(rf"{SECRET}|person\d+z?")
+"""Words that one person's messages have and nobody else's."""
 PRIVATE_MESSAGES: Final = 27
 
 
 class FaqModel(StrictModel):
-    """Answers each of `FAQ` the same, whatever stands before it, and everything else as `StrictModel`. It repeats no
-    word of a user."""
+    """Answers each of `FAQ` the same, whatever stands before it, and everything else as `StrictModel`. Only its
+    summaries repeat users' words: those by which a test knows whose they are."""
 
     def _reply(self, body: Body) -> Reply:
+        if is_summary(body):
+            told = sorted(set(OWNED_WORD.findall(str(body["messages"]))))
+            return completion(f"They spoke about gardens. {' '.join(told)}")
         last = str(body["messages"][-1]["content"])
         if last not in FAQ:
             return super()._reply(body)
