@@ -128,8 +128,7 @@ def is_text_contained(one: str, other: str) -> bool:
     """Returns whether one of two texts equals the other or contains it as whole words, white space aside. An empty text
     is contained in none."""
     short, long = sorted((" ".join(one.split()), " ".join(other.split())), key=len)
-    # Spaces around both: whole words only.
-    return bool(short) and f" {short} " in f" {long} "
+    return bool(short) and re.search(rf"(?<!\w){re.escape(short)}(?!\w)", long) is not None
 
 
 def list_digests(fingerprints: Sequence[Fingerprint]) -> tuple[bytes, ...]:

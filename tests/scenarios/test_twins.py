@@ -67,8 +67,9 @@ async def test_each_run_is_one_row_in_the_list_of_conversations(tmp_path: Path) 
         last = [client.bodies[-1]["conversation_id"] for client in clients]
         assert len(set(last)) == RUNS
         listed = await list_conversations(place)
-        assert set(last) <= set(listed)
         assert len(listed) <= 2 * RUNS
+        for conversation_id in last:  # folded, not gone
+            assert len(await place.items(conversation_id)) == 2 * TURNS
 
 
 async def test_runs_at_once_of_one_script_stay_apart(tmp_path: Path) -> None:

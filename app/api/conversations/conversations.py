@@ -162,6 +162,7 @@ def build_conversation_routes(
             mode=mode,
             external_id=external_id,
             metadata=parse_metadata_filter(request),
+            has_own_messages=True,
         )
         conversations, has_more = await records.list_conversations(caller, query, after=after)
         page = build_list_page(

@@ -13,6 +13,7 @@ from app.context.count.token_counter import must_count_off_event_loop
 from app.conversation.conversation_types import (
     COUNTER_NAME_SEPARATOR,
     IMAGE_RULE_STATE_KEY,
+    SHARED_THROUGH,
     Conversation,
     HistoryMode,
     LogMessage,
@@ -25,6 +26,7 @@ from app.pipeline.resolve.resolved_request import (
     select_state_for_branch,
 )
 from app.pipeline.token_counting import MessageCounter
+from app.pipeline.view.last_view_and_calibration import CALIBRATIONS, LAST_VIEWS
 
 NO_STATE: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -84,6 +86,25 @@ def build_branch(parent: Conversation, last: LogMessage, branch_id: str) -> Conv
         state=select_state_for_branch(parent.state, last.seq),
         marks=select_marks_for_branch(parent.marks, last.seq),
         indexed_before=min(parent.indexed_before, last.seq + 1),
+    )
+
+
+def share_log(conversation: Conversation, source: Conversation, last: LogMessage) -> Conversation:
+    """Returns a conversation that shares the rows of another's log up to and including `last`. Of the other's state it
+    takes over what was computed from the shared messages alone: pins and instructions are another's."""
+    computed = {name: source.state[name] for name in (LAST_VIEWS, CALIBRATIONS) if name in source.state}
+    return replace(
+        conversation,
+        head_seq=last.seq,
+        head_link=last.link,
+        head_skeleton=last.skeleton,
+        head_tokens_total=last.tokens_total,
+        answered=last.answered,
+        encoding=source.encoding,
+        lineage=build_branch_lineage(source, last.seq),
+        chunk_count=source.chunk_count,
+        indexed_before=min(source.indexed_before, last.seq + 1),
+        state={**conversation.state, **select_state_for_branch(computed, last.seq), SHARED_THROUGH: last.seq},
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from app.conversation.conversation_types import NAMED, REWRITE_MARK, Conversation
+from app.conversation.conversation_types import NAMED, REWRITE_MARK, SHARED_THROUGH, Conversation
 from app.conversation.identity import LinkPosition, make_conversation_id
 from app.conversation.item import Item, may_precede_tool_result
 from app.dialects.responses.stored_response import select_lasting_instructions
@@ -118,6 +118,8 @@ class TurnWriter:
             resolved_request.new_messages or resolved_request.creates_conversation or resolved_request.new_versions
         ):
             return PendingWrite(resolved_request, QUESTION_SPAN)
+        if resolved_request.shared_answer is not None:
+            return PendingWrite(resolved_request, QUESTION_SPAN)  # with its answer: nothing of it is the turn's own yet
         write = LogAppend(
             conversation=_build_conversation_after_question(resolved_request),
             after_seq=resolved_request.conversation.head_seq,
@@ -200,11 +202,20 @@ class TurnWriter:
             conversation=replace(advance_head(conversation, [entry]), state=state, chunk_count=chunk_count),
             after_seq=conversation.head_seq,
             messages=[entry],
+            creates_conversation=resolved_request.creates_conversation,
             fence=resolved_request.lease,
             releases_lease=resolved_request.lease is not None,
             issued=build_issued_answer(resolved_request, conversation, entry),
             anchors=build_hint_anchors(resolved_request.conversation_hints, conversation),
         )
+        shared_answer = resolved_request.shared_answer
+        if shared_answer is not None and shared_answer.link == entry.link and not answer.incomplete:
+            # The lineage ends with the other conversation, whose next message is this answer.
+            source_id = conversation.lineage[-1][0]
+            lineage = (*conversation.lineage[:-1], (source_id, entry.seq))
+            shared_state = {**write.conversation.state, SHARED_THROUGH: entry.seq}
+            shared = replace(write.conversation, lineage=lineage, state=shared_state)
+            write = replace(write, conversation=shared, messages=[])
         if question is not None:
             resolved_request, write = question.resolved_request, _merge_writes(question, write)
         work = self._start_append(write, ANSWER_SPAN)

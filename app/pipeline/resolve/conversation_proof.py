@@ -28,6 +28,8 @@ MAX_REFUTING_ANSWERS: Final = 256
 """How many earlier answers of a history may refute a log."""
 MAX_CANDIDATES: Final = 4
 """The most conversations that one history is aligned with."""
+MAX_NEIGHBOURS: Final = 8
+"""How many messages on each side of an answer are compared."""
 
 
 class Proof(msgspec.Struct, frozen=True):
@@ -221,22 +223,24 @@ def has_known_neighbour(log: Sequence[Element], history: Sequence[Element], seq:
     """Returns whether a user message or tool result next to an answer equals, contains or is contained in that of the
     log: words alone may be anybody's."""
     for step in (-1, 1):
-        known, sent = _find_neighbours(log, seq, step), _find_neighbours(history, index, step)
-        for kind in known.keys() & sent.keys():
-            if known[kind].digest == sent[kind].digest or is_text_contained(known[kind].text, sent[kind].text):
-                return True
+        known = _list_neighbours(log, seq, step)
+        for sent in _list_neighbours(history, index, step):
+            for one in known:
+                if one.kind == sent.kind and (one.digest == sent.digest or is_text_contained(one.text, sent.text)):
+                    return True
     return False
 
 
-def _find_neighbours(elements: Sequence[Element], index: int, step: int) -> dict[str, Element]:
-    """Returns the nearest user message and the nearest tool result before (`step` -1) or after (1) an answer, up to
-    the next user message or answer. A client may leave out the tool traffic between."""
-    found: dict[str, Element] = {}
+def _list_neighbours(elements: Sequence[Element], index: int, step: int) -> list[Element]:
+    """Returns the user messages and tool results between an answer and the answer before (`step` -1) or after (1) it: a
+    client may put messages between, or leave out tool traffic."""
+    found: list[Element] = []
     index += step
-    while 0 <= index < len(elements) and elements[index].kind != "answer" and "user" not in found:
-        found.setdefault(elements[index].kind, elements[index])
+    while 0 <= index < len(elements) and elements[index].kind != "answer" and len(found) < MAX_NEIGHBOURS:
+        if elements[index].kind in ("user", "result"):
+            found.append(elements[index])
         index += step
-    return {kind: element for kind, element in found.items() if kind in ("user", "result")}
+    return found
 
 
 def _quotes_answer(log: Sequence[Element], history: Sequence[Element]) -> bool:

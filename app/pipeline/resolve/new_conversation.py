@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from msgspec.structs import replace
-
-from app.conversation.conversation_types import SHARED_THROUGH, Conversation, LogMessage
+from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.identity import LinkPosition, make_conversation_id
 from app.conversation.item import Item
 from app.pipeline.chat_request import ChatRequest
-from app.pipeline.persist.conversation_builders import build_empty_conversation, build_log_entries
+from app.pipeline.persist.conversation_builders import build_empty_conversation, build_log_entries, share_log
 from app.pipeline.resolve.client_history import (
     ClientHistory,
     check_new_messages,
@@ -23,7 +21,6 @@ from app.pipeline.resolve.client_history import (
 )
 from app.pipeline.resolve.resolved_request import (
     ResolvedRequest,
-    build_branch_lineage,
     build_end_user_state,
     has_other_end_user,
 )
@@ -91,10 +88,15 @@ class NewConversations:
             if client_history.may_contain_answer
             else "unknown",
         )
+        shared_answer: LogMessage | None = None
         if may_share and client_history.may_contain_answer:
             match = await self._find_shared_log(request, root, positions)
             if match is not None:
-                conversation = _share_log(conversation, match)
+                conversation = share_log(conversation, match.conversation, match.message)
+                if match.message.seq == len(messages) - 1:
+                    following = match.message.seq + 1
+                    entries = await self._store.read_log(match.conversation, following, following + 1)
+                    shared_answer = next(iter(entries), None)
                 messages, positions = messages[match.message.seq + 1 :], positions[match.message.seq + 1 :]
         return ResolvedRequest(
             conversation=conversation,
@@ -106,6 +108,7 @@ class NewConversations:
             ),
             client_messages=client_history.raw_messages,
             has_missing_results=await client_history.has_missing_results(request),
+            shared_answer=shared_answer,
             is_stored=request.is_kept,
             needs_store=request.is_kept and not self._serves_degraded,
             assigns_external_id=named_conversation is not None,
@@ -154,22 +157,3 @@ class NewConversations:
             answers_from_seq=FOREIGN_ANSWERS_FROM_SEQ,
         )
         return tuple(entries)
-
-
-def _share_log(conversation: Conversation, match: LinkMatch) -> Conversation:
-    """Returns a new conversation that shares the rows of a log through a message. It takes over nothing else: pins,
-    instructions and views are another's."""
-    source, last = match.conversation, match.message
-    return replace(
-        conversation,
-        head_seq=last.seq,
-        head_link=last.link,
-        head_skeleton=last.skeleton,
-        head_tokens_total=last.tokens_total,
-        answered=last.answered,
-        encoding=source.encoding,
-        lineage=build_branch_lineage(source, last.seq),
-        chunk_count=source.chunk_count,
-        indexed_before=min(source.indexed_before, last.seq + 1),
-        state={**conversation.state, SHARED_THROUGH: last.seq},
-    )

@@ -83,6 +83,8 @@ class ResolvedRequest(msgspec.Struct, frozen=True, dict=True):
     """The texts that the client shows in the place of log messages."""
     new_versions: tuple[ClientVersion, ...] = ()
     """Those of `client_versions` that come with this request."""
+    shared_answer: LogMessage | None = None
+    """The answer that a conversation which says the same got to exactly these messages, if this one shares them all."""
     moved_seqs: frozenset[int] = frozenset()
     """Log messages that the client shows in another place than the log, so that it carries them although
     `client_versions` leaves them out in theirs."""

@@ -42,8 +42,7 @@ class RetryDetector:
         """Returns how many of the first messages of a request are the end of the log.
 
         Agents send all messages of a run again after each tool call. In Chat Completions, the last repeated message is
-        an assistant message, or the request repeats all questions of the log, or those whose answer was lost. In the
-        Responses API, clients may leave the answers out, because the provider has them; then an output shows where the
+        an assistant message, or several questions repeat the newest ones of the log. In the Responses API, clients may leave the answers out, because the provider has them; then an output shows where the
         log ends. A user's words alone show nothing: a user may say them again.
 
         After the repeated messages, the log may have messages that an attempt without an answer stored.
@@ -77,17 +76,15 @@ class RetryDetector:
         return 0
 
     async def _count_repeated_questions(self, conversation: Conversation, messages: Sequence[Item]) -> int:
-        """Returns how many of the first of several questions the log has: those at its end whose answer was lost, or
-        all questions of the log. The last one is new."""
+        """Returns how many of the first of several questions are the newest of the log: their answers were lost, or the
+        client sends all its questions again. The last one is new."""
         if len(messages) < 2:
             return 0
         entries = await self._store.read_log(conversation, 0, conversation.head_seq + 1)
         asked = [_canonical_bytes(message) for message in messages[:-1]]
         known = [_canonical_bytes(one.message) for one in entries if one.message.role != "assistant"]
-        if len(known) <= len(asked) and known == asked[: len(known)]:
-            return len(known)
-        unanswered = min(int(conversation.state.get(UNANSWERED_MESSAGES, 0)), len(asked))
-        return unanswered if unanswered and known[-unanswered:] == asked[:unanswered] else 0
+        counts = range(min(len(asked), len(known)), 0, -1)
+        return next((count for count in counts if known[-count:] == asked[:count]), 0)
 
     async def is_resent_tail(
         self, request: ChatRequest, named_conversation: Conversation, client_history: ClientHistory

@@ -111,6 +111,8 @@ class ConversationQuery(msgspec.Struct, frozen=True):
     """The client's own id of the conversation."""
     ancestor_id: str | None = None
     """The gateway's id of a conversation: selects only that conversation and its branches, direct and indirect."""
+    has_own_messages: bool = False
+    """True: leaves out conversations without an id of the client's all of whose messages are shared."""
     is_context_only: bool = False
     """True: selects only conversations that are kept for continuing (`api_keys.is_context_tenant`)."""
     excludes_context_tenants: bool = False

@@ -552,6 +552,10 @@ def _creation_sort_key(conversation: Conversation) -> tuple[datetime | None, str
     return conversation.created_at, conversation.id
 
 
+def _has_own_messages(conversation: Conversation) -> bool:
+    return not conversation.lineage or conversation.lineage[-1][1] < conversation.head_seq
+
+
 def _matches_conversation_query(conversation: Conversation, query: ConversationQuery) -> bool:
     created_at, updated_at = conversation.created_at, conversation.updated_at
     assert created_at is not None
@@ -566,6 +570,7 @@ def _matches_conversation_query(conversation: Conversation, query: ConversationQ
         and query.mode in (None, conversation.mode)
         and query.external_id in (None, conversation.external_id)
         and query.metadata.items() <= conversation.metadata.items()
+        and (not query.has_own_messages or conversation.external_id is not None or _has_own_messages(conversation))
         and (not query.is_context_only or is_context_tenant(conversation.tenant))
         and (not query.excludes_context_tenants or not is_context_tenant(conversation.tenant))
         and (

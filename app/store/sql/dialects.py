@@ -36,6 +36,8 @@ class SqlDialect:
     """Ends a SELECT that locks its rows until the end of the transaction. Empty on SQLite, which has one writer."""
     has_pairs_condition: str
     """A condition: the JSON object in `{column}` has all the pairs of the parameter `:pairs`, a JSON object."""
+    last_shared_seq: str
+    """The seq of the last message that a conversation shares with its ancestors; NULL without ancestors."""
 
     def build_statement(self, text: str, /, **values: Any) -> Statement:
         """Numbers the `:name` parameters of a text, and returns it with their values."""
@@ -76,6 +78,7 @@ SQLITE: Final = SqlDialect(
     has_pairs_condition="""NOT EXISTS (
         SELECT 1 FROM json_each(:pairs) q
         WHERE NOT EXISTS (SELECT 1 FROM json_each({column}) h WHERE h.key = q.key AND h.value = q.value))""",
+    last_shared_seq="json_extract(lineage, '$[#-1][1]')",
 )
 # jsonb cannot hold NUL, which a client's text may contain: has_pairs_condition replaces it on both sides.
 POSTGRES: Final = SqlDialect(
@@ -84,4 +87,5 @@ POSTGRES: Final = SqlDialect(
     encode_time=lambda moment: moment,
     row_lock_clause=" FOR UPDATE",
     has_pairs_condition=r"replace({column}, '\u0000', '\ufffd')::jsonb @> replace(:pairs, '\u0000', '\ufffd')::jsonb",
+    last_shared_seq="(lineage::json -> -1 ->> 1)::int",
 )

@@ -78,6 +78,10 @@ def build_conversations_query(dialect: SqlDialect, tenant: str | None, query: Co
         page.add_condition("tenant NOT LIKE :context_tenants", context_tenants=f"%{CONTEXT_TENANT_SUFFIX}")
     if query.ancestor_id is not None:
         _add_ancestor_condition(page, query.ancestor_id, tenant)
+    if query.has_own_messages:
+        page.add_condition(
+            f"(external_id IS NOT NULL OR coalesce({dialect.last_shared_seq}, -1) < head_seq OR lineage = '[]')"
+        )
     return page.build_query(
         CONVERSATION_COLUMNS, "conversations", after=query.after, descending=query.descending, limit=query.limit
     )
