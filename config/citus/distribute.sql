@@ -22,6 +22,9 @@ SELECT create_distributed_table('anchors', 'digest', colocate_with => 'none');
 SELECT create_distributed_table('tenant_postings', 'tenant_scope', colocate_with => 'none');
 SELECT create_distributed_table('tenant_scopes', 'tenant_scope', colocate_with => 'tenant_postings');
 
+-- Each append writes it beside its root's tables, and each look-up joins it with them: a copy on every node.
+SELECT create_reference_table('fingerprints');
+
 -- Small, read everywhere, seldom written (`usage_totals` by each process every five seconds): a copy on every node.
 SELECT create_reference_table('api_keys');
 SELECT create_reference_table('usage_totals');
