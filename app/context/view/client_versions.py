@@ -12,23 +12,34 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
+from types import MappingProxyType
 from typing import TypeVar
 
 from msgspec.structs import replace
 
 from app.context.plan.outline import Boundary, LastView, Pin
+from app.context.view.message_edits import select_whole_edits
 from app.conversation.conversation_types import ClientVersion, LogMessage, Summary
+from app.conversation.item import TOOL_RESULT_ROLES
 from app.dialects.item_decoding import decode_item
 
 Placed = TypeVar("Placed", Summary, Boundary)
+MIN_VOLATILE_VERSIONS = 3
+"""A message that the client has shown in so many other ways changes with each request."""
 
 
 class ClientVersions:
     """The client's current version of each message that the client shows differently from the log."""
 
-    def __init__(self, versions: Mapping[int, ClientVersion]) -> None:
-        """Args: versions: by the seq of the message; none whose `bodies` is None."""
+    def __init__(
+        self, versions: Mapping[int, ClientVersion], hashes: Mapping[int, frozenset[int]] = MappingProxyType({})
+    ) -> None:
+        """Args:
+        versions: by the seq of the message; none whose `bodies` is None.
+        hashes: by the seq of the message, the hashes of all that the client has shown there.
+        """
         self._by_seq = versions
+        self._hashes = hashes
 
     @classmethod
     def from_stored(cls, stored: Iterable[ClientVersion], redacted: Iterable[int] = ()) -> ClientVersions:
@@ -44,8 +55,10 @@ class ClientVersions:
         self, later_versions: Iterable[ClientVersion], redacted: Iterable[int] = ()
     ) -> ClientVersions:
         """Returns these versions, each replaced by a later one if there is one."""
-        found = dict(self._by_seq)
+        found, hashes = dict(self._by_seq), dict(self._hashes)
         for version in later_versions:
+            if version.bodies:
+                hashes[version.seq] = hashes.get(version.seq, frozenset()) | {hash(version.bodies)}
             # The client shows the original again.
             if version.bodies is None:
                 found.pop(version.seq, None)
@@ -55,7 +68,7 @@ class ClientVersions:
         if gone:
             # A version may stand for several messages. If one of them was erased, the version may hold its text.
             found = {seq: one for seq, one in found.items() if gone.isdisjoint(range(one.seq, one.to_seq))}
-        return ClientVersions(found) if found else NO_VERSIONS
+        return ClientVersions(found, hashes) if found or hashes else NO_VERSIONS
 
     def __len__(self) -> int:
         return len(self._by_seq)
@@ -85,6 +98,22 @@ class ClientVersions:
         """Says whether the client left a message out."""
         version = self._by_seq.get(seq)
         return version is not None and not version.bodies
+
+    def is_volatile(self, seq: int) -> bool:
+        """Says whether the client shows a message differently with each request, such as one with the time in it."""
+        version = self._by_seq.get(seq)
+        is_single = version is not None and bool(version.bodies) and version.to_seq == seq + 1
+        return is_single and len(self._hashes.get(seq, ())) >= MIN_VOLATILE_VERSIONS
+
+    def find_quotable_body(self, seq: int, original: bytes) -> bytes:
+        """Returns the JSON text of a message in the words that are quoted: the client's, but the log's if the client
+        shortened a tool result or stands a summary of its own in the message's place.
+        """
+        version = self._by_seq.get(seq)
+        if version is None or not version.bodies or version.to_seq > seq + 1:
+            return original
+        body = version.bodies[-1]
+        return original if decode_item(body).role in TOOL_RESULT_ROLES else body
 
     @property
     def size_bytes(self) -> int:
@@ -141,7 +170,7 @@ class ClientVersions:
         if not self._by_seq:
             return view
         gone = set(changed)
-        edits = tuple(edit for edit in view.edits if edit.seq not in gone and not self.is_omitted(edit.seq))
+        edits = select_whole_edits(view.edits, lambda seq: seq not in gone and not self.is_omitted(seq))
         return replace(view, boundary=self._shift_tokens(view.boundary, 1), edits=edits)
 
     def recount_view_for_originals(self, view: LastView) -> LastView:

@@ -150,6 +150,7 @@ class ConversationResolver:
                     await compute_retry_digest(request, client_history) if resolved_request.is_stored else None
                 ),
                 warnings=describe_unstored_turn(request),
+                is_named=_names_conversation(request, resolved_request.conversation),
             )
         except StoreUnavailable:
             # A request that may be an append does not bring its history: without the store, the model would answer
@@ -575,6 +576,14 @@ class ConversationResolver:
         return replace(
             resolved_request, is_stored=False, needs_store=False, assigns_external_id=False, history_digest=None
         )
+
+
+def _names_conversation(request: ChatRequest, conversation: Conversation) -> bool:
+    """Returns whether a request names its conversation, or the one that its conversation branches from."""
+    if request.previous_response_id is not None:
+        return True
+    names = {conversation.external_id, *(id_ for id_, _ in conversation.lineage_with_self)}
+    return request.conversation_id is not None and request.conversation_id in names
 
 
 def _has_only_tool_results(messages: Sequence[Item]) -> bool:

@@ -79,6 +79,9 @@ class ResolvedRequest(msgspec.Struct, frozen=True, dict=True):
     """The texts that the client shows in the place of log messages."""
     new_versions: tuple[ClientVersion, ...] = ()
     """Those of `client_versions` that come with this request."""
+    is_named: bool = False
+    """Whether the request names its conversation: by an id, a capsule or `previous_response_id`. A request that does
+    not is shown nothing that it does not carry (`context.view.client_words`)."""
     is_stored: bool = True
     """Whether this turn is stored."""
     is_degraded: bool = False
