@@ -195,7 +195,7 @@ async def test_a_result_that_is_masked_after_its_round_was_condensed_keeps_its_c
     policies = {"prune": {"summarize_after_turns": 1}}
     async with kept(tmp_path / "kept.db", model, policies=policies) as place:
         person = Person(place, is_named=False)
-        person.client.fields |= {"tools": [LOOK], "policy": "prune"}
+        person.client.fields |= {"tools": [LOOK], "context": {"policy": "prune"}}
         for turn in range(10):
             body = await person.say(user(f"TOOL {turn}: {words(f'q{turn}', 60)}"))
             (asked,) = body["choices"][0]["message"]["tool_calls"]

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -27,7 +27,7 @@ LOG = World(
 ).log
 
 
-def read(shown: dict[int, Sequence[dict[str, Any]]], *, is_named: bool = True, **facts: Any) -> ClientWords:
+def read(shown: Mapping[int, Sequence[dict[str, Any]]], *, is_named: bool = True, **facts: Any) -> ClientWords:
     """What a client says that shows other messages in the place of some; `to_seq` names the end of its own summary."""
     to_seq = facts.pop("to_seq", {})
     versions = ClientVersions.from_stored(
