@@ -13,6 +13,9 @@ from app.context.view.message_edits import Edit
 from app.conversation.conversation_types import SHARED_THROUGH, ClientVersion, Conversation
 from tests.context.planned_conversation import World, assistant, calls, chunk_of, result, user
 
+Shown = Mapping[int, Sequence[dict[str, Any]]]
+
+
 LOG = World(
     bodies=[
         user("The limit is 500."),
@@ -27,7 +30,7 @@ LOG = World(
 ).log
 
 
-def read(shown: Mapping[int, Sequence[dict[str, Any]]], *, is_named: bool = True, **facts: Any) -> ClientWords:
+def read(shown: Shown, *, is_named: bool = True, **facts: Any) -> ClientWords:
     """What a client says that shows other messages in the place of some; `to_seq` names the end of its own summary."""
     to_seq = facts.pop("to_seq", {})
     versions = ClientVersions.from_stored(
@@ -58,13 +61,14 @@ def test_a_summary_is_used_for_the_words_that_it_was_written_from() -> None:
 
 
 def test_what_is_merely_shorter_marked_or_masked_is_no_change() -> None:
-    for shown in (
+    histories: list[Shown] = [
         {0: [user("The  limit is")]},
         {0: [{"role": "user", "content": [{"type": "text", "text": "The limit is 500.", "cache": {}}]}]},
         {4: [result("[left out]")]},
         {3: [], 4: []},
         {0: [{"role": "system", "content": "a note"}, user("The limit is 500.")]},
-    ):
+    ]
+    for shown in histories:
         words = read(shown, is_named=False)
         assert words.compute_digest(0, 8) == b""
         assert not words.forbidden_seqs
@@ -76,7 +80,7 @@ def test_a_summarizer_reads_what_the_client_shows() -> None:
 
 
 def test_without_a_name_each_omitted_message_is_forbidden_and_with_one_those_between_others() -> None:
-    window = {seq: [] for seq in range(3)}
+    window: Shown = {seq: [] for seq in range(3)}
     assert read(window, is_named=False).forbidden_seqs == {0, 1, 2}
     assert read(window).forbidden_seqs == set()
     assert read({2: [], 3: [], 4: [], 5: []}).forbidden_seqs == {2, 5}
@@ -84,7 +88,7 @@ def test_without_a_name_each_omitted_message_is_forbidden_and_with_one_those_bet
 
 
 def test_with_a_name_the_originals_of_what_the_clients_own_summary_stands_for_are_used() -> None:
-    shown = {1: [user("A summary.")], 2: [], 3: [], 4: [], 5: []}
+    shown: Shown = {1: [user("A summary.")], 2: [], 3: [], 4: [], 5: []}
     named, unnamed = (read(shown, is_named=is_named, to_seq={1: 6}) for is_named in (True, False))
     assert named.is_usable(chunk_of(6))
     assert not unnamed.is_usable(chunk_of(6))
