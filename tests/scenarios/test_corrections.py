@@ -112,6 +112,20 @@ async def test_a_change_that_is_taken_back_uses_the_first_summary_again(is_named
         assert "CODE-900" not in model.last_view
 
 
+async def test_a_change_still_counts_when_a_window_with_an_id_has_passed_it(tmp_path: Path) -> None:
+    model = EchoingModel()
+    async with kept(tmp_path / "kept.db", model) as place:
+        person = Person(place, is_named=True)
+        await person.say(user(f"The limit is CODE-500 now. {words('limit', 60)}"))
+        await person.talk(range(1, 12))
+        person.changed[0] = [user(f"The limit is CODE-900 now. {words('limit', 60)}")]
+        await person.say(user("So?"))
+        person.changed |= {0: [], 1: []}
+        await person.say(user("What is the limit now?"))
+        assert "CODE-500" not in model.last_view
+        assert "CODE-900" in model.last_view
+
+
 @NAMINGS
 async def test_an_exchange_that_the_user_deletes_is_in_no_summary_and_no_quotation(
     is_named: bool, tmp_path: Path

@@ -32,14 +32,19 @@ class ClientVersions:
     """The client's current version of each message that the client shows differently from the log."""
 
     def __init__(
-        self, versions: Mapping[int, ClientVersion], hashes: Mapping[int, frozenset[int]] = MappingProxyType({})
+        self,
+        versions: Mapping[int, ClientVersion],
+        hashes: Mapping[int, frozenset[int]] = MappingProxyType({}),
+        last_shown: Mapping[int, ClientVersion] = MappingProxyType({}),
     ) -> None:
         """Args:
         versions: by the seq of the message; none whose `bodies` is None.
         hashes: by the seq of the message, the hashes of all that the client has shown there.
+        last_shown: of messages that the client changed and then left out, the last version that it showed.
         """
         self._by_seq = versions
         self._hashes = hashes
+        self._last_shown = last_shown
 
     @classmethod
     def from_stored(cls, stored: Iterable[ClientVersion], redacted: Iterable[int] = ()) -> ClientVersions:
@@ -55,10 +60,14 @@ class ClientVersions:
         self, later_versions: Iterable[ClientVersion], redacted: Iterable[int] = ()
     ) -> ClientVersions:
         """Returns these versions, each replaced by a later one if there is one."""
-        found, hashes = dict(self._by_seq), dict(self._hashes)
+        found, hashes, last_shown = dict(self._by_seq), dict(self._hashes), dict(self._last_shown)
         for version in later_versions:
             if version.bodies:
                 hashes[version.seq] = hashes.get(version.seq, frozenset()) | {hash(version.bodies)}
+            if version.bodies != ():
+                last_shown.pop(version.seq, None)
+            elif (previous := found.get(version.seq)) is not None and previous.bodies:
+                last_shown[version.seq] = previous
             # The client shows the original again.
             if version.bodies is None:
                 found.pop(version.seq, None)
@@ -68,7 +77,8 @@ class ClientVersions:
         if gone:
             # A version may stand for several messages. If one of them was erased, the version may hold its text.
             found = {seq: one for seq, one in found.items() if gone.isdisjoint(range(one.seq, one.to_seq))}
-        return ClientVersions(found, hashes) if found or hashes else NO_VERSIONS
+            last_shown = {seq: one for seq, one in last_shown.items() if gone.isdisjoint(range(one.seq, one.to_seq))}
+        return ClientVersions(found, hashes, last_shown) if found or hashes else NO_VERSIONS
 
     def __len__(self) -> int:
         return len(self._by_seq)
@@ -86,6 +96,11 @@ class ClientVersions:
 
     def get(self, seq: int) -> ClientVersion | None:
         return self._by_seq.get(seq)
+
+    def find_last_shown(self, seq: int) -> ClientVersion | None:
+        """Returns the version in which the client showed a message last, before it left the message out."""
+        version = self._by_seq.get(seq)
+        return self._last_shown.get(seq) if version is not None and not version.bodies else version
 
     def list_bodies(self, seq: int, original: bytes) -> Sequence[bytes]:
         """Returns the JSON texts that the client shows in place of a message; none if the client left the
@@ -109,7 +124,7 @@ class ClientVersions:
         """Returns the JSON text of a message in the words that are quoted: the client's, but the log's if the client
         shortened a tool result or stands a summary of its own in the message's place.
         """
-        version = self._by_seq.get(seq)
+        version = self.find_last_shown(seq)
         if version is None or not version.bodies or version.to_seq > seq + 1:
             return original
         body = version.bodies[-1]

@@ -40,7 +40,7 @@ class VersionEffect(msgspec.Struct, frozen=True):
     """`omitted`: a user message or an answer is left out. `retracted`: an instruction is. `changed`: the client shows
     other words. `none`: nothing else counts: masked results, left out tool rounds, shortened or marked words."""
     digest: bytes = b""
-    """Digest of changed words, of 16 bytes."""
+    """Digest of changed words, of 16 bytes; also of those that were changed before they were left out."""
     tokens: int = 0
     """Raw count of what the client shows."""
     is_in_tool_round: bool = False
@@ -49,13 +49,23 @@ class VersionEffect(msgspec.Struct, frozen=True):
 NO_EFFECT: Final = VersionEffect("none")
 
 
-def find_version_effect(version: ClientVersion, original: LogMessage) -> VersionEffect:
-    """Compares what a client shows in place of a log message with the message."""
+def find_version_effect(
+    version: ClientVersion, original: LogMessage, last_shown: ClientVersion | None = None
+) -> VersionEffect:
+    """Compares what a client shows in place of a log message with the message.
+
+    Args:
+        last_shown: what the client showed before it left the message out.
+    """
     message = original.message
     if not version.bodies:
         if message.role in INSTRUCTION_ROLES:
             return VersionEffect("retracted")
-        return VersionEffect("omitted") if _has_words(message) and not message.calls_tools else NO_EFFECT
+        if not _has_words(message) or message.calls_tools:
+            return NO_EFFECT
+        if last_shown is None or not last_shown.bodies or last_shown.to_seq > last_shown.seq + 1:
+            return VersionEffect("omitted")
+        return VersionEffect("omitted", find_version_effect(last_shown, original).digest)
     words = [(one.role, _join_words(one.text)) for one in map(decode_item, version.bodies) if _has_words(one)]
     known = f" {_join_words(message.text)} " if _has_words(message) else ""
     # Shorter than the original is not changed: all that it says was said.
@@ -119,12 +129,12 @@ class ClientWords:
         deleted = omitted if not is_named else omitted & self._find_singly_deleted(next_seq)
         retracted = {seq for seq, effect in effects.items() if effect.kind == "retracted"}
         self.forbidden_seqs = frozenset(deleted | retracted)
-        # A named conversation may use the originals of what the client's own summary stands for.
-        originals = {seq for one in self._summary_ranges for seq in one} if is_named else set()
+        # A named conversation may use what the client's own summary stands for in place of that summary.
+        originals = {one.start for one in self._summary_ranges} if is_named else set()
         self._changes: dict[int, bytes] = {
             seq: VOLATILE if versions.is_volatile(seq) and not effect.is_in_tool_round else effect.digest
             for seq, effect in effects.items()
-            if effect.kind == "changed" and seq not in originals
+            if effect.digest and seq not in originals
         } | dict.fromkeys(deleted, DELETED)
         self._changed_seqs = sorted(self._changes)
         self._volatile_pins = [
@@ -181,7 +191,10 @@ class ClientWords:
         if change is None:
             yield message
             return
-        *inserted, last = map(decode_item, self._versions.list_bodies(message.seq, message.message.raw))
+        version = self._versions.find_last_shown(message.seq)
+        if version is None or not version.bodies:
+            return
+        *inserted, last = map(decode_item, version.bodies)
         yield from (replace(message, message=one) for one in inserted)
         # A tool result is read as it was, however much of it the client still shows.
         yield message if last.role in TOOL_RESULT_ROLES else replace(message, message=last)

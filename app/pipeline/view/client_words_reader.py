@@ -60,7 +60,9 @@ class ClientWordsReader:
             ranges = [(seq, seq + 1) for seq in missing if seq <= conversation.head_seq]
             stored = await self._store.read_log_ranges(conversation, _join_ranges(ranges)) if ranges else []
             originals = {entry.seq: entry for entry in (*stored, *resolved_request.new_messages)}
-            pairs = [(current[seq], originals[seq]) for seq in missing if seq in originals]
+            pairs = [
+                (current[seq], originals[seq], versions.find_last_shown(seq)) for seq in missing if seq in originals
+            ]
             found = (
                 [find_version_effect(*pair) for pair in pairs]
                 if len(pairs) <= MAX_COMPARED_ON_LOOP
@@ -88,7 +90,7 @@ async def read_owner_words(store: ConversationStore, conversation: Conversation)
     ranges = _join_ranges([(seq, seq + 1) for seq in sorted(versions)])
     originals = {entry.seq: entry for entry in await store.read_log_ranges(conversation, ranges)} if ranges else {}
     effects = {
-        seq: find_version_effect(version, originals[seq])
+        seq: find_version_effect(version, originals[seq], versions.find_last_shown(seq))
         for seq in versions
         if seq in originals and (version := versions.get(seq)) is not None
     }
