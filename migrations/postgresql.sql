@@ -76,12 +76,13 @@ CREATE TABLE chunks (
 	duration_ms INTEGER NOT NULL,
 	usage TEXT,
 	revision INTEGER DEFAULT '1' NOT NULL,
+	versions_digest BYTEA DEFAULT '' NOT NULL,
 	CONSTRAINT chunks_pkey PRIMARY KEY (root, id)
 );
 
 CREATE INDEX chunks_end ON chunks (root, to_link);
 
-CREATE UNIQUE INDEX chunks_range ON chunks (root, from_link, to_link, is_fold);
+CREATE UNIQUE INDEX chunks_range ON chunks (root, from_link, to_link, is_fold, versions_digest);
 
 CREATE TABLE client_versions (
 	root TEXT NOT NULL,

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from app.context.plan.log_rounds import LogTail
 from app.context.plan.outline import Boundary, SummaryRange, SummaryStyle
 from app.context.plan.policy import ContextPolicy
+from app.context.view.client_words import NO_WORDS, ClientWords
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
 from app.store.contract.leases import SUMMARY_LEASE_PREFIXES
 from app.upstream.provider_contract import ClientKey
@@ -54,6 +55,8 @@ class CompactionJob:
     """By a range's `to_seq`: how many of its prefix's last messages belong to the range, quotations included."""
     conversation: Conversation | None = None
     """The conversation as it was before the tail was read; None if it is not stored."""
+    client_words: ClientWords = NO_WORDS
+    """What the summarizer reads in place of log messages."""
     fields: Mapping[str, bytes] = field(default_factory=dict)
     """The request's other top-level fields, as sent: with other tools the provider's cache would miss."""
 
@@ -75,7 +78,7 @@ class SummarySource:
     boundary: Boundary
     replaced_tokens: int
     messages: tuple[LogMessage, ...] = ()
-    """The messages to summarize; empty for a fold."""
+    """The log messages to summarize, as they were first said; empty for a fold."""
     folded_summaries: tuple[Summary, ...] = ()
     """The summaries to fold; empty for any other range."""
     style: SummaryStyle = "additive"

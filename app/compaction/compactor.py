@@ -318,12 +318,13 @@ class Compactor:
 
 
 def _build_range_name(job: CompactionJob, source: SummarySource) -> str:
-    """Names a range within a root, and the messages that were redacted when the job was built.
+    """Names a range within a root, the messages that were redacted when the job was built, and the client's changes.
 
-    A caller that knows of more redacted messages must not join work that still reads their text.
+    A caller that knows of more redacted messages, or shows other words, must not join work that reads their text.
     """
+    digest = job.client_words.compute_digest(source.from_seq, source.boundary.to_seq).hex()
     deleted = job.conversation.redacted_seqs if job.conversation else ()
-    return f"{source.range_key}:{','.join(map(str, deleted))}"
+    return f"{source.range_key}:{','.join(map(str, deleted))}:{digest}"
 
 
 def _notify_summary(on_summary: Callable[[Summary], None], task: asyncio.Task[RangeResult]) -> None:

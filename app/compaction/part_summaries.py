@@ -70,7 +70,7 @@ class LogPartSummaries:
         """
         tail = await asyncio.to_thread(LogTail, self.source.messages, after=None)
         if _count_transcript_tokens(tail.rounds) <= room_tokens:
-            return [], self.source.messages
+            return [], self._read_messages(0, len(self.source.messages))
         limit_tokens = compute_part_limit(MIN_PARTS, room_tokens, self.limit_tokens)
         stored_parts, taken_ranges = await self._read_stored_parts()
         pieces = _split_at_stored_parts(tail, stored_parts)
@@ -95,7 +95,11 @@ class LogPartSummaries:
             index = summaries.index(mergeable[0])
             summaries[index : index + len(mergeable)] = [part]
         end_seq = summaries[-1].to_seq if summaries else 0
-        return summaries, self.source.messages[end_seq:]
+        return summaries, self._read_messages(end_seq, len(self.source.messages))
+
+    def _read_messages(self, from_seq: int, to_seq: int) -> Sequence[LogMessage]:
+        """Returns what the summarizer reads of a range of the log."""
+        return self.job.client_words.apply_to_log_messages(self.source.messages[from_seq:to_seq])
 
     async def _read_stored_parts(self) -> tuple[list[Summary], set[tuple[int, int]]]:
         """Reads the stored part summaries of this log, and the ranges of its other summaries.
@@ -115,7 +119,9 @@ class LogPartSummaries:
             and links[summary.to_seq - 1] == summary.to_link
             and summary.from_link == (links[summary.from_seq - 1] if summary.from_seq else self.source.from_link)
         ]
-        parts = [summary for summary in log_summaries if summary.kind == "part"]
+        parts = [
+            summary for summary in log_summaries if summary.kind == "part" and self.job.client_words.is_usable(summary)
+        ]
         return parts, {
             (summary.from_seq, summary.to_seq)
             for summary in log_summaries
@@ -134,7 +140,7 @@ class LogPartSummaries:
         """Writes and stores a part summary."""
         last = tail.find_message(to_seq - 1)
         messages = () if merged else tuple(self.source.messages[from_seq:to_seq])
-        text, model = await write_part(messages, merged, limit_tokens)
+        text, model = await write_part(() if merged else self._read_messages(from_seq, to_seq), merged, limit_tokens)
         source = SummarySource(
             from_seq=from_seq,
             from_link=tail.find_message(from_seq - 1).link if from_seq else self.source.from_link,

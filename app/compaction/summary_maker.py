@@ -18,6 +18,7 @@ from app.compaction.summarizer.prompts import PromptVariant, compute_prompt_vers
 from app.compaction.summarizer.summary_generator import SummaryGenerator
 from app.compaction.summarizer.summary_request import GeneratedSummary, NoUsableSummary, SummaryRequest
 from app.context.plan.budget import compute_summary_token_limit
+from app.context.view.client_words import mark_instructions
 from app.context.view.view_rendering import ViewTokenCounter, count_empty_summary_tokens, count_summary_section_tokens
 from app.conversation.conversation_types import Conversation, Summary
 from app.dialects.chat.request_fields import read_parameter_names
@@ -256,7 +257,7 @@ class SummaryMaker:
         usable = [
             fitted
             for fitted in (_adapt_stored_summary(summary, source, job) for summary in summaries)
-            if fitted is not None
+            if fitted is not None and job.client_words.is_usable(fitted)
         ]
         # A model's summary before a mechanical one, then the oldest, so that all processes choose the same.
         return min(
@@ -281,11 +282,11 @@ class SummaryMaker:
         counter = self._counter_for(job.encoding)
         gain_limit = int(source.replaced_tokens * (1 - job.policy.min_gain_ratio)) - count_empty_summary_tokens(counter)
         limit_tokens = min(compute_summary_token_limit(job.policy, job.window), gain_limit)
-        earlier_summaries = self._build_summary_request(job, source).earlier_summaries
+        request = self._build_summary_request(job, source)
         text = await asyncio.to_thread(
             build_mechanical_summary,
-            source.messages,
-            earlier_summaries,
+            request.messages,
+            request.earlier_summaries,
             limit_tokens,
             counter.count,
             read_parameter_names(job.fields),
@@ -326,12 +327,8 @@ class SummaryMaker:
             return None
 
         def make_part(part: SummarySource, text: str, model: str) -> Summary:
-            generated = GeneratedSummary(
-                text,
-                model,
-                compute_prompt_version(job.policy.summarizer, PromptVariant(is_fold=bool(part.folded_summaries))),
-                0,
-            )
+            version = compute_prompt_version(job.policy.summarizer, PromptVariant(is_fold=bool(part.folded_summaries)))
+            generated = GeneratedSummary(text, model, mark_instructions(version, job.focus), 0)
             return self._build_summary(job, part, text, generated)
 
         return LogPartSummaries(
@@ -342,7 +339,7 @@ class SummaryMaker:
         self, job: CompactionJob, source: SummarySource, lease: Lease | None = None
     ) -> SummaryRequest:
         return SummaryRequest(
-            messages=source.messages,
+            messages=job.client_words.apply_to_log_messages(source.messages),
             folded_summaries=source.folded_summaries,
             policy=job.policy,
             model=job.model,
@@ -388,6 +385,7 @@ class SummaryMaker:
             folds=tuple(folded_summary.id for folded_summary in source.folded_summaries),
             duration_ms=0 if generated is None else generated.duration_ms,
             usage=None if generated is None else generated.usage,
+            versions_digest=job.client_words.compute_digest(source.from_seq, source.boundary.to_seq),
         )
 
 

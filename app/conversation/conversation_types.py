@@ -148,6 +148,9 @@ class Summary(msgspec.Struct, frozen=True):
     usage: Mapping[str, Any] | None = None
     revision: int = 1
     """The number of this text, counted from 1. Each edit makes a new revision."""
+    versions_digest: bytes = b""
+    """Names what the client had changed in the range when the text was written (`context.view.client_words`), in 16
+    bytes; empty if the text was written from the originals."""
 
 
 class Conversation(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ from app.context.plan.budget import Budget
 from app.context.plan.outline import Outline, Plan
 from app.context.plan.policy import ContextPolicy
 from app.context.standing.standing_requests import StandingScan
+from app.context.view.client_words import NO_WORDS, ClientWords
 from app.dialects.request_schemas import may_run_provider_tools, select_schema_fields
 from app.pipeline.call.search_tool_definition import SearchToolSession
 from app.pipeline.chat_request import ChatRequest
@@ -97,6 +98,8 @@ class View(msgspec.Struct, frozen=True, dict=True):
     warnings: tuple[str, ...] = ()
     provider_output_limit: int | None = None
     """The longest answer that fits beside this prompt, computed from the window that the provider reported."""
+    words: ClientWords = NO_WORDS
+    """What may be drawn from the log for this request."""
 
     @cached_property
     def prompt_tokens(self) -> int:

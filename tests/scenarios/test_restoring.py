@@ -14,10 +14,14 @@ FACT = "The greenhouse key lies under the blue flowerpot."
 ASKED = "Where does the greenhouse key lie?"
 
 
-async def ask_after_the_fact_has_left(place: Kept, *, long: bool) -> tuple[Client, dict[str, Any]]:
+async def ask_after_the_fact_has_left(
+    place: Kept, *, long: bool, is_named: bool = True
+) -> tuple[Client, dict[str, Any]]:
     """A client whose window no longer holds the fact asks for it. Its window fits, or does not."""
     client = Client(place, slide(9))
-    await client.say(user(FACT))
+    body = await client.say(user(FACT))
+    if is_named:
+        client.fields["conversation_id"] = body["conversation_id"]
     for turn in range(7):
         await client.say(question(turn, 360 if long and turn > 2 else 40))
     await place.settle()
@@ -42,6 +46,14 @@ async def test_a_message_that_the_client_left_out_is_quoted_in_a_view_that_is_sh
         await place.call("DELETE", f"{body['conversation_id']}/items/{item['id']}", erase="true")
         body = await client.say(user(f"Once more: {ASKED}"))
         assert len(client.ids) == 1
+        assert not is_shown(model)
+
+
+async def test_nothing_that_the_client_left_out_is_quoted_without_an_id(tmp_path: Path) -> None:
+    model = StrictModel()
+    async with kept(tmp_path / "kept.db", model) as place:
+        _, body = await ask_after_the_fact_has_left(place, long=True, is_named=False)
+        assert body["context_status"] == "summarized"
         assert not is_shown(model)
 
 

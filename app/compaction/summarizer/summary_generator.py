@@ -11,6 +11,7 @@ from app.compaction.summarizer.summarizer_call import SummarizerClient, Summariz
 from app.compaction.summarizer.summarizer_request_body import compute_max_input_tokens
 from app.compaction.summarizer.summary_request import SAME_MODEL, GeneratedSummary, NoUsableSummary, SummaryRequest
 from app.compaction.summarizer.summary_writer import SummaryWriter
+from app.context.view.client_words import mark_instructions
 from app.context.view.view_rendering import ViewTokenCounter
 from app.dialects.chat.usage import sum_usages
 from app.errors import GatewayError, UpstreamRefused, drop_tracebacks
@@ -121,7 +122,9 @@ class SummaryGenerator:
         return GeneratedSummary(
             text=text,
             model=writer.model,
-            prompt_version=compute_prompt_version(request.policy.summarizer, request.prompt_variant),
+            prompt_version=mark_instructions(
+                compute_prompt_version(request.policy.summarizer, request.prompt_variant), request.focus
+            ),
             duration_ms=round((self._monotonic() - started_at) * 1000),
             usage=sum_usages(writer.usages),
         )

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from app.context.standing.standing_requests import NO_STANDING_REQUESTS, StandingRequest, StandingRequests
-from app.context.view.message_edits import Edit
+from app.context.view.message_edits import Edit, select_whole_edits
 from app.conversation.conversation_types import LogMessage, Summary
 
 ViewStatus = Literal["full", "summarized", "trimmed"]
@@ -208,6 +208,6 @@ def limit_last_view_to_log(view: LastView, last_seq: int) -> LastView:
     """Limits what is stored of a view to a log that ends with `last_seq`: a branch may be shorter than its parent."""
     return msgspec.structs.replace(
         view,
-        edits=tuple(edit for edit in view.edits if edit.seq <= last_seq),
+        edits=select_whole_edits(view.edits, lambda seq: seq <= last_seq),
         quotations=tuple(one for one in view.quotations if one.before_seq <= last_seq),
     )

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import accumulate
 
-from app.context.view.client_versions import ClientVersions
+from app.context.view.client_words import NO_WORDS, ClientWords
 from app.conversation.conversation_types import Summary
 
 
 def find_chain_and_folds(
-    summaries: Iterable[Summary], *, are_replacing: bool = False, omitted_seqs: Set[int] = frozenset()
+    summaries: Iterable[Summary], *, are_replacing: bool = False, words: ClientWords = NO_WORDS
 ) -> tuple[tuple[Summary, ...], tuple[Summary, ...]]:
     """Finds the chain from the log's start, and its folds ordered by their ends.
 
@@ -25,9 +25,10 @@ def find_chain_and_folds(
         summaries: every summary whose links lie on the conversation's path, in any order.
         are_replacing: if true, the result is every summary from the log's start, ordered by their ends: each stands for
             all before it.
-        omitted_seqs: messages that the client leaves out (`find_omitted_seqs`).
+        words: what the client shows. Summaries of anything else are not used.
     """
-    summaries = [summary for summary in summaries if summary.kind != "part"]
+    summaries = [summary for summary in summaries if summary.kind != "part" and words.is_usable(summary)]
+    omitted_seqs = words.omitted_seqs
     if are_replacing:
         return _select_summaries_from_start(summaries), ()
     starting: dict[int, list[Summary]] = defaultdict(list)
@@ -54,18 +55,6 @@ def find_chain_and_folds(
         if usable:
             folds.append(min(usable, key=_rank_summary))
     return tuple(chain), tuple(folds)
-
-
-def find_omitted_seqs(versions: ClientVersions) -> frozenset[int]:
-    """Returns the messages that the client leaves out, without those for which the client sends a summary of
-    its own.
-    """
-    omitted = {seq for seq in versions if versions.is_omitted(seq)}
-    for seq in versions:
-        version = versions.get(seq)
-        if version is not None and version.bodies and version.to_seq > seq + 1:
-            omitted.difference_update(range(seq, version.to_seq))
-    return frozenset(omitted)
 
 
 def _select_summaries_from_start(summaries: Iterable[Summary]) -> tuple[Summary, ...]:

@@ -27,7 +27,7 @@ from app.context.stages.draft import (
 )
 from app.context.stages.mask_results import mask_results_further, restore_unread_results
 from app.context.stages.stage_registry import apply_last_resort_stages, apply_stages
-from app.context.view.message_edits import Edit
+from app.context.view.message_edits import Edit, select_whole_edits
 from app.context.view.view_rendering import ViewTokenCounter
 from app.conversation.conversation_types import Summary
 
@@ -60,7 +60,8 @@ class ShorteningPlanner:
     def last_edits(self) -> Mapping[int, Edit]:
         """Returns the edits of the last view, without those of messages that are pinned since."""
         pinned = {seq for pin in self.outline.pins for seq in range(pin.from_seq, pin.to_seq)}
-        return {edit.seq: edit for edit in self.outline.last_view.edits if edit.seq not in pinned}
+        edits = select_whole_edits(self.outline.last_view.edits, lambda seq: seq not in pinned)
+        return {edit.seq: edit for edit in edits}
 
     def must_shorten(self, view: ViewCandidate) -> bool:
         """Says whether a view passes a level that the last one had not passed, or a stage's own rule is due."""

@@ -12,23 +12,39 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
+from types import MappingProxyType
 from typing import TypeVar
 
 from msgspec.structs import replace
 
 from app.context.plan.outline import Boundary, LastView, Pin
+from app.context.view.message_edits import select_whole_edits
 from app.conversation.conversation_types import ClientVersion, LogMessage, Summary
+from app.conversation.item import TOOL_RESULT_ROLES
 from app.dialects.item_decoding import decode_item
 
 Placed = TypeVar("Placed", Summary, Boundary)
+MIN_VOLATILE_VERSIONS = 3
+"""A message that the client has shown in so many other ways changes with each request."""
 
 
 class ClientVersions:
     """The client's current version of each message that the client shows differently from the log."""
 
-    def __init__(self, versions: Mapping[int, ClientVersion]) -> None:
-        """Args: versions: by the seq of the message; none whose `bodies` is None."""
+    def __init__(
+        self,
+        versions: Mapping[int, ClientVersion],
+        hashes: Mapping[int, frozenset[int]] = MappingProxyType({}),
+        last_shown: Mapping[int, ClientVersion] = MappingProxyType({}),
+    ) -> None:
+        """Args:
+        versions: by the seq of the message; none whose `bodies` is None.
+        hashes: by the seq of the message, the hashes of all that the client has shown there.
+        last_shown: of messages that the client changed and then left out, the last version that it showed.
+        """
         self._by_seq = versions
+        self._hashes = hashes
+        self._last_shown = last_shown
 
     @classmethod
     def from_stored(cls, stored: Iterable[ClientVersion], redacted: Iterable[int] = ()) -> ClientVersions:
@@ -44,8 +60,14 @@ class ClientVersions:
         self, later_versions: Iterable[ClientVersion], redacted: Iterable[int] = ()
     ) -> ClientVersions:
         """Returns these versions, each replaced by a later one if there is one."""
-        found = dict(self._by_seq)
+        found, hashes, last_shown = dict(self._by_seq), dict(self._hashes), dict(self._last_shown)
         for version in later_versions:
+            if version.bodies:
+                hashes[version.seq] = hashes.get(version.seq, frozenset()) | {hash(version.bodies)}
+            if version.bodies != ():
+                last_shown.pop(version.seq, None)
+            elif (previous := found.get(version.seq)) is not None and previous.bodies:
+                last_shown[version.seq] = previous
             # The client shows the original again.
             if version.bodies is None:
                 found.pop(version.seq, None)
@@ -55,7 +77,8 @@ class ClientVersions:
         if gone:
             # A version may stand for several messages. If one of them was erased, the version may hold its text.
             found = {seq: one for seq, one in found.items() if gone.isdisjoint(range(one.seq, one.to_seq))}
-        return ClientVersions(found) if found else NO_VERSIONS
+            last_shown = {seq: one for seq, one in last_shown.items() if gone.isdisjoint(range(one.seq, one.to_seq))}
+        return ClientVersions(found, hashes, last_shown) if found or hashes else NO_VERSIONS
 
     def __len__(self) -> int:
         return len(self._by_seq)
@@ -74,6 +97,11 @@ class ClientVersions:
     def get(self, seq: int) -> ClientVersion | None:
         return self._by_seq.get(seq)
 
+    def find_last_shown(self, seq: int) -> ClientVersion | None:
+        """Returns the version in which the client showed a message last, before it left the message out."""
+        version = self._by_seq.get(seq)
+        return self._last_shown.get(seq) if version is not None and not version.bodies else version
+
     def list_bodies(self, seq: int, original: bytes) -> Sequence[bytes]:
         """Returns the JSON texts that the client shows in place of a message; none if the client left the
         message out.
@@ -85,6 +113,22 @@ class ClientVersions:
         """Says whether the client left a message out."""
         version = self._by_seq.get(seq)
         return version is not None and not version.bodies
+
+    def is_volatile(self, seq: int) -> bool:
+        """Says whether the client shows a message differently with each request, such as one with the time in it."""
+        version = self._by_seq.get(seq)
+        is_single = version is not None and bool(version.bodies) and version.to_seq == seq + 1
+        return is_single and len(self._hashes.get(seq, ())) >= MIN_VOLATILE_VERSIONS
+
+    def find_quotable_body(self, seq: int, original: bytes) -> bytes:
+        """Returns the JSON text of a message in the words that are quoted: the client's, but the log's if the client
+        shortened a tool result or stands a summary of its own in the message's place.
+        """
+        version = self.find_last_shown(seq)
+        if version is None or not version.bodies or version.to_seq > seq + 1:
+            return original
+        body = version.bodies[-1]
+        return original if decode_item(body).role in TOOL_RESULT_ROLES else body
 
     @property
     def size_bytes(self) -> int:
@@ -141,7 +185,7 @@ class ClientVersions:
         if not self._by_seq:
             return view
         gone = set(changed)
-        edits = tuple(edit for edit in view.edits if edit.seq not in gone and not self.is_omitted(edit.seq))
+        edits = select_whole_edits(view.edits, lambda seq: seq not in gone and not self.is_omitted(seq))
         return replace(view, boundary=self._shift_tokens(view.boundary, 1), edits=edits)
 
     def recount_view_for_originals(self, view: LastView) -> LastView:

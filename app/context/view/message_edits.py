@@ -6,7 +6,7 @@ so the same message has the same bytes until the next cut.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 import msgspec
@@ -51,6 +51,16 @@ def count_replaced_messages(edit: Edit) -> int:
     if name == "gone":
         return 0
     return int(arguments[0]) if name == "tell" else 1
+
+
+def select_whole_edits(edits: Iterable[Edit], is_kept: Callable[[int], bool]) -> tuple[Edit, ...]:
+    """Returns the edits of messages that are kept. The edits of one tool round stand or fall together: a result whose
+    call is hidden would make the provider refuse the request.
+    """
+    edits = tuple(edits)
+    spans = (range(edit.seq, edit.seq + count_replaced_messages(edit)) for edit in edits)
+    broken = {seq for span in spans if not all(map(is_kept, span)) for seq in span}
+    return tuple(edit for edit in edits if edit.seq not in broken and is_kept(edit.seq))
 
 
 def add_edit_operation(operations: Sequence[EditOperation], operation: EditOperation) -> tuple[EditOperation, ...]:

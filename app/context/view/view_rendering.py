@@ -110,18 +110,22 @@ def render_view(
         find_raw_message: returns the raw log message at a seq; called for what is shown, pinned, quoted or repeated as
             a standing request.
         next_seq: one past the last log message.
-        versions: what the client shows in place of log messages. Quotations quote the originals.
+        versions: what the client shows in place of log messages.
     """
+
+    def find_quotable_message(seq: int) -> bytes:
+        return versions.find_quotable_body(seq, find_raw_message(seq))
+
     view = list(instructions)
     summary = build_summary_message(plan.summaries, plan.dropped_message_count)
     if summary is not None:
         view.append(summary.raw)
     if plan.standing_requests:
-        view.append(build_standing_message(plan.standing_requests, find_raw_message).raw)
+        view.append(build_standing_message(plan.standing_requests, find_quotable_message).raw)
     quoted = map_quotations_by_seq(plan)
     for seq in list_shown_seqs(plan, next_seq):
         if seq in quoted:
-            view.append(build_quotation_message(quoted[seq], find_raw_message).raw)
+            view.append(build_quotation_message(quoted[seq], find_quotable_message).raw)
         bodies = versions.list_bodies(seq, find_raw_message(seq))
         edit = plan.edits.get(seq) if bodies else None
         if edit is None:

@@ -16,8 +16,8 @@ from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.history.readable_log import build_message_row, derive_title
 from app.conversations.items.item_building import find_message_item_id
 from app.pipeline.chat_request import Caller
-from app.pipeline.compact.summary_chain_cache import read_omitted_seqs
 from app.pipeline.resolve.resolved_request import UNANSWERED_MESSAGES
+from app.pipeline.view.client_words_reader import read_owner_words
 from app.pipeline.view.pins import decode_pins
 from app.pipeline.view.view_restoration import LOG_TOKENS, THRESHOLD, VIEW_FACTS, read_request_facts
 from app.store.contract.conversations import ConversationQuery, ConversationStore
@@ -130,9 +130,10 @@ class ConversationHistory:
         stored = await self._store.find_summaries(
             tenant=conversation.tenant, root=conversation.root, path=conversation.lineage_with_self, with_texts=False
         )
-        omitted = await read_omitted_seqs(self._store, conversation)
-        chain, _ = find_chain_and_folds(stored, omitted_seqs=omitted)
-        replacing, _ = find_chain_and_folds([summary for summary in stored if not summary.folds], are_replacing=True)
+        words = await read_owner_words(self._store, conversation)
+        chain, _ = find_chain_and_folds(stored, words=words)
+        unfolded = [summary for summary in stored if not summary.folds]
+        replacing, _ = find_chain_and_folds(unfolded, are_replacing=True, words=words)
         return chain if len(chain) > 1 or not replacing else replacing[-1:]
 
     async def list_family(self, caller: Caller, conversation_id: str) -> tuple[list[dict[str, Any]], bool]:

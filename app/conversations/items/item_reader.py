@@ -20,7 +20,7 @@ from app.conversations.items.item_building import (
     parse_item_id,
 )
 from app.errors import ItemNotFound
-from app.pipeline.compact.summary_chain_cache import read_omitted_seqs
+from app.pipeline.view.client_words_reader import read_owner_words
 from app.store.contract.summaries import ConversationAndSummaryStore
 
 MAX_ROUND_MESSAGES: Final = 128
@@ -159,9 +159,10 @@ class ItemReader:
         stored = await self._store.find_summaries(
             tenant=conversation.tenant, root=conversation.root, path=conversation.lineage_with_self, with_texts=False
         )
-        omitted = await read_omitted_seqs(self._store, conversation)
-        chain, _ = find_chain_and_folds(stored, omitted_seqs=omitted)
-        replacing, _ = find_chain_and_folds([summary for summary in stored if not summary.folds], are_replacing=True)
+        words = await read_owner_words(self._store, conversation)
+        chain, _ = find_chain_and_folds(stored, words=words)
+        unfolded = [summary for summary in stored if not summary.folds]
+        replacing, _ = find_chain_and_folds(unfolded, are_replacing=True, words=words)
         summaries_by_id = {summary.id: summary for summary in (*chain, *replacing)}
         return sorted(summaries_by_id.values(), key=_summary_item_position)
 

@@ -19,8 +19,8 @@ from app.conversations.views.view_and_summary_objects import build_revision_obje
 from app.errors import InvalidRequest, RevisionConflict, SummaryNotFound
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import Caller
-from app.pipeline.compact.summary_chain_cache import read_omitted_seqs
 from app.pipeline.compact.turn_compaction import TurnCompactor
+from app.pipeline.view.client_words_reader import read_owner_words
 from app.pipeline.view.view_builder import ViewBuilder
 from app.store.contract.conversations import WriteConflict
 from app.store.contract.summaries import ConversationAndSummaryStore
@@ -255,10 +255,10 @@ class SummaryRecords:
         """Returns the ids of the active summaries: the chain from the log's beginning, without summaries of messages
         that the client leaves out. If one summary of the whole log reaches further (policy `checkpoint`, a rolling
         summary), it alone is active. Folds are never active, because they repeat other summaries."""
-        chain, _ = find_chain_and_folds(summaries, omitted_seqs=await read_omitted_seqs(self._store, conversation))
-        replacing_chain = find_chain_and_folds(
-            [summary for summary in summaries if not summary.folds], are_replacing=True
-        )[0]
+        words = await read_owner_words(self._store, conversation)
+        chain, _ = find_chain_and_folds(summaries, words=words)
+        unfolded = [summary for summary in summaries if not summary.folds]
+        replacing_chain, _ = find_chain_and_folds(unfolded, are_replacing=True, words=words)
         if replacing_chain and (not chain or replacing_chain[-1].to_seq > chain[-1].to_seq):
             return {replacing_chain[-1].id}
         return {summary.id for summary in chain}

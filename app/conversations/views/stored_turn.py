@@ -148,6 +148,7 @@ def build_bare_resolved_request(conversation: Conversation, lease: Lease | None 
         instructions=tuple(decode_item(raw.encode()) for raw in conversation.state.get(STORED_INSTRUCTIONS, ())),
         instructions_tokens=0,
         client_messages=None,
+        is_named=True,
         needs_store=True,
         is_append=True,
         lease=lease,

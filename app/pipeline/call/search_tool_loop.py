@@ -297,7 +297,12 @@ class _SearchRounds:
             # The model can answer without the search. Failing here would lose the answer.
             except StoreUnavailable:
                 return SearchToolResult(SEARCH_UNAVAILABLE)
-        hidden_matches = [match for match in matches if not _is_shown_before_boundary(match.message.seq, plan)]
+        words = self._sent_view.words
+        hidden_matches = [
+            replace(match, message=words.quote_message(match.message))
+            for match in matches
+            if words.may_be_quoted(match.message.seq) and not _is_shown_before_boundary(match.message.seq, plan)
+        ]
         count_tokens = self._message_counter.find_token_counter(self._encoding).count
         # Cutting excerpts and counting their tokens takes milliseconds; the event loop must not wait for it.
         return await asyncio.to_thread(render_search_result, hidden_matches, tool_query.query, limit, count_tokens)

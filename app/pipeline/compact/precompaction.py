@@ -72,7 +72,7 @@ class Precompactor:
             or turn.request.summarize == "never"
         ):
             return
-        if _has_client_sliding_window(view):
+        if _has_client_sliding_window(view, is_named=resolved_request.is_named):
             return
         if conversation.id in self._running_tasks or len(self._running_tasks) >= MAX_CONVERSATIONS:
             return
@@ -138,12 +138,13 @@ class Precompactor:
             await self._compactor.replace_mechanical_summaries(job)
 
 
-def _has_client_sliding_window(view: View) -> bool:
-    """Whether the client leaves out the oldest messages itself, and the view shows all that the client sends.
+def _has_client_sliding_window(view: View, *, is_named: bool) -> bool:
+    """Whether the client leaves out the oldest messages itself, and a summary of the next ones would be of no use.
 
-    Such a client leaves out more with each turn, so a summary of those messages would be of no use.
+    Such a client leaves out more with each turn. If it does not name the conversation, no summary of what it leaves out
+    is shown to it; otherwise none is needed while the view shows all that the client sends.
     """
-    return 0 in view.outline.omitted_seqs and view.plan.shows_log_unchanged
+    return 0 in view.outline.omitted_seqs and (view.plan.shows_log_unchanged or not is_named)
 
 
 def _is_near_compaction(view: View, asked_tokens: int, answer_tokens: int) -> bool:

@@ -8,18 +8,17 @@ summary again reads the whole chain (`bypass_cache`); from then on the folded su
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
-from app.context.plan.summary_chain import find_chain_and_folds, find_omitted_seqs
-from app.context.view.client_versions import ClientVersions
+from app.context.plan.summary_chain import find_chain_and_folds
+from app.context.view.client_words import NO_WORDS, ClientWords
 from app.conversation.conversation_types import Conversation, Summary
 from app.pipeline.resolve.resolved_request import ResolvedRequest
-from app.store.contract.conversations import ConversationStore
 from app.store.contract.summaries import SummaryStore
 
 MAX_RECHECKED: Final = 64
@@ -76,7 +75,7 @@ class SummaryChainCache:
         *,
         is_replacing: bool,
         new_summaries: Sequence[Summary] = (),
-        omitted: Set[int] = frozenset(),
+        words: ClientWords = NO_WORDS,
         bypass_cache: bool = False,
     ) -> SummaryChain:
         """Reads the summary chain of a conversation.
@@ -85,7 +84,7 @@ class SummaryChainCache:
             resolved_request: the request of the conversation.
             is_replacing: `are_replacing` of `find_chain_and_folds`.
             new_summaries: summaries made for this request, stored or not.
-            omitted: `omitted_seqs` of `find_chain_and_folds`; if there are any, all summaries are read.
+            words: `words` of `find_chain_and_folds`; if the client changed anything, all summaries are read.
             bypass_cache: read all summaries.
 
         Raises:
@@ -97,23 +96,24 @@ class SummaryChainCache:
                 await self._read_summaries_of_unstored_log(resolved_request),
                 is_replacing=is_replacing,
                 new_summaries=new_summaries,
+                words=words,
             )
         conversation = resolved_request.conversation
-        # The cache holds additive chains only. Checkpoints, and logs of which the client omits parts, choose other
-        # summaries.
-        if is_replacing or omitted:
+        # The cache holds additive chains only. Checkpoints, and logs of which the client omits or changes parts, choose
+        # other summaries.
+        if is_replacing or words:
             return build_chain(
                 await self._read_all(conversation),
                 is_replacing=is_replacing,
                 new_summaries=new_summaries,
-                omitted=omitted,
+                words=words,
             )
-        cached = None if bypass_cache else await self._recheck_cached(conversation)
+        cached = None if bypass_cache else await self._recheck_cached(conversation, words)
         if cached is not None:
             stored, chain = cached.stored_summaries, cached.chain
         else:
             stored = await self._read_all(conversation)
-            cached = _build_cached_chain(stored, rechecks_folded=bypass_cache)
+            cached = _build_cached_chain(stored, words, rechecks_folded=bypass_cache)
             chain = replace(cached.chain, verified_ids=None)
         self._cache_chain(conversation.id, cached)
         if not new_summaries:
@@ -121,7 +121,7 @@ class SummaryChainCache:
         verified_ids = (
             None if chain.verified_ids is None else chain.verified_ids.union(summary.id for summary in new_summaries)
         )
-        return replace(build_chain(stored, new_summaries=new_summaries), verified_ids=verified_ids)
+        return replace(build_chain(stored, new_summaries=new_summaries, words=words), verified_ids=verified_ids)
 
     async def _read_summaries_of_unstored_log(self, resolved_request: ResolvedRequest) -> list[Summary]:
         """Reads summaries that end at a message of a log that is not stored yet."""
@@ -148,7 +148,7 @@ class SummaryChainCache:
             tenant=conversation.tenant, root=conversation.root, path=conversation.lineage_with_self
         )
 
-    async def _recheck_cached(self, conversation: Conversation) -> _CachedChain | None:
+    async def _recheck_cached(self, conversation: Conversation, words: ClientWords) -> _CachedChain | None:
         """Reads what changed since the last turn; None if nothing is cached, or a cached summary changed or is gone."""
         cached = self._cached_chains.get(conversation.id)
         for _ in range(MAX_RECHECK_STEPS):
@@ -175,7 +175,7 @@ class SummaryChainCache:
             if any(by_id.pop(summary.id, None) != summary for summary in cached.recheck_summaries):
                 return None
             cached = _build_cached_chain(
-                [*cached.stored_summaries, *by_id.values()], rechecks_folded=cached.rechecks_folded
+                [*cached.stored_summaries, *by_id.values()], words, rechecks_folded=cached.rechecks_folded
             )
         return None
 
@@ -193,36 +193,21 @@ class SummaryChainCache:
             self._cached_chars -= oldest.chars
 
 
-async def read_omitted_seqs(store: ConversationStore, conversation: Conversation) -> Set[int]:
-    """Reads the seqs of the messages that the client of a conversation leaves out.
-
-    Raises:
-        StoreUnavailable: the client's versions cannot be read.
-    """
-    if not conversation.has_client_versions:
-        return frozenset()
-    return find_omitted_seqs(
-        ClientVersions.from_stored(await store.read_client_versions(conversation), conversation.redacted_seqs)
-    )
-
-
 def build_chain(
     stored: Sequence[Summary] = (),
     *,
     new_summaries: Sequence[Summary] = (),
     is_replacing: bool = False,
-    omitted: Set[int] = frozenset(),
+    words: ClientWords = NO_WORDS,
 ) -> SummaryChain:
     """Builds the chain of stored and new summaries without the cache."""
     stored_ids = {summary.id for summary in stored}
     new_summaries = [summary for summary in new_summaries if summary.id not in stored_ids]
-    return SummaryChain(
-        *find_chain_and_folds([*stored, *new_summaries], are_replacing=is_replacing, omitted_seqs=omitted)
-    )
+    return SummaryChain(*find_chain_and_folds([*stored, *new_summaries], are_replacing=is_replacing, words=words))
 
 
-def _build_cached_chain(stored: Sequence[Summary], *, rechecks_folded: bool) -> _CachedChain:
-    summaries, folds = find_chain_and_folds(stored)
+def _build_cached_chain(stored: Sequence[Summary], words: ClientWords, *, rechecks_folded: bool) -> _CachedChain:
+    summaries, folds = find_chain_and_folds(stored, words=words)
     rechecks_folded = rechecks_folded and len(summaries) <= MAX_RECHECKED
     fold = folds[-1] if folds and not rechecks_folded else None
     rechecked = [summary for summary in summaries if fold is None or summary.from_seq >= fold.to_seq]

@@ -15,11 +15,9 @@ from app.context.plan.budget import UNREACHABLE_TOKENS
 from app.context.plan.log_rounds import LogTail, build_boundary_after, build_log_tail, find_tail_start
 from app.context.plan.outline import LOG_START, Outline, SummaryRange, SummaryStyle
 from app.context.plan.policy import ContextPolicy
-from app.context.view.client_versions import ClientVersions
-from app.conversation.conversation_types import LogMessage, Summary
+from app.context.view.client_words import NO_WORDS
+from app.conversation.conversation_types import Summary
 from app.conversation.identity import compute_start_position
-from app.conversation.item import INSTRUCTION_ROLES
-from app.dialects.chat.message import ChatMessage
 from app.dialects.chat.usage import sum_usages
 from app.dialects.responses.request_fields import translate_fields_to_chat
 from app.errors import InvalidRequest, StoreUnavailable
@@ -30,6 +28,7 @@ from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.conversation_resolver import ConversationResolver
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.view_builder import ViewBuilder
+from app.store.contract.conversations import WriteConflict
 
 MAX_PASSES: Final = 3
 """How many compactions one request may wait for: the first, and two more if the view is still too long."""
@@ -189,7 +188,12 @@ class TurnCompactor:
         Raises:
             GatewayError, WriteConflict: as `Compactor.rewrite_summary`.
         """
-        conversation = turn.resolved_request.conversation
+        conversation, words = turn.resolved_request.conversation, view.words
+        if summary.versions_digest != words.compute_digest(summary.from_seq, summary.to_seq):
+            # Written from what the client no longer shows: it can be written again from the originals only.
+            if summary.versions_digest:
+                raise WriteConflict
+            words = NO_WORDS
         entries = (
             []
             if folded_summaries
@@ -207,7 +211,8 @@ class TurnCompactor:
             folded_summaries=tuple(folded_summaries),
             style=_choose_style_of_rewritten_summary(turn.policy) if summary.from_seq == 0 else "additive",
         )
-        return await self._compactor.rewrite_summary(self._build_empty_job(turn, view), source, summary)
+        job = dataclasses.replace(self._build_empty_job(turn, view), client_words=words)
+        return await self._compactor.rewrite_summary(job, source, summary)
 
     async def build_job(self, turn: Turn, view: View) -> CompactionJob:
         """Builds the job for the ranges of a view's plan, with the log tail that they are made from."""
@@ -235,11 +240,8 @@ class TurnCompactor:
         )
 
     async def _restore_original_outline(self, turn: Turn, view: View) -> Outline:
-        """Returns the outline with the log's own messages instead of the client's versions.
-
-        A client may have masked or removed text in its history. A summary covers all of its range, so that the text can
-        still be found (decision 37).
-        """
+        """Returns the outline with the log's own messages instead of the client's versions. Where the client changed or
+        deleted words, the summarizer reads `CompactionJob.client_words` in their place."""
         outline, versions = view.outline, turn.resolved_request.client_versions
         if not versions:
             return outline
@@ -247,12 +249,11 @@ class TurnCompactor:
         log = (
             () if outline.tail is None else await self._view_builder.read_log_tail(turn.resolved_request, start.to_seq)
         )
-        entries = [_blank_text(entry) if _is_retracted_instruction(entry, versions) else entry for entry in log]
         return replace(
             outline,
             summaries=tuple(map(versions.recount_summary_for_originals, outline.summaries)),
             folds=tuple(map(versions.recount_summary_for_originals, outline.folds)),
-            tail=entries,
+            tail=log,
             tail_start=start,
         )
 
@@ -264,6 +265,7 @@ class TurnCompactor:
             root=resolved_request.conversation.root,
             conversation_id=resolved_request.conversation.id,
             conversation=resolved_request.conversation,
+            client_words=view.words,
             log_tail=LogTail([], after=None),
             start_link=b"",
             ranges=(),
@@ -322,15 +324,6 @@ class TurnCompactionTask:
 
     async def wait_for_view(self) -> View:
         return await asyncio.shield(self._task)
-
-
-def _is_retracted_instruction(entry: LogMessage, versions: ClientVersions) -> bool:
-    return versions.is_omitted(entry.seq) and entry.message.role in INSTRUCTION_ROLES
-
-
-def _blank_text(entry: LogMessage) -> LogMessage:
-    """Blanks an instruction that the client has removed from its history, so that no summary repeats it."""
-    return replace(entry, message=ChatMessage.from_text(entry.message.role, ""))
 
 
 def _choose_style_of_rewritten_summary(policy: ContextPolicy) -> SummaryStyle:

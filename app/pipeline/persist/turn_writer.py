@@ -479,7 +479,8 @@ def _merge_writes(question: PendingWrite, answer_write: LogAppend) -> LogAppend:
 
 def _build_conversation_after_question(resolved_request: ResolvedRequest) -> Conversation:
     conversation = resolved_request.conversation
-    if resolved_request.is_named and not conversation.is_named:
+    # Of a chain of responses, each answer names the next request's place: that is no name of the whole.
+    if resolved_request.names_whole and not conversation.is_named:
         conversation = replace(conversation, state={**conversation.state, NAMED: True})
     if has_tool_messages(resolved_request.new_messages):
         conversation = replace(conversation, state={**conversation.state, TOOL_TRAFFIC: True})

@@ -145,7 +145,6 @@ class ConversationResolver:
                     await compute_retry_digest(request, client_history) if resolved_request.is_stored else None
                 ),
                 fingerprint_scopes=list_scopes(request),
-                is_named=request.conversation_id is not None or request.previous_response_id is not None,
                 warnings=describe_unstored_turn(request),
             )
         except StoreUnavailable:
@@ -236,7 +235,10 @@ class ConversationResolver:
             placed = await self._histories.place_unnamed_history(request, client_history)
         else:
             placed = await self._histories.place_named_history(request, named_conversation, client_history)
-        return None if placed is None else await self._build_resolved_request(request, placed, client_history)
+        if placed is None:
+            return None
+        resolved_request = await self._build_resolved_request(request, placed, client_history)
+        return replace(resolved_request, is_named=named_conversation is not None)
 
     async def _build_resolved_request(
         self, request: ChatRequest, placed: PlacedHistory, client_history: ClientHistory
@@ -348,6 +350,7 @@ class ConversationResolver:
             client_versions=versions,
             is_stored=request.is_kept,
             needs_store=request.is_kept,
+            is_named=True,
             is_append=True,
             lease=lease,
             conversation_hints=request.conversation_hints,

@@ -113,6 +113,7 @@ class NewConversations:
             needs_store=request.is_kept and not self._serves_degraded,
             assigns_external_id=named_conversation is not None,
             external_id=request.conversation_id,
+            is_named=request.conversation_id is not None,
             conversation_hints=request.conversation_hints,
             is_first_request=True,
             keeps_instructions=request.protocol == "responses" and request.store,

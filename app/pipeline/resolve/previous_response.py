@@ -115,6 +115,7 @@ class PreviousResponseResolver:
             # What the request does not ask to store must not become a part of a conversation that can be read.
             is_stored=request.store and request.context_mode != "stateless",
             needs_store=True,
+            is_named=True,
             conversation_hints=request.conversation_hints,
             stored_answer=stored_answer,
         )

@@ -89,7 +89,8 @@ class ResolvedRequest(msgspec.Struct, frozen=True, dict=True):
     """Log messages that the client shows in another place than the log, so that it carries them although
     `client_versions` leaves them out in theirs."""
     is_named: bool = False
-    """Whether the request names its conversation: by an id, or by the response that it continues."""
+    """Whether the request names its conversation: by an id, a capsule or `previous_response_id`. A request that does
+    not is shown nothing that it does not carry (`context.view.client_words`)."""
     fingerprint_scopes: Sequence[FingerprintScope] = ()
     """In which the answer is counted."""
     is_stored: bool = True
@@ -138,6 +139,11 @@ class ResolvedRequest(msgspec.Struct, frozen=True, dict=True):
     def has_tool_traffic(self) -> bool:
         """Whether the log has tool calls or results."""
         return bool(self.conversation.state.get(TOOL_TRAFFIC)) or has_tool_messages(self.new_messages)
+
+    @property
+    def names_whole(self) -> bool:
+        """Whether the request names a conversation, and not only a place in it (`previous_response_id`)."""
+        return self.is_named and (self.is_append or self.external_id is not None)
 
     @property
     def next_seq(self) -> int:

@@ -42,8 +42,9 @@ class RetryDetector:
         """Returns how many of the first messages of a request are the end of the log.
 
         Agents send all messages of a run again after each tool call. In Chat Completions, the last repeated message is
-        an assistant message, or several questions repeat the newest ones of the log. In the Responses API, clients may leave the answers out, because the provider has them; then an output shows where the
-        log ends. A user's words alone show nothing: a user may say them again.
+        an assistant message, or several questions repeat the newest ones of the log. In the Responses API, clients may
+        leave the answers out, because the provider has them; then an output shows where the log ends. A single question
+        shows nothing: a user may say it again.
 
         After the repeated messages, the log may have messages that an attempt without an answer stored.
 

@@ -20,7 +20,6 @@ from app.context.plan.policy import ContextPolicy
 from app.context.quote.question_terms import extract_question_terms
 from app.context.quote.quote_selection import choose_quotation
 from app.conversation.conversation_types import Conversation, LogMessage
-from app.conversation.item import INSTRUCTION_ROLES
 from app.conversation.search_terms import extract_message_terms
 from app.dialects.item_decoding import decode_item
 from app.errors import StoreUnavailable
@@ -119,7 +118,11 @@ class QuotationBuilder:
         if has_filled_quotation:
             filled_tokens = min(int(filled_tokens * LATER_FILLED_SHARE), remaining_tokens)
         found = await self._find_candidates(turn.resolved_request, question, view.plan.boundary_seq)
-        candidates = [one for one in found if _may_be_quoted(one.message, turn, view)]
+        candidates = [
+            replace(one, message=view.words.quote_message(one.message))
+            for one in found
+            if _may_be_quoted(one.message, turn, view)
+        ]
         shown_seqs = {seq for pin in view.plan.pins for seq in range(pin.from_seq, pin.to_seq)}
         if view.plan.repeated_message_seq is not None:
             shown_seqs.add(view.plan.repeated_message_seq)
@@ -175,11 +178,9 @@ class QuotationBuilder:
 
 
 def _may_be_quoted(entry: LogMessage, turn: Turn, view: View) -> bool:
-    """Returns whether a message that the client leaves out may be quoted: the policy must allow it, and the message
-    must not be an instruction. An instruction that the client has taken back is never shown again."""
-    if entry.seq not in view.outline.omitted_seqs:
-        return True
-    return turn.policy.restore == "quotes" and entry.message.role not in INSTRUCTION_ROLES
+    """Returns whether a message may be quoted. Of a message that the client merely leaves out, the policy decides."""
+    is_omitted = entry.seq in view.outline.omitted_seqs
+    return view.words.may_be_quoted(entry.seq) and (not is_omitted or turn.policy.restore == "quotes")
 
 
 def keep_last_quotations(view: View) -> tuple[Quotation, ...]:

@@ -24,6 +24,7 @@ from app.context.standing.standing_requests import (
     add_new_requests,
     drop_requests,
 )
+from app.context.view.client_words import ClientWords
 from app.conversation.conversation_types import Conversation
 from app.conversation.item import Item
 from app.dialects.item_decoding import decode_item
@@ -47,12 +48,12 @@ class StandingRequestReader:
         self._message_counter = message_counter
 
     async def read_for_view(
-        self, turn: Turn, budget: Budget, omitted_seqs: AbstractSet[int]
+        self, turn: Turn, budget: Budget, words: ClientWords
     ) -> tuple[StandingRequests, StandingScan]:
         """Returns what a view may show, and the scan to store with the conversation.
 
-        Messages that were erased, or that the client leaves out or rewrites, have no standing requests; nor has what
-        was removed through the API.
+        Messages that were erased, or that the client leaves out, have no standing requests; nor has what was removed
+        through the API. A message that the client rewrites has those of the client's version.
 
         Raises:
             StoreUnavailable: the log cannot be read.
@@ -60,12 +61,16 @@ class StandingRequestReader:
         resolved_request = turn.resolved_request
         conversation, versions = resolved_request.conversation, resolved_request.client_versions
         scan = await self.scan_log(resolved_request)
-        rewritten_seqs = {one.seq for one in scan.requests if one.seq in versions}
-        gone_seqs = {*conversation.redacted_seqs, *omitted_seqs, *rewritten_seqs}
+        gone_seqs = {*conversation.redacted_seqs, *words.omitted_seqs, *words.forbidden_seqs, *versions}
         requests = select_valid_requests(scan, conversation, gone_seqs)
+        counter = self._message_counter.find_token_counter(conversation.token_counter_name)
+        rewritten = [(seq, message) for seq, message in words.list_rewritten_messages() if seq < scan.before_seq]
+        if found := await _find_in_long_messages(rewritten, counter.count):
+            known = await self._find_subjects(resolved_request, requests)
+            requests = add_new_requests([], sorted((*known, *found), key=lambda new: new.request.place))
+            requests = select_valid_requests(StandingScan(scan.before_seq, requests), conversation, set())
         if not requests:
             return NO_STANDING_REQUESTS, scan
-        counter = self._message_counter.find_token_counter(conversation.token_counter_name)
         return (
             StandingRequests(
                 requests=requests,
@@ -88,11 +93,7 @@ class StandingRequestReader:
             return known
         messages = await self._read_messages(resolved_request, [(known.before_seq, before_seq)])
         counter = self._message_counter.find_token_counter(resolved_request.conversation.token_counter_name)
-        byte_count = sum(len(message.raw) for _, message in messages)
-        if len(messages) > MAX_MESSAGES_ON_LOOP or byte_count > MAX_BYTES_ON_LOOP:
-            found = await asyncio.to_thread(_find_in_messages, messages, counter.count)
-        else:
-            found = _find_in_messages(messages, counter.count)
+        found = await _find_in_long_messages(messages, counter.count)
         if not found:
             return StandingScan(before_seq, known.requests)
         earlier = await self._find_subjects(resolved_request, known.requests)
@@ -155,6 +156,14 @@ def build_standing_state(state: Mapping[str, Any], scan: StandingScan, *, answer
     if scan.before_seq <= decode_standing_scan(state).before_seq:
         return {}
     return {STANDING_REQUESTS: msgspec.to_builtins(scan)}
+
+
+async def _find_in_long_messages(messages: Sequence[tuple[int, Item]], count: Callable[[str], int]) -> list[NewRequest]:
+    """Returns the standing requests in messages; scans many or long messages in a thread."""
+    byte_count = sum(len(message.raw) for _, message in messages)
+    if len(messages) > MAX_MESSAGES_ON_LOOP or byte_count > MAX_BYTES_ON_LOOP:
+        return await asyncio.to_thread(_find_in_messages, messages, count)
+    return _find_in_messages(messages, count)
 
 
 def _find_in_messages(messages: Sequence[tuple[int, Item]], count: Callable[[str], int]) -> list[NewRequest]:

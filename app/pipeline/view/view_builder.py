@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Iterator, Mapping, Sequence, Set
-from typing import Any, Final
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -14,23 +14,24 @@ from app.compaction.summarizer.summarizer_request_body import INSTRUCTION_TOKENS
 from app.context.calibration import LOWEST_SLOPE
 from app.context.plan.budget import Budget, compute_budget, compute_summary_token_limit
 from app.context.plan.log_rounds import build_boundary_after
-from app.context.plan.outline import LOG_START, LastView, Outline, Pin, Plan, SummarizeMode, SummaryRange
+from app.context.plan.outline import LOG_START, LastView, Outline, Plan, SummarizeMode, SummaryRange
 from app.context.plan.planner import plan_view
 from app.context.plan.policy import ContextPolicy
-from app.context.plan.summary_chain import find_omitted_seqs
 from app.context.stages.draft import select_pins_before, select_standing_requests
 from app.context.standing.standing_requests import StandingScan
-from app.context.view.client_versions import NO_VERSIONS, ClientVersions
+from app.context.view.client_versions import NO_VERSIONS
+from app.context.view.client_words import ClientWords
 from app.context.view.view_rendering import build_summary_message, render_view
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
 from app.dialects.item_decoding import decode_item
 from app.dialects.missing_tool_results import add_missing_tool_results, is_placeholder_result
 from app.errors import ContextLengthExceeded
 from app.pipeline.compact.summary_chain_cache import EMPTY_CHAIN, SummaryChain, SummaryChainCache, build_chain
-from app.pipeline.resolve.resolved_request import PINS, ResolvedRequest
+from app.pipeline.resolve.resolved_request import ResolvedRequest
 from app.pipeline.respond.context_status import render_tokens_header
 from app.pipeline.token_counting import MessageCounter
 from app.pipeline.turn import RawLogMessages, Turn, View
+from app.pipeline.view.client_words_reader import ClientWordsReader
 from app.pipeline.view.last_view_and_calibration import read_last_view
 from app.pipeline.view.pins import decode_pins, select_fitting_pins
 from app.pipeline.view.standing_requests import StandingRequestReader
@@ -54,6 +55,7 @@ class ViewBuilder:
     def __init__(self, *, store: ConversationAndSummaryStore, message_counter: MessageCounter) -> None:
         self._store = store
         self._summary_chains = SummaryChainCache(store)
+        self._client_words = ClientWordsReader(store)
         self._message_counter = message_counter
         self._standing_requests = StandingRequestReader(store=store, message_counter=message_counter)
         self._budget_cache: dict[tuple[object, ...], tuple[ContextPolicy, Budget]] = {}
@@ -181,64 +183,67 @@ class ViewBuilder:
         may_have_summaries = resolved_request.conversation.chunk_count or (
             (is_over or summarize in {"now", "ahead"}) and resolved_request.is_stored
         )
-        versions = resolved_request.client_versions
-        omitted_seqs = find_omitted_seqs(versions) if versions is not NO_VERSIONS else frozenset[int]()
+        words = await self._client_words.read_words(resolved_request)
+        if not resolved_request.is_named and 0 in words.omitted_seqs:
+            # The client keeps a window, and no summary of what the window has passed may be shown to it. So each turn
+            # would need a new one: the window is sent as it is while it fits.
+            budget = budget.replace_threshold(budget.limit)
         read_chain = functools.partial(
             self._summary_chains.read_chain,
             resolved_request,
             is_replacing=policy.has_replacing_summaries,
             new_summaries=new_summaries,
-            omitted=omitted_seqs,
+            words=words,
         )
         chain = EMPTY_CHAIN
         if may_have_summaries and policy.may_summarize:
             chain = await read_chain()
         elif new_summaries:
-            chain = build_chain(
-                new_summaries=new_summaries, is_replacing=policy.has_replacing_summaries, omitted=omitted_seqs
-            )
-        outline = self._build_outline(turn, budget, chain, omitted_seqs)
+            chain = build_chain(new_summaries=new_summaries, is_replacing=policy.has_replacing_summaries, words=words)
+        outline = self._build_outline(turn, budget, chain, words)
         standing_scan = None
         if outline.last_view.boundary.to_seq and turn.policy.standing_ratio:
-            outline, standing_scan = await self._add_standing_requests(turn, outline, budget)
+            outline, standing_scan = await self._add_standing_requests(turn, outline, budget, words)
         outline, plan = await self._make_plan(turn, outline, budget, summarize, is_over=is_over)
         # The first view that hides a part of the log is planned twice: only now it is known that the log must be
         # scanned.
         if plan.boundary_seq and standing_scan is None and turn.policy.standing_ratio:
-            outline, standing_scan = await self._add_standing_requests(turn, outline, budget)
+            outline, standing_scan = await self._add_standing_requests(turn, outline, budget, words)
             if outline.standing_requests.requests:
                 outline, plan = await self._make_plan(turn, outline, budget, summarize, is_over=is_over)
         # The chain came from a cache. If the plan uses an outdated part of it, the chain is read again and the view is
         # planned again.
         if plan.summaries and not chain.has_verified_all(plan.summaries):
             standing_requests = outline.standing_requests
-            outline = self._build_outline(turn, budget, await read_chain(bypass_cache=True), omitted_seqs)
+            outline = self._build_outline(turn, budget, await read_chain(bypass_cache=True), words)
             outline = replace(outline, standing_requests=standing_requests)
             outline, plan = await self._make_plan(turn, outline, budget, summarize, is_over=is_over)
         warnings = _build_pin_warnings(resolved_request, outline) if resolved_request.conversation.marks else ()
-        return View(outline, plan, budget, None, standing_scan, warnings=warnings)
+        return View(outline, plan, budget, None, standing_scan, warnings=warnings, words=words)
 
     async def _add_standing_requests(
-        self, turn: Turn, outline: Outline, budget: Budget
+        self, turn: Turn, outline: Outline, budget: Budget, words: ClientWords
     ) -> tuple[Outline, StandingScan]:
         """Returns the outline with the log's standing requests, and the scan that found them."""
-        standing_requests, scan = await self._standing_requests.read_for_view(turn, budget, outline.omitted_seqs)
+        standing_requests, scan = await self._standing_requests.read_for_view(turn, budget, words)
         return replace(outline, standing_requests=standing_requests), scan
 
-    def _build_outline(self, turn: Turn, budget: Budget, chain: SummaryChain, omitted_seqs: Set[int]) -> Outline:
+    def _build_outline(self, turn: Turn, budget: Budget, chain: SummaryChain, words: ClientWords) -> Outline:
         """Builds what the planner needs to know of a log.
 
         Args:
-            omitted_seqs: seqs of the messages that the client leaves out.
+            words: what the client changed or left out.
         """
         resolved_request, conversation = turn.resolved_request, turn.resolved_request.conversation
         versions, marks = resolved_request.client_versions, conversation.marks
         summaries, folds, new_messages = chain.summaries, chain.folds, resolved_request.new_messages
         last_view = read_last_view(conversation.state, turn.policy, budget.window)
-        pins = select_fitting_pins(_recount_pins(marks, versions), turn.policy, budget) if marks else ()
+        pins = decode_pins(marks) if marks else ()
         if versions is not NO_VERSIONS:
             new_version_seqs = [version.seq for version in resolved_request.new_versions]
             last_view = versions.recount_view_for_versions(last_view, new_version_seqs)
+            last_view = words.drop_quotations(last_view, new_version_seqs)
+            pins = words.add_volatile_pins(tuple(map(versions.recount_pin_for_versions, pins)))
             summaries = tuple(map(versions.recount_summary_for_versions, summaries))
             folds = tuple(map(versions.recount_summary_for_versions, folds))
             new_messages = tuple(versions.apply_to_log_messages(new_messages))
@@ -252,9 +257,9 @@ class ViewBuilder:
             folds=folds,
             tail=new_messages if is_tail_known else None,
             new_from_seq=conversation.head_seq + 1,
-            pins=pins,
+            pins=select_fitting_pins(pins, turn.policy, budget),
             last_view=last_view,
-            omitted_seqs=omitted_seqs,
+            omitted_seqs=words.omitted_seqs,
         )
 
     async def _make_plan(
@@ -328,7 +333,7 @@ class ViewBuilder:
         if not summary_range.folds and any(
             seq in resolved_request.client_versions for seq in range(summary_range.from_seq, summary_range.to_seq)
         ):
-            # Summaries are made of the originals, and the provider has seen the client's versions.
+            # A summary reads masked results as they were, and the provider has seen the client's versions.
             return [], 0
         if summary_range.folds:
             return self._build_fold_prefix(resolved_request, view, summary_range), 1
@@ -454,12 +459,10 @@ def _find_early_seqs(plan: Plan) -> set[int]:
     return seqs if plan.repeated_message_seq is None else seqs | {plan.repeated_message_seq}
 
 
-def _recount_pins(marks: Mapping[str, Any], versions: ClientVersions) -> tuple[Pin, ...]:
-    return tuple(map(versions.recount_pin_for_versions, decode_pins(marks)))
-
-
 def _build_pin_warnings(resolved_request: ResolvedRequest, outline: Outline) -> tuple[str, ...]:
-    omitted_pin_count = len(resolved_request.conversation.marks.get(PINS, ())) - len(outline.pins)
+    shown_seqs = {pin.from_seq for pin in outline.pins}
+    pins = decode_pins(resolved_request.conversation.marks)
+    omitted_pin_count = sum(pin.from_seq not in shown_seqs for pin in pins)
     return (
         (f"{omitted_pin_count} pinned messages do not fit into this window and are left out.",)
         if omitted_pin_count

@@ -13,8 +13,8 @@ from app.store.summary_revision_rules import apply_summary_revision, may_replace
 
 ConversationKey = tuple[str, str]
 """Root and conversation id."""
-_RangeKey = tuple[bytes, bytes, bool]
-"""The links at both ends of the range, and whether the summary is a fold."""
+_RangeKey = tuple[bytes, bytes, bool, bytes]
+"""The links at both ends of the range, whether the summary is a fold, and its `versions_digest`."""
 
 
 class MemorySummaries:
@@ -98,4 +98,4 @@ class MemorySummaries:
 
 
 def _summary_range_key(summary: Summary) -> _RangeKey:
-    return summary.from_link, summary.to_link, bool(summary.folds)
+    return summary.from_link, summary.to_link, bool(summary.folds), summary.versions_digest

@@ -6,5 +6,5 @@ from __future__ import annotations
 
 from typing import Final
 
-SCHEMA_VERSION: Final = "2026_11_26_fingerprints"
+SCHEMA_VERSION: Final = "2026_11_27_summaries_of_versions"
 """Revision of the newest migration."""

@@ -269,6 +269,7 @@ def decode_summary(row: Sequence[Any]) -> Summary:
         duration_ms,
         usage,
         revision,
+        versions_digest,
     ) = row
     return Summary(
         chunk_id,
@@ -292,13 +293,15 @@ def decode_summary(row: Sequence[Any]) -> Summary:
         duration_ms,
         None if usage is None else orjson.loads(usage),
         revision,
+        versions_digest or b"",
     )
 
 
 def summary_values(summary: Summary, created_at: datetime | str) -> tuple[Any, ...]:
     """Returns the values of `SUMMARY_COLUMNS`."""
-    *values, _, folds, duration_ms, usage, revision = astuple(summary)
-    return (*values, created_at, orjson.dumps(folds).decode(), duration_ms, encode_optional_json(usage), revision)
+    *values, _, folds, duration_ms, usage, revision, versions_digest = astuple(summary)
+    folded_ids, encoded_usage = orjson.dumps(folds).decode(), encode_optional_json(usage)
+    return (*values, created_at, folded_ids, duration_ms, encoded_usage, revision, versions_digest)
 
 
 def decode_completion(row: Sequence[Any]) -> StoredCompletion:

@@ -24,11 +24,12 @@ from app.store.summary_revision_rules import (
 _COLUMNS: Final = ", ".join(SUMMARY_COLUMNS)
 _IS_SUMMARY: Final = "root = :root AND id = :id AND tenant = :tenant"
 _SAME_RANGE: Final = """
-    root = :root AND tenant = :tenant AND from_link = :from_link AND to_link = :to_link AND is_fold = :is_fold"""
+    root = :root AND tenant = :tenant AND from_link = :from_link AND to_link = :to_link AND is_fold = :is_fold
+    AND versions_digest = :versions_digest"""
 _INSERT: Final = f"""
     INSERT INTO chunks ({", ".join(SUMMARY_INSERT_COLUMNS)})
     VALUES ({", ".join(f":{name}" for name in SUMMARY_INSERT_COLUMNS)})
-    ON CONFLICT (root, from_link, to_link, is_fold) DO NOTHING"""
+    ON CONFLICT (root, from_link, to_link, is_fold, versions_digest) DO NOTHING"""
 _REPLACE: Final = f"""
     UPDATE chunks SET {", ".join(f"{name} = :{name}" for name in SUMMARY_COLUMNS)}
     WHERE root = :root AND id = :old_id AND tenant = :tenant"""
@@ -75,6 +76,7 @@ def add_summary(
         from_link=summary.from_link,
         to_link=summary.to_link,
         is_fold=bool(summary.folds),
+        versions_digest=summary.versions_digest,
     )
     # ON CONFLICT DO NOTHING: another process may have added the same range after the SELECT, which locks only rows that
     # exist.

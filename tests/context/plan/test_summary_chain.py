@@ -16,15 +16,20 @@ from app.context.plan.summary_chain import (
     accumulate_chain_tokens,
     choose_fold,
     find_chain_and_folds,
-    find_omitted_seqs,
     list_shown_summaries,
 )
 from app.context.stages.draft import Draft, DraftContext
 from app.context.view.client_versions import ClientVersions
+from app.context.view.client_words import ClientWords
 from app.conversation.conversation_types import ClientVersion, Summary
 from tests.context.planned_conversation import COUNT, START, World, chunk_of, user
 
 BUDGET = compute_budget(ContextPolicy(), window=8192, requested_output=None)
+
+
+def leave_out(seqs: set[int]) -> ClientWords:
+    """Of a client that leaves out tool rounds."""
+    return ClientWords(versions=ClientVersions({seq: ClientVersion(seq, 99, seq + 1, (), 0) for seq in seqs}))
 
 
 def later(seconds: int) -> dict[str, Any]:
@@ -91,28 +96,28 @@ def test_the_order_in_which_chunks_are_read_does_not_matter(chunks: list[Summary
 
 def test_the_chain_goes_on_behind_what_the_client_leaves_out() -> None:
     first, second = chunk_of(9, from_seq=4), chunk_of(20, from_seq=12)
-    assert find_chain_and_folds([first, second], omitted_seqs={0, 1, 2, 3, 9, 10, 11})[0] == (first, second)
-    assert find_chain_and_folds([first, second], omitted_seqs={0, 1, 2, 3, 9, 11})[0] == (first,)
+    assert find_chain_and_folds([first, second], words=leave_out({0, 1, 2, 3, 9, 10, 11}))[0] == (first, second)
+    assert find_chain_and_folds([first, second], words=leave_out({0, 1, 2, 3, 9, 11}))[0] == (first,)
 
 
 def test_a_chunk_of_which_the_client_sends_nothing_is_not_shown_and_one_of_which_it_sends_some_is() -> None:
     first, second, third = chunk_of(4), chunk_of(9, from_seq=4), chunk_of(12, from_seq=9)
-    assert find_chain_and_folds([first, second, third], omitted_seqs={*range(8)})[0] == (second, third)
-    assert find_chain_and_folds([first, second, third], omitted_seqs={*range(9)})[0] == (third,)
+    assert find_chain_and_folds([first, second, third], words=leave_out({*range(8)}))[0] == (second, third)
+    assert find_chain_and_folds([first, second, third], words=leave_out({*range(9)}))[0] == (third,)
 
 
 def test_a_fold_stands_for_what_begins_no_earlier_than_itself() -> None:
     chunks = [chunk_of(4), chunk_of(9, from_seq=4), chunk_of(12, from_seq=9)]
     fold = chunk_of(12, from_seq=4, id="fold", folds=("chunk_4_9", "chunk_9_12"))
-    assert find_chain_and_folds([*chunks, fold], omitted_seqs={*range(5)}) == ((chunks[1], chunks[2]), (fold,))
-    assert find_chain_and_folds([*chunks, fold], omitted_seqs={*range(1, 4)}) == (tuple(chunks), ())
+    assert find_chain_and_folds([*chunks, fold], words=leave_out({*range(5)})) == ((chunks[1], chunks[2]), (fold,))
+    assert find_chain_and_folds([*chunks, fold], words=leave_out({*range(1, 4)})) == (tuple(chunks), ())
 
 
 def test_messages_that_a_summary_of_the_client_stands_for_are_not_left_out() -> None:
     versions = {seq: ClientVersion(seq, 20, seq + 1, (), -9) for seq in range(10)}
-    assert find_omitted_seqs(ClientVersions(versions)) == set(range(10))
+    assert ClientWords(versions=ClientVersions(versions)).omitted_seqs == set(range(10))
     versions[2] = ClientVersion(2, 20, 7, (b'{"role":"user","content":"a summary"}',), -9)
-    assert find_omitted_seqs(ClientVersions(versions)) == {0, 1, 7, 8, 9}
+    assert ClientWords(versions=ClientVersions(versions)).omitted_seqs == {0, 1, 7, 8, 9}
 
 
 def test_a_fold_takes_in_no_chunk_behind_a_gap() -> None:
