@@ -155,7 +155,7 @@ BOTH: dict[str, tuple[list[Body], list[Body], str]] = {
     "notes of the log that repeat": (
         [note("n"), *CHAT[:2], note("n"), note("m"), *CHAT[2:4]],
         [*CHAT[:2], note("m"), note("n"), *CHAT[2:4], NEW],
-        "=1 =2 =4 n5 =5 =6 + | continues 6 omits 0-1 3-4",
+        "=1 =2 n3 =3 =5 =6 + | continues 6 omits 0-1 4-5",
     ),
     "masked results": (
         AGENT,
