@@ -182,8 +182,7 @@ def _split_skeleton(elements: Sequence[Element]) -> tuple[list[int], dict[_Calle
             skeleton.append(index)
         if element.kind == "call":
             newest = index
-            # Reversed, so that of a repeated id the first counts.
-            callers |= {call_id: (index, rank) for rank, call_id in reversed([*enumerate(element.call_ids)])}
+            callers |= {call_id: (index, rank) for rank, call_id in enumerate(element.call_ids)}
         elif element.kind in ("user", "answer"):
             callers, newest = {}, -1
     return skeleton, results
@@ -391,7 +390,6 @@ def _build_alignment(
         last_message = max((index for index in run if history[index].kind != "note"), default=-1)
         for index in run:
             seq = start if index <= last_message else end
-            seq = min(seq, last_seq) if run.stop < first_new else seq
             marks[index] = MessageAlignment(marks_by_kind.get(history[index].kind, "inserted"), seq)
     seq = last_seq + 1
     for index in range(first_new, len(history)):
