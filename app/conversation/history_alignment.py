@@ -28,7 +28,6 @@ MAX_SPLITS: Final = 8
 """How often gaps are split at unique messages. Without a bound, a log can be made that takes quadratic time."""
 MAX_CANDIDATES: Final = 3
 """How many messages a message is compared with by its text."""
-
 ANSWER_KINDS: Final = ("answer", "call")
 
 ElementKind = Literal["note", "user", "answer", "call", "result"]
@@ -341,7 +340,7 @@ def _pair_results(
     following = [seq for seq in range(last_seq + 1, len(log)) if log[seq].kind != "note"]
     rank_by_seq = {seq: rank for rank, seq in enumerate(following)}
     waiting: list[_Pair] = []
-    highest, missing = -1, 0
+    highest, count = -1, 0
     for index in range(last_index + 1, len(history)):
         if history[index].kind == "note":
             continue
@@ -349,9 +348,9 @@ def _pair_results(
             break
         waiting.append((index, found[index]))
         highest = max(highest, rank_by_seq.get(found[index], -1))
-        missing -= found[index] in rank_by_seq
+        count += found[index] in rank_by_seq
         # A branch goes on after the last pair, so the log's results up to there must all have come.
-        if highest + missing == -1:
+        if highest == count - 1:
             pairs.update(waiting)
             waiting.clear()
 
