@@ -337,4 +337,5 @@ def test_a_history_that_is_the_log_is_the_same(data: st.DataObject, log: list[El
     last = max(same)
     assert {mark.kind for mark in alignment.marks[: last + 1]} == {"same"}
     assert all(element.kind == "note" for element in log[last + 1 : count])
-    assert alignment.omitted in ((), ((count, len(log)),))
+    # Of equal notes at the end, any one may be meant.
+    assert all(log[seq].kind == "note" for start, end in alignment.omitted for seq in range(start, end))
