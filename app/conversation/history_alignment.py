@@ -10,10 +10,9 @@ results follow their calls. Every step takes linear or n·log n time.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Final, Literal
 
 import msgspec
@@ -29,7 +28,6 @@ MAX_SPLITS: Final = 8
 """How often gaps are split at unique messages. Without a bound, a log can be made that takes quadratic time."""
 MAX_CANDIDATES: Final = 3
 """How many messages a message is compared with by its text."""
-
 ANSWER_KINDS: Final = ("answer", "call")
 
 ElementKind = Literal["note", "user", "answer", "call", "result"]
@@ -154,38 +152,56 @@ def align(
         omits_answers: whether the client is known to leave out answers and tool rounds: its own compaction, or a log
             that the caller names. Then log answers that the history lacks are no sign of a branch.
     """
-    log_callers, history_callers = _find_callers(log), _find_callers(history)
-    log_seqs = [seq for seq, caller in enumerate(log_callers) if caller is None and log[seq].kind != "note"]
-    indexes = [
-        index for index, caller in enumerate(history_callers) if caller is None and history[index].kind != "note"
-    ]
-    pairing = _SkeletonPairing([log[seq] for seq in log_seqs], [history[index] for index in indexes], omits_answers)
+    log_seqs, log_results = _split_skeleton(log)
+    indexes, history_results = _split_skeleton(history)
+    pairing = _SkeletonPairing([log[seq] for seq in log_seqs], [history[index] for index in indexes])
     if proof is None:
-        anchor = pairing.find_anchor()
+        anchor = pairing.find_anchor(omits_answers=omits_answers)
     else:
         anchor = bisect_left(indexes, proof[0]), bisect_left(log_seqs, proof[1])
-    pairs = {indexes[index]: log_seqs[place] for index, place in (pairing.find_pairs(anchor) if anchor else ())}
-    _pair_results(log, history, log_callers, history_callers, pairs)
+    found = pairing.find_pairs(anchor, omits_answers=omits_answers) if anchor else ()
+    pairs = {indexes[index]: log_seqs[place] for index, place in found}
+    _pair_results(log, history, log_results, history_results, pairs)
     return _build_alignment(log, history, pairs, omits_answers=omits_answers)
+
+
+def _split_skeleton(elements: Sequence[Element]) -> tuple[list[int], dict[_Caller, list[int]]]:
+    """Returns the indexes of the skeleton, and those of tool results by their calls: the newest call before a result
+    that has its id, or else the newest call. A result without a call since the last user message or answer is part of
+    the skeleton."""
+    skeleton: list[int] = []
+    results: dict[_Caller, list[int]] = {}
+    callers: dict[str, _Caller] = {}
+    newest = -1
+    for index, element in enumerate(elements):
+        if element.kind == "result" and newest >= 0:
+            (call_id,) = element.call_ids
+            results.setdefault(callers.get(call_id, (newest, call_id)), []).append(index)
+        elif element.kind != "note":
+            skeleton.append(index)
+        if element.kind == "call":
+            newest = index
+            callers |= {call_id: (index, rank) for rank, call_id in enumerate(element.call_ids)}
+        elif element.kind in ("user", "answer"):
+            callers, newest = {}, -1
+    return skeleton, results
 
 
 class _SkeletonPairing:
     """Pairs the skeleton of a history with that of a log. Indexes count within the history's skeleton, places within
     the log's."""
 
-    def __init__(self, log: Sequence[Element], history: Sequence[Element], omits_answers: bool) -> None:
-        self.log, self.history, self.omits_answers = log, history, omits_answers
+    def __init__(self, log: Sequence[Element], history: Sequence[Element]) -> None:
+        self.log, self.history = log, history
         self.log_keys = [element.comparison_key for element in log]
         self.history_keys = [element.comparison_key for element in history]
 
-    def find_anchor(self) -> _Pair | None:
+    def find_anchor(self, *, omits_answers: bool) -> _Pair | None:
         """Returns the newest answer or call that occurs once on both sides. Without one: the newest answer that is
         equal together with the message before it; the end of the common beginning; or, where answers are left out, the
         newest user message that occurs once on both sides."""
-        prefix = next(
-            (n for n, (one, other) in enumerate(zip(self.history_keys, self.log_keys, strict=False)) if one != other),
-            min(len(self.history), len(self.log)),
-        )
+        same = takewhile(lambda keys: keys[0] == keys[1], zip(self.history_keys, self.log_keys, strict=False))
+        prefix = sum(1 for _ in same)
         rest = (prefix, len(self.history), prefix, len(self.log))
         if found := self._pair_unique(rest, _list_answer_keys):
             return found[-1]
@@ -194,20 +210,22 @@ class _SkeletonPairing:
             place = places.get((self.history_keys[index - 1], self.history_keys[index]))
             if place is not None and self.history[index].kind in ANSWER_KINDS:
                 return index, place
-        if self.omits_answers and not any(element.kind in ANSWER_KINDS for element in self.history[:prefix]):
+        if omits_answers and not any(element.kind in ANSWER_KINDS for element in self.history[:prefix]):
             found = self._pair_unique(rest, lambda element: [element.digest] if element.kind == "user" else [])
         return found[-1] if found else (prefix - 1, prefix - 1) if prefix else None
 
-    def find_pairs(self, anchor: _Pair) -> list[_Pair]:
+    def find_pairs(self, anchor: _Pair, *, omits_answers: bool) -> list[_Pair]:
         """Returns all pairs, ascending on both sides.
 
         Args:
             anchor: a pair that is sure.
         """
         pairs = sorted([*self._pair_equal((0, anchor[0], 0, anchor[1])), anchor])
-        for pair_gap in (self._pair_versions, self._pair_by_position):
-            pairs = sorted([*pairs, *[pair for gap in _list_gaps([(-1, -1), *pairs]) for pair in pair_gap(gap)]])
-        return pairs + self._walk_to_head(*anchor)
+        for gap in _list_gaps([(-1, -1), *pairs]):
+            pairs += _pair_backwards(self.log, self.history, gap, _list_version_keys, is_known_answer)
+        for gap in _list_gaps([(-1, -1), *sorted(pairs)]):
+            pairs += self._pair_by_position(gap)
+        return sorted(pairs) + self._walk_to_head(*anchor, omits_answers=omits_answers)
 
     def _pair_equal(self, gap: _Gap) -> Iterator[_Pair]:
         """Yields pairs of equal messages: the common end and the common beginning, then messages that occur once on
@@ -228,7 +246,7 @@ class _SkeletonPairing:
                 split += _list_gaps([(index - 1, place - 1), *pairs, (index_end, place_end)])
             gaps = split
         for rest in gaps:
-            yield from self._pair_backwards(rest, _list_equal_keys)
+            yield from _pair_backwards(self.log, self.history, rest, _list_equal_keys)
 
     def _is_equal(self, index: int, place: int) -> bool:
         return self.history_keys[index] == self.log_keys[place]
@@ -243,35 +261,6 @@ class _SkeletonPairing:
             if key in places:
                 pairs.setdefault(index_from + index, place_from + places[key])
         return _find_longest_ascent(sorted(pairs.items()))
-
-    def _pair_backwards(
-        self,
-        gap: _Gap,
-        list_keys: Callable[[Element], Iterable[Hashable]],
-        is_match: Callable[[Element, Element], bool] = lambda known, element: True,
-    ) -> Iterator[_Pair]:
-        """Yields pairs that share a key, from the end of a gap backwards."""
-        index_from, index_to, place_from, place_to = gap
-        places: dict[Hashable, list[int]] = {}
-        for place in range(place_from, place_to):
-            for key in list_keys(self.log[place]):
-                places.setdefault(key, []).append(place)
-        limit = place_to
-        for index in range(index_to - 1, index_from - 1, -1):
-            element = self.history[index]
-            found = -1
-            for candidates in [places[key] for key in list_keys(element) if key in places]:
-                before = bisect_left(candidates, limit)
-                for place in candidates[max(0, before - MAX_CANDIDATES) : before]:
-                    if place > found and is_match(self.log[place], element):
-                        found = place
-            if found >= 0:
-                limit = found
-                yield index, found
-
-    def _pair_versions(self, gap: _Gap) -> Iterator[_Pair]:
-        """Yields pairs of answers and calls with their known versions."""
-        return self._pair_backwards(gap, _list_version_keys, is_known_answer)
 
     def _pair_by_position(self, gap: _Gap) -> Iterator[_Pair]:
         """Yields pairs one to one if the kinds on both sides of a gap are the same, calls aside. Otherwise pairs user
@@ -292,7 +281,7 @@ class _SkeletonPairing:
                     del users[bisect_left(users, place) :]
                     break
 
-    def _walk_to_head(self, index: int, place: int) -> list[_Pair]:
+    def _walk_to_head(self, index: int, place: int, *, omits_answers: bool) -> list[_Pair]:
         """Returns pairs after the anchor: equal messages and known versions of answers, one after the other. A user
         message that the client has changed, inserted or left out counts only if an answer after it is known."""
         pairs: list[_Pair] = []
@@ -301,14 +290,17 @@ class _SkeletonPairing:
         index, place = index + 1, place + 1
         while index < len(self.history) and place < len(self.log):
             known, element = self.log[place], self.history[index]
-            if self._is_joined_with_next(place, element):
-                place += 1
-            elif self._is_equal(index, place) or is_known_answer(known, element):
+            following = self.log[place + 1 : place + 2]
+            is_equal = self._is_equal(index, place)
+            if not is_equal and known.kind == "answer" and any(element.digest in one.alternatives for one in following):
+                place += 1  # a prefill that the client has joined with its answer
+            elif is_equal or is_known_answer(known, element):
                 waiting.append((index, place))
                 index, place = index + 1, place + 1
                 if is_sure or element.kind in ANSWER_KINDS:
-                    pairs, waiting, is_sure = pairs + waiting, [], True
-            elif self.omits_answers and known.kind in ANSWER_KINDS:
+                    pairs += waiting
+                    waiting, is_sure = [], True
+            elif omits_answers and known.kind in ANSWER_KINDS:
                 place += 1
             elif element.kind == known.kind == "user":
                 is_sure = False
@@ -323,40 +315,32 @@ class _SkeletonPairing:
                 break
         return pairs
 
-    def _is_joined_with_next(self, place: int, element: Element) -> bool:
-        """Returns whether a log message is a prefill that the client has joined with the answer after it."""
-        following = self.log[place + 1 : place + 2]
-        return self.log[place].kind == "answer" and any(element.digest in answer.alternatives for answer in following)
-
 
 def _pair_results(
     log: Sequence[Element],
     history: Sequence[Element],
-    log_callers: Sequence[_Caller | None],
-    history_callers: Sequence[_Caller | None],
+    log_results: Mapping[_Caller, Sequence[int]],
+    history_results: Mapping[_Caller, Sequence[int]],
     pairs: dict[int, int],
 ) -> None:
     """Adds pairs of tool results to those of the skeletons: under paired calls, by the call, and by position where ids
     repeat. After the last skeleton pair only equal results are paired: a different one begins something new."""
     last_index, last_seq = max(pairs, default=-1), max(pairs.values(), default=-1)
-    seqs_by_caller = _group_by_caller(log_callers)
     found: dict[int, int] = {}
-    for (caller, rank), indexes in _group_by_caller(history_callers).items():
-        seqs = seqs_by_caller.get((pairs.get(caller, -1), rank), [])
+    for (caller, rank), indexes in history_results.items():
+        seqs = log_results.get((pairs.get(caller, -1), rank), ())
         if len(seqs) == len(indexes):
             found.update(zip(indexes, seqs, strict=True))
             continue
         seqs_by_digest: dict[bytes, list[int]] = {}
         for seq in reversed(seqs):
             seqs_by_digest.setdefault(log[seq].digest, []).append(seq)
-        for index in indexes:
-            if same := seqs_by_digest.get(history[index].digest):
-                found[index] = same.pop()
+        found.update((index, same.pop()) for index in indexes if (same := seqs_by_digest.get(history[index].digest)))
     pairs.update((index, seq) for index, seq in found.items() if index < last_index)
     following = [seq for seq in range(last_seq + 1, len(log)) if log[seq].kind != "note"]
     rank_by_seq = {seq: rank for rank, seq in enumerate(following)}
     waiting: list[_Pair] = []
-    highest, missing = -1, 0
+    highest, count = -1, 0
     for index in range(last_index + 1, len(history)):
         if history[index].kind == "note":
             continue
@@ -364,9 +348,9 @@ def _pair_results(
             break
         waiting.append((index, found[index]))
         highest = max(highest, rank_by_seq.get(found[index], -1))
-        missing -= found[index] in rank_by_seq
+        count += found[index] in rank_by_seq
         # A branch goes on after the last pair, so the log's results up to there must all have come.
-        if highest + missing == -1:
+        if highest == count - 1:
             pairs.update(waiting)
             waiting.clear()
 
@@ -375,22 +359,25 @@ def _build_alignment(
     log: Sequence[Element], history: Sequence[Element], pairs: dict[int, int], *, omits_answers: bool
 ) -> Alignment:
     """Derives marks from all pairs but those of notes. The pairs ascend, except for the results of parallel calls."""
+    kept = set(pairs.values())
     joined = [
         seq - 1
         for index, seq in pairs.items()
-        if history[index].digest in log[seq].alternatives and _is_joined_prefill(log, seq - 1, history[index])
+        if seq - 1 not in kept
+        and history[index].digest in log[seq].alternatives
+        and _is_joined_prefill(log, seq - 1, history[index])
     ]
     last_seq = max(pairs.values(), default=-1)
     first_new = _find_message(history, max(pairs, default=-1) + 1)
     continues_log = bool(pairs) and _find_message(log, last_seq + 1) == len(log)
     if pairs and not continues_log and omits_answers:
-        after_summary = _find_new_after_omitted_tail(log, history, set(pairs.values()), last_seq, first_new)
+        after_summary = _find_new_after_omitted_tail(log, history, kept, last_seq, first_new)
         if after_summary is not None:
             continues_log, first_new = True, after_summary
     if continues_log:
         last_seq = len(log) - 1
     for run, start, end in _list_unpaired_runs(pairs, first_new, last_seq):
-        _pair_notes(log, history, pairs, run, start, end)
+        pairs.update(_pair_backwards(log, history, (run.start, run.stop, start, end), _list_note_keys))
     marks = [MessageAlignment("new", -1)] * len(history)
     for index, seq in pairs.items():
         is_same = log[seq].comparison_key == history[index].comparison_key
@@ -402,7 +389,6 @@ def _build_alignment(
         last_message = max((index for index in run if history[index].kind != "note"), default=-1)
         for index in run:
             seq = start if index <= last_message else end
-            seq = min(seq, last_seq) if run.stop < first_new else seq
             marks[index] = MessageAlignment(marks_by_kind.get(history[index].kind, "inserted"), seq)
     seq = last_seq + 1
     for index in range(first_new, len(history)):
@@ -410,10 +396,9 @@ def _build_alignment(
             marks[index] = MessageAlignment("note", seq)
         else:
             seq += 1
-    omitted = sorted(set(range(last_seq + 1)) - set(pairs.values()))
-    return Alignment(
-        tuple(marks), _merge_into_ranges(omitted), last_seq, first_new, continues_log, tuple(sorted(joined))
-    )
+    ends = [-1, *sorted(pairs.values()), last_seq + 1]
+    omitted = tuple([(before + 1, seq) for before, seq in pairwise(ends) if before + 1 < seq])
+    return Alignment(tuple(marks), omitted, last_seq, first_new, continues_log, tuple(sorted(joined)))
 
 
 def _find_new_after_omitted_tail(
@@ -435,26 +420,42 @@ def _find_new_after_omitted_tail(
     if summary is None:
         if history[new[0]].kind != "user" or any(element.kind == "user" for element in tail):
             return None
-        if not _omits_earlier_answer(log, kept, last_seq):
+        # A client that compacts has left out earlier answers, too.
+        if all(seq in kept or log[seq].kind != "answer" for seq in range(min(kept), last_seq)):
             return first_new
         summary = new[0]
     return next((index for index in new if index > summary), first_new)
 
 
-def _omits_earlier_answer(log: Sequence[Element], kept: set[int], last_seq: int) -> bool:
-    """Returns whether the history left out an answer whose question it kept, as a client's own compaction does."""
-    is_question_kept = False
-    for seq in range(last_seq):
-        if log[seq].kind == "user":
-            is_question_kept = seq in kept
-        elif log[seq].kind == "answer" and is_question_kept and seq not in kept:
-            return True
-    return False
-
-
 def _is_joined_prefill(log: Sequence[Element], seq: int, joined: Element) -> bool:
     """Returns whether a log message is a prefill that the history has only joined with the answer after it."""
     return seq >= 0 and log[seq].kind == "answer" and bool(log[seq].text) and joined.text.startswith(log[seq].text)
+
+
+def _pair_backwards(
+    log: Sequence[Element],
+    history: Sequence[Element],
+    gap: _Gap,
+    list_keys: Callable[[Element], Iterable[Hashable]],
+    is_match: Callable[[Element, Element], bool] = lambda known, element: True,
+) -> Iterator[_Pair]:
+    """Yields pairs that share a key, from the end of a gap backwards."""
+    index_from, index_to, place_from, place_to = gap
+    places: dict[Hashable, list[int]] = {}
+    for place in range(place_from, place_to):
+        for key in list_keys(log[place]):
+            places.setdefault(key, []).append(place)
+    limit = place_to
+    for index in range(index_to - 1, index_from - 1, -1):
+        found = -1
+        for candidates in [places[key] for key in list_keys(history[index]) if key in places]:
+            before = bisect_left(candidates, limit)
+            for place in candidates[max(0, before - MAX_CANDIDATES) : before]:
+                if place > found and is_match(log[place], history[index]):
+                    found = place
+        if found >= 0:
+            limit = found
+            yield index, found
 
 
 def _list_unpaired_runs(pairs: dict[int, int], first_new: int, last_seq: int) -> list[tuple[range, int, int]]:
@@ -473,55 +474,12 @@ def _list_unpaired_runs(pairs: dict[int, int], first_new: int, last_seq: int) ->
     return runs
 
 
-def _pair_notes(
-    log: Sequence[Element], history: Sequence[Element], pairs: dict[int, int], run: range, start: int, end: int
-) -> None:
-    """Adds pairs of equal notes in a run of the history and the log range in its place."""
-    seqs_by_digest: dict[bytes, deque[int]] = {}
-    for seq in range(start, end):
-        if log[seq].kind == "note":
-            seqs_by_digest.setdefault(log[seq].digest, deque()).append(seq)
-    before = -1
-    for index in run if seqs_by_digest else ():
-        seqs = seqs_by_digest.get(history[index].digest, deque()) if history[index].kind == "note" else deque[int]()
-        while seqs and seqs[0] < before:
-            seqs.popleft()
-        if seqs:
-            before = pairs[index] = seqs.popleft()
-
-
-def _find_callers(elements: Sequence[Element]) -> list[_Caller | None]:
-    """Returns for each tool result the newest call before it that has its id, or else the newest call; None for other
-    messages, and for results that no call precedes since the last user message or answer."""
-    callers: list[_Caller | None] = []
-    by_id: dict[str, _Caller] = {}
-    newest = -1
-    for index, element in enumerate(elements):
-        (call_id,) = element.call_ids if element.kind == "result" else ("",)
-        callers.append(by_id.get(call_id, (newest, call_id)) if element.kind == "result" and newest >= 0 else None)
-        if element.kind == "call":
-            newest = index
-            # Reversed, so that of a repeated id the first counts.
-            by_id |= {one: (index, rank) for rank, one in reversed([*enumerate(element.call_ids)])}
-        elif element.kind in ("user", "answer"):
-            by_id, newest = {}, -1
-    return callers
-
-
-def _list_skeleton(elements: Sequence[Element], callers: Sequence[_Caller | None]) -> list[int]:
-    return [index for index, caller in enumerate(callers) if caller is None and elements[index].kind != "note"]
-
-
-def _group_by_caller(callers: Sequence[_Caller | None]) -> dict[_Caller, list[int]]:
-    groups: dict[_Caller, list[int]] = {}
-    for index, caller in enumerate(callers):
-        if caller is not None:
-            groups.setdefault(caller, []).append(index)
-    return groups
-
-
 def _list_equal_keys(element: Element) -> list[Hashable]:
     return [element.comparison_key]
+
+
+def _list_note_keys(element: Element) -> list[Hashable]:
+    return [element.digest] if element.kind == "note" else []
 
 
 def _list_answer_keys(element: Element) -> list[Hashable]:
@@ -538,11 +496,13 @@ def _list_version_keys(element: Element) -> list[Hashable]:
     return [*_list_answer_keys(element), element.call_ids or element.text.partition(" ")[0]]
 
 
-def _list_gaps(pairs: Sequence[_Pair]) -> Iterator[_Gap]:
-    """Yields what lies between two pairs, where it is on both sides something."""
-    for (index, place), (index_to, place_to) in pairwise(pairs):
-        if index + 1 < index_to and place + 1 < place_to:
-            yield index + 1, index_to, place + 1, place_to
+def _list_gaps(pairs: Sequence[_Pair]) -> list[_Gap]:
+    """Returns what lies between two pairs, where both sides have something."""
+    return [
+        (index + 1, index_to, place + 1, place_to)
+        for (index, place), (index_to, place_to) in pairwise(pairs)
+        if index + 1 < index_to and place + 1 < place_to
+    ]
 
 
 def _find_unique_keys(
@@ -584,13 +544,6 @@ def _find_message(elements: Sequence[Element], start: int) -> int:
 def _is_contained(one: Element, other: Element) -> bool:
     short, long = sorted((one.text, other.text), key=len)
     return bool(short) and short in long
-
-
-def _merge_into_ranges(seqs: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Returns ascending numbers as ranges [from, to)."""
-    starts = [seq for index, seq in enumerate(seqs) if index == 0 or seqs[index - 1] != seq - 1]
-    ends = [seq + 1 for index, seq in enumerate(seqs) if index == len(seqs) - 1 or seqs[index + 1] != seq + 1]
-    return tuple(zip(starts, ends, strict=True))
 
 
 def _fold(text: str) -> str:

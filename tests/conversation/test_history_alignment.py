@@ -155,7 +155,7 @@ BOTH: dict[str, tuple[list[Body], list[Body], str]] = {
     "notes of the log that repeat": (
         [note("n"), *CHAT[:2], note("n"), note("m"), *CHAT[2:4]],
         [*CHAT[:2], note("m"), note("n"), *CHAT[2:4], NEW],
-        "=1 =2 =4 n5 =5 =6 + | continues 6 omits 0-1 3-4",
+        "=1 =2 n3 =3 =5 =6 + | continues 6 omits 0-1 4-5",
     ),
     "masked results": (
         AGENT,
@@ -241,6 +241,12 @@ BOTH: dict[str, tuple[list[Body], list[Body], str]] = {
         CHAT,
         [user("Summary"), *CHAT[4:], NEW],
         "s0 =4 =5 + | continues 5 omits 0-4",
+    ),
+    "a summary of one exchange": (CHAT, [user("Summary"), *CHAT[2:], NEW], "s0 =2 =3 =4 =5 + | continues 5 omits 0-2"),
+    "a summary after the task, to which a reminder was added": (
+        [*CHAT, user("u3"), long("a3"), user("u4"), long("a4")],
+        [add(CHAT[0], " (be brief)"), user("Summary"), user("u4"), long("a4"), NEW],
+        "~0 s1 =8 =9 + | continues 9 omits 1-8",
     ),
     "a summary with an acknowledgement": (
         CHAT,
@@ -458,6 +464,16 @@ NAMED: dict[str, tuple[list[Body], list[Body], str]] = {
         [CHAT[0], CHAT[2], CHAT[4], NEW, note("now")],
         "=0 =2 =4 + n7 | continues 5 omits 1-2 3-4 5-6",
     ),
+    "the user's messages only, of which some repeat": (
+        SHORT,
+        [SHORT[0], SHORT[2], SHORT[4], NEW],
+        "=0 =2 =4 + | continues 5 omits 1-2 3-4 5-6",
+    ),
+    "two new messages after one without its answer": (
+        CHAT[:2],
+        [CHAT[0], NEW, user("and")],
+        "=0 + + | continues 1 omits 1-2",
+    ),
     "questions and a summary, which stands for one answer at its place": (
         CHAT,
         [CHAT[0], CHAT[2], CHAT[4], user("Summary"), NEW],
@@ -503,6 +519,11 @@ NAMED: dict[str, tuple[list[Body], list[Body], str]] = {
         [CHECKPOINT[1], user(f"Another model wrote this summary:\n{long('t')['content']}")],
         "=0 + | continues 6 omits 1-7",
     ),
+    "a quotation of a newest answer of few words": (
+        [*CHECKPOINT[:-1], answer("s: done")],
+        [*CHECKPOINT[:2], user("Another model wrote this summary: s: done")],
+        "=0 =1 + | branches 1",
+    ),
     "a quotation of an answer that is not the newest": (
         [*CHECKPOINT, NEW, long("t")],
         [*CHECKPOINT[:2], HANDOFF],
@@ -547,6 +568,9 @@ def test_a_prefill_that_is_joined_with_its_answer_is_omitted_and_named() -> None
     assert align_proven(log, history).joined == ()
     log, history, _ = BOTH["another choice"]
     assert align_proven(log, history).joined == ()
+    log = [*CHAT, answer("Go"), answer("Go on") | {"others": [answer("Go on")]}]
+    assert show(align_proven(log, [*log, NEW])) == "=0 =1 =2 =3 =4 =5 =6 =7 + | continues 7"
+    assert align_proven(log, [*log, NEW]).joined == ()
 
 
 def test_a_proof_decides_where_words_repeat() -> None:
