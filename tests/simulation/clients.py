@@ -181,6 +181,7 @@ class Client:
         self.optional: set[str] = set()
         self.chats = self.turns = self.marks = 0
         self.conversation_id: str | None = None
+        self.has_whole_answer = False
         self.system = [{"role": "system", "content": f"You are a helpful assistant of {voice}."}] * (len(name) % 2)
 
     def mark(self, kind: str) -> str:
@@ -238,6 +239,8 @@ class Client:
 
     async def _do_edit(self, rng: random.Random, act: str) -> None:
         users = [at for at, one in enumerate(self.history) if one["role"] == "user" and at >= len(self.kind.start)]
+        if self.kind.identity == "id":
+            users = users[1:]  # with an id, a history without an answer is a new message
         if users:
             del self.history[rng.choice(users[-4:]) :]
         await self._do_say(rng, act)
@@ -317,7 +320,9 @@ class Client:
         raw = json.dumps(body, ensure_ascii=False).encode()
         hang_up = rng.randrange(4) if act == "leave" else None
         if act == "retry" or act == "retry_with_key":
-            await self._try(raw, headers, told, rng, hang_up_after=rng.choice((None, 0, 1)))
+            answer = await self._try(raw, headers, told, rng, hang_up_after=rng.choice((None, 0, 1)))
+            if answer is not None and self.has_whole_answer and appends and "idempotency-key" not in headers:
+                return answer  # sent once more it would be a new message
         if act == "twice":
             answers = await asyncio.gather(*(self._try(raw, headers, told, rng) for _ in range(2)))
             return next((one for one in answers if one is not None), None)
@@ -339,7 +344,7 @@ class Client:
         is_named = self.named_id is not None
         seed = rng.getrandbits(32)
         sent = SentRequest(
-            self.name, self.voice, self.known, frozenset(carried), newest, is_named, random.Random(seed), self.kind.call_ids
+            self.name, self.voice, self.known, carried, newest, is_named, random.Random(seed), self.kind.call_ids
         )
         token = CURRENT.set(sent)
         try:
@@ -352,6 +357,7 @@ class Client:
         message, fields = read_answer(answer)
         if message is not None:
             self.known |= find_markers(json.dumps(message, ensure_ascii=False))
+        self.has_whole_answer = answer.is_whole
         if answer.is_whole:
             await self.world.check_answer(self, sent, told, answer.status, message, fields)
         return message if message is not None and (answer.is_whole or message["content"]) else None

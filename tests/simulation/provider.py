@@ -39,7 +39,7 @@ class SentRequest:
     Attributes:
         person, voice: who sent it, and whom the markers of its own words name (twins say the same).
         known: the markers that this person has sent or received so far.
-        carried: the markers in the bytes of this request.
+        carried: the markers in the bytes of this request, and of its answer.
         newest: the text of its newest user message.
         is_named: it names a conversation.
         call_ids: `random`, `counted` or `nine`.
@@ -49,7 +49,7 @@ class SentRequest:
     person: str
     voice: str
     known: set[str]
-    carried: frozenset[str]
+    carried: set[str]
     newest: str | None
     is_named: bool
     rng: random.Random
@@ -153,6 +153,8 @@ class ScriptedProvider:
             self._check_newest(sent, messages)
         message = _summarize(sent, messages) if is_summary else self._answer(sent, body)
         choices = [message, *(self._answer(sent, body) for _ in range((body.get("n") or 1) - 1))]
+        if not is_summary:
+            sent.carried |= find_markers(json.dumps(choices, ensure_ascii=False))
         usage = {"prompt_tokens": tokens, "completion_tokens": 20, "total_tokens": tokens + 20}
         breaks_after = sent.rng.randrange(4) if fails else None
         return _render(choices, usage, is_stream=bool(body.get("stream")), breaks_after=breaks_after)
@@ -165,7 +167,8 @@ class ScriptedProvider:
         if others:
             self._report("leak_view", f"{place} for {sent.person} shows {sorted(others)}")
         # A tool round that a client masked or left out may stand there as it was.
-        if not sent.is_named and (uncarried := {one for one in shown - may_see - others if one.split(":")[1][0] not in "tc"}):
+        # What a summary call reads is seen only where its summary is shown, and a summary repeats all markers.
+        if not (sent.is_named or is_summary) and (uncarried := {one for one in shown - may_see - others if one.split(":")[1][0] not in "tc"}):
             self._report("uncarried", f"{place} for {sent.person} shows {sorted(uncarried)}")
 
     def _check_newest(self, sent: SentRequest, messages: list[dict[str, Any]]) -> None:

@@ -102,7 +102,7 @@ class World:
         self.failures.append(Failure(invariant, f"at {self.loop.seconds:.2f} s: {text}"))
 
     async def run(self) -> Failure | None:
-        CURRENT.set(SentRequest("nobody", "nobody", set(), frozenset(), None, is_named=False, rng=random.Random(0)))
+        CURRENT.set(SentRequest("nobody", "nobody", set(), set(), None, is_named=False, rng=random.Random(0)))
         self._own_current_task()
         await self.gateway.start()
         parts = [self._run_client(client) for client in self.clients]
@@ -218,7 +218,7 @@ class World:
         if status == "summarized" and not context.get("summaries"):
             self.report("status", f"{client.name}: `summarized` without a summary")
         if status == "trimmed" and not (context.get("trimmed_messages") or context.get("dropped_messages")):
-            self.report("status", f"{client.name}: `trimmed`, but nothing is")
+            self.report("status", f"{client.name}: `trimmed`, but nothing is: {context}")
 
     def _check_log(self, client: Client, logged: list[str]) -> None:
         """The log has no message twice, none out of order, and for clients that keep to it the whole history."""
