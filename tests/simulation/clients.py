@@ -21,7 +21,12 @@ TOOLS: Final = [
 ]
 FEW_SHOT: Final = [
     {"role": role, "content": text}
-    for role, text in (("user", "Translate: cat"), ("assistant", "Katze"), ("user", "Translate: tree"), ("assistant", "Baum"))
+    for role, text in (
+        ("user", "Translate: cat"),
+        ("assistant", "Katze"),
+        ("user", "Translate: tree"),
+        ("assistant", "Baum"),
+    )
 ]
 TRIES: Final = 3
 
@@ -139,7 +144,9 @@ KINDS: Final = {
     "drop_rounds": Kind(shape=drop_tool_rounds, tools=True),
     "notes": Kind(shape=add_notes),
     "rag": Kind(
-        shape=change_newest(lambda client, text: f"Found: {client.mark('s')} {make_words(random.Random(client.turns), 30)}\n\n{text}")
+        shape=change_newest(
+            lambda client, text: f"Found: {client.mark('s')} {make_words(random.Random(client.turns), 30)}\n\n{text}"
+        )
     ),
     "reminder": Kind(shape=change_newest(lambda client, text: f"{text}\n\n<reminder>Be brief.</reminder>")),
     "time": Kind(shape=tell_time),
@@ -298,7 +305,7 @@ class Client:
         conversation_id, self.conversation_id = self.conversation_id, None
         self.history, self.chats = list(self.kind.start), self.chats + 1
         if conversation_id is not None:
-            await self._call("DELETE", f"/v1/conversations/{conversation_id}")
+            await self.gateway.delete_conversation(conversation_id)
 
     async def _send(self, rng: random.Random, act: str, fresh: int, **fields: Any) -> Message | None:
         """Sends the history, or what is fresh of it, and returns the answer. None: all tries failed.
@@ -308,7 +315,10 @@ class Client:
         """
         appends = self.kind.identity == "append"
         told = self.history[fresh:] if appends else self.kind.shape(self, self.history)
-        own = {name: value.format(name=self.name) if isinstance(value, str) else value for name, value in self.kind.fields.items()}
+        own = {
+            name: value.format(name=self.name) if isinstance(value, str) else value
+            for name, value in self.kind.fields.items()
+        }
         body = {"model": self.model, "messages": [*self.system, *told], "stream": rng.random() < 0.6, **own, **fields}
         if self.kind.tools:
             body["tools"] = TOOLS
@@ -336,7 +346,12 @@ class Client:
         return None
 
     async def _try(
-        self, raw: bytes, headers: dict[str, str], told: list[Message], rng: random.Random, hang_up_after: int | None = None
+        self,
+        raw: bytes,
+        headers: dict[str, str],
+        told: list[Message],
+        rng: random.Random,
+        hang_up_after: int | None = None,
     ) -> Message | None:
         newest = next((one["content"] for one in reversed(told) if one["role"] == "user"), None)
         carried = find_markers(raw.decode())
@@ -348,11 +363,11 @@ class Client:
         )
         token = CURRENT.set(sent)
         try:
-            answer = await self._call("POST", "/v1/chat/completions", raw, hang_up_after=hang_up_after, **headers)
+            answer = await self.gateway.post(raw, headers, hang_up_after)
+        except ConnectionLost:
+            return None
         finally:
             CURRENT.reset(token)
-        if answer is None:
-            return None
         self.known |= find_markers(answer.text)
         message, fields = read_answer(answer)
         if message is not None:
@@ -361,26 +376,6 @@ class Client:
         if answer.is_whole:
             await self.world.check_answer(self, sent, told, answer.status, message, fields)
         return message if message is not None and (answer.is_whole or message["content"]) else None
-
-    async def _call(self, method: str, path: str, body: bytes = b"", **options: Any) -> Answer | None:
-        try:
-            return await self.gateway.request(method, path, body, authorization="Bearer sk-app", **options)
-        except ConnectionLost:
-            return None
-
-    async def read_items(self, conversation_id: str) -> list[dict[str, Any]] | None:
-        """Reads all items of a conversation, oldest first. None: they cannot be read."""
-        items: list[dict[str, Any]] = []
-        after = ""
-        while True:
-            path = f"/v1/conversations/{conversation_id}/items?limit=100&order=asc{after}"
-            answer = await self._call("GET", path)
-            if answer is None or answer.status != 200:
-                return None
-            items += answer.body["data"]
-            if not answer.body["has_more"]:
-                return items
-            after = f"&after={items[-1]['id']}"
 
 
 def read_answer(answer: Answer) -> tuple[Message | None, dict[str, Any]]:

@@ -7,14 +7,16 @@ import contextlib
 import dataclasses
 import json
 import random
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final, TypeVar, cast
 from unittest.mock import patch
 
+from app.api.edge.asgi_front import CHAT_PATH
 from app.assembly import engine as engine_module
-from app.assembly.endpoints import _build_conversation_routes
+from app.assembly.engine import GatewayEngine
 from app.conversations.history.conversation_records import ConversationRecords
-from app.errors import StoreUnavailable
+from app.conversations.items.item_reader import ItemQuery, ItemReader
+from app.errors import GatewayError, StoreUnavailable
 from app.settings import load_settings
 from app.store.memory.backend import MemoryStore
 from tests.live import TEST_DEPENDENCIES, create_test_app
@@ -29,6 +31,8 @@ SETTINGS = {
     "policies": {"additive": {"token_floor": 500, "buffer_turns": 2}},
     "telemetry": {"metrics": False, "recent_requests": 0, "request_log": False},
 }
+KEY: Final = "Bearer sk-app"
+Result = TypeVar("Result")
 
 
 class ConnectionLost(Exception):
@@ -112,8 +116,18 @@ class SimulatedGateway:
             TEST_DEPENDENCIES, create_store=lambda *_, **__: self._store, now=self._loop.now
         )
         settings = load_settings(environ={}, arguments={(name,): value for name, value in SETTINGS.items()})
-        with _assembly_of_simulation(self._provider):
+
+        def keep_engine(engine: GatewayEngine, *_: Any) -> Any:
+            self._engine = engine
+            return _answer_nothing
+
+        with (
+            patch("app.assembly.engine.build_providers", lambda _: {"upstream": self._provider}),
+            patch("app.assembly.worker_application.build_fastapi_application", keep_engine),
+        ):
             self._application = create_test_app(settings, None, dependencies)
+        self._records = ConversationRecords(self._engine.store)
+        self._item_reader = ItemReader(self._engine.store, self._records)
         self._messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         started = asyncio.Event()
 
@@ -153,25 +167,49 @@ class SimulatedGateway:
     def _own(self, work: Any) -> asyncio.Task[Any]:
         return asyncio.ensure_future(work)
 
-    async def request(
-        self, method: str, path: str, body: bytes = b"", *, hang_up_after: int | None = None, **headers: str
-    ) -> Answer:
-        """Sends a request. With `hang_up_after` the client leaves after so many pieces of the body.
+    async def read_items(self, conversation_id: str) -> list[dict[str, Any]] | None:
+        """Returns the items of a conversation, as their endpoint does. None: it cannot be read."""
+
+        async def read() -> list[dict[str, Any]]:
+            caller = await self._engine.authenticator.authenticate({"authorization": KEY}, "read")
+            conversation = await self._records.find_conversation(caller, conversation_id)
+            return (await self._item_reader.list_items(conversation, ItemQuery(limit=10_000, descending=False)))[0]
+
+        return await self._run(read())
+
+    async def delete_conversation(self, conversation_id: str) -> None:
+        """Deletes a conversation, as its endpoint does."""
+
+        async def delete() -> None:
+            caller = await self._engine.authenticator.authenticate({"authorization": KEY}, "manage")
+            await self._records.delete_conversation(caller, conversation_id, with_branches=False)
+
+        await self._run(delete())
+
+    async def _run(self, work: Coroutine[Any, Any, Result]) -> Result | None:
+        """Runs work of the process. None: it failed, or the process was killed."""
+        task = self._own(work)
+        await asyncio.wait({task})
+        if task.cancelled() or isinstance(task.exception(), GatewayError):
+            return None
+        return cast(Result, task.result())
+
+    async def post(self, body: bytes, headers: Mapping[str, str], hang_up_after: int | None = None) -> Answer:
+        """Asks for a chat completion. With `hang_up_after` the client leaves after so many pieces of the body.
 
         Raises:
             ConnectionLost: the process was killed before the answer's end.
         """
-        path, _, query = path.partition("?")
-        fields = {"host": "gateway", "content-type": "application/json", **headers}
+        fields = {"host": "gateway", "content-type": "application/json", "authorization": KEY, **headers}
         scope = {
             "type": "http",
             "http_version": "1.1",
-            "method": method,
+            "method": "POST",
             "scheme": "http",
-            "path": path,
-            "raw_path": path.encode(),
-            "query_string": query.encode(),
-            "headers": [(name.replace("_", "-").encode(), value.encode()) for name, value in fields.items()],
+            "path": CHAT_PATH,
+            "raw_path": CHAT_PATH.encode(),
+            "query_string": b"",
+            "headers": [(name.encode(), value.encode()) for name, value in fields.items()],
             "client": ("127.0.0.1", 1),
             "server": ("gateway", 80),
         }
@@ -211,18 +249,9 @@ class SimulatedGateway:
         return answer
 
 
-@contextlib.contextmanager
-def _assembly_of_simulation(provider: ScriptedProvider) -> Iterator[None]:
-    """The application calls the scripted provider, and has only the routes that the simulation asks: all of them take
-    longer to build than ten turns."""
-    with (
-        patch("app.assembly.engine.build_providers", lambda settings: {"upstream": provider}),
-        patch(
-            "app.assembly.fastapi_application.build_endpoint_routes",
-            lambda engine, settings: _build_conversation_routes(engine, settings, ConversationRecords(engine.store)),
-        ),
-    ):
-        yield
+async def _answer_nothing(scope: Any, receive: Any, send: Any) -> None:
+    """Stands in place of FastAPI, whose routes take longer to build than thirty turns."""
+    raise AssertionError(f"nobody asks for {scope['path']!r}")
 
 
 def seed_ids(seed: int) -> None:

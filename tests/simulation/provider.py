@@ -29,7 +29,9 @@ FAQ = {
 GREETING = "Hello! How can I help you today?"
 SHORT_ANSWERS = ("Done.", "Yes.", "OK, I will do that.", "No, that is not needed.")
 COMMON_START = "Sure, here is what I found about it, step by step, in the order in which you asked: "
-WORDS = tuple(f"{a}{b}" for a in ("lo", "mi", "ta", "re", "su", "ka", "ve", "po") for b in ("ran", "dek", "sil", "mon", "tup"))
+WORDS = tuple(
+    f"{a}{b}" for a in ("lo", "mi", "ta", "re", "su", "ka", "ve", "po") for b in ("ran", "dek", "sil", "mon", "tup")
+)
 
 
 @dataclasses.dataclass
@@ -85,7 +87,9 @@ class ScriptedReply:
 
     original_body: bytes | None = None
 
-    def __init__(self, status: int, pieces: list[bytes], breaks_after: int | None = None, kind: str = "application/json") -> None:
+    def __init__(
+        self, status: int, pieces: list[bytes], breaks_after: int | None = None, kind: str = "application/json"
+    ) -> None:
         self.status = status
         self.headers: Mapping[str, str] = {"content-type": kind}
         self._pieces = pieces
@@ -168,7 +172,9 @@ class ScriptedProvider:
             self._report("leak_view", f"{place} for {sent.person} shows {sorted(others)}")
         # A tool round that a client masked or left out may stand there as it was.
         # What a summary call reads is seen only where its summary is shown, and a summary repeats all markers.
-        if not (sent.is_named or is_summary) and (uncarried := {one for one in shown - may_see - others if one.split(":")[1][0] not in "tc"}):
+        if not (sent.is_named or is_summary) and (
+            uncarried := {one for one in shown - may_see - others if one.split(":")[1][0] not in "tc"}
+        ):
             self._report("uncarried", f"{place} for {sent.person} shows {sorted(uncarried)}")
 
     def _check_newest(self, sent: SentRequest, messages: list[dict[str, Any]]) -> None:

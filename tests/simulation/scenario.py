@@ -78,7 +78,9 @@ def make_script(seed: int, kinds: Sequence[str] = tuple(KINDS), faults: bool | N
             if index == 0 and rng.random() < 0.4:
                 act = "greet"
             twin_step = earlier[index] if index < len(earlier) and rng.random() < 0.95 else None
-            steps.append(Step(at, name, *((twin_step.act, twin_step.seed) if twin_step else (act, rng.getrandbits(32)))))
+            steps.append(
+                Step(at, name, *((twin_step.act, twin_step.seed) if twin_step else (act, rng.getrandbits(32))))
+            )
     if faults or (faults is None and rng.random() < 0.5):
         end = max(step.at for step in steps)
         steps += [
@@ -193,7 +195,7 @@ class World:
             self.statistics[f"moves of {self._kind(client)}"] += 1
         self.statistics[f"answers of {self._kind(client)}"] += 1
         client.conversation_id = conversation_id
-        items = await client.read_items(conversation_id)
+        items = await self.gateway.read_items(conversation_id)
         if items is None:
             return
         if others := find_others(
