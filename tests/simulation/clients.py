@@ -54,8 +54,8 @@ def keep_messages(count: int) -> Shape:
 
 
 def mask_results(client: Client, history: list[Message]) -> list[Message]:
-    old = {at for at in [at for at, one in enumerate(history) if one["role"] == "tool"][:-2]}
-    return [{**one, "content": "[omitted]"} if at in old else one for at, one in enumerate(history)]
+    results = [at for at, one in enumerate(history) if one["role"] == "tool"]
+    return [{**one, "content": "[omitted]"} if at in results[:-2] else one for at, one in enumerate(history)]
 
 
 def drop_tool_rounds(client: Client, history: list[Message]) -> list[Message]:
@@ -126,6 +126,7 @@ class Kind:
     tools: bool = False
     call_ids: str = "random"
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    names_end_user: bool = False
     start: tuple[Message, ...] = ()
     is_logged_whole: bool = True
 
@@ -165,7 +166,7 @@ KINDS: Final = {
     "mixed_store": Kind(acts=("unstored", "unstored", "faq"), is_logged_whole=False),
     "paster": Kind(acts=("paste", "paste", "faq"), is_logged_whole=False),
     "cache_key": Kind(fields={"prompt_cache_key": "all"}, acts=("faq", "paste")),
-    "end_user": Kind(fields={"user": "{name}"}, acts=("faq", "retry")),
+    "end_user": Kind(names_end_user=True, acts=("faq", "retry")),
     "few_shot": Kind(start=tuple(FEW_SHOT), acts=("faq", "regenerate")),
 }
 
@@ -186,7 +187,8 @@ class Client:
         self.history: list[Message] = list(self.kind.start)
         self.known: set[str] = set()
         self.optional: set[str] = set()
-        self.chats = self.turns = self.marks = 0
+        self.chats = self.marks = 0
+        self.turns: int = 0
         self.conversation_id: str | None = None
         self.has_whole_answer = False
         self.system = [{"role": "system", "content": f"You are a helpful assistant of {voice}."}] * (len(name) % 2)
@@ -194,6 +196,10 @@ class Client:
     def mark(self, kind: str) -> str:
         self.marks += 1
         return f"⟦{self.voice}:{kind}{self.marks}⟧"
+
+    def find_passages(self) -> str:
+        """What a search finds for a question: another text each time."""
+        return f"Found: {self.mark('s')} {make_words(random.Random(self.marks), 30)}"
 
     @property
     def named_id(self) -> str | None:
@@ -220,7 +226,7 @@ class Client:
         await self._finish_turn(rng, act, **fields)
 
     async def _finish_turn(self, rng: random.Random, act: str, **fields: Any) -> None:
-        """Sends requests until the model has answered the newest user message. If that fails, the client gives it up."""
+        """Sends requests until the model has answered the newest user message. If that fails, the client drops it."""
         begin = max(at for at, one in enumerate(self.history) if one["role"] == "user")
         fresh = begin
         while True:
@@ -240,9 +246,10 @@ class Client:
     async def _do_regenerate(self, rng: random.Random, act: str) -> None:
         users = [at for at, one in enumerate(self.history) if one["role"] == "user"]
         if not users or users[-1] < len(self.kind.start):
-            return await self._do_say(rng, act)
-        del self.history[users[-1] + 1 :]
-        await self._finish_turn(rng, act)
+            await self._do_say(rng, act)
+        else:
+            del self.history[users[-1] + 1 :]
+            await self._finish_turn(rng, act)
 
     async def _do_edit(self, rng: random.Random, act: str) -> None:
         users = [at for at, one in enumerate(self.history) if one["role"] == "user" and at >= len(self.kind.start)]
@@ -402,7 +409,7 @@ def read_answer(answer: Answer) -> tuple[Message | None, dict[str, Any]]:
             for call in choice["delta"].get("tool_calls") or ():
                 calls[call["index"]] = {key: call[key] for key in ("id", "type", "function")}
     if calls and answer.is_whole:
-        message["tool_calls"] = list(calls.values())  # type: ignore[assignment]
+        message["tool_calls"] = list(calls.values())
     return message, fields
 
 

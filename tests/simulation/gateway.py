@@ -195,7 +195,8 @@ class SimulatedGateway:
         return cast(Result, task.result())
 
     async def post(self, body: bytes, headers: Mapping[str, str], hang_up_after: int | None = None) -> Answer:
-        """Asks for a chat completion. With `hang_up_after` the client leaves after so many pieces of the body.
+        """Asks for a chat completion. With `hang_up_after` the client leaves after so many pieces of the body,
+        with 0 at some time within a second.
 
         Raises:
             ConnectionLost: the process was killed before the answer's end.
@@ -234,7 +235,7 @@ class SimulatedGateway:
             else:
                 pieces.append(message.get("body", b""))
                 ended = not message.get("more_body", False)
-            if hang_up_after is not None and len(pieces) >= hang_up_after and not ended:
+            if hang_up_after and len(pieces) >= hang_up_after and not ended:
                 left.set()
 
         task = self._own(self._application(scope, receive, send))

@@ -18,7 +18,7 @@ from app.upstream.provider_contract import ClientKeyRule, ProviderProtocol, Upst
 from tests.support.gateway import material
 
 MARKER = re.compile(r"⟦(\w+):([uatcs])(\d+)⟧")
-"""Owner, kind (user, answer, tool result, call, side text of a client) and number of a text that only one person has."""
+"""Owner, kind and number of a text that one person has. Kinds: user, answer, tool result, call, side text."""
 FAQ = {
     f"What does rule {number} of the house say about guests, pets and bicycles in the yard?": (
         f"Rule {number} of the house says that guests, pets and bicycles are welcome in the yard until ten in the "
@@ -170,11 +170,10 @@ class ScriptedProvider:
         others = find_others(shown, may_see, sent.person, sent.voice)
         if others:
             self._report("leak_view", f"{place} for {sent.person} shows {sorted(others)}")
-        # A tool round that a client masked or left out may stand there as it was.
-        # What a summary call reads is seen only where its summary is shown, and a summary repeats all markers.
-        if not (sent.is_named or is_summary) and (
-            uncarried := {one for one in shown - may_see - others if one.split(":")[1][0] not in "tc"}
-        ):
+        # A view repeats all markers of its summaries, so what a summary call reads is judged where it is shown. A tool
+        # round that a client masked or left out may stand there as it was.
+        uncarried = {marker for marker in shown - may_see - others if MARKER.sub(r"\2", marker) not in "tc"}
+        if uncarried and not (sent.is_named or is_summary):
             self._report("uncarried", f"{place} for {sent.person} shows {sorted(uncarried)}")
 
     def _check_newest(self, sent: SentRequest, messages: list[dict[str, Any]]) -> None:

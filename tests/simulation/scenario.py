@@ -144,8 +144,7 @@ class World:
         await task
 
     async def _wait_until(self, at: float) -> None:
-        while self.loop.seconds < at and not self.failures:
-            await asyncio.sleep(min(1.0, at - self.loop.seconds))
+        await asyncio.sleep(max(0.0, at - self.loop.seconds))
 
     async def _run_faults(self) -> None:
         for step in self.script.steps:
@@ -162,6 +161,7 @@ class World:
             else:
                 for _ in range(rng.randrange(60)):
                     await asyncio.sleep(0)
+                self.statistics["kills"] += 1
                 await self.gateway.kill()
 
     async def _check_progress(self) -> None:
@@ -184,6 +184,7 @@ class World:
         """Checks an answer that a client got whole."""
         self.statistics["requests"] += 1
         if message is None:
+            self.statistics[f"errors {status}"] += 1
             if not self.is_faulty:
                 self.report("progress", f"{client.name} gets {status} though nothing fails")
             return
