@@ -245,7 +245,8 @@ class Client:
 
     async def _do_regenerate(self, rng: random.Random, act: str) -> None:
         users = [at for at, one in enumerate(self.history) if one["role"] == "user"]
-        if not users or users[-1] < len(self.kind.start):
+        # With an id, a history without an answer is a new message.
+        if len(users) < (2 if self.kind.identity == "id" else 1) or users[-1] < len(self.kind.start):
             await self._do_say(rng, act)
         else:
             del self.history[users[-1] + 1 :]
@@ -254,7 +255,7 @@ class Client:
     async def _do_edit(self, rng: random.Random, act: str) -> None:
         users = [at for at, one in enumerate(self.history) if one["role"] == "user" and at >= len(self.kind.start)]
         if self.kind.identity == "id":
-            users = users[1:]  # with an id, a history without an answer is a new message
+            users = users[1:]  # as in `_do_regenerate`
         if users:
             del self.history[rng.choice(users[-4:]) :]
         await self._do_say(rng, act)

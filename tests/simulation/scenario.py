@@ -7,7 +7,7 @@ import collections
 import dataclasses
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tests.simulation.clients import KINDS, Client, Message, list_user_markers
@@ -232,6 +232,15 @@ class World:
         required = [marker for marker in own if marker not in client.optional or marker in kept]
         if client.kind.is_logged_whole and required != kept:
             self.report("log", f"{client.name}: the log has {required}, the client {kept}")
+
+
+def find_failure(seeds: Iterable[int], kinds: Sequence[str] = tuple(KINDS)) -> tuple[Script, Failure] | None:
+    """Runs the scripts of these seeds, up to the first that fails."""
+    for seed in seeds:
+        script = make_script(seed, kinds)
+        if (failure := run_script(script)) is not None:
+            return script, failure
+    return None
 
 
 def run_script(script: Script, statistics: Statistics | None = None) -> Failure | None:
