@@ -167,6 +167,13 @@ KINDS: Final = {
     "paster": Kind(acts=("paste", "paste", "faq"), is_logged_whole=False),
     "cache_key": Kind(fields={"prompt_cache_key": "all"}, acts=("faq", "paste")),
     "end_user": Kind(names_end_user=True, acts=("faq", "retry")),
+    "faq_window": Kind(shape=keep_turns(3), acts=("faq", "faq", "faq", "paste"), is_logged_whole=False),
+    "key_window": Kind(
+        shape=keep_turns(2), fields={"prompt_cache_key": "all"}, acts=("faq", "faq", "paste"), is_logged_whole=False
+    ),
+    "counted_window": Kind(
+        shape=keep_turns(2), tools=True, call_ids="counted", acts=("faq", "faq"), is_logged_whole=False
+    ),
     "few_shot": Kind(start=tuple(FEW_SHOT), acts=("faq", "regenerate")),
 }
 
