@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 from app.api.edge.asgi_front import CHAT_PATH
 from app.assembly import engine as engine_module
+from app.assembly import worker_application
 from app.assembly.engine import GatewayEngine
 from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.items.item_reader import ItemQuery, ItemReader
@@ -43,7 +44,8 @@ class FaultyStore:
     """A store that suspends around each operation, as one behind a network does.
 
     `down_until`: until this time every operation fails; half of those that write have written before.
-    `is_dead`: the process was killed; nothing that is left of it reaches the store.
+    `is_dead`: the process was killed; nothing that is left of it reaches the store. `countdown`: it is killed before or
+    after so many operations.
     """
 
     def __init__(self, store: MemoryStore, loop: VirtualTimeLoop, rng: random.Random) -> None:
@@ -53,6 +55,8 @@ class FaultyStore:
         self.is_fully_searchable = store.is_fully_searchable
         self.down_until = 0.0
         self.is_dead = False
+        self.died = asyncio.Event()
+        self.countdown = 0
 
     def __getattr__(self, name: str) -> Any:
         operation = getattr(self._store, name)
@@ -76,6 +80,10 @@ class FaultyStore:
 
     async def _suspend(self) -> None:
         await asyncio.sleep(0)
+        self.countdown -= 1
+        if self.countdown == 0:
+            self.is_dead = True
+            self.died.set()
         if self.is_dead:
             raise asyncio.CancelledError
 
@@ -108,7 +116,6 @@ class SimulatedGateway:
         self._rng = random.Random(seed)
         self._stored = MemoryStore(clock=loop.now)
         self._owned: set[asyncio.Task[Any]] = set()
-        self.kills = 0
 
     async def start(self) -> None:
         self._store = FaultyStore(self._stored, self._loop, self._rng)
@@ -122,8 +129,8 @@ class SimulatedGateway:
             return _answer_nothing
 
         with (
-            patch("app.assembly.engine.build_providers", lambda _: {"upstream": self._provider}),
-            patch("app.assembly.worker_application.build_fastapi_application", keep_engine),
+            patch.object(engine_module, "build_providers", lambda _: {"upstream": self._provider}),
+            patch.object(worker_application, "build_fastapi_application", keep_engine),
         ):
             self._application = create_test_app(settings, None, dependencies)
         self._records = ConversationRecords(self._engine.store)
@@ -149,9 +156,12 @@ class SimulatedGateway:
     def end_faults(self) -> None:
         self._store.down_until = 0.0
 
-    async def kill(self) -> None:
-        """Ends the process where it stands: no write of it arrives any more. Starts the next one."""
-        self.kills += 1
+    async def kill(self, suspensions: int) -> None:
+        """Ends the process after so many suspensions in the store, or after ten seconds: no write of it arrives any
+        more. Starts the next one."""
+        self._store.countdown = suspensions
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._store.died.wait(), 10)
         self._store.is_dead = True
         for _ in range(3):
             for task in asyncio.all_tasks(self._loop) - self._owned:

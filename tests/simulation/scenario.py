@@ -82,10 +82,8 @@ def make_script(seed: int, kinds: Sequence[str] = tuple(KINDS), faults: bool | N
                 Step(at, name, *((twin_step.act, twin_step.seed) if twin_step else (act, rng.getrandbits(32))))
             )
     if faults or (faults is None and rng.random() < 0.5):
-        end = max(step.at for step in steps)
-        steps += [
-            Step(rng.random() * end, "", rng.choice(FAULTS), rng.getrandbits(32)) for _ in range(rng.randint(1, 4))
-        ]
+        times = [step.at + rng.random() * 0.4 for step in rng.choices(steps, k=rng.randint(1, 4))]
+        steps += [Step(at, "", rng.choice(FAULTS), rng.getrandbits(32)) for at in times]
     return Script(seed, tuple(people), tuple(sorted(steps, key=lambda step: step.at)))
 
 
@@ -153,16 +151,15 @@ class World:
             await self._wait_until(step.at)
             rng = random.Random(step.seed)
             seconds = rng.choice((0.3, 3.0, 30.0))
-            self.last_fault = max(self.last_fault, self.loop.seconds + (0 if step.act == "kill" else seconds))
+            self.last_fault = max(self.last_fault, self.loop.seconds + seconds)
             if step.act == "provider_fails":
                 self.provider.failing_until = self.loop.seconds + seconds
             elif step.act == "store_fails":
                 self.gateway.stop_store(seconds)
             else:
-                for _ in range(rng.randrange(60)):
-                    await asyncio.sleep(0)
                 self.statistics["kills"] += 1
-                await self.gateway.kill()
+                await self.gateway.kill(rng.randint(1, 60))
+                self.last_fault = self.loop.seconds
 
     async def _check_progress(self) -> None:
         self.gateway.end_faults()
