@@ -116,6 +116,7 @@ class SimulatedGateway:
         self._rng = random.Random(seed)
         self._stored = MemoryStore(clock=loop.now)
         self._owned: set[asyncio.Task[Any]] = set()
+        self._is_serving = asyncio.Event()
 
     async def start(self) -> None:
         self._store = FaultyStore(self._stored, self._loop, self._rng)
@@ -144,6 +145,7 @@ class SimulatedGateway:
         self._messages.put_nowait({"type": "lifespan.startup"})
         self._lifespan = self._own(self._application({"type": "lifespan"}, self._messages.get, send))
         await started.wait()
+        self._is_serving.set()
 
     def protect(self, task: asyncio.Task[Any]) -> None:
         """Marks a task as the simulation's own: a kill does not end it."""
@@ -162,6 +164,7 @@ class SimulatedGateway:
         self._store.countdown = suspensions
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._store.died.wait(), 10)
+        self._is_serving.clear()
         self._store.is_dead = True
         for _ in range(3):
             for task in asyncio.all_tasks(self._loop) - self._owned:
@@ -198,6 +201,7 @@ class SimulatedGateway:
 
     async def _run(self, work: Coroutine[Any, Any, Result]) -> Result | None:
         """Runs work of the process. None: it failed, or the process was killed."""
+        await self._is_serving.wait()
         task = self._own(work)
         await asyncio.wait({task})
         if task.cancelled() or isinstance(task.exception(), GatewayError):
@@ -211,6 +215,7 @@ class SimulatedGateway:
         Raises:
             ConnectionLost: the process was killed before the answer's end.
         """
+        await self._is_serving.wait()
         fields = {"host": "gateway", "content-type": "application/json", "authorization": KEY, **headers}
         scope = {
             "type": "http",
