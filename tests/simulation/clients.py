@@ -349,8 +349,10 @@ class Client:
             if answer is not None and self.has_whole_answer and appends and "idempotency-key" not in headers:
                 return answer  # sent once more it would be a new message
         if act == "twice":
-            answers = await asyncio.gather(*(self._try(raw, headers, told, rng) for _ in range(2)))
-            return next((one for one in answers if one is not None), None)
+            both = [asyncio.ensure_future(self._try(raw, headers, told, rng)) for _ in range(2)]
+            for task in both:
+                self.gateway.protect(task)
+            return next((one for one in await asyncio.gather(*both) if one is not None), None)
         for attempt in range(TRIES):
             answer = await self._try(raw, headers, told, rng, hang_up_after=hang_up)
             if answer is not None:

@@ -115,11 +115,15 @@ class SimulatedGateway:
         self._provider = provider
         self._rng = random.Random(seed)
         self._stored = MemoryStore(clock=loop.now)
+        self._store = FaultyStore(self._stored, loop, self._rng)
         self._owned: set[asyncio.Task[Any]] = set()
         self._is_serving = asyncio.Event()
 
     async def start(self) -> None:
+        """Starts a process over what is stored. Returns when it serves."""
+        down_until = self._store.down_until
         self._store = FaultyStore(self._stored, self._loop, self._rng)
+        self._store.down_until = down_until
         dependencies = dataclasses.replace(
             TEST_DEPENDENCIES, create_store=lambda *_, **__: self._store, now=self._loop.now
         )
@@ -137,14 +141,17 @@ class SimulatedGateway:
         self._records = ConversationRecords(self._engine.store)
         self._item_reader = ItemReader(self._engine.store, self._records)
         self._messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        started = asyncio.Event()
+        outcome: asyncio.Future[str] = self._loop.create_future()
 
         async def send(message: dict[str, Any]) -> None:
-            started.set()
+            if not outcome.done():
+                outcome.set_result(message["type"])
 
         self._messages.put_nowait({"type": "lifespan.startup"})
         self._lifespan = self._own(self._application({"type": "lifespan"}, self._messages.get, send))
-        await started.wait()
+        if await outcome != "lifespan.startup.complete":
+            await asyncio.sleep(1)  # the store is away: who runs the process starts it again
+            await self.start()
         self._is_serving.set()
 
     def protect(self, task: asyncio.Task[Any]) -> None:

@@ -19,6 +19,8 @@ NAMES = ("anna", "bertram", "cem", "dora", "emil", "fatma", "gero", "hana")
 FAULTS = ("provider_fails", "store_fails", "kill")
 QUIET_SECONDS = 120.0
 """After the last fault: longer than a lease and a breaker's pause."""
+LONGEST_SECONDS = 3000.0
+"""How much longer than its steps a script may take: each waits for a busy conversation up to 300 seconds."""
 Statistics = collections.Counter[str]
 
 
@@ -110,9 +112,12 @@ class World:
         for task in tasks:
             self.gateway.protect(task)
         try:
-            await asyncio.gather(*tasks)
-            if not self.failures:
-                await self._check_progress()
+            async with asyncio.timeout_at(self.script.steps[-1].at + LONGEST_SECONDS):
+                await asyncio.gather(*tasks)
+                if not self.failures:
+                    await self._check_progress()
+        except TimeoutError:
+            self.report("progress", "the clients wait for good")
         finally:
             for task in tasks:
                 task.cancel()
