@@ -31,6 +31,7 @@ def main() -> int:
         statistics["scripts"] += 1
         if failure is not None:
             statistics[f"failures of {failure.invariant}"] += 1
+            print(f"seed {seed}: {failure.invariant}: {failure.text}", flush=True)
             if failure.invariant not in examples:
                 shortest = shorten(script, failure)
                 examples[failure.invariant] = f"{failure.invariant}: {run_script(shortest).text}\n{shortest}"  # type: ignore[union-attr]

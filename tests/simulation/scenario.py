@@ -7,6 +7,7 @@ import collections
 import dataclasses
 import json
 import random
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ QUIET_SECONDS = 120.0
 """After the last fault: longer than a lease and a breaker's pause."""
 LONGEST_SECONDS = 3000.0
 """How much longer than its steps a script may take: each waits for a busy conversation up to 300 seconds."""
+SHORTENING_SECONDS = 20.0
 Statistics = collections.Counter[str]
 
 
@@ -260,9 +262,12 @@ def run_script(script: Script, statistics: Statistics | None = None) -> Failure 
 
 
 def shorten(script: Script, failure: Failure, run: Callable[[Script], Failure | None] = run_script) -> Script:
-    """Drops people, then steps, as long as the same invariant fails."""
+    """Drops people, then steps, as long as the same invariant fails, for at most `SHORTENING_SECONDS`."""
+    ends_at = time.process_time() + SHORTENING_SECONDS
 
     def fails(shorter: Script) -> bool:
+        if time.process_time() > ends_at:
+            return False
         found = run(shorter)
         return found is not None and found.invariant == failure.invariant
 
