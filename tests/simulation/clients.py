@@ -346,7 +346,8 @@ class Client:
         hang_up = rng.randrange(4) if act == "leave" else None
         if act == "retry" or act == "retry_with_key":
             answer = await self._try(raw, headers, told, rng, hang_up_after=rng.choice((None, 0, 1)))
-            if answer is not None and self.has_whole_answer and appends and "idempotency-key" not in headers:
+            is_new = appends or (self.named_id is not None and all(one["role"] == "user" for one in told))
+            if answer is not None and self.has_whole_answer and is_new and "idempotency-key" not in headers:
                 return answer  # sent once more it would be a new message
         if act == "twice":
             both = [asyncio.ensure_future(self._try(raw, headers, told, rng)) for _ in range(2)]
