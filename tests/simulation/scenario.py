@@ -114,7 +114,7 @@ class World:
         for task in tasks:
             self.gateway.protect(task)
         try:
-            async with asyncio.timeout_at(self.script.steps[-1].at + LONGEST_SECONDS):
+            async with asyncio.timeout_at(max((step.at for step in self.script.steps), default=0) + LONGEST_SECONDS):
                 await asyncio.gather(*tasks)
                 if not self.failures:
                     await self._check_progress()
