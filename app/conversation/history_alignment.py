@@ -300,6 +300,10 @@ class _SkeletonPairing:
                 if is_sure or element.kind in ANSWER_KINDS:
                     pairs += waiting
                     waiting, is_sure = [], True
+            elif omits_answers and is_sure and not following and self._is_reworded_head(index, place):
+                # The caller names the log, so an answer in the place of its last one is that one in other words.
+                pairs.append((index, place))
+                break
             elif omits_answers and known.kind in ANSWER_KINDS:
                 place += 1
             elif element.kind == known.kind == "user":
@@ -314,6 +318,10 @@ class _SkeletonPairing:
             else:
                 break
         return pairs
+
+    def _is_reworded_head(self, index: int, place: int) -> bool:
+        """Returns whether a history goes on after an answer in the place of a log's last one."""
+        return self.history[index].kind == self.log[place].kind == "answer" and index + 1 < len(self.history)
 
 
 def _pair_results(

@@ -2,13 +2,13 @@ Feature: Portability: conversations come in and go out as chat messages
   Histories of other programs are taken in whole or not at all, and count as answered here: a client goes on with them
   as if it had always talked through the gateway.
 
-  Scenario: A history that was imported is gone on with
+  Scenario: A history that was imported is gone on with by naming it
     Given the file "chat.jsonl" with the messages:
       | user      | Where is the key?     |
       | assistant | It hangs on the hook. |
     When the user imports the file
     And the client brings that history
-    And the user says "Thank you."
+    And the user says "Thank you." with that history in the imported conversation
     Then the answer names the imported conversation
     And the store holds the whole conversation word for word
 
@@ -42,7 +42,7 @@ Feature: Portability: conversations come in and go out as chat messages
     And a file with a history of 30 turns of 300 tokens
     When the user imports the file
     And the client brings that history
-    And the user says "Go on."
+    And the user says "Go on." with that history in the imported conversation
     Then the answer says "summarized"
     And the answer names the imported conversation
 

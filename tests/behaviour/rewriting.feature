@@ -61,9 +61,9 @@ Feature: Rewriting: clients that change what they resend keep their conversation
     And the model saw "It is day 6."
     And the model did not see "It is day 4."
 
-  Scenario: A client's own summary goes on with the conversation that its session id names
+  Scenario: A client's own summary goes on with the conversation that it names
     Given Ann has a client that replaces all answers by a summary
-    And each client says in its requests that its prompt_cache_key is session-7
+    And each client says in its requests that its conversation is session-7
     When Ann asks 9 questions
     Then Ann has one conversation
     And the model saw exactly what the client sent
@@ -105,4 +105,10 @@ Feature: Rewriting: clients that change what they resend keep their conversation
     Examples:
       | habit                        |
       | resends everything           |
-      | keeps a window of 5 messages |
+
+  Scenario: Another answer within a window begins a conversation with the window
+    Given Ann has a client that keeps a window of 5 messages
+    And Ann has asked 5 questions
+    When Ann wants another answer to the last question
+    Then Ann's last answer is in another conversation than those before
+    And Ann's log ends with what the client sent and its answer

@@ -407,11 +407,6 @@ BOTH: dict[str, tuple[list[Body], list[Body], str]] = {
         [*CHAT[:4], user("u2, edited"), answer("It is not."), NEW],
         "=0 =1 =2 =3 + + + | branches 3",
     ),
-    "another answer in the place of the last": (
-        CHAT,
-        [*CHAT[:5], answer("Quite another."), NEW],
-        "=0 =1 =2 =3 =4 + + | branches 4",
-    ),
     "a short message that an abandoned tail has, too": (
         [*CHAT[:4], *SHORT[2:4], NEW, answer("Well.")],
         [*CHAT[:4], user("something else"), user("yes")],
@@ -435,6 +430,11 @@ BOTH: dict[str, tuple[list[Body], list[Body], str]] = {
 }
 """Habits for which it is the same whether an answer proves the log or the caller names it."""
 PROVEN: dict[str, tuple[list[Body], list[Body], str]] = {
+    "another answer in the place of the last": (
+        CHAT,
+        [*CHAT[:5], answer("Quite another."), NEW],
+        "=0 =1 =2 =3 =4 + + | branches 4",
+    ),
     "a tail that is left out": (CHAT, [*CHAT[:5], NEW], "=0 =1 =2 =3 =4 + | branches 4"),
     "a tool round that is left out before a short answer": (
         [*CHAT[:3], *step(X, 0), answer("OK")],
@@ -540,7 +540,13 @@ NAMED: dict[str, tuple[list[Body], list[Body], str]] = {
         [user("u0"), answer("b0"), user("u1"), answer("b1"), *CHAT[4:], NEW],
         "=0 ~1 =2 ~3 =4 =5 + | continues 5",
     ),
-    "another answer in the place of the only one": (CHAT[:2], [CHAT[0], answer("b0"), NEW], "=0 + + | branches 0"),
+    "another answer in the place of the last": (
+        CHAT,
+        [*CHAT[:5], answer("Quite another."), NEW],
+        "=0 =1 =2 =3 =4 ~5 + | continues 5",
+    ),
+    "another answer in the place of the only one": (CHAT[:2], [CHAT[0], answer("b0"), NEW], "=0 ~1 + | continues 1"),
+    "another answer at the end": (CHAT[:2], [CHAT[0], answer("b0")], "=0 + | branches 0"),
     "nothing that the log has": (CHAT, [user("Hm"), answer("no"), NEW], "+ + + | new"),
     "an empty log": ([], [NEW], "+ | new"),
     "an empty history": (CHAT, [], " | new"),

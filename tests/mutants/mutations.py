@@ -7,7 +7,7 @@ from typing import Final
 
 CLIENT_VERSIONS: Final = "tests/store/contract/conversations/test_client_versions.py"
 GUARDS: Final = "tests/store/test_write_guards.py"
-ALIGNMENT: Final = "tests/conversation/test_alignment.py"
+PROOF_TESTS: Final = "tests/pipeline/resolve/test_conversation_proof.py"
 TURNS: Final = "tests/pipeline/test_turn_guards.py"
 IDEMPOTENCY_KEYS: Final = "tests/pipeline/admission/test_idempotency_keys.py"
 PLAN: Final = "tests/context/plan/test_planner.py"
@@ -265,12 +265,52 @@ IDENTITY: Final = (
         "Answers have the same names for all tenants: the database tells who got the same answer.",
     ),
     Mutation(
-        "conversation-in-doubt",
-        "app/pipeline/resolve/rewritten_history_search.py",
-        "if not candidates or (len(candidates) > 1 and candidates[0][0] == candidates[1][0]):",
-        "if not candidates:",
-        (f"{TURNS}::test_a_rewritten_history_that_two_conversations_have_goes_on_with_neither[two]",),
-        "Of two conversations that fit a history equally well, one is taken: it may be another person's.",
+        "proof-by-words-alone",
+        "app/pipeline/resolve/conversation_proof.py",
+        'if fingerprint.kind == "words" and not has_known_neighbour(log, history, proof.seq, index):',
+        "if False:",
+        (PROOF_TESTS + "::test_words_prove_only_beside_a_known_message",),
+        "An answer that was pasted into another chat proves the conversation that it was given in.",
+    ),
+    Mutation(
+        "log-that-lacks-an-answer",
+        "app/pipeline/resolve/conversation_proof.py",
+        "return bool(await self._find_proofs(request, digests))",
+        "return False",
+        (PROOF_TESTS + "::test_a_log_that_lacks_an_earlier_answer_of_ours_is_refuted",),
+        "One cached answer among answers of a person's own joins that person to another's conversation.",
+    ),
+    Mutation(
+        "one-answer-for-a-window",
+        "app/pipeline/resolve/conversation_proof.py",
+        "return found if count + _quotes_answer(log, history) >= 2 else None",
+        "return found",
+        (PROOF_TESTS + "::test_a_history_that_leaves_out_the_beginning_needs_two_answers",),
+        "One answer that an application served from its cache joins Bob to Alice's conversation.",
+    ),
+    Mutation(
+        "chain-of-another",
+        "app/pipeline/resolve/conversation_proof.py",
+        "if await self._is_chain_of_another(request, client_history, found):",
+        "if False:",
+        (PROOF_TESTS + "::test_an_answer_that_was_lost_in_mid_stream_proves_nobody_elses_conversation",),
+        "A person whose stream was cut by a crash goes on in the conversation of somebody with the same question.",
+    ),
+    Mutation(
+        "branch-without-its-beginning",
+        "app/pipeline/resolve/history_resolution.py",
+        "if not is_named and leaves_out_said_words(aligned_log, alignment.last_seq + 1):",
+        "if False:",
+        (PROOF_TESTS + "::test_a_branch_is_given_only_to_who_carries_all_that_was_said_before",),
+        "Who carries the end of a conversation gets an id that reads all of it.",
+    ),
+    Mutation(
+        "named-conversation-continued",
+        "app/pipeline/resolve/history_resolution.py",
+        "return request.conversation_id is None and conversation.is_named",
+        "return False",
+        (PROOF_TESTS + "::test_a_conversation_that_its_caller_names_is_only_branched",),
+        "Somebody without an id writes into a conversation that an application has named.",
     ),
     Mutation(
         "end-users-together",
@@ -279,30 +319,6 @@ IDENTITY: Final = (
         "        and False",
         (f"{FEATURES}::test_two_end_users_though_one_resends_what_the_other_has_said",),
         "End users of one application go on in each other's conversations.",
-    ),
-    Mutation(
-        "evidence-without-share",
-        "app/conversation/alignment_evidence.py",
-        "MIN_ALIGNED_SHARE = 0.5",
-        "MIN_ALIGNED_SHARE = 0.0",
-        (f"{ALIGNMENT}::test_half_of_what_the_client_said_must_be_known_to_the_log[3-False]",),
-        "A history that is mostly unknown to a conversation goes on in it.",
-    ),
-    Mutation(
-        "evidence-of-few-answers",
-        "app/conversation/alignment_evidence.py",
-        "and alignment.unknown_answer_count <= known",
-        "and True",
-        (f"{ALIGNMENT}::test_most_answers_of_a_history_must_be_known_to_the_log[3-False]",),
-        "A person with two equal answers among many others goes on in another person's conversation.",
-    ),
-    Mutation(
-        "evidence-of-greetings",
-        "app/conversation/alignment_pairs.py",
-        "MIN_ANCHOR_TOKENS = 24",
-        "MIN_ANCHOR_TOKENS = 4",
-        (f"{ALIGNMENT}::test_answers_that_many_people_get_are_no_evidence",),
-        "Greetings that everybody gets tell whose conversation a history is.",
     ),
 )
 """Retries and idempotency keys, and whose conversation a history is."""

@@ -26,7 +26,7 @@ from app.pipeline.resolve.resolved_request import (
     select_state_for_branch,
 )
 from app.pipeline.token_counting import MessageCounter
-from app.pipeline.view.last_view_and_calibration import CALIBRATIONS, LAST_VIEWS
+from app.pipeline.view.last_view_and_calibration import CALIBRATIONS
 
 NO_STATE: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -91,8 +91,8 @@ def build_branch(parent: Conversation, last: LogMessage, branch_id: str) -> Conv
 
 def share_log(conversation: Conversation, source: Conversation, last: LogMessage) -> Conversation:
     """Returns a conversation that shares the rows of another's log up to and including `last`. Of the other's state it
-    takes over what was computed from the shared messages alone: pins and instructions are another's."""
-    computed = {name: source.state[name] for name in (LAST_VIEWS, CALIBRATIONS) if name in source.state}
+    takes over how the provider counts, and nothing that a person has set."""
+    calibrations = {CALIBRATIONS: source.state[CALIBRATIONS]} if CALIBRATIONS in source.state else {}
     return replace(
         conversation,
         head_seq=last.seq,
@@ -104,7 +104,7 @@ def share_log(conversation: Conversation, source: Conversation, last: LogMessage
         lineage=build_branch_lineage(source, last.seq),
         chunk_count=source.chunk_count,
         indexed_before=min(source.indexed_before, last.seq + 1),
-        state={**conversation.state, **select_state_for_branch(computed, last.seq), SHARED_THROUGH: last.seq},
+        state={**conversation.state, **calibrations, SHARED_THROUGH: last.seq},
     )
 
 

@@ -7,14 +7,14 @@ copy of what the request carries. So each doubt ends in no proof.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from app.conversation.conversation_types import AnswerProof, Conversation
 from app.conversation.fingerprints import Fingerprint, FingerprintScope, is_text_contained
-from app.conversation.history_alignment import Alignment, Element
+from app.conversation.history_alignment import Alignment, Element, is_known_answer
 from app.conversation.item import Item
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.client_history import ClientHistory
@@ -24,6 +24,8 @@ from app.store.contract.conversations import ConversationStore
 
 NEWEST_ANSWERS: Final = 16
 """How many newest answers are looked up by all their fingerprints."""
+MAX_LINKS: Final = 1_000
+"""How many newest answers are looked up by their chains."""
 MAX_REFUTING_ANSWERS: Final = 256
 """How many earlier answers of a history may refute a log."""
 MAX_CANDIDATES: Final = 4
@@ -74,8 +76,14 @@ class ConversationProver:
         if link_proof is not None:
             return link_proof
         fingerprints: dict[bytes, tuple[int, Fingerprint]] = {}
-        for index in client_history.list_answer_indexes()[:NEWEST_ANSWERS]:
-            for one in await client_history.compute_fingerprints(index, scopes):
+        positions = await client_history.compute_link_positions()
+        for number, index in enumerate(client_history.list_answer_indexes()[:MAX_LINKS]):
+            found = (
+                await client_history.compute_fingerprints(index, scopes)
+                if number < NEWEST_ANSWERS
+                else [scope.compute_link_fingerprint(positions[index]) for scope in scopes]
+            )
+            for one in found:
                 fingerprints.setdefault(one.digest, (index, one))
         issued = {one.fingerprint: one for one in await self._find_proofs(request, list(fingerprints))}
         tried: set[tuple[str, int]] = set()
@@ -86,9 +94,9 @@ class ConversationProver:
             if len(tried) >= MAX_CANDIDATES:
                 break
             tried.add((proof.conversation.id, index))
-            found = await self._check_proof(request, client_history, scopes, index, fingerprint, proof, issued)
-            if found is not None:
-                return found
+            checked = await self._check_proof(request, client_history, scopes, index, fingerprint, proof, issued)
+            if checked is not None:
+                return checked
         return None
 
     async def _find_link_proof(
@@ -155,7 +163,7 @@ class ConversationProver:
             return None
         if await self._is_chain_of_another(request, client_history, found):
             return None
-        if fingerprint.kind == "words" and leaves_out_said_words(log, alignment, proof.seq):
+        if fingerprint.kind == "words" and leaves_out_said_words(aligned_log, proof.seq):
             # One answer may have been served from an application's cache or pasted. A history that leaves out what was
             # said before must have two answers of the log that were given once.
             count = await self._count_single_answers(client_history, scopes, alignment, issued, index)
@@ -250,15 +258,22 @@ def _quotes_answer(log: Sequence[Element], history: Sequence[Element]) -> bool:
     return any(known.known_words and any(known.text in text for text in texts) for known in log)
 
 
-def leaves_out_said_words(log: Sequence[Element], alignment: Alignment, before_seq: int) -> bool:
-    """Returns whether a history leaves out a user message or a final answer of the log before a message."""
-    return any(log[seq].kind in ("user", "answer") for seq in iterate_omitted(alignment) if seq < before_seq)
+def leaves_out_said_words(aligned_log: AlignedLog, before_seq: int) -> bool:
+    """Returns whether a history leaves out a user message or a final answer of the log before a message, or has
+    something else in its place."""
+    log, history = aligned_log.log, aligned_log.history
+    carried: set[int] = set()
+    for element, mark in zip(history, aligned_log.alignment.marks, strict=True):
+        if mark.kind == "same" or (mark.kind == "rewritten" and _is_version(log[mark.seq], element)):
+            carried.add(mark.seq)
+    carried.update(aligned_log.alignment.joined)
+    return any(log[seq].kind in ("user", "answer") and seq not in carried for seq in range(before_seq))
 
 
-def iterate_omitted(alignment: Alignment) -> Iterator[int]:
-    """Yields the seqs of the log messages that a history leaves out."""
-    for first, past in alignment.omitted:
-        yield from range(first, past)
+def _is_version(known: Element, element: Element) -> bool:
+    if known.kind == "answer":
+        return is_known_answer(known, element)
+    return is_text_contained(known.text, element.text)
 
 
 def find_quoted_answer(messages: Sequence[Item], answer: Item) -> int | None:

@@ -250,7 +250,7 @@ class HistoryResolver:
         stored_answer = await self._find_retry_answer(request, conversation, shown, client_history)
         is_continued = alignment.continues_log and not self._must_branch(request, conversation)
         if not is_continued and stored_answer is None:
-            if not is_named and leaves_out_said_words(aligned_log.log, alignment, alignment.last_seq + 1):
+            if not is_named and leaves_out_said_words(aligned_log, alignment.last_seq + 1):
                 return None
             if alignment.last_seq < 0:
                 return None

@@ -58,6 +58,11 @@ def _(talk: Talk, text: str) -> None:
     talk.say({"role": "user", "content": text}, conversation=_imported(talk)["id"])
 
 
+@when(step('the user says "{text}" with that history in the imported conversation'))
+def _(talk: Talk, text: str) -> None:
+    talk.say({"role": "user", "content": text}, conversation=_imported(talk)["id"])
+
+
 @when("the conversation is exported and imported again")
 def _(talk: Talk) -> None:
     out = talk.request("GET", f"/conversations/{talk.answer.body['conversation_id']}/export")

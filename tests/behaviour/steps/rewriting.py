@@ -239,6 +239,14 @@ def _(talk: Talk, clients: dict[str, Client], name: str) -> None:
     assert [essence(message) for message in said] == [essence(message) for message in clients[name].logged]
 
 
+@then(parsers.parse("{name:w}'s log ends with what the client sent and its answer"))
+def _(talk: Talk, clients: dict[str, Client], name: str) -> None:
+    sent = [essence(message) for message in talk.answer.messages]
+    log = [essence(message) for message in talk.log()]
+    assert log[:-1] == sent
+    assert log[-1] == essence(clients[name].messages[-1])
+
+
 @then("the log has each note once")
 def _(talk: Talk) -> None:
     notes = [message["content"] for message in talk.log() if is_note(message)]

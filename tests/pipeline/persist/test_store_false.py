@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.live import Reply, ScriptedUpstream, completion, stream
-from tests.support.gateway import World, answered, is_summary, long_history, summaries_asked, system, until, user
+from tests.support.gateway import World, answered, is_summary, long_history, summaries_asked, system, user
 from tests.support.sqlite_gateway import at_rest, file_bytes, words_in
 
 WORDS = ["marmalade", "zanzibar", "obelisk", "quinine", "tangerine", "idem-quartz"]
@@ -53,6 +53,12 @@ def headers(request: pytest.FixtureRequest) -> dict[str, str]:
     return dict(request.param)
 
 
+def list_grown_tables(before: dict[str, int], after: dict[str, int]) -> list[str]:
+    """Tables with other rows than before. An answer is counted by digests without text, stored or not: else an equal
+    answer of somebody else would prove that person's conversation."""
+    return [name for name, count in after.items() if count != before[name] and name != "fingerprints"]
+
+
 @pytest.mark.parametrize("before", [None, "appended", "resent"])
 async def test_nothing_of_the_turn_is_kept(
     tmp_path: Path, before: str | None, streams: bool, headers: dict[str, str]
@@ -67,7 +73,7 @@ async def test_nothing_of_the_turn_is_kept(
             messages[1:1] = [user("Hello"), answered("Hello")]
         counts = row_counts(tmp_path)
         await ask(world, messages, streams, headers=headers, **options)
-        assert {name: count for name, count in row_counts(tmp_path).items() if count != counts[name]} == {}
+        assert list_grown_tables(counts, row_counts(tmp_path)) == []
     assert words_in(tmp_path, WORDS) == []
 
 
@@ -81,11 +87,10 @@ async def test_nothing_is_kept_of_a_turn_that_does_not_fit(
         if before == "resent":
             await world.say([*history, user("And then?")])
             history += [user("And then?"), answered("And then?")]
-            await until(lambda: row_counts(tmp_path)["anchors"] > 0)  # they are written after the answer
         counts, asked = row_counts(tmp_path), len(summaries_asked(upstream))
         longer = [*history, *[user(f"obelisk {'so ' * 300}"), answered(f"obelisk {'so ' * 300}")] * 9, user(QUESTION)]
         await ask(world, longer, streams, headers=headers)
-        assert {name: count for name, count in row_counts(tmp_path).items() if count != counts[name]} == {}
+        assert list_grown_tables(counts, row_counts(tmp_path)) == []
         assert len(summaries_asked(upstream)) == asked
     assert words_in(tmp_path, [word for word in WORDS if word != "quinine"]) == []
     assert before or b"quinine" not in file_bytes(tmp_path)

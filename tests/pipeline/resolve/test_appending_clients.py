@@ -198,7 +198,7 @@ async def test_a_turn_costs_the_same_after_ten_messages_and_after_ten_thousand(
             assert large == small
             assert large["decoded"] <= 8, "a short answer is counted together with the answers before it"
             assert large["canonicalised"] <= 6
-            assert large["rows"] <= 2
+            assert large.get("rows", 0) <= 2
         assert large.get("tokenized bytes", 0) <= small.get("tokenized bytes", 0)
         assert {name: large[name] for name in ("find", "get", "read", "append") if name in large} == {
             name: small[name] for name in ("find", "get", "read", "append") if name in small
