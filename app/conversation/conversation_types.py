@@ -22,7 +22,7 @@ SummaryKind = Literal["model", "mechanical", "edited", "part"]
 COUNTER_NAME_SEPARATOR: Final = "+"
 """Stands in the name of a token counter between its encoding and the rule for its images."""
 SHARED_THROUGH: Final = "shared_through"
-"""A key of `Conversation.state`: see `Conversation.shared_through`."""
+"""A key of `Conversation.marks`: see `Conversation.shared_through`."""
 REWRITE_MARK: Final = "rewritten"
 """A key of `Conversation.state`: one more than the seq from which the client's last change holds. The key is missing if
 the client has never shown a message in other words than the log has."""
@@ -31,6 +31,11 @@ NAMED: Final = "named"
 MAX_SEQ: Final = 2**31 - 1
 IMAGE_RULE_STATE_KEY: Final = "image_rule"
 """A key of `Conversation.state`: the rule by which images are counted, if it is not the default."""
+
+
+def select_relatives(lineage: tuple[tuple[str, int], ...], shared_through: int) -> tuple[tuple[str, int], ...]:
+    """Returns the ancestors of a lineage without those that merely share rows (`Conversation.shared_through`)."""
+    return tuple(one for one in lineage if one[1] > shared_through)
 
 
 class LogMessage(msgspec.Struct, frozen=True):
@@ -180,8 +185,8 @@ class Conversation(msgspec.Struct, frozen=True):
     created_at: datetime | None = None
     updated_at: datetime | None = None
     marks: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    """What people say of messages: which are pinned, which were deleted or erased. Unlike `state`, marks are not
-    replaced by the answer of a turn that was under way."""
+    """What holds of messages whatever is answered: which are pinned, deleted or erased, and which are merely shared.
+    Unlike `state`, marks are not replaced by the answer of a turn that was under way, and no store encrypts them."""
     indexed_before: int = 0
     """Messages before this seq are in the search index."""
 
@@ -196,12 +201,12 @@ class Conversation(msgspec.Struct, frozen=True):
     def shared_through(self) -> int:
         """The last message that is merely shared with a conversation that says the same: the two have the rows in
         common and are no relatives. -1 if there is none."""
-        return int(self.state.get(SHARED_THROUGH, -1))
+        return int(self.marks.get(SHARED_THROUGH, -1))
 
     @property
     def relatives(self) -> tuple[tuple[str, int], ...]:
         """The ancestors from which this conversation branches, without those that merely share rows."""
-        return tuple(one for one in self.lineage if one[1] > self.shared_through)
+        return select_relatives(self.lineage, self.shared_through)
 
     @property
     def owner_lineage(self) -> tuple[tuple[str, int], ...]:

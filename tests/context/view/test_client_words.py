@@ -113,7 +113,7 @@ def test_a_message_with_three_versions_is_read_by_no_summary_and_shown_instead()
 
 def test_of_a_shared_log_only_texts_that_nobody_edited_or_steered_are_used() -> None:
     conversation = Conversation("own", "root", "t", 7, b"", b"", 0, True, "o200k_base", (("other", 3),))
-    shared = replace(conversation, state={SHARED_THROUGH: 3})
+    shared = replace(conversation, marks={SHARED_THROUGH: 3})
     theirs = replace(chunk_of(4), conversation_id="other")
     for summary, is_used in (
         (theirs, True),
