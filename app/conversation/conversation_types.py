@@ -29,6 +29,8 @@ the client has never shown a message in other words than the log has."""
 NAMED: Final = "named"
 """A key of `Conversation.state`: set when a request has named the conversation."""
 MAX_SEQ: Final = 2**31 - 1
+INSTRUCTIONS_MARK: Final = "+instructions"
+"""Ends the prompt version of a summary that a client's instructions steered."""
 IMAGE_RULE_STATE_KEY: Final = "image_rule"
 """A key of `Conversation.state`: the rule by which images are counted, if it is not the default."""
 
@@ -156,6 +158,13 @@ class Summary(msgspec.Struct, frozen=True):
     versions_digest: bytes = b""
     """Names what the client had changed in the range when the text was written (`context.view.client_words`), in 16
     bytes; empty if the text was written from the originals."""
+
+    @property
+    def is_personal(self) -> bool:
+        """Whether the text may hold words of a person that are not in the log: somebody edited or steered it, or it
+        folds others."""
+        is_as_made = self.kind in {"model", "mechanical", "part"} and self.revision == 1
+        return not is_as_made or bool(self.folds) or self.prompt_version.endswith(INSTRUCTIONS_MARK)
 
 
 class Conversation(msgspec.Struct, frozen=True):

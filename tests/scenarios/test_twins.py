@@ -104,6 +104,37 @@ async def test_deleting_the_conversations_of_one_run_leaves_the_others_readable(
             assert told == [message["content"] for message in client.messages]
 
 
+async def test_the_branch_of_one_run_outlives_its_trunk_and_the_other_run(tmp_path: Path) -> None:
+    async with kept(tmp_path / "kept.db", StrictModel(), window=1_000_000) as place:
+        alice, bob = Client(place), Client(place)
+        await run_script(alice, 4, 20)
+        (trunk,) = alice.ids
+        alices_history = list(alice.messages)
+        branched = Client(place)
+        branched.messages = alices_history[:4]
+        branch = (await branched.say(user("Alice asks otherwise.")))["conversation_id"]
+        assert branch != trunk
+        await run_script(bob, 4, 20)
+        bobs = (await bob.say(user("I am Bob.")))["conversation_id"]
+        assert [row[0] for row in place.query("SELECT lineage FROM conversations WHERE id = ?", bobs)] != ["[]"]
+
+        await read(place, trunk, "DELETE")
+        assert (await read(place, trunk)).status_code == 404
+        rows = (await place.call("GET", f"{branch}/branches"))["data"]
+        assert [(row["id"], row["parent_id"]) for row in rows] == [(branch, None)]
+        alice.messages = alices_history
+        assert (await alice.say(user("I am Alice.")))["conversation_id"] not in {*bob.ids, branch, trunk}
+        assert (await bob.say(user("Bob goes on.")))["conversation_id"] == bobs
+        told = str(await place.items(bobs))
+        assert "Alice" not in told
+
+        for conversation_id in bob.ids:
+            await read(place, conversation_id, "DELETE", branches="true")
+        told = [item["content"][0]["text"] for item in await place.items(branch)]
+        assert told == [message["content"] for message in branched.messages]
+        assert (await branched.say(user("And then?")))["conversation_id"] == branch
+
+
 async def test_erasing_the_conversations_of_all_runs_leaves_no_word(tmp_path: Path) -> None:
     async with kept(tmp_path / "kept.db", StrictModel(), window=1_000_000) as place:
         clients = await run_scripts(place, 8, 20)

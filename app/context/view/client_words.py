@@ -18,14 +18,12 @@ from msgspec.structs import replace
 
 from app.context.plan.outline import LastView, Pin
 from app.context.view.client_versions import NO_VERSIONS, ClientVersions
-from app.conversation.conversation_types import ClientVersion, Conversation, LogMessage, Summary
+from app.conversation.conversation_types import INSTRUCTIONS_MARK, ClientVersion, Conversation, LogMessage, Summary
 from app.conversation.item import INSTRUCTION_ROLES, TOOL_RESULT_ROLES, Item
 from app.dialects.item_decoding import decode_item
 
 EffectKind = Literal["none", "omitted", "retracted", "changed"]
 DELETED, VOLATILE = b"deleted", b"volatile"
-INSTRUCTIONS_MARK: Final = "+instructions"
-"""Ends the `prompt_version` of a summary that a client's own instructions steered."""
 
 
 def mark_instructions(prompt_version: str, instructions: str | None) -> str:
@@ -174,12 +172,7 @@ class ClientWords:
             return False
         if summary.from_seq >= self._shared_before or summary.conversation_id in self._own_ids:
             return True
-        return (
-            summary.kind in {"model", "mechanical", "part"}
-            and summary.revision == 1
-            and not summary.folds
-            and not summary.prompt_version.endswith(INSTRUCTIONS_MARK)
-        )
+        return not summary.is_personal
 
     def apply_to_log_messages(self, messages: Sequence[LogMessage]) -> Sequence[LogMessage]:
         """Returns what a summarizer reads in place of log messages: several with the same seq where the client inserted

@@ -285,7 +285,10 @@ class ConversationStore(Protocol):
         and its stored completions.
 
         Messages that a branch still shares pass to that branch, with all rows that belong to them and with the
-        summaries that end at one of them. Summaries of the family that were made for a conversation that does not
+        summaries that end at one of them. If the conversation that shares most merely shares the rows
+        (`Conversation.shared_through`), only the messages and their index pass to it: it is another's. The branches of
+        the erased conversation then merely share them with it. Summaries of the erased conversation stay while a log
+        has their last message, except personal ones (`Summary.is_personal`). Summaries of the family that were made for a conversation that does not
         exist, and that end at a message in no log, are erased, too.
 
         Returns:

@@ -13,7 +13,7 @@ import orjson
 from app.conversation.conversation_types import ClientVersion, Conversation, LogMessage, Summary
 from app.store.contract.conversations import WriteConflict
 from app.store.contract.leases import SUMMARY_LEASE_PREFIXES
-from app.store.lineage import ErasurePlan, locate_messages, plan_erasure
+from app.store.lineage import ErasurePlan, FamilyMember, locate_messages, plan_erasure
 from app.store.redaction_effects import (
     REDACTED_KEY,
     MessageRedaction,
@@ -69,15 +69,15 @@ def erase_conversation(
     if not (yield f"{sql.select_conversation}{dialect.row_lock_clause}", (*conversation_key, conversation.tenant)):
         return False
     family = yield f"{sql.select_branches} ORDER BY id{dialect.row_lock_clause}", (root, f'%"{conversation.id}"%')
-    plan = plan_erasure(conversation.id, {member: decode_lineage(lineage) for member, lineage in family})
+    plan = plan_erasure(conversation.id, [_decode_member(row) for row in family])
     yield from fingerprints.lock_places(dialect, conversation)
-    for erase, hand_over in (
-        (sql.erase_messages, sql.hand_over_messages),
-        (sql.erase_versions, sql.hand_over_versions),
-        (sql.erase_anchors, sql.hand_over_anchors),
-        (sql.spend_fingerprints, sql.hand_over_fingerprints),
+    for erase, hand_over, through_seq in (
+        (sql.erase_messages, sql.hand_over_messages, plan.kept_through),
+        (sql.erase_versions, sql.hand_over_versions, plan.inherited_through),
+        (sql.erase_anchors, sql.hand_over_anchors, plan.inherited_through),
+        (sql.spend_fingerprints, sql.hand_over_fingerprints, plan.inherited_through),
     ):
-        yield erase, (*conversation_key, plan.kept_through)
+        yield erase, (*conversation_key, through_seq)
         if plan.heir is not None:
             yield hand_over, (*conversation_key, plan.heir)
     yield from search_index.move_or_remove_conversation(
@@ -87,37 +87,40 @@ def erase_conversation(
         kept_through=plan.kept_through,
         heir=plan.heir,
     )
-    for member, lineage in plan.lineages.items():
-        yield sql.change_lineage, (root, member, encode_lineage(lineage))
+    for member in plan.changed:
+        yield sql.change_lineage, (root, member.id, encode_lineage(member.lineage), encode_json(member.marks))
     yield from _move_or_delete_completions(dialect, conversation, plan)
     # Summaries come after messages: whether a summary stays depends on which messages are left.
-    for statement in (
-        sql.erase_conversation,
-        sql.erase_external_ids,
-        sql.erase_leases,
-        sql.erase_summaries,
-        sql.hand_over_summaries,
-    ):
+    for statement in (sql.erase_conversation, sql.erase_external_ids, sql.erase_leases, sql.erase_summaries):
         yield statement, conversation_key
+    if plan.is_heir_relative:
+        yield sql.hand_over_summaries, conversation_key
+    else:
+        yield from summary_transactions.delete_personal_summaries(dialect, conversation)
     yield from summary_transactions.delete_family_strays(dialect, conversation.tenant, root)
     # `erase_summaries` deletes summaries only; this deletes the revisions that they leave.
     yield dialect.build_statement(_ERASE_REVISIONS, root=root)
     return True
 
 
+def _decode_member(row: tuple[str, str, str]) -> FamilyMember:
+    member, lineage, marks = row
+    return FamilyMember(member, decode_lineage(lineage), orjson.loads(marks))
+
+
 def _move_or_delete_completions(
     dialect: SqlDialect, conversation: Conversation, plan: ErasurePlan
 ) -> TransactionSteps[None]:
-    """Moves stored completions to the heir with the messages that it takes over, and deletes the others."""
+    """Moves stored completions to the heir with the messages that it inherits, and deletes the others."""
     conversation_key = {"root": conversation.root, "id": conversation.id}
     if plan.heir is not None:
         yield dialect.build_statement(
             """
             UPDATE completions SET conversation_id = :heir
-            WHERE root = :root AND conversation_id = :id AND seq <= :kept_through""",
+            WHERE root = :root AND conversation_id = :id AND seq <= :inherited_through""",
             **conversation_key,
             heir=plan.heir,
-            kept_through=plan.kept_through,
+            inherited_through=plan.inherited_through,
         )
     yield dialect.build_statement(
         "DELETE FROM completions WHERE root = :root AND conversation_id = :id", **conversation_key
