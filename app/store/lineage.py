@@ -5,7 +5,7 @@ Pure.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app.conversation.conversation_types import (
@@ -183,6 +183,70 @@ def _merge_heir_entries(lineage: Sequence[tuple[str, int]], conversation_id: str
     Its own id must not stand among its ancestors."""
     followers = [ancestor for ancestor, _ in lineage[1:]] + [conversation_id]
     return tuple(entry for entry, follower in zip(lineage, followers, strict=True) if not entry[0] == heir == follower)
+
+
+@dataclass(frozen=True, slots=True)
+class RowCopies:
+    """Which conversations take copies of rows, so that others can redact theirs."""
+
+    copies: Sequence[tuple[str, Lineage]] = ()
+    """The conversations, in order, each with the path to the rows that it copies: all that it shared so far."""
+    changed: Sequence[FamilyMember] = ()
+    """The conversations whose lineage changes."""
+
+
+def plan_row_copies(redacting_id: str, owner_id: str, seq: int, members: Sequence[FamilyMember]) -> RowCopies:
+    """Plans the copies that are made before a message is redacted, so that only one family loses it.
+
+    If the family of the redacting conversation owns the row, the others take copies; else that family does.
+
+    DESIGN.md 3, rule 2: who merely shares the row said the same, and did not delete it. A wrong plan would erase
+    somebody's message for another, or leave a redacted message readable in the family that redacted it.
+
+    Args:
+        owner_id: the conversation whose rows have the message.
+        members: all conversations that name the owner, and the owner.
+    """
+    current = {one.id: one for one in members}
+    family_id = current[redacting_id].family_id
+    tops = [one for one in members if one.family_id == one.id and _has_row(one, owner_id, seq)]
+    owned = current[owner_id].family_id == family_id
+    # The family's rows must be copied last: who shares them takes copies of the original before.
+    copiers = [one for one in tops if one.id != family_id and (owned or family_id in dict(one.lineage))]
+    copiers.sort(key=lambda one: (len(one.lineage), -one.lineage[-1][1], one.id))
+    copiers += [] if owned else [current[family_id]]
+    copies: list[tuple[str, Lineage]] = []
+    for one in copiers:
+        lineage = current[one.id].lineage
+        if not _has_row(current[one.id], owner_id, seq):
+            continue  # it follows a conversation that took copies
+        base = next((copier for copier, path in copies if one.id != family_id and _begins_with(path, lineage)), None)
+        if base is None:
+            copies.append((one.id, lineage))
+        _replace_path(current, one.id, () if base is None else ((base, lineage[-1][1]),))
+    return RowCopies(copies, [current[one.id] for one in members if current[one.id] is not one])
+
+
+def _has_row(member: FamilyMember, owner_id: str, seq: int) -> bool:
+    return seq <= dict(member.lineage).get(owner_id, -1)
+
+
+def _begins_with(path: Lineage, lineage: Lineage) -> bool:
+    """Returns whether a path holds all that a lineage shares, in the same rows."""
+    *before, (last_id, upto_seq) = lineage
+    rest = path[len(before) :]
+    return path[: len(before)] == tuple(before) and bool(rest) and rest[0][0] == last_id and upto_seq <= rest[0][1]
+
+
+def _replace_path(members: dict[str, FamilyMember], conversation_id: str, lineage: Lineage) -> None:
+    """Replaces the lineage of a conversation, and with it the beginning of the lineages that lead through it."""
+    for member in members.values():
+        ancestors = [ancestor for ancestor, _ in member.lineage]
+        if member.id == conversation_id:
+            members[member.id] = replace(member, lineage=lineage)
+        elif conversation_id in ancestors:
+            own = member.lineage[ancestors.index(conversation_id) :]
+            members[member.id] = replace(member, lineage=(*lineage, *own))
 
 
 def order_links_deepest_first(links: Sequence[bytes]) -> list[bytes]:

@@ -34,6 +34,7 @@ from app.store.lineage import (
     locate_messages,
     order_links_deepest_first,
     plan_erasure,
+    plan_row_copies,
 )
 from app.store.memory.answers import MemoryAnswers
 from app.store.memory.completions import MemoryCompletions
@@ -302,6 +303,10 @@ class MemoryStore(MemoryAnswers, MemoryCompletions, MemorySummaries, MemoryLease
             changes.append(MessageRedaction(owner_id, entry.seq, entry.tokens - before.tokens))
         if len(places) != len(entries):
             raise WriteConflict
+        for entry in entries:
+            self._copy_shared_rows(root, stored.id, entry.seq)
+        places = locate_messages(self._conversations[root, stored.id].lineage_with_self, entries)
+        changes = [replace(one, conversation_id=owner_id) for one, (owner_id, _) in zip(changes, places, strict=True)]
         for owner_id, entry in places:
             conversation_key = (root, owner_id)
             before = self._messages[conversation_key][entry.seq]
@@ -311,6 +316,20 @@ class MemoryStore(MemoryAnswers, MemoryCompletions, MemorySummaries, MemoryLease
             self._terms.get(conversation_key, {}).pop(entry.seq, None)
         self._drop_leases(root, SUMMARY_LEASE_PREFIXES)
         return self._apply_redactions(stored.tenant, root, changes)
+
+    def _copy_shared_rows(self, root: str, redacting_id: str, seq: int) -> None:
+        """Gives the conversations that merely share a message that is redacted rows of their own."""
+        path = self._conversations[root, redacting_id].lineage_with_self
+        owner_id = next(owner_id for owner_id, upto_seq in path if seq <= upto_seq)
+        copies = plan_row_copies(redacting_id, owner_id, seq, self._list_family_members(root))
+        for copier, copied_path in copies.copies:
+            for one in find_segments(copied_path, 0, copied_path[-1][1] + 1):
+                source, words = self._messages[root, one.conversation_id], self._terms[root, one.conversation_id]
+                for copied_seq in range(one.from_seq, one.to_seq):
+                    self._insert_message((root, copier), source[copied_seq])
+                    if copied_seq in words:
+                        self._terms[root, copier][copied_seq] = words[copied_seq]
+        self._replace_family_members(root, copies.changed)
 
     def _apply_redactions(self, tenant: str, root: str, changes: Sequence[MessageRedaction]) -> list[Summary]:
         """Applies redactions to totals, marks, client versions, anchors and summaries of the family. Returns the

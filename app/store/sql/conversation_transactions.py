@@ -13,7 +13,15 @@ import orjson
 from app.conversation.conversation_types import ClientVersion, Conversation, LogMessage, Summary
 from app.store.contract.conversations import WriteConflict
 from app.store.contract.leases import SUMMARY_LEASE_PREFIXES
-from app.store.lineage import ErasurePlan, FamilyMember, locate_messages, plan_erasure
+from app.store.lineage import (
+    ErasurePlan,
+    FamilyMember,
+    RowCopies,
+    find_segments,
+    locate_messages,
+    plan_erasure,
+    plan_row_copies,
+)
 from app.store.redaction_effects import (
     REDACTED_KEY,
     MessageRedaction,
@@ -28,8 +36,8 @@ from app.store.redaction_effects import (
 from app.store.sql import fingerprints, summary_transactions
 from app.store.sql.dialects import SearchIndexCleanup, SqlDialect, TransactionSteps
 from app.store.sql.rows import (
+    MESSAGE_COLUMNS,
     SUMMARY_COLUMNS,
-    Lineage,
     client_version_values,
     decode_lineage,
     decode_summary,
@@ -136,6 +144,13 @@ def redact_messages(
     family = yield from _lock_affected_conversations(
         dialect, conversation, list(dict.fromkeys(owner_id for owner_id, _ in places))
     )
+    for entry in entries:
+        owner_id = next(owner for owner, located in places if located.seq == entry.seq)
+        copies = plan_row_copies(conversation.id, owner_id, entry.seq, list(family.values()))
+        if copies.changed:
+            yield from _copy_rows(dialect, search_index, conversation, copies)
+            family |= {member.id: member for member in copies.changed}
+            places = yield from _locate_stored_messages(dialect, conversation, entries)
     # All messages are checked before the first is changed: a conflict must leave nothing half done.
     changes, replaced = [], []
     for owner_id, entry in places:
@@ -163,9 +178,9 @@ def redact_messages(
         yield dialect.build_statement(
             "DELETE FROM leases WHERE root = :root AND key LIKE :keys", root=root, keys=f"{prefix}%"
         )
-    shared = find_redactions_by_conversation(changes, {member: lineage for member, (lineage, _) in family.items()})
+    shared = find_redactions_by_conversation(changes, {member.id: member.lineage for member in family.values()})
     for member, member_redactions in shared.items():
-        yield from _update_totals_and_marks(dialect, root, member, family[member][1], member_redactions)
+        yield from _update_totals_and_marks(dialect, root, member, family[member].marks, member_redactions)
         replaced += yield from _delete_versions_and_anchors(dialect, root, member, member_redactions)
     gone = yield from _update_summaries_after_redaction(dialect, tenant, root, shared)
     return RedactionResult(gone, [*replaced, *(summary.text for summary in gone)])
@@ -193,8 +208,8 @@ def _locate_stored_messages(
 
 def _lock_affected_conversations(
     dialect: SqlDialect, conversation: Conversation, keepers: Sequence[str]
-) -> TransactionSteps[dict[str, tuple[Lineage, Mapping[str, Any]]]]:
-    """Locks the conversations that hold a message or may share it, and returns their lineage and marks."""
+) -> TransactionSteps[dict[str, FamilyMember]]:
+    """Locks the conversations that hold a message or may share it, and returns them by id."""
     root, tenant = conversation.root, conversation.tenant
     # The owners of the messages come first: while they are locked, no branch can begin from them.
     for keeper in keepers:
@@ -204,7 +219,7 @@ def _lock_affected_conversations(
             id=keeper,
             tenant=tenant,
         )
-    family: dict[str, tuple[Lineage, Mapping[str, Any]]] = {}
+    family: dict[str, FamilyMember] = {}
     for keeper in keepers:
         rows = yield dialect.build_statement(
             f"""
@@ -216,8 +231,41 @@ def _lock_affected_conversations(
             keeper=keeper,
             naming=f'%"{keeper}"%',
         )
-        family |= {member: (decode_lineage(lineage), orjson.loads(marks)) for member, lineage, marks in rows}
+        family |= {row[0]: _decode_member(row) for row in rows}
     return family
+
+
+def _copy_rows(
+    dialect: SqlDialect, search_index: SearchIndexCleanup, conversation: Conversation, copies: RowCopies
+) -> TransactionSteps[None]:
+    """Copies messages with their terms, and stores the lineages that change."""
+    root, columns = conversation.root, ", ".join(MESSAGE_COLUMNS)
+    for copier, path in copies.copies:
+        for one in find_segments(path, 0, path[-1][1] + 1):
+            yield dialect.build_statement(
+                f"""
+                INSERT INTO messages (root, conversation_id, {columns})
+                SELECT root, CAST(:copier AS text), {columns} FROM messages
+                WHERE root = :root AND conversation_id = :owner AND seq >= :from_seq AND seq < :to_seq""",
+                root=root,
+                copier=copier,
+                owner=one.conversation_id,
+                from_seq=one.from_seq,
+                to_seq=one.to_seq,
+            )
+            yield from search_index.copy_messages(
+                tenant=conversation.tenant,
+                root=root,
+                from_id=one.conversation_id,
+                to_id=copier,
+                from_seq=one.from_seq,
+                to_seq=one.to_seq,
+            )
+    for member in copies.changed:
+        yield (
+            dialect.statements.change_lineage,
+            (root, member.id, encode_lineage(member.lineage), encode_json(member.marks)),
+        )
 
 
 def _update_totals_and_marks(
