@@ -23,7 +23,7 @@ from app.conversation.item import INSTRUCTION_ROLES, TOOL_RESULT_ROLES, Item
 from app.dialects.item_decoding import decode_item
 
 EffectKind = Literal["none", "omitted", "retracted", "changed"]
-DELETED, VOLATILE = b"deleted", b"volatile"
+DELETED, VOLATILE, ERASED = b"deleted", b"volatile", b"erased"
 
 
 def mark_instructions(prompt_version: str, instructions: str | None) -> str:
@@ -137,6 +137,7 @@ class ClientWords:
             if effect.digest and seq not in originals
         } | dict.fromkeys(deleted, DELETED)
         self._changed_seqs = sorted(self._changes)
+        self._redacted_seqs = () if conversation is None else conversation.redacted_seqs
         self._volatile_pins = [
             Pin(seq, seq + 1, effects[seq].tokens) for seq in self._changed_seqs if self._changes[seq] == VOLATILE
         ]
@@ -157,9 +158,14 @@ class ClientWords:
         return {seq for seq in self.omitted_seqs if start <= seq < next_seq}
 
     def compute_digest(self, from_seq: int, to_seq: int) -> bytes:
-        """Returns the digest of the client's changes in a range; empty if there are none."""
+        """Returns the digest of what the client changed or erased in a range; empty if there is nothing.
+
+        A conversation that says the same has the same links, so its summaries are found by this one, too. The digest
+        keeps those with erased words out. A wrong digest would show somebody what he erased.
+        """
         start, end = bisect_left(self._changed_seqs, from_seq), bisect_left(self._changed_seqs, to_seq)
         changes = [(seq - from_seq, self._changes[seq].hex()) for seq in self._changed_seqs[start:end]]
+        changes += [(seq - from_seq, ERASED.hex()) for seq in self._redacted_seqs if from_seq <= seq < to_seq]
         return hashlib.sha256(msgspec.json.encode(changes)).digest()[:16] if changes else b""
 
     def is_usable(self, summary: Summary) -> bool:
