@@ -257,7 +257,8 @@ class SummaryMaker:
         usable = [
             fitted
             for fitted in (_adapt_stored_summary(summary, source, job) for summary in summaries)
-            if fitted is not None and job.client_words.is_usable(fitted)
+            # The parts of a fold were chosen for this view.
+            if fitted is not None and job.client_words.is_usable_fold(fitted)
         ]
         # A model's summary before a mechanical one, then the oldest, so that all processes choose the same.
         return min(

@@ -22,15 +22,22 @@ SummaryKind = Literal["model", "mechanical", "edited", "part"]
 COUNTER_NAME_SEPARATOR: Final = "+"
 """Stands in the name of a token counter between its encoding and the rule for its images."""
 SHARED_THROUGH: Final = "shared_through"
-"""A key of `Conversation.state`: see `Conversation.shared_through`."""
+"""A key of `Conversation.marks`: see `Conversation.shared_through`."""
 REWRITE_MARK: Final = "rewritten"
 """A key of `Conversation.state`: one more than the seq from which the client's last change holds. The key is missing if
 the client has never shown a message in other words than the log has."""
 NAMED: Final = "named"
 """A key of `Conversation.state`: set when a request has named the conversation."""
 MAX_SEQ: Final = 2**31 - 1
+INSTRUCTIONS_MARK: Final = "+instructions"
+"""Ends the prompt version of a summary that a client's instructions steered."""
 IMAGE_RULE_STATE_KEY: Final = "image_rule"
 """A key of `Conversation.state`: the rule by which images are counted, if it is not the default."""
+
+
+def select_relatives(lineage: tuple[tuple[str, int], ...], shared_through: int) -> tuple[tuple[str, int], ...]:
+    """Returns the ancestors of a lineage without those that merely share rows (`Conversation.shared_through`)."""
+    return tuple(one for one in lineage if one[1] > shared_through)
 
 
 class LogMessage(msgspec.Struct, frozen=True):
@@ -152,6 +159,13 @@ class Summary(msgspec.Struct, frozen=True):
     """Names what the client had changed in the range when the text was written (`context.view.client_words`), in 16
     bytes; empty if the text was written from the originals."""
 
+    @property
+    def is_personal(self) -> bool:
+        """Whether the text may hold words of a person that are not in the log: somebody edited or steered it, or it
+        folds others."""
+        is_as_made = self.kind in {"model", "mechanical", "part"} and self.revision == 1
+        return not is_as_made or bool(self.folds) or self.prompt_version.endswith(INSTRUCTIONS_MARK)
+
 
 class Conversation(msgspec.Struct, frozen=True):
     """The facts of a conversation that are known without its log."""
@@ -180,8 +194,8 @@ class Conversation(msgspec.Struct, frozen=True):
     created_at: datetime | None = None
     updated_at: datetime | None = None
     marks: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    """What people say of messages: which are pinned, which were deleted or erased. Unlike `state`, marks are not
-    replaced by the answer of a turn that was under way."""
+    """What holds of messages whatever is answered: which are pinned, deleted or erased, and which are merely shared.
+    Unlike `state`, marks are not replaced by the answer of a turn that was under way, and no store encrypts them."""
     indexed_before: int = 0
     """Messages before this seq are in the search index."""
 
@@ -196,12 +210,12 @@ class Conversation(msgspec.Struct, frozen=True):
     def shared_through(self) -> int:
         """The last message that is merely shared with a conversation that says the same: the two have the rows in
         common and are no relatives. -1 if there is none."""
-        return int(self.state.get(SHARED_THROUGH, -1))
+        return int(self.marks.get(SHARED_THROUGH, -1))
 
     @property
     def relatives(self) -> tuple[tuple[str, int], ...]:
         """The ancestors from which this conversation branches, without those that merely share rows."""
-        return tuple(one for one in self.lineage if one[1] > self.shared_through)
+        return select_relatives(self.lineage, self.shared_through)
 
     @property
     def owner_lineage(self) -> tuple[tuple[str, int], ...]:

@@ -7,12 +7,22 @@ from typing import Any
 
 import pytest
 
+from tests.live import Reply, completion
 from tests.scenarios.proof import SMALL_WINDOW, list_conversations, read
 from tests.scenarios.rewriting import Client, Kept, StrictModel, kept, question, slide
-from tests.support.gateway import user
+from tests.support.gateway import is_summary, user
 
 RUNS = 3
 TURNS = 40
+
+
+class SummaryOfWords(StrictModel):
+    """Its summaries keep the one word that matters."""
+
+    def _reply(self, body: Any) -> Reply:
+        if is_summary(body):
+            return completion("They said quincunx." if "quincunx" in str(body["messages"]) else "They spoke.")
+        return super()._reply(body)
 
 
 async def run_script(client: Client, turns: int = TURNS, count: int = 60) -> None:
@@ -102,6 +112,61 @@ async def test_deleting_the_conversations_of_one_run_leaves_the_others_readable(
             body = await client.say(question(90))
             told = [item["content"][0]["text"] for item in await place.items(body["conversation_id"])]
             assert told == [message["content"] for message in client.messages]
+
+
+async def test_the_branch_of_one_run_outlives_its_trunk_and_the_other_run(tmp_path: Path) -> None:
+    async with kept(tmp_path / "kept.db", StrictModel(), window=1_000_000) as place:
+        alice, bob = Client(place), Client(place)
+        await run_script(alice, 4, 20)
+        (trunk,) = alice.ids
+        alices_history = list(alice.messages)
+        branched = Client(place)
+        branched.messages = alices_history[:4]
+        branch = (await branched.say(user("Alice asks otherwise.")))["conversation_id"]
+        assert branch != trunk
+        await run_script(bob, 4, 20)
+        bobs = (await bob.say(user("I am Bob.")))["conversation_id"]
+        assert [row[0] for row in place.query("SELECT lineage FROM conversations WHERE id = ?", bobs)] != ["[]"]
+
+        await read(place, trunk, "DELETE")
+        assert (await read(place, trunk)).status_code == 404
+        rows = (await place.call("GET", f"{branch}/branches"))["data"]
+        assert [(row["id"], row["parent_id"]) for row in rows] == [(branch, None)]
+        alice.messages = alices_history
+        assert (await alice.say(user("I am Alice.")))["conversation_id"] not in {*bob.ids, branch, trunk}
+        assert (await bob.say(user("Bob goes on.")))["conversation_id"] == bobs
+        assert "Alice" not in str(await place.items(bobs))
+
+        for conversation_id in bob.ids:
+            await read(place, conversation_id, "DELETE", branches="true")
+        told = [item["content"][0]["text"] for item in await place.items(branch)]
+        assert told == [message["content"] for message in branched.messages]
+        assert (await branched.say(user("And then?")))["conversation_id"] == branch
+
+
+async def test_what_one_run_erases_the_other_keeps_and_no_summary_brings_back(tmp_path: Path) -> None:
+    model = SummaryOfWords()
+    async with kept(tmp_path / "kept.db", model, window=SMALL_WINDOW) as place:
+        alice, bob = Client(place), Client(place)
+        for client in (alice, bob):
+            await client.say(user("The word is quincunx."))
+            await run_script(client, 4, 40)
+        for client, name in ((alice, "Alice"), (bob, "Bob")):
+            await client.say(user(f"I am {name}."))
+        hers, his = (client.bodies[-1]["conversation_id"] for client in (alice, bob))
+        assert hers != his
+        (item,) = [one for one in await place.items(hers) if "quincunx" in str(one["content"])]
+        await place.call("DELETE", f"{hers}/items/{item['id']}", erase="true")
+        assert "quincunx" not in str(await place.items(hers))
+        assert "quincunx" in str(await place.items(his))
+        for client in (bob, alice):
+            for turn in range(4, 12):
+                await client.say(question(turn, 120))
+        assert bob.bodies[-1]["conversation_id"] == his
+        summaries = (await read(place, f"{his}/summaries")).text
+        assert "quincunx" in summaries
+        assert "quincunx" not in (await read(place, f"{hers}/summaries")).text
+        assert "quincunx" not in (await read(place, f"{hers}/context", limit=100)).text
 
 
 async def test_erasing_the_conversations_of_all_runs_leaves_no_word(tmp_path: Path) -> None:

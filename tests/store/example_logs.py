@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 from msgspec.structs import replace
 
-from app.conversation.conversation_types import Conversation, LogMessage, Summary
+from app.conversation.conversation_types import SHARED_THROUGH, Conversation, LogMessage, Summary
 from app.conversation.identity import (
     LinkPosition,
     compute_family_root,
@@ -168,7 +168,9 @@ def branch_of(
         if upto >= upto_seq:
             break
     own = log_of(parent.tenant, lines, after=shared[-1])
-    branch = conversation_of(parent.tenant, shared, lineage=tuple(lineage))
+    merely_shared = min(parent.shared_through, upto_seq)
+    marks = {SHARED_THROUGH: merely_shared} if merely_shared >= 0 else {}
+    branch = conversation_of(parent.tenant, shared, lineage=tuple(lineage), marks=marks)
     return grown(branch, own), [*shared, *own], own
 
 
@@ -179,6 +181,16 @@ async def branch_off(
     branch, whole, own = branch_of(parent, log, upto_seq, lines)
     await store.append(LogAppend(branch, upto_seq, own, creates_conversation=True))
     return branch, whole
+
+
+async def twin_of(
+    store: Store, source: Conversation, log: Sequence[LogMessage], upto_seq: int, lines: Sequence[str]
+) -> tuple[Conversation, list[LogMessage]]:
+    """Store a conversation that merely shares the source's rows; returns it with its whole log."""
+    twin, whole, own = branch_of(source, log, upto_seq, lines)
+    twin = replace(twin, marks={SHARED_THROUGH: upto_seq})
+    await store.append(LogAppend(twin, upto_seq, own, creates_conversation=True))
+    return twin, whole
 
 
 def chunk_over(

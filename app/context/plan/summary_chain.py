@@ -27,7 +27,7 @@ def find_chain_and_folds(
             all before it.
         words: what the client shows. Summaries of anything else are not used.
     """
-    summaries = [summary for summary in summaries if summary.kind != "part" and words.is_usable(summary)]
+    summaries = [summary for summary in words.select_usable(summaries) if summary.kind != "part"]
     omitted_seqs = words.omitted_seqs
     if are_replacing:
         return _select_summaries_from_start(summaries), ()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Final, Literal
 
 import msgspec
@@ -18,14 +18,12 @@ from msgspec.structs import replace
 
 from app.context.plan.outline import LastView, Pin
 from app.context.view.client_versions import NO_VERSIONS, ClientVersions
-from app.conversation.conversation_types import ClientVersion, Conversation, LogMessage, Summary
+from app.conversation.conversation_types import INSTRUCTIONS_MARK, ClientVersion, Conversation, LogMessage, Summary
 from app.conversation.item import INSTRUCTION_ROLES, TOOL_RESULT_ROLES, Item
 from app.dialects.item_decoding import decode_item
 
 EffectKind = Literal["none", "omitted", "retracted", "changed"]
-DELETED, VOLATILE = b"deleted", b"volatile"
-INSTRUCTIONS_MARK: Final = "+instructions"
-"""Ends the `prompt_version` of a summary that a client's own instructions steered."""
+DELETED, VOLATILE, ERASED = b"deleted", b"volatile", b"erased"
 
 
 def mark_instructions(prompt_version: str, instructions: str | None) -> str:
@@ -139,6 +137,7 @@ class ClientWords:
             if effect.digest and seq not in originals
         } | dict.fromkeys(deleted, DELETED)
         self._changed_seqs = sorted(self._changes)
+        self._redacted_seqs = () if conversation is None else conversation.redacted_seqs
         self._volatile_pins = [
             Pin(seq, seq + 1, effects[seq].tokens) for seq in self._changed_seqs if self._changes[seq] == VOLATILE
         ]
@@ -159,9 +158,14 @@ class ClientWords:
         return {seq for seq in self.omitted_seqs if start <= seq < next_seq}
 
     def compute_digest(self, from_seq: int, to_seq: int) -> bytes:
-        """Returns the digest of the client's changes in a range; empty if there are none."""
+        """Returns the digest of what the client changed or erased in a range; empty if there is nothing.
+
+        A conversation that says the same has the same links, so its summaries are found by this one, too. The digest
+        keeps those with erased words out. A wrong digest would show somebody what he erased.
+        """
         start, end = bisect_left(self._changed_seqs, from_seq), bisect_left(self._changed_seqs, to_seq)
         changes = [(seq - from_seq, self._changes[seq].hex()) for seq in self._changed_seqs[start:end]]
+        changes += [(seq - from_seq, ERASED.hex()) for seq in self._redacted_seqs if from_seq <= seq < to_seq]
         return hashlib.sha256(msgspec.json.encode(changes)).digest()[:16] if changes else b""
 
     def is_usable(self, summary: Summary) -> bool:
@@ -174,12 +178,21 @@ class ClientWords:
             return False
         if summary.from_seq >= self._shared_before or summary.conversation_id in self._own_ids:
             return True
-        return (
-            summary.kind in {"model", "mechanical", "part"}
-            and summary.revision == 1
-            and not summary.folds
-            and not summary.prompt_version.endswith(INSTRUCTIONS_MARK)
-        )
+        return not summary.is_personal
+
+    def select_usable(self, summaries: Iterable[Summary]) -> list[Summary]:
+        """Returns the usable ones of all summaries of a log. A fold of usable summaries holds what they hold."""
+        found = [*summaries]
+        usable_ids = {one.id for one in found if self.is_usable(one)}
+        return [
+            one
+            for one in found
+            if one.id in usable_ids or (one.folds and usable_ids.issuperset(one.folds) and self.is_usable_fold(one))
+        ]
+
+    def is_usable_fold(self, fold: Summary) -> bool:
+        """As `is_usable`, for a fold whose parts are usable."""
+        return self.is_usable(replace(fold, folds=()))
 
     def apply_to_log_messages(self, messages: Sequence[LogMessage]) -> Sequence[LogMessage]:
         """Returns what a summarizer reads in place of log messages: several with the same seq where the client inserted

@@ -23,6 +23,7 @@ from app.pipeline.chat_request import Caller
 from app.pipeline.persist.kept_instructions import drop_instructions
 from app.pipeline.resolve.resolved_request import STORED_INSTRUCTIONS
 from app.pipeline.token_counting import MessageCounter
+from app.pipeline.view.client_words_reader import read_owner_words
 from app.store.contract.conversations import CompletionQuery, ConversationQuery, LogAppend, WriteConflict
 from app.store.contract.leases import LeaseLost
 from app.store.contract.summaries import ConversationAndSummaryStore
@@ -103,12 +104,17 @@ class ItemRemover:
     ) -> None:
         """Replaces deleted summaries by mechanical ones, so that the chain of summaries has no gap. Folds are not
         replaced: they are made again when they are needed."""
+        stored = await self._store.find_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
+        if stored is None or not deleted_summaries:
+            return
+        words = await read_owner_words(self._store, stored)
         for summary in deleted_summaries:
             if summary.folds or summary.to_seq - summary.from_seq > MAX_MECHANICAL_SUMMARY_MESSAGES:
                 continue
             messages = await self._store.read_log(conversation, summary.from_seq, summary.to_seq)
             if [entry.seq for entry in messages] == list(range(summary.from_seq, summary.to_seq)):
-                await self._store_mechanical_summary(conversation, summary, messages)
+                digest = words.compute_digest(summary.from_seq, summary.to_seq)
+                await self._store_mechanical_summary(conversation, replace(summary, versions_digest=digest), messages)
 
     async def _store_mechanical_summary(
         self, conversation: Conversation, summary: Summary, messages: Sequence[LogMessage]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from app.context.plan.budget import compute_budget
 from app.context.plan.policy import ContextPolicy
@@ -27,6 +28,8 @@ from app.store.lineage import first_own_seq
 READ_MESSAGES: Final = 1_024
 """The most messages that are read at once while answers are searched."""
 MAX_BRANCHES: Final = 500
+MAX_FAMILY_PAGES: Final = 20
+"""How many pages of `MAX_BRANCHES` conversations are searched for a family: most that share its rows may be others."""
 ListField = Literal["title", "last_answer"]
 TITLE_MESSAGES: Final = 4
 """How many messages are searched for the first user message."""
@@ -143,11 +146,23 @@ class ConversationHistory:
             ConversationNotFound: there is no such conversation.
         """
         conversation = await self._records.find_conversation(caller, conversation_id)
+        family, has_more = await self._find_family(conversation)
+        return [await self._build_branch_row(member, conversation) for member in family], has_more
+
+    async def _find_family(self, conversation: Conversation) -> tuple[list[Conversation], bool]:
+        """Returns up to `MAX_BRANCHES` conversations of a family, oldest first, and whether there may be more."""
         query = ConversationQuery(limit=MAX_BRANCHES + 1, descending=False, ancestor_id=conversation.family_id)
-        page = await self._store.list_conversations(tenant=caller.tenant, query=query)
-        # Conversations that merely share rows of the family are in the page, too.
-        family = [member for member in page[:MAX_BRANCHES] if member.family_id == conversation.family_id]
-        return [await self._build_branch_row(member, conversation) for member in family], len(page) > MAX_BRANCHES
+        family: list[Conversation] = []
+        for _ in range(MAX_FAMILY_PAGES):
+            page = await self._store.list_conversations(tenant=conversation.tenant, query=query)
+            # Conversations that merely share rows of the family are in the page, too.
+            family += [member for member in page if member.family_id == conversation.family_id]
+            if len(family) > MAX_BRANCHES or len(page) < query.limit:
+                return family[:MAX_BRANCHES], len(family) > MAX_BRANCHES
+            last = page[-1]
+            assert last.created_at is not None
+            query = replace(query, after=(last.created_at, last.id))
+        return family, True
 
     async def _build_branch_row(self, member: Conversation, current: Conversation) -> dict[str, Any]:
         return {

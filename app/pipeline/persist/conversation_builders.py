@@ -104,7 +104,8 @@ def share_log(conversation: Conversation, source: Conversation, last: LogMessage
         lineage=build_branch_lineage(source, last.seq),
         chunk_count=source.chunk_count,
         indexed_before=min(source.indexed_before, last.seq + 1),
-        state={**conversation.state, **calibrations, SHARED_THROUGH: last.seq},
+        state={**conversation.state, **calibrations},
+        marks={SHARED_THROUGH: last.seq},
     )
 
 

@@ -213,8 +213,8 @@ class TurnWriter:
             # The lineage ends with the other conversation, whose next message is this answer.
             source_id = conversation.lineage[-1][0]
             lineage = (*conversation.lineage[:-1], (source_id, entry.seq))
-            shared_state = {**write.conversation.state, SHARED_THROUGH: entry.seq}
-            shared = replace(write.conversation, lineage=lineage, state=shared_state)
+            marks = {**conversation.marks, SHARED_THROUGH: entry.seq}
+            shared = replace(write.conversation, lineage=lineage, marks=marks)
             write = replace(write, conversation=shared, messages=[])
         if question is not None:
             resolved_request, write = question.resolved_request, _merge_writes(question, write)

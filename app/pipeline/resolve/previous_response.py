@@ -191,8 +191,7 @@ class PreviousResponseResolver:
             skeletons=(),
             named_conversation_id=conversation.id,
         )
-        family = conversation.lineage_with_self[0][0]
-        return [match for match in matches if match.conversation.lineage_with_self[0][0] == family]
+        return [match for match in matches if match.conversation.family_id == conversation.family_id]
 
 
 def _get_position(message: LogMessage) -> LinkPosition:

@@ -247,8 +247,6 @@ def select_state_for_branch(state: Mapping[str, Any], last_seq: int) -> dict[str
             for key, view in views.items()
             if view.boundary.to_seq <= last_seq + 1
         }
-    if SHARED_THROUGH in shared:
-        shared[SHARED_THROUGH] = min(shared[SHARED_THROUGH], last_seq)
     if INSTRUCTIONS_PLACE in shared and shared[INSTRUCTIONS_PLACE][1] > last_seq:
         del shared[INSTRUCTIONS_PLACE]
     if STANDING_REQUESTS in shared:
@@ -260,6 +258,8 @@ def select_state_for_branch(state: Mapping[str, Any], last_seq: int) -> dict[str
 def select_marks_for_branch(marks: Mapping[str, Any], last_seq: int) -> dict[str, Any]:
     """Returns the part of a conversation's marks that is valid for a branch that shares its log through `last_seq`."""
     shared = dict(marks)
+    if SHARED_THROUGH in shared:
+        shared[SHARED_THROUGH] = min(shared[SHARED_THROUGH], last_seq)
     if PINS in shared:
         shared[PINS] = [pin for pin in shared[PINS] if pin["to_seq"] <= last_seq + 1]
     if REDACTED in shared:

@@ -27,7 +27,7 @@ from app.dialects.item_decoding import decode_item
 from app.dialects.missing_tool_results import add_missing_tool_results, is_placeholder_result
 from app.errors import ContextLengthExceeded
 from app.pipeline.compact.summary_chain_cache import EMPTY_CHAIN, SummaryChain, SummaryChainCache, build_chain
-from app.pipeline.resolve.resolved_request import ResolvedRequest
+from app.pipeline.resolve.resolved_request import PINS, ResolvedRequest
 from app.pipeline.respond.context_status import render_tokens_header
 from app.pipeline.token_counting import MessageCounter
 from app.pipeline.turn import RawLogMessages, Turn, View
@@ -218,7 +218,7 @@ class ViewBuilder:
             outline = self._build_outline(turn, budget, await read_chain(bypass_cache=True), words)
             outline = replace(outline, standing_requests=standing_requests)
             outline, plan = await self._make_plan(turn, outline, budget, summarize, is_over=is_over)
-        warnings = _build_pin_warnings(resolved_request, outline) if resolved_request.conversation.marks else ()
+        warnings = _build_pin_warnings(resolved_request, outline) if PINS in resolved_request.conversation.marks else ()
         return View(outline, plan, budget, None, standing_scan, warnings=warnings, words=words)
 
     async def _add_standing_requests(
@@ -238,7 +238,7 @@ class ViewBuilder:
         versions, marks = resolved_request.client_versions, conversation.marks
         summaries, folds, new_messages = chain.summaries, chain.folds, resolved_request.new_messages
         last_view = read_last_view(conversation.state, turn.policy, budget.window)
-        pins = decode_pins(marks) if marks else ()
+        pins = decode_pins(marks) if PINS in marks else ()
         if versions is not NO_VERSIONS:
             new_version_seqs = [version.seq for version in resolved_request.new_versions]
             last_view = versions.recount_view_for_versions(last_view, new_version_seqs)

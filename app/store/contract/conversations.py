@@ -285,8 +285,13 @@ class ConversationStore(Protocol):
         and its stored completions.
 
         Messages that a branch still shares pass to that branch, with all rows that belong to them and with the
-        summaries that end at one of them. Summaries of the family that were made for a conversation that does not
-        exist, and that end at a message in no log, are erased, too.
+        summaries that end at one of them. If the conversation that shares most merely shares the rows
+        (`Conversation.shared_through`), only the messages and their index pass to it: it is another's. The branches of
+        the erased conversation then merely share them with it. Summaries of the erased conversation stay while a log
+        has their last message, except personal ones (`Summary.is_personal`).
+
+        Summaries of the family that were made for a conversation that does not exist, and that end at a message in no
+        log, are erased, too.
 
         Returns:
             Whether the conversation existed.
@@ -294,7 +299,9 @@ class ConversationStore(Protocol):
 
     async def redact_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> list[Summary]:
         """Overwrites bodies, tokens and meta of messages of a conversation's log, for good. Links stay. The old text is
-        overwritten and removed from the search index. All in one transaction, for every conversation that shares a
+        overwritten and removed from the search index. Conversations that merely share a redacted message
+        (`Conversation.shared_through`) keep it: they get copies of the rows that they share with the family of the
+        conversation, or that family gets them. All in one transaction, for every conversation of the family that has a
         redacted message:
 
         - `tokens_total` of the messages that follow moves by the difference in tokens; so do `head_tokens_total`, and

@@ -10,7 +10,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from app.conversation.api_keys import is_context_tenant
 from app.conversation.conversation_types import ClientVersion, Conversation, LogMessage, Summary
 from app.conversation.identity import extract_family_root
 from app.conversation.search_terms import extract_message_terms
@@ -27,6 +26,7 @@ from app.store.contract.conversations import (
 from app.store.contract.leases import SUMMARY_LEASE_PREFIXES, Lease
 from app.store.contract.store import StoreInfo
 from app.store.lineage import (
+    FamilyMember,
     count_range_messages,
     find_gapless_leading_range,
     find_segments,
@@ -34,9 +34,11 @@ from app.store.lineage import (
     locate_messages,
     order_links_deepest_first,
     plan_erasure,
+    plan_row_copies,
 )
 from app.store.memory.answers import MemoryAnswers
 from app.store.memory.completions import MemoryCompletions
+from app.store.memory.conversation_pages import creation_sort_key, matches_conversation_query
 from app.store.memory.keys import MemoryKeys
 from app.store.memory.leases import MemoryLeases
 from app.store.memory.summaries import ConversationKey, MemorySummaries
@@ -266,9 +268,9 @@ class MemoryStore(MemoryAnswers, MemoryCompletions, MemorySummaries, MemoryLease
         found = [
             conversation
             for conversation in self._conversations.values()
-            if tenant in (None, conversation.tenant) and _matches_conversation_query(conversation, query)
+            if tenant in (None, conversation.tenant) and matches_conversation_query(conversation, query)
         ]
-        found.sort(key=_creation_sort_key, reverse=query.descending)
+        found.sort(key=creation_sort_key, reverse=query.descending)
         return found[: query.limit]
 
     async def replace_metadata(
@@ -301,6 +303,10 @@ class MemoryStore(MemoryAnswers, MemoryCompletions, MemorySummaries, MemoryLease
             changes.append(MessageRedaction(owner_id, entry.seq, entry.tokens - before.tokens))
         if len(places) != len(entries):
             raise WriteConflict
+        for entry in entries:
+            self._copy_shared_rows(root, stored.id, entry.seq)
+        places = locate_messages(self._conversations[root, stored.id].lineage_with_self, entries)
+        changes = [replace(one, conversation_id=owner_id) for one, (owner_id, _) in zip(changes, places, strict=True)]
         for owner_id, entry in places:
             conversation_key = (root, owner_id)
             before = self._messages[conversation_key][entry.seq]
@@ -310,6 +316,20 @@ class MemoryStore(MemoryAnswers, MemoryCompletions, MemorySummaries, MemoryLease
             self._terms.get(conversation_key, {}).pop(entry.seq, None)
         self._drop_leases(root, SUMMARY_LEASE_PREFIXES)
         return self._apply_redactions(stored.tenant, root, changes)
+
+    def _copy_shared_rows(self, root: str, redacting_id: str, seq: int) -> None:
+        """Gives the conversations that merely share a message that is redacted rows of their own."""
+        path = self._conversations[root, redacting_id].lineage_with_self
+        owner_id = next(owner_id for owner_id, upto_seq in path if seq <= upto_seq)
+        copies = plan_row_copies(redacting_id, owner_id, seq, self._list_family_members(root))
+        for copier, copied_path in copies.copies:
+            for one in find_segments(copied_path, 0, copied_path[-1][1] + 1):
+                source, words = self._messages[root, one.conversation_id], self._terms[root, one.conversation_id]
+                for copied_seq in range(one.from_seq, one.to_seq):
+                    self._insert_message((root, copier), source[copied_seq])
+                    if copied_seq in words:
+                        self._terms[root, copier][copied_seq] = words[copied_seq]
+        self._replace_family_members(root, copies.changed)
 
     def _apply_redactions(self, tenant: str, root: str, changes: Sequence[MessageRedaction]) -> list[Summary]:
         """Applies redactions to totals, marks, client versions, anchors and summaries of the family. Returns the
@@ -353,6 +373,16 @@ class MemoryStore(MemoryAnswers, MemoryCompletions, MemorySummaries, MemoryLease
 
     def _read_lineages(self, root: str) -> dict[str, tuple[tuple[str, int], ...]]:
         return {key[1]: member.lineage for key, member in self._conversations.items() if key[0] == root}
+
+    def _list_family_members(self, root: str) -> list[FamilyMember]:
+        return [
+            FamilyMember(one.id, one.lineage, one.marks) for one in self._conversations.values() if one.root == root
+        ]
+
+    def _replace_family_members(self, root: str, members: Sequence[FamilyMember]) -> None:
+        for one in members:
+            stored = self._conversations[root, one.id]
+            self._conversations[root, one.id] = replace(stored, lineage=one.lineage, marks=one.marks)
 
     def _find_conversations_with_link(self, root: str, link: bytes, at_seq: int) -> list[str]:
         """Returns the conversations whose own rows have the link at `at_seq`."""
@@ -452,7 +482,7 @@ class MemoryStore(MemoryAnswers, MemoryCompletions, MemorySummaries, MemoryLease
         if conversation is None:
             return False
         root, conversation_key = conversation.root, (conversation.root, conversation.id)
-        plan = plan_erasure(conversation.id, self._read_lineages(root))
+        plan = plan_erasure(conversation.id, self._list_family_members(root))
         terms = self._terms.pop(conversation_key, {})
         if plan.heir is not None:
             kept_terms = {seq: words for seq, words in terms.items() if seq <= plan.kept_through}
@@ -466,27 +496,30 @@ class MemoryStore(MemoryAnswers, MemoryCompletions, MemorySummaries, MemoryLease
         self._messages.pop(conversation_key, None)
         versions = self._client_versions.pop(conversation_key, [])
         if plan.heir is not None:
-            self._client_versions[root, plan.heir][:0] = [one for one in versions if one.since_seq <= plan.kept_through]
-        self._move_or_delete_answers(conversation_key, lambda seq: seq < 0 or seq > plan.kept_through, plan.heir)
-        for member, lineage in plan.lineages.items():
-            self._conversations[root, member] = replace(self._conversations[root, member], lineage=lineage)
+            self._client_versions[root, plan.heir][:0] = [
+                one for one in versions if one.since_seq <= plan.inherited_through
+            ]
+        self._move_or_delete_answers(conversation_key, lambda seq: seq < 0 or seq > plan.inherited_through, plan.heir)
+        self._replace_family_members(root, plan.changed)
         del self._conversations[conversation_key]
         self._external_ids = {name: key for name, key in self._external_ids.items() if key != conversation_key}
         self._drop_leases(root, conversation.id)
-        await self._move_or_delete_summaries(root, conversation.id)
+        await self._move_or_delete_summaries(root, conversation.id, hands_over=plan.is_heir_relative)
         self._move_or_delete_completions(root, conversation.id, plan)
         return True
 
-    async def _move_or_delete_summaries(self, root: str, erased_id: str) -> None:
-        """Moves summaries that were made in an erased conversation to a conversation that holds their last message.
-        Deletes the stray summaries of the family.
+    async def _move_or_delete_summaries(self, root: str, erased_id: str, *, hands_over: bool) -> None:
+        """Moves summaries that were made in an erased conversation to a conversation that holds their last message, or
+        deletes the personal ones. Deletes the stray summaries of the family.
         """
         for tenant, summary in self._list_root_summaries(root):
             keepers = [
                 conversation_id for conversation_id, _ in self._positions_by_link.get((root, summary.to_link), ())
             ]
-            if summary.conversation_id == erased_id and keepers:
+            if summary.conversation_id == erased_id and keepers and hands_over:
                 self._put_summary(tenant, root, replace(summary, conversation_id=min(keepers)))
+            elif summary.conversation_id == erased_id and summary.is_personal:
+                await self.delete_summary(tenant=tenant, root=root, summary_id=summary.id)
         for tenant, summary in self._list_root_summaries(root):
             if self._is_stray_summary(root, summary):
                 await self.delete_summary(tenant=tenant, root=root, summary_id=summary.id)
@@ -546,38 +579,6 @@ def _link_match_sort_key(match: LinkMatch) -> tuple[bool, datetime | None, int]:
     """Heads first, then the most recently updated."""
     conversation, message = match.conversation, match.message
     return message.seq == conversation.head_seq, conversation.updated_at, message.seq
-
-
-def _creation_sort_key(conversation: Conversation) -> tuple[datetime | None, str]:
-    return conversation.created_at, conversation.id
-
-
-def _has_own_messages(conversation: Conversation) -> bool:
-    return not conversation.lineage or conversation.lineage[-1][1] < conversation.head_seq
-
-
-def _matches_conversation_query(conversation: Conversation, query: ConversationQuery) -> bool:
-    created_at, updated_at = conversation.created_at, conversation.updated_at
-    assert created_at is not None
-    assert updated_at is not None
-    sort_key, after = (created_at, conversation.id), query.after
-    return (
-        (after is None or (sort_key < after if query.descending else sort_key > after))
-        and (query.created_after is None or created_at > query.created_after)
-        and (query.created_before is None or created_at < query.created_before)
-        and (query.updated_after is None or updated_at > query.updated_after)
-        and (query.updated_before is None or updated_at < query.updated_before)
-        and query.mode in (None, conversation.mode)
-        and query.external_id in (None, conversation.external_id)
-        and query.metadata.items() <= conversation.metadata.items()
-        and (not query.has_own_messages or conversation.external_id is not None or _has_own_messages(conversation))
-        and (not query.is_context_only or is_context_tenant(conversation.tenant))
-        and (not query.excludes_context_tenants or not is_context_tenant(conversation.tenant))
-        and (
-            query.ancestor_id is None
-            or any(ancestor_id == query.ancestor_id for ancestor_id, _ in conversation.lineage_with_self)
-        )
-    )
 
 
 def _advance_conversation(stored: Conversation, write: LogAppend, now: datetime) -> Conversation:

@@ -53,13 +53,13 @@ class MemoryCompletions:
         return self._completions.pop((tenant, completion_id), None) is not None
 
     def _move_or_delete_completions(self, root: str, conversation_id: str, plan: ErasurePlan) -> None:
-        """Moves completions of an erased conversation to its heir with the messages that the heir takes over, and
-        deletes the others.
+        """Moves completions of an erased conversation to its heir with the messages that the heir inherits, and deletes
+        the others.
         """
         for key, completion in list(self._completions.items()):
             if (completion.root, completion.conversation_id) != (root, conversation_id):
                 continue
-            if plan.heir is not None and completion.seq <= plan.kept_through:
+            if plan.heir is not None and completion.seq <= plan.inherited_through:
                 self._completions[key] = replace(completion, conversation_id=plan.heir)
             else:
                 del self._completions[key]

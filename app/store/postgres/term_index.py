@@ -247,6 +247,24 @@ class PostgresIndexCleanup:
             **here,
         )
 
+    def copy_messages(
+        self, *, tenant: str, root: str, from_id: str, to_id: str, from_seq: int, to_seq: int
+    ) -> TransactionSteps[None]:
+        yield POSTGRES.build_statement(
+            f"""
+            INSERT INTO message_terms (root, conversation_id, seq, terms)
+            SELECT root, :target::text, seq, ARRAY(SELECT :prefix::bigint | ({_TERM}) FROM unnest(terms) AS t (term))
+            FROM message_terms WHERE {_HERE} AND seq >= :from_seq AND seq < :to_seq
+            ON CONFLICT (root, conversation_id, seq) DO NOTHING""",
+            target=to_id,
+            prefix=term_key_prefix(root, to_id),
+            root=root,
+            id=from_id,
+            from_seq=from_seq,
+            to_seq=to_seq,
+        )
+        yield from self._index_for_tenant(tenant, root, to_id)
+
     def move_or_remove_conversation(
         self, *, tenant: str, root: str, conversation_id: str, kept_through: int, heir: str | None
     ) -> TransactionSteps[None]:
@@ -260,9 +278,10 @@ class PostgresIndexCleanup:
             f"DELETE FROM message_terms WHERE {_HERE} AND seq > :kept_through", **here, kept_through=kept_through
         )
         if heir is not None:
-            yield from self._hand_over_terms(scopes["tenant_scope"], root, conversation_id, heir)
+            yield from self._hand_over_terms(root, conversation_id, heir)
+            yield from self._index_for_tenant(tenant, root, heir)
 
-    def _hand_over_terms(self, tenant_scope: int, root: str, conversation_id: str, heir: str) -> TransactionSteps[None]:
+    def _hand_over_terms(self, root: str, conversation_id: str, heir: str) -> TransactionSteps[None]:
         yield POSTGRES.build_statement(
             f"""
             UPDATE message_terms
@@ -274,7 +293,10 @@ class PostgresIndexCleanup:
             heir=heir,
             prefix=term_key_prefix(root, heir),
         )
-        theirs = {"tenant_scope": tenant_scope, "scope": hash_conversation_scope(root, heir), "root": root, "id": heir}
+
+    def _index_for_tenant(self, tenant: str, root: str, conversation_id: str) -> TransactionSteps[None]:
+        scopes = {"tenant_scope": hash_tenant_scope(tenant), "scope": hash_conversation_scope(root, conversation_id)}
+        theirs = {**scopes, "root": root, "id": conversation_id}
         yield POSTGRES.build_statement(
             f"""
             INSERT INTO tenant_postings (tenant_scope, term, scope)

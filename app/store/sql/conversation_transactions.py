@@ -13,7 +13,15 @@ import orjson
 from app.conversation.conversation_types import ClientVersion, Conversation, LogMessage, Summary
 from app.store.contract.conversations import WriteConflict
 from app.store.contract.leases import SUMMARY_LEASE_PREFIXES
-from app.store.lineage import ErasurePlan, locate_messages, plan_erasure
+from app.store.lineage import (
+    ErasurePlan,
+    FamilyMember,
+    RowCopies,
+    find_segments,
+    locate_messages,
+    plan_erasure,
+    plan_row_copies,
+)
 from app.store.redaction_effects import (
     REDACTED_KEY,
     MessageRedaction,
@@ -28,8 +36,8 @@ from app.store.redaction_effects import (
 from app.store.sql import fingerprints, summary_transactions
 from app.store.sql.dialects import SearchIndexCleanup, SqlDialect, TransactionSteps
 from app.store.sql.rows import (
+    MESSAGE_COLUMNS,
     SUMMARY_COLUMNS,
-    Lineage,
     client_version_values,
     decode_lineage,
     decode_summary,
@@ -69,15 +77,15 @@ def erase_conversation(
     if not (yield f"{sql.select_conversation}{dialect.row_lock_clause}", (*conversation_key, conversation.tenant)):
         return False
     family = yield f"{sql.select_branches} ORDER BY id{dialect.row_lock_clause}", (root, f'%"{conversation.id}"%')
-    plan = plan_erasure(conversation.id, {member: decode_lineage(lineage) for member, lineage in family})
+    plan = plan_erasure(conversation.id, [_decode_member(row) for row in family])
     yield from fingerprints.lock_places(dialect, conversation)
-    for erase, hand_over in (
-        (sql.erase_messages, sql.hand_over_messages),
-        (sql.erase_versions, sql.hand_over_versions),
-        (sql.erase_anchors, sql.hand_over_anchors),
-        (sql.spend_fingerprints, sql.hand_over_fingerprints),
+    for erase, hand_over, through_seq in (
+        (sql.erase_messages, sql.hand_over_messages, plan.kept_through),
+        (sql.erase_versions, sql.hand_over_versions, plan.inherited_through),
+        (sql.erase_anchors, sql.hand_over_anchors, plan.inherited_through),
+        (sql.spend_fingerprints, sql.hand_over_fingerprints, plan.inherited_through),
     ):
-        yield erase, (*conversation_key, plan.kept_through)
+        yield erase, (*conversation_key, through_seq)
         if plan.heir is not None:
             yield hand_over, (*conversation_key, plan.heir)
     yield from search_index.move_or_remove_conversation(
@@ -87,37 +95,40 @@ def erase_conversation(
         kept_through=plan.kept_through,
         heir=plan.heir,
     )
-    for member, lineage in plan.lineages.items():
-        yield sql.change_lineage, (root, member, encode_lineage(lineage))
+    for member in plan.changed:
+        yield sql.change_lineage, (root, member.id, encode_lineage(member.lineage), encode_json(member.marks))
     yield from _move_or_delete_completions(dialect, conversation, plan)
     # Summaries come after messages: whether a summary stays depends on which messages are left.
-    for statement in (
-        sql.erase_conversation,
-        sql.erase_external_ids,
-        sql.erase_leases,
-        sql.erase_summaries,
-        sql.hand_over_summaries,
-    ):
+    for statement in (sql.erase_conversation, sql.erase_external_ids, sql.erase_leases, sql.erase_summaries):
         yield statement, conversation_key
+    if plan.is_heir_relative:
+        yield sql.hand_over_summaries, conversation_key
+    else:
+        yield from summary_transactions.delete_personal_summaries(dialect, conversation)
     yield from summary_transactions.delete_family_strays(dialect, conversation.tenant, root)
     # `erase_summaries` deletes summaries only; this deletes the revisions that they leave.
     yield dialect.build_statement(_ERASE_REVISIONS, root=root)
     return True
 
 
+def _decode_member(row: tuple[str, str, str]) -> FamilyMember:
+    member, lineage, marks = row
+    return FamilyMember(member, decode_lineage(lineage), orjson.loads(marks))
+
+
 def _move_or_delete_completions(
     dialect: SqlDialect, conversation: Conversation, plan: ErasurePlan
 ) -> TransactionSteps[None]:
-    """Moves stored completions to the heir with the messages that it takes over, and deletes the others."""
+    """Moves stored completions to the heir with the messages that it inherits, and deletes the others."""
     conversation_key = {"root": conversation.root, "id": conversation.id}
     if plan.heir is not None:
         yield dialect.build_statement(
             """
             UPDATE completions SET conversation_id = :heir
-            WHERE root = :root AND conversation_id = :id AND seq <= :kept_through""",
+            WHERE root = :root AND conversation_id = :id AND seq <= :inherited_through""",
             **conversation_key,
             heir=plan.heir,
-            kept_through=plan.kept_through,
+            inherited_through=plan.inherited_through,
         )
     yield dialect.build_statement(
         "DELETE FROM completions WHERE root = :root AND conversation_id = :id", **conversation_key
@@ -133,6 +144,13 @@ def redact_messages(
     family = yield from _lock_affected_conversations(
         dialect, conversation, list(dict.fromkeys(owner_id for owner_id, _ in places))
     )
+    for entry in entries:
+        owner_id = next(owner for owner, located in places if located.seq == entry.seq)
+        copies = plan_row_copies(conversation.id, owner_id, entry.seq, list(family.values()))
+        if copies.changed:
+            yield from _copy_rows(dialect, search_index, conversation, copies)
+            family |= {member.id: member for member in copies.changed}
+            places = yield from _locate_stored_messages(dialect, conversation, entries)
     # All messages are checked before the first is changed: a conflict must leave nothing half done.
     changes, replaced = [], []
     for owner_id, entry in places:
@@ -160,9 +178,9 @@ def redact_messages(
         yield dialect.build_statement(
             "DELETE FROM leases WHERE root = :root AND key LIKE :keys", root=root, keys=f"{prefix}%"
         )
-    shared = find_redactions_by_conversation(changes, {member: lineage for member, (lineage, _) in family.items()})
+    shared = find_redactions_by_conversation(changes, {member.id: member.lineage for member in family.values()})
     for member, member_redactions in shared.items():
-        yield from _update_totals_and_marks(dialect, root, member, family[member][1], member_redactions)
+        yield from _update_totals_and_marks(dialect, root, member, family[member].marks, member_redactions)
         replaced += yield from _delete_versions_and_anchors(dialect, root, member, member_redactions)
     gone = yield from _update_summaries_after_redaction(dialect, tenant, root, shared)
     return RedactionResult(gone, [*replaced, *(summary.text for summary in gone)])
@@ -190,8 +208,8 @@ def _locate_stored_messages(
 
 def _lock_affected_conversations(
     dialect: SqlDialect, conversation: Conversation, keepers: Sequence[str]
-) -> TransactionSteps[dict[str, tuple[Lineage, Mapping[str, Any]]]]:
-    """Locks the conversations that hold a message or may share it, and returns their lineage and marks."""
+) -> TransactionSteps[dict[str, FamilyMember]]:
+    """Locks the conversations that hold a message or may share it, and returns them by id."""
     root, tenant = conversation.root, conversation.tenant
     # The owners of the messages come first: while they are locked, no branch can begin from them.
     for keeper in keepers:
@@ -201,7 +219,7 @@ def _lock_affected_conversations(
             id=keeper,
             tenant=tenant,
         )
-    family: dict[str, tuple[Lineage, Mapping[str, Any]]] = {}
+    family: dict[str, FamilyMember] = {}
     for keeper in keepers:
         rows = yield dialect.build_statement(
             f"""
@@ -213,8 +231,41 @@ def _lock_affected_conversations(
             keeper=keeper,
             naming=f'%"{keeper}"%',
         )
-        family |= {member: (decode_lineage(lineage), orjson.loads(marks)) for member, lineage, marks in rows}
+        family |= {row[0]: _decode_member(row) for row in rows}
     return family
+
+
+def _copy_rows(
+    dialect: SqlDialect, search_index: SearchIndexCleanup, conversation: Conversation, copies: RowCopies
+) -> TransactionSteps[None]:
+    """Copies messages with their terms, and stores the lineages that change."""
+    root, columns = conversation.root, ", ".join(MESSAGE_COLUMNS)
+    for copier, path in copies.copies:
+        for one in find_segments(path, 0, path[-1][1] + 1):
+            yield dialect.build_statement(
+                f"""
+                INSERT INTO messages (root, conversation_id, {columns})
+                SELECT root, CAST(:copier AS text), {columns} FROM messages
+                WHERE root = :root AND conversation_id = :owner AND seq >= :from_seq AND seq < :to_seq""",
+                root=root,
+                copier=copier,
+                owner=one.conversation_id,
+                from_seq=one.from_seq,
+                to_seq=one.to_seq,
+            )
+            yield from search_index.copy_messages(
+                tenant=conversation.tenant,
+                root=root,
+                from_id=one.conversation_id,
+                to_id=copier,
+                from_seq=one.from_seq,
+                to_seq=one.to_seq,
+            )
+    for member in copies.changed:
+        yield (
+            dialect.statements.change_lineage,
+            (root, member.id, encode_lineage(member.lineage), encode_json(member.marks)),
+        )
 
 
 def _update_totals_and_marks(

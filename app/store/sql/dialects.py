@@ -64,6 +64,11 @@ class SearchIndexCleanup(Protocol):
     def remove_message(self, *, tenant: str, root: str, conversation_id: str, seq: int) -> TransactionSteps[None]:
         """Deletes the terms of one message in a conversation's own rows."""
 
+    def copy_messages(
+        self, *, tenant: str, root: str, from_id: str, to_id: str, from_seq: int, to_seq: int
+    ) -> TransactionSteps[None]:
+        """Copies the terms of the messages `[from_seq, to_seq)` of a conversation to another."""
+
     def move_or_remove_conversation(
         self, *, tenant: str, root: str, conversation_id: str, kept_through: int, heir: str | None
     ) -> TransactionSteps[None]:

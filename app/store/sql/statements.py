@@ -164,7 +164,7 @@ _SHARED: Final[dict[str, tuple[str, Sequence[str]]]] = {
         ("root", "id", "tenant", "start_seq", "end_seq"),
     ),
     "select_branches": (
-        "SELECT id, lineage FROM conversations WHERE root = :root AND lineage LIKE :naming",
+        "SELECT id, lineage, marks FROM conversations WHERE root = :root AND lineage LIKE :naming",
         ("root", "naming"),
     ),
     "erase_messages": (
@@ -204,8 +204,8 @@ _SHARED: Final[dict[str, tuple[str, Sequence[str]]]] = {
         ("root", "id", "heir"),
     ),
     "change_lineage": (
-        "UPDATE conversations SET lineage = :lineage WHERE root = :root AND id = :id",
-        ("root", "id", "lineage"),
+        "UPDATE conversations SET lineage = :lineage, marks = :marks WHERE root = :root AND id = :id",
+        ("root", "id", "lineage", "marks"),
     ),
     "erase_conversation": ("DELETE FROM conversations WHERE root = :root AND id = :id", ("root", "id")),
     "erase_external_ids": ("DELETE FROM external_ids WHERE root = :root AND conversation_id = :id", ("root", "id")),

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from app.conversation.conversation_types import Summary
+from app.conversation.conversation_types import Conversation, Summary
 from app.store.contract.conversations import WriteConflict
 from app.store.contract.leases import LeaseLost
 from app.store.sql.dialects import Rows, SqlDialect, Statement, TransactionSteps
@@ -192,6 +192,19 @@ def delete_family_strays(dialect: SqlDialect, tenant: str, root: str) -> Transac
     )
     for (chunk_id,) in strays:
         yield from delete_summary(dialect, tenant, root, chunk_id)
+
+
+def delete_personal_summaries(dialect: SqlDialect, conversation: Conversation) -> TransactionSteps[None]:
+    """Deletes the summaries that were made in a conversation and may hold words of its people (`Summary.is_personal`),
+    and what folds them."""
+    rows = yield dialect.build_statement(
+        f"SELECT {_COLUMNS} FROM chunks WHERE root = :root AND conversation_id = :id",
+        root=conversation.root,
+        id=conversation.id,
+    )
+    for summary in map(decode_summary, rows):
+        if summary.is_personal:
+            yield from delete_summary(dialect, conversation.tenant, conversation.root, summary.id)
 
 
 def delete_summary_without_folds(

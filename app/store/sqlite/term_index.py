@@ -265,6 +265,28 @@ class SqliteIndexCleanup:
             (tenant_scope, scope),
         )
 
+    def copy_messages(
+        self, *, tenant: str, root: str, from_id: str, to_id: str, from_seq: int, to_seq: int
+    ) -> TransactionSteps[None]:
+        source, target = hash_conversation_scope(root, from_id), hash_conversation_scope(root, to_id)
+        yield (
+            """
+            INSERT OR IGNORE INTO postings (scope, term, seq)
+            SELECT ?, term, seq FROM postings WHERE scope = ? AND seq >= ? AND seq < ?""",
+            (target, source, from_seq, to_seq),
+        )
+        yield from self._index_for_tenant(tenant, root, to_id)
+
+    def _index_for_tenant(self, tenant: str, root: str, conversation_id: str) -> TransactionSteps[None]:
+        scope, tenant_scope = hash_conversation_scope(root, conversation_id), hash_tenant_scope(tenant)
+        yield _COPY_POSTINGS_TO_TENANT, (tenant_scope, scope)
+        yield (
+            """
+            INSERT OR IGNORE INTO tenant_scopes (tenant_scope, scope, root, conversation_id)
+            SELECT ?1, ?2, ?3, ?4 WHERE EXISTS (SELECT 1 FROM postings WHERE scope = ?2)""",
+            (tenant_scope, scope, root, conversation_id),
+        )
+
     def move_or_remove_conversation(
         self, *, tenant: str, root: str, conversation_id: str, kept_through: int, heir: str | None
     ) -> TransactionSteps[None]:
@@ -281,10 +303,4 @@ class SqliteIndexCleanup:
             return
         inheriting = hash_conversation_scope(root, heir)
         yield "UPDATE OR IGNORE postings SET scope = ? WHERE scope = ?", (inheriting, scope)
-        yield _COPY_POSTINGS_TO_TENANT, (tenant_scope, inheriting)
-        yield (
-            """
-            INSERT OR IGNORE INTO tenant_scopes (tenant_scope, scope, root, conversation_id)
-            SELECT ?1, ?2, ?3, ?4 WHERE EXISTS (SELECT 1 FROM postings WHERE scope = ?2)""",
-            (tenant_scope, inheriting, root, heir),
-        )
+        yield from self._index_for_tenant(tenant, root, heir)

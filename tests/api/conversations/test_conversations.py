@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from app.conversation.conversation_types import SHARED_THROUGH
 from app.conversation.identity import make_conversation_id
+from app.conversations.history import conversation_history
 from app.pipeline.persist.conversation_builders import build_branch
 from app.store.contract.conversations import LogAppend
 from tests.live import ScriptedUpstream
@@ -109,7 +110,7 @@ async def test_a_conversation_that_merely_shares_rows_is_no_branch_and_outlives_
         (owner,) = w.conversations()
         (last,) = await w.store.read_log(owner, 3, 4)
         twin = build_branch(owner, last, make_conversation_id(owner.root, secrets.token_bytes))
-        twin = replace(twin, state={**twin.state, SHARED_THROUGH: 3})
+        twin = replace(twin, marks={**twin.marks, SHARED_THROUGH: 3})
         await w.store.append(LogAppend(twin, 3, [], creates_conversation=True))
         assert (await told(w, "GET", f"/conversations/{twin.id}"))["parent"] is None
         for asked in (first, twin.id):
@@ -118,6 +119,25 @@ async def test_a_conversation_that_merely_shares_rows_is_no_branch_and_outlives_
         await told(w, "DELETE", f"/conversations/{first}?branches=true")
         assert [one.id for one in w.conversations()] == [twin.id]
         assert await w.log(twin.id) == [*history, answered("b")]
+
+
+async def test_a_branch_is_listed_however_many_conversations_merely_share_its_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(conversation_history, "MAX_BRANCHES", 2)
+    async with world(ScriptedUpstream(default=answering)) as w:
+        history = [user("a"), answered("a"), user("b")]
+        await w.say(history[:1])
+        first = (await w.say(history))["conversation_id"]
+        (owner,) = w.conversations()
+        (last,) = await w.store.read_log(owner, 3, 4)
+        for _ in range(5):
+            twin = build_branch(owner, last, make_conversation_id(owner.root, secrets.token_bytes))
+            twin = replace(twin, marks={SHARED_THROUGH: 3})
+            await w.store.append(LogAppend(twin, 3, [], creates_conversation=True))
+        branch = (await w.say([*history[:2], user("c")]))["conversation_id"]
+        listed = await told(w, "GET", f"/conversations/{first}/branches")
+        assert (ids(listed), listed["has_more"]) == ([first, branch], False)
 
 
 @pytest.mark.parametrize("with_branches", [False, True])

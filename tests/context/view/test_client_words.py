@@ -111,9 +111,19 @@ def test_a_message_with_three_versions_is_read_by_no_summary_and_shown_instead()
     assert (pin.from_seq, pin.to_seq, pin.tokens) == (0, 1, LOG[0].tokens + 3)
 
 
+def test_a_summary_with_a_message_that_was_erased_is_not_used() -> None:
+    conversation = Conversation("own", "root", "t", 7, b"", b"", 0, True, "o200k_base", marks={"redacted": [2]})
+    words = ClientWords(conversation)
+    assert not words.is_usable(chunk_of(4))
+    assert words.is_usable(chunk_of(2))
+    assert words.is_usable(replace(chunk_of(4), versions_digest=words.compute_digest(0, 4)))
+    further = ClientWords(replace(conversation, marks={"redacted": [2, 3]}))
+    assert further.compute_digest(0, 4) != words.compute_digest(0, 4)
+
+
 def test_of_a_shared_log_only_texts_that_nobody_edited_or_steered_are_used() -> None:
     conversation = Conversation("own", "root", "t", 7, b"", b"", 0, True, "o200k_base", (("other", 3),))
-    shared = replace(conversation, state={SHARED_THROUGH: 3})
+    shared = replace(conversation, marks={SHARED_THROUGH: 3})
     theirs = replace(chunk_of(4), conversation_id="other")
     for summary, is_used in (
         (theirs, True),

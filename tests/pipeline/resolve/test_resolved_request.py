@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 from app.context.plan.outline import Boundary, LastView, Quotation
 from app.context.view.message_edits import Edit
+from app.conversation.conversation_types import SHARED_THROUGH
 from app.pipeline.resolve.resolved_request import (
     OPEN_TOOL_CALLS,
     PINS,
@@ -54,3 +56,8 @@ def test_pins_and_erasures_behind_a_branch_are_not_its() -> None:
     pins = [{"from_seq": start, "to_seq": start + 2, "tokens": 5} for start in (0, 4, 5, 8)]
     marks = select_marks_for_branch({PINS: pins, REDACTED: [0, 5, 6, 9], "other": 1}, LAST_SEQ)
     assert marks == {PINS: pins[:2], REDACTED: [0, 5], "other": 1}
+
+
+@pytest.mark.parametrize(("shared_through", "kept"), [(3, 3), (9, LAST_SEQ)])
+def test_a_branch_merely_shares_what_its_parent_merely_shares(shared_through: int, kept: int) -> None:
+    assert select_marks_for_branch({SHARED_THROUGH: shared_through}, LAST_SEQ) == {SHARED_THROUGH: kept}

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace as struct_replace
 
-from app.conversation.conversation_types import Conversation, LogMessage
+from app.conversation.conversation_types import AnswerAnchor, Conversation, IssuedAnswer, LogMessage
+from app.conversation.search_terms import extract_terms
 from app.store.contract.conversations import WriteConflict
 from app.store.contract.store import Store
-from app.store.lineage import ErasurePlan, plan_erasure
+from app.store.lineage import ErasurePlan, FamilyMember, plan_erasure
 from app.store.memory.backend import MemoryStore
-from app.store.sql.rows import Lineage
 from tests.store.example_logs import (
     begin,
     branch_off,
@@ -25,8 +25,10 @@ from tests.store.example_logs import (
     go_on,
     lease_on,
     links,
+    random_bytes,
     skeletons,
     strays_of,
+    twin_of,
 )
 
 CHAT = ["user hi", "assistant hello", "user how?", "assistant so", "user why?", "assistant because"]
@@ -184,9 +186,12 @@ class Growth:
     parent: int
     at: float
     messages: int
+    merely_shares: bool
 
 
-_growths = st.lists(st.builds(Growth, st.integers(0, 9), st.floats(0, 1), st.integers(0, 3)), min_size=1, max_size=8)
+_growths = st.lists(
+    st.builds(Growth, st.integers(0, 9), st.floats(0, 1), st.integers(0, 3), st.booleans()), min_size=1, max_size=8
+)
 
 
 @given(growths=_growths, erased=st.lists(st.integers(0, 8), max_size=8))
@@ -202,17 +207,21 @@ async def _grow_and_erase(growths: list[Growth], erased: list[int]) -> None:
         parent, log = family[growth.parent % len(family)]
         upto_seq = round(growth.at * parent.head_seq)
         lines = [f"user {len(family)} {number}" for number in range(growth.messages)]
-        family.append(await branch_off(store, parent, log, upto_seq, lines))
+        grow = twin_of if growth.merely_shares else branch_off
+        family.append(await grow(store, parent, log, upto_seq, lines))
     alive = dict(enumerate(family))
     for number in erased:
         if number in alive:
             doomed, _ = alive.pop(number)
             assert await store.erase_conversation(tenant=tenant, conversation_id=doomed.id)
+    families_before: dict[str, set[str]] = {}
     for conversation, log in alive.values():
         fresh = await store.find_conversation(tenant=tenant, conversation_id=conversation.id)
         assert fresh is not None
         for version in (fresh, conversation):
             assert links(await store.read_log(version, 0, 99)) == links(log)
+        families_before.setdefault(fresh.family_id, set()).add(conversation.family_id)
+    assert all(len(families) == 1 for families in families_before.values()), "families never merge"
     if not alive:
         assert (
             await store.find_link_matches(
@@ -223,13 +232,97 @@ async def _grow_and_erase(growths: list[Growth], erased: list[int]) -> None:
 
 
 def test_the_branch_that_shares_most_inherits() -> None:
-    family: Mapping[str, Lineage] = {
-        "early": (("trunk", 1),),
-        "late": (("trunk", 8),),
-        "twig": (("trunk", 8), ("late", 12)),
-        "elsewhere": (("other", 3),),
-    }
-    assert plan_erasure("trunk", family) == ErasurePlan(
-        "late", 8, {"early": (("late", 1),), "late": (), "twig": (("late", 12),)}
-    )
+    family = [
+        FamilyMember("early", (("trunk", 1),)),
+        FamilyMember("late", (("trunk", 8),)),
+        FamilyMember("twig", (("trunk", 8), ("late", 12))),
+        FamilyMember("elsewhere", (("other", 3),)),
+        FamilyMember("same", (("trunk", 8),), {"shared_through": 8}),
+    ]
+    early, late, twig, _, same = family
+    changed = [
+        replace(early, lineage=(("late", 1),)),
+        replace(late, lineage=()),
+        replace(twig, lineage=(("late", 12),)),
+        replace(same, lineage=(("late", 8),)),
+    ]
+    assert plan_erasure("trunk", family) == ErasurePlan("late", 8, 8, changed)
     assert plan_erasure("twig", family) == ErasurePlan()
+
+
+def test_a_branch_of_the_erased_conversation_is_no_relative_of_an_heir_that_merely_shares_its_rows() -> None:
+    twin_marks = {"shared_through": 8, "pins": []}
+    family = [
+        FamilyMember("early", (("trunk", 1),), {"redacted": []}),
+        FamilyMember("leaf", (("trunk", 1), ("early", 6))),
+        FamilyMember("twin", (("trunk", 8),), twin_marks),
+        FamilyMember("its", (("trunk", 8), ("twin", 12)), twin_marks),
+    ]
+    early, leaf, twin, its = family
+    changed = [
+        replace(early, lineage=(("twin", 1),), marks={"redacted": [], "shared_through": 1}),
+        replace(leaf, lineage=(("twin", 1), ("early", 6)), marks={"shared_through": 1}),
+        replace(twin, lineage=()),
+        replace(its, lineage=(("twin", 12),)),
+    ]
+    plan = plan_erasure("trunk", family)
+    assert plan == ErasurePlan("twin", 8, -1, changed)
+    assert [one.family_id for one in plan.changed] == ["early", "early", "twin", "twin"]
+
+
+async def test_an_heir_that_merely_shares_the_rows_gets_the_messages_alone(store: Store) -> None:
+    tenant = fresh_tenant()
+    trunk, log = await begin(store, tenant, CHAT)
+    early, early_log = await branch_off(store, trunk, log, 1, ["user e", "assistant f"])
+    twin, twin_log = await twin_of(store, trunk, log, 3, ["user g", "assistant h"])
+    fence = await lease_on(store, trunk.root)
+    made, edited = chunk_over(trunk, log, 0, 2), chunk_over(trunk, log, 0, 4)
+    for chunk in (made, edited):
+        await store.add_summary(tenant=tenant, root=trunk.root, summary=chunk, fence=fence)
+    await store.revise_summary(
+        tenant=tenant, root=trunk.root, summary=struct_replace(edited, kind="edited", revision=2)
+    )
+    digest = random_bytes(16)
+    await store.issue_answer(IssuedAnswer((digest,), trunk.root, trunk.id, 1, trunk.owner_lineage))
+    await store.add_anchors([AnswerAnchor(digest, trunk.root, trunk.id, 1)])
+    await store.index_messages(trunk, log)
+
+    assert await store.erase_conversation(tenant=tenant, conversation_id=trunk.id)
+
+    for conversation, whole in ((early, early_log), (twin, twin_log)):
+        assert links(await store.read_log(conversation, 0, 99)) == links(whole)
+        fresh = await store.find_conversation(tenant=tenant, conversation_id=conversation.id)
+        assert fresh is not None
+        assert (fresh.relatives, fresh.family_id) == ((), conversation.id)
+        assert fresh.lineage == (((twin.id, 1),) if conversation is early else ())
+    (proof,) = await store.find_proofs(tenant=tenant, fingerprints=[digest])
+    assert (proof.conversation, await store.find_anchors([digest])) == (None, [])
+    left = await store.find_summaries(tenant=tenant, root=trunk.root, path=twin.lineage_with_self, links=links(log))
+    assert [(one.id, one.conversation_id) for one in left] == [(made.id, trunk.id)]
+    if store.is_fully_searchable:
+        twin = struct_replace(twin, lineage=())
+        hits = await store.search_log(twin, terms=extract_terms("hello"), from_seq=0, before_seq=99, limit=1)
+        assert [hit.message.seq for hit in hits if hit.score is not None] == [1]
+    for conversation in (twin, early):
+        assert await store.erase_conversation(tenant=tenant, conversation_id=conversation.id)
+    assert await store.find_summaries(tenant=tenant, root=trunk.root, links=links(log)) == []
+    assert await store.find_link_matches(tenant=tenant, root=trunk.root, links=links(log), skeletons=[]) == []
+
+
+async def test_a_real_branch_inherits_before_one_that_merely_shares_the_rows(store: Store) -> None:
+    tenant = fresh_tenant()
+    trunk, log = await begin(store, tenant, CHAT)
+    twins = [await twin_of(store, trunk, log, 3, [f"user {number}"]) for number in range(2)]
+    branch, _ = await branch_off(store, trunk, log, 3, ["user g", "assistant h"])
+    twins += [await twin_of(store, trunk, log, 3, [f"user {number}"]) for number in range(2)]
+    digest = random_bytes(16)
+    await store.issue_answer(IssuedAnswer((digest,), trunk.root, trunk.id, 1, trunk.owner_lineage))
+    await store.erase_conversation(tenant=tenant, conversation_id=trunk.id)
+    (proof,) = await store.find_proofs(tenant=tenant, fingerprints=[digest])
+    assert proof.conversation is not None
+    assert proof.conversation.id == branch.id
+    for twin, twin_log in twins:
+        fresh = await store.find_conversation(tenant=tenant, conversation_id=twin.id)
+        assert fresh is not None
+        assert (fresh.lineage, fresh.relatives) == (((branch.id, 3),), ())
+        assert links(await store.read_log(fresh, 0, 99)) == links(twin_log)

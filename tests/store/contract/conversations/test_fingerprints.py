@@ -106,7 +106,7 @@ async def test_an_answer_after_the_place_of_the_branch_has_another_owner(store: 
 async def test_an_answer_of_a_conversation_that_merely_shares_rows_has_another_owner(store: Store) -> None:
     tenant, conversation, log = await begun(store)
     twin, _, own = branch_of(conversation, log, 3, ["user on", "assistant on"])
-    twin = replace(twin, state={"shared_through": 3})
+    twin = replace(twin, marks={"shared_through": 3})
     mark = fingerprint()
     await store.issue_answer(issued_at(conversation, 3, mark))
     await store.append(LogAppend(twin, 3, own, creates_conversation=True, issued=issued_at(twin, 5, mark)))
