@@ -15,7 +15,7 @@ ASKED = "Where does the greenhouse key lie?"
 
 
 async def ask_after_the_fact_has_left(
-    place: Kept, *, long: bool, is_named: bool = True
+    place: Kept, *, long: bool, is_named: bool = True, words: int = 360
 ) -> tuple[Client, dict[str, Any]]:
     """A client whose window no longer holds the fact asks for it. Its window fits, or does not."""
     client = Client(place, slide(9))
@@ -23,7 +23,7 @@ async def ask_after_the_fact_has_left(
     if is_named:
         client.fields["conversation_id"] = body["conversation_id"]
     for turn in range(7):
-        await client.say(question(turn, 360 if long and turn > 2 else 40))
+        await client.say(question(turn, words if long and turn > 2 else 40))
     await place.settle()
     return client, await client.say(user(ASKED))
 
@@ -52,7 +52,7 @@ async def test_a_message_that_the_client_left_out_is_quoted_in_a_view_that_is_sh
 async def test_nothing_that_the_client_left_out_is_quoted_without_an_id(tmp_path: Path) -> None:
     model = StrictModel()
     async with kept(tmp_path / "kept.db", model) as place:
-        _, body = await ask_after_the_fact_has_left(place, long=True, is_named=False)
+        _, body = await ask_after_the_fact_has_left(place, long=True, is_named=False, words=640)
         assert body["context_status"] == "summarized"
         assert not is_shown(model)
 

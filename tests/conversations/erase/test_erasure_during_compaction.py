@@ -127,7 +127,7 @@ async def test_an_instruction_that_is_erased_while_a_resend_is_answered_does_not
         slow.gate = asyncio.Event()
         gateway.upstream.replies = [slow]
         history = [user("Hi"), answered("Hi"), user("More"), answered("More"), user("Next")]
-        asking = asyncio.ensure_future(gateway.say(history, headers={"x-context-mode": "resend"}))
+        asking = asyncio.ensure_future(gateway.say(history, conversation="c", headers={"x-context-mode": "resend"}))
         await until(lambda: len(gateway.upstream.bodies) == 3)
         if not kept_back_seconds:
             await until(lambda: gateway.rows() == 5)
@@ -205,7 +205,9 @@ async def test_an_instruction_that_is_erased_before_the_question_is_stored_does_
             await gateway.say([history[-2]], conversation="c")
         new = user(question(99, words=WINDOW // 6))
         known = history[: len(history) - left_out]
-        asking = asyncio.ensure_future(gateway.say([*known, new], headers={"x-context-mode": "resend"}))
+        asking = asyncio.ensure_future(
+            gateway.say([*known, new], conversation="c", headers={"x-context-mode": "resend"})
+        )
         await asyncio.wait_for(begun.wait(), 10)
         await erase_instruction(gateway, ours)
         gate.set()
