@@ -135,7 +135,7 @@ class ClientWords:
             seq: VOLATILE if versions.is_volatile(seq) and not effect.is_in_tool_round else effect.digest
             for seq, effect in effects.items()
             if effect.digest and seq not in originals
-        } | dict.fromkeys(deleted, DELETED)
+        } | dict.fromkeys(deleted | retracted, DELETED)
         self._changed_seqs = sorted(self._changes)
         self._redacted_seqs = () if conversation is None else conversation.redacted_seqs
         self._volatile_pins = [

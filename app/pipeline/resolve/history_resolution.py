@@ -295,7 +295,11 @@ def _log_moved_messages(placed: PlacedHistory, aligned_log: AlignedLog, client_h
     retrieved texts between messages, too, and those do not come again.
     """
     shown, target = placed.shown, placed.target
-    digests = {element.digest: seq for seq, element in enumerate(aligned_log.log[: target.head_seq + 1])}
+    logged_elsewhere = {
+        element.digest: seq
+        for seq, element in enumerate(aligned_log.log[: target.head_seq + 1])
+        if shown.client_versions.is_omitted(seq)
+    }
     # Beside messages that the client leaves out, a message stands for them.
     omitted_starts = {first for first, _ in aligned_log.alignment.omitted}
     fresh = {body for version in shown.new_versions for body in version.bodies or ()}
@@ -305,9 +309,8 @@ def _log_moved_messages(placed: PlacedHistory, aligned_log: AlignedLog, client_h
         element = aligned_log.history[index]
         if one.kind != "inserted" or element.kind not in ("user", "answer") or one.seq in omitted_starts:
             continue
-        seq = digests.get(element.digest)
-        if seq is not None and seq > one.seq and shown.client_versions.is_omitted(seq):
-            moved_seqs.add(seq)
+        if element.digest in logged_elsewhere:
+            moved_seqs.add(logged_elsewhere[element.digest])
         elif target.chunk_count or bytes(client_history.raw_messages[index]) not in fresh:
             moved.append(client_history.messages[index])
     if not moved:
