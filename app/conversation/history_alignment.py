@@ -195,6 +195,7 @@ class _SkeletonPairing:
         self.log, self.history = log, history
         self.log_keys = [element.comparison_key for element in log]
         self.history_keys = [element.comparison_key for element in history]
+        self.known_keys = frozenset(self.history_keys)
 
     def find_anchor(self, *, omits_answers: bool) -> _Pair | None:
         """Returns the newest answer or call that occurs once on both sides. Without one: the newest answer that is
@@ -267,7 +268,11 @@ class _SkeletonPairing:
         messages of which one contains the other, such as a question within retrieved text."""
         index_from, index_to, place_from, place_to = gap
         indexes = [index for index in range(index_from, index_to) if self.history[index].kind != "call"]
-        places = [place for place in range(place_from, place_to) if self.log[place].kind != "call"]
+        places = [
+            place
+            for place in range(place_from, place_to)
+            if self.log[place].kind != "call" and not self._stands_elsewhere(place)
+        ]
         kinds = [(self.history[index].kind, self.history[index].call_ids) for index in indexes]
         if kinds == [(self.log[place].kind, self.log[place].call_ids) for place in places]:
             yield from zip(indexes, places, strict=True)
@@ -310,7 +315,7 @@ class _SkeletonPairing:
                 is_sure = False
                 if index + 1 < len(self.history) and self._is_equal(index + 1, place):
                     index += 1
-                elif place + 1 < len(self.log) and self._is_equal(index, place + 1):
+                elif self._stands_elsewhere(place) or (place + 1 < len(self.log) and self._is_equal(index, place + 1)):
                     place += 1
                 else:
                     waiting.append((index, place))
@@ -318,6 +323,11 @@ class _SkeletonPairing:
             else:
                 break
         return pairs
+
+    def _stands_elsewhere(self, place: int) -> bool:
+        """Returns whether the history has a user message of the log as it was, in another place: the client may have
+        moved it. So another message in its place is no version of it."""
+        return self.log[place].kind == "user" and self.log_keys[place] in self.known_keys
 
     def _is_reworded_head(self, index: int, place: int) -> bool:
         """Returns whether a history goes on after an answer in the place of a log's last one."""

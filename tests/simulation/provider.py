@@ -225,6 +225,10 @@ def _asks_for_summary(messages: list[dict[str, Any]]) -> bool:
 def _summarize(sent: SentRequest, messages: list[dict[str, Any]]) -> dict[str, Any]:
     """A summary that repeats the markers of what it sums up: a wrong reader of it is seen."""
     asked = messages[:-2] if str(messages[-1]["content"]).startswith("That summary leaves out") else messages
+    # Earlier summaries before the conversation are the summarizer's context, and no part of what it sums up. A fold has
+    # nothing else.
+    later = [one for one in asked if not str(one.get("content")).startswith("Summary of earlier conversation.")]
+    asked = later if sum(one["role"] != "system" for one in later) > 1 else asked
     markers = dict.fromkeys(match[0] for match in MARKER.finditer(material({"messages": asked})))
     return {"role": "assistant", "content": f"They spoke of {', '.join(markers)}. {make_words(sent.rng, 12)}"}
 

@@ -36,7 +36,7 @@ class VersionEffect(msgspec.Struct, frozen=True):
 
     kind: EffectKind
     """`omitted`: a user message or an answer is left out. `retracted`: an instruction is. `changed`: the client shows
-    other words. `none`: nothing else counts: masked results, left out tool rounds, shortened or marked words."""
+    other words, or fewer. `none`: nothing else counts: masked results, left out tool rounds, other white space."""
     digest: bytes = b""
     """Digest of changed words, of 16 bytes; also of those that were changed before they were left out."""
     tokens: int = 0
@@ -65,9 +65,8 @@ def find_version_effect(
             return VersionEffect("omitted")
         return VersionEffect("omitted", find_version_effect(last_shown, original).digest)
     words = [(one.role, _join_words(one.text)) for one in map(decode_item, version.bodies) if _has_words(one)]
-    known = f" {_join_words(message.text)} " if _has_words(message) else ""
-    # Shorter than the original is not changed: all that it says was said.
-    if all(f" {text} " in known or not text for _, text in words):
+    original_words = [(message.role, _join_words(message.text))] if _has_words(message) else []
+    if not words or words == original_words:
         is_unread_range = version.to_seq > version.seq + 1 and _has_words(message) and not message.calls_tools
         return VersionEffect("omitted") if is_unread_range else NO_EFFECT
     digest = hashlib.sha256(msgspec.json.encode(words)).digest()[:16]

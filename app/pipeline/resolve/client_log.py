@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from app.context.view.client_versions import NO_VERSIONS, ClientVersions
 from app.conversation.conversation_types import ClientVersion, Conversation, LogMessage
@@ -32,6 +33,8 @@ class AlignedLog(msgspec.Struct, frozen=True):
     log: Sequence[Element]
     history: Sequence[Element]
     alignment: Alignment
+    moved_seqs: frozenset[int] = frozenset()
+    """Log messages that the history has in another place."""
 
 
 class ShownLog(msgspec.Struct, frozen=True):
@@ -77,7 +80,9 @@ class HistoryAligner:
         def align_all() -> AlignedLog:
             log = _build_log_elements(entries)
             history = list(map(build_element, client_history.messages))
-            return AlignedLog(entries, log, history, align(log, history, proof, omits_answers=omits_answers))
+            alignment = align(log, history, proof, omits_answers=omits_answers)
+            moved_seqs = find_moved_seqs(log, history, alignment)
+            return AlignedLog(entries, log, history, separate_moved(alignment, moved_seqs), moved_seqs)
 
         if len(entries) + len(client_history.raw_messages) > MIN_THREAD_MESSAGES:
             return await asyncio.to_thread(align_all)
@@ -150,6 +155,32 @@ def _build_log_elements(entries: Sequence[LogMessage]) -> list[Element]:
         elements.append(build_element(entry.message, alternatives=tuple(build_element(one).digest for one in others)))
         previous_message = entry.message
     return elements
+
+
+def find_moved_seqs(log: Sequence[Element], history: Sequence[Element], alignment: Alignment) -> frozenset[int]:
+    """Returns the omitted log messages that the history has unaligned, in another place."""
+    unaligned = {
+        element.digest
+        for element, mark in zip(history, alignment.marks, strict=True)
+        if mark.kind in ("inserted", "summary") and element.kind in ("user", "answer")
+    }
+    return frozenset(
+        seq for first, past in alignment.omitted for seq in range(first, past) if log[seq].digest in unaligned
+    )
+
+
+def separate_moved(alignment: Alignment, moved_seqs: frozenset[int]) -> Alignment:
+    """Returns an alignment in which nothing stands for moved messages: they are not left out."""
+    if not moved_seqs:
+        return alignment
+    ends = {first: past for first, past in alignment.omitted if all(seq in moved_seqs for seq in range(first, past))}
+    marks = [
+        replace(mark, kind="inserted", seq=ends[mark.seq])
+        if mark.kind in ("inserted", "summary") and mark.seq in ends
+        else mark
+        for mark in alignment.marks
+    ]
+    return replace(alignment, marks=tuple(marks))
 
 
 def find_first_new_index(alignment: Alignment) -> int:

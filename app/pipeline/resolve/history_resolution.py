@@ -295,13 +295,9 @@ def _log_moved_messages(placed: PlacedHistory, aligned_log: AlignedLog, client_h
     retrieved texts between messages, too, and those do not come again.
     """
     shown, target = placed.shown, placed.target
-    logged_elsewhere = {
-        element.digest: seq
-        for seq, element in enumerate(aligned_log.log[: target.head_seq + 1])
-        if shown.client_versions.is_omitted(seq)
-    }
+    logged_elsewhere = {aligned_log.log[seq].digest: seq for seq in aligned_log.moved_seqs}
     # Beside messages that the client leaves out, a message stands for them.
-    omitted_starts = {first for first, _ in aligned_log.alignment.omitted}
+    omitted_starts = {first for first, _ in aligned_log.alignment.omitted} - aligned_log.moved_seqs
     fresh = {body for version in shown.new_versions for body in version.bodies or ()}
     moved: list[Item] = []
     moved_seqs: set[int] = set()
