@@ -317,8 +317,16 @@ IDENTITY: Final = (
         "app/pipeline/resolve/resolved_request.py",
         "        and request.end_user_digest != stored_end_user",
         "        and False",
-        (f"{FEATURES}::test_two_end_users_though_one_resends_what_the_other_has_said",),
-        "End users of one application go on in each other's conversations.",
+        ("tests/pipeline/resolve/test_conversation_ids.py::test_an_id_that_two_end_users_share_never_joins_them",),
+        "End users of one application go on in each other's conversations by an id that they share.",
+    ),
+    Mutation(
+        "end-users-counted-together",
+        "app/conversation/fingerprints.py",
+        'parts = [tenant, end_user or "", *(hint or ())]',
+        'parts = [tenant, "", *(hint or ())]',
+        ("tests/conversation/test_fingerprints.py::test_scopes_share_no_fingerprints",),
+        "An answer of one end user proves the conversation of another.",
     ),
 )
 """Retries and idempotency keys, and whose conversation a history is."""
