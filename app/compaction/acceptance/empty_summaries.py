@@ -50,7 +50,7 @@ def says_nothing(summary: str, range_texts: Iterable[str]) -> bool:
         if not terms.isdisjoint(found := extract_terms(text)):
             return False
         range_terms.update(found)
-    range_terms -= _UNSPECIFIC_TERMS
+    range_terms = {term for term in range_terms - _UNSPECIFIC_TERMS if len(term) > 1 and not term.isdigit()}
     if len(range_terms) < MIN_RANGE_TERMS:
         return False
     # A summary in another script shares no words with its range. It is good if it names several things.

@@ -176,7 +176,7 @@ async def test_a_failing_summarizer_shows() -> None:
 
 
 async def test_a_compaction_that_is_under_way_shows() -> None:
-    slow = completion("They spoke about many things.")
+    slow = completion("They spoke about gardens.")
     slow.gate = asyncio.Event()
     upstream = summarizing(summary=slow)
     async with world(upstream) as w:
