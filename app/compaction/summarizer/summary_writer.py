@@ -207,9 +207,12 @@ class SummaryWriter:
             EmptySummary: the second answer says nothing, either.
         """
         answer = await self._call_with_overflow_halving(prompt)
-        if self.may_repeat and await _is_empty(answer, prompt.entries):
-            request_text = build_repetition_prompt(limit_tokens=prompt.limit_tokens)
-            answer = await self._call_model(FollowUpPrompt(prompt, answer.completion.text, request_text), FIRST_ATTEMPT)
+        if not await _is_empty(answer, prompt.entries):
+            return answer
+        if not self.may_repeat:
+            raise EmptySummary
+        request_text = build_repetition_prompt(limit_tokens=prompt.limit_tokens)
+        answer = await self._call_model(FollowUpPrompt(prompt, answer.completion.text, request_text), FIRST_ATTEMPT)
         if await _is_empty(answer, prompt.entries):
             raise EmptySummary
         return answer
