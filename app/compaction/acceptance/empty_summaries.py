@@ -21,7 +21,7 @@ from app.compaction.acceptance.values_appendix import strip_appendix
 from app.conversation.search_terms import COMMON_TERMS, extract_terms
 
 MIN_RANGE_TERMS: Final = 8
-"""A range with fewer different terms, such as greetings, proves nothing: a good summary may share none."""
+"""A range with fewer different words, such as greetings or numbers, proves nothing: a good summary may share none."""
 MIN_FOREIGN_TERMS: Final = 6
 """A summary in another script than its range is taken on trust if it has this many terms; a refusal has fewer."""
 
@@ -50,7 +50,7 @@ def says_nothing(summary: str, range_texts: Iterable[str]) -> bool:
         if not terms.isdisjoint(found := extract_terms(text)):
             return False
         range_terms.update(found)
-    range_terms = {term for term in range_terms - _UNSPECIFIC_TERMS if len(term) > 1 and not term.isdigit()}
+    range_terms = {term for term in range_terms - _UNSPECIFIC_TERMS if any(map(str.isalpha, term))}
     if len(range_terms) < MIN_RANGE_TERMS:
         return False
     # A summary in another script shares no words with its range. It is good if it names several things.

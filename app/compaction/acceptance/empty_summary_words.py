@@ -64,27 +64,24 @@ NO_SUMMARY_SENTENCES: Final = (
 """Patterns for the beginning of a sentence that is a refusal, or talk about the task of summarizing."""
 
 UNSPECIFIC_WORDS: Final = """
-    adequate am ai among amongst answer answered answers area around aside ask asked asking aspect assist
-    assistance assistant back because become began begin between both bring brief briefly call came chat chatted
-    closing comment common complete completed concern concerned constraint constraints contain content context
-    continue continued contribution conversation convers course cover covered cross decision decisions deal
-    dealt detail details develop dialogue different discuss discussed discussion empty end ended engage engaged
-    etc everyone everything exchange exchanged exchanges explain explained expressed far feel felt fine finish
-    follow followed following forth found full further general generally goal good great happen hello human idea
-    ideas important include included including info information input interaction involve involved involving
-    issue issues item items kind large last late later lead length less little long look lot main make made
-    manner many material matter matters mean meaningful meet mention message messages mere model move nature new
-    next nice none note noted notable nothing number numerous occur offer offered open opinion order outcome
-    output overall overview part participant participants parties party people person perspective place point
-    points possible present previous problem problems proceed progress provide provided provides put question
-    questions quite rather read reader reason receive related relevant remain reply replied report request
-    requested requests resolve resolved respond responded responds response result results round sent several
-    session set share shared short show significant simple simply since situation sort speak specific spoke
-    spoken start started statement step steps still subject subjects substance such suggest sum summaries
-    summary summarise summarised summarize summarized system take taken talk talked talking task term text
-    throughout thought together tool tools topic topics touch touched toward transcript try turn two type
-    understand understanding unspecified unknown useful user users usual various verbatim view viewpoint views
-    way whatever whole wide without word words work write written year
+    am ai among amongst answer answered answers around aside ask asked asking aspect assist assistance assistant
+    because become began begin between both bring brief briefly came chat chatted comment common concern
+    concerned constraint constraints contain content context continue continued contribution conversation
+    convers course cover covered cross decision decisions deal dealt detail details dialogue different discuss
+    discussed discussion empty end ended engage engaged etc everyone everything exchange exchanged exchanges
+    explain explained expressed far feel felt fine finish follow followed following forth found full further
+    general generally goal good great hello idea ideas important include included including info information
+    input interaction involve involved involving kind large later less little long look lot main make made
+    manner many material matter matters mean meaningful meet mention message messages mere new next nice none
+    note noted notable nothing numerous occur offer offered opinion output overall overview part participant
+    participants perspective point points possible present previous proceed progress provide provided provides
+    put question questions quite rather read reader reason receive related relevant remain reply replied report
+    request requested requests resolve resolved respond responded responds response round several shared
+    significant simple simply since sort speak specific spoke spoken start started statement step steps still
+    subject subjects such suggest sum summaries summary summarise summarised summarize summarized take taken
+    talk talked talking task term text throughout thought together topic topics touch touched toward transcript
+    try turn two type understand understanding unspecified unknown useful user users usual various verbatim view
+    viewpoint views way whatever whole wide without word words work write written year
     aber alle allem allen aller alles als also an andere anderen antwort antwortete antworten assistent auch auf
     aus austausch ausgetauscht bei beiden beantwortet besprochen bin bis da damit dann darin darüber das dass
     davon dazu dem den denen der deren des dessen die dies diese diesem diesen dieser dieses doch dort durch ein

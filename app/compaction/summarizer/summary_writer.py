@@ -53,6 +53,7 @@ THINKING_FACTOR = 4
 """A model that used its whole output limit for reasoning gets this many times as much, once."""
 MAX_HALVINGS = 2
 """How often the input is halved for a model whose window is smaller than configured."""
+NOTHING_SAID = "[no summary of this part]"
 TRANSCRIPT_FILL_SHARE = 0.98
 """The share of a transcript's limit that is planned by the sizes of its entries; the rest is for estimation errors."""
 
@@ -190,7 +191,11 @@ class SummaryWriter:
 
         async def one(part: Sequence[TranscriptEntry]) -> str:
             async with slots:
-                answer = await self._summarize_transcript(TranscriptPrompt(instruction_text, part, limit_tokens))
+                try:
+                    answer = await self._summarize_transcript(TranscriptPrompt(instruction_text, part, limit_tokens))
+                # A part may be noise of which nothing can be said. The summary of all parts is judged, too.
+                except EmptySummary:
+                    return NOTHING_SAID
                 return read_answer_text(answer.completion)
 
         # All are awaited even if one fails: a task that runs on would call the model for a summary that nobody takes.
@@ -294,4 +299,4 @@ class SummaryWriter:
 async def _is_empty(answer: SummarizerAnswer, entries: Sequence[TranscriptEntry]) -> bool:
     """Whether an answer says nothing about the entries. Raises `NoUsableSummary` as `read_answer_text` does."""
     text = read_answer_text(answer.completion)
-    return await asyncio.to_thread(says_nothing, text, [entry.text for entry in entries])
+    return await asyncio.to_thread(says_nothing, text, [entry.spoken_text for entry in entries])

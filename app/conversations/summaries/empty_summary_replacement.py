@@ -82,7 +82,7 @@ class EmptySummaryReplacer:
         if conversation is None:
             return False
         messages = await self._read_range(conversation, summary)
-        texts = [entry.text for entry in build_transcript_entries(messages)]
+        texts = [entry.spoken_text for entry in build_transcript_entries(messages)]
         if not messages or not await asyncio.to_thread(says_nothing, summary.text, texts):
             return False
         replacement = await self._build_replacement(conversation, summary, messages)
