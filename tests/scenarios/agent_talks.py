@@ -82,9 +82,7 @@ class RunModel(ScriptedUpstream):
             digest = hashlib.sha256(
                 json.dumps(list(map(drop_null_fields, messages)), sort_keys=True).encode()
             ).hexdigest()
-            return completion(
-                f"They looked up {pick_word(body)} ({digest[:8]}).", prompt_tokens=tokens
-            )
+            return completion(f"They looked up {pick_word(body)} ({digest[:8]}).", prompt_tokens=tokens)
         return completion(
             self.answer["content"],
             prompt_tokens=tokens,
