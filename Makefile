@@ -51,7 +51,7 @@ test: setup  ## run all tests; ARGS= goes to pytest
 test-quick: setup  ## run a choice of tests in under two minutes (tests/quick.py); ARGS= goes to pytest
 	@CONCERTINA_TEST_EXAMPLES=few PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m pytest -n auto -p tests.quick $(ARGS)
 
-test-long: setup  ## run the property tests alone, with all their examples; ARGS= goes to pytest
+test-long: setup  ## run the property tests alone, with 500 random examples each; ARGS= goes to pytest
 	@CONCERTINA_TEST_EXAMPLES=thorough $(VENV)/bin/python -m pytest -n auto -m hypothesis --timeout 900 $(ARGS)
 
 newcomer: setup  ## follow the README in a fresh clone with an empty home, up to the console, as somebody new would

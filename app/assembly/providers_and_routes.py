@@ -28,7 +28,7 @@ from app.settings import Settings
 from app.settings.providers_and_models import EVERY_MODEL
 from app.settings.providers_and_models import Deployment as DeploymentSettings
 from app.settings.providers_and_models import Provider as ProviderSettings
-from app.simulator.context_window import parse_window_from_name
+from app.simulator.context_window import SIMULATED_PREFIX, parse_window_from_name
 from app.simulator.options_and_faults import SimulatorOptions
 from app.simulator.simulated_provider import SimulatedProvider
 from app.simulator.simulator import Simulator
@@ -43,6 +43,12 @@ from app.upstream.routing.router import RetryPolicy, Router
 from app.upstream.routing.routes import ConfiguredDeployment, ModelRoute
 
 SIMULATOR: Final = "simulator"
+NO_PROVIDER_HINT: Final = (
+    "No provider is configured, so only the simulated model answers, under names such as 'sim-8k'. "
+    "Run `concertina init` to write a configuration with a provider, or set `providers` and restart; "
+    "if there is a configuration, start with `concertina serve --config FILE`."
+)
+"""Answers a model name that no simulated model has. Made-up text under a real model's name would pass for an answer."""
 FREE_PRICE: Final = TokenPrice(input=0.0, output=0.0)
 """The price of the simulated model under every name. Without it, a real model's list price would be applied."""
 POLICY_PART_CLASSES: Final[Mapping[str, Callable[..., object]]] = {
@@ -131,7 +137,8 @@ def _build_provider(name: str, section: ProviderSettings) -> UpstreamProvider:
 def build_deployment_routes(settings: Settings) -> dict[str, ModelRoute]:
     """Builds the route of each model name: its deployments and fallbacks."""
     if settings.uses_simulated_model:
-        return {EVERY_MODEL: ModelRoute((ConfiguredDeployment(SIMULATOR, price=FREE_PRICE),))}
+        simulated = ConfiguredDeployment(SIMULATOR, price=FREE_PRICE)
+        return {EVERY_MODEL: ModelRoute((simulated,), name_prefix=SIMULATED_PREFIX, hint=NO_PROVIDER_HINT)}
     return {
         name: ModelRoute(
             tuple(_build_deployment(deployment, settings) for deployment in model.expand_deployments()),

@@ -23,6 +23,8 @@ from app.commands import add_config_option, make_printable
 from app.commands.check_config import list_unpriced_models, warn_of_unpriced_models
 from app.commands.configured_store import open_configured_store
 from app.commands.progress import pluralize
+from app.context.count.token_counter import load_token_counter
+from app.conversations.summaries.empty_summary_replacement import EmptySummaryReplacer
 from app.errors import GatewayError, UpstreamUnavailable
 from app.pipeline.call.upstream_request_body import build_upstream_body
 from app.pipeline.chat_request import Caller
@@ -31,6 +33,10 @@ from app.settings.checks import list_empty_key_warnings
 from app.settings.configuration_errors import find_nearest_name
 from app.settings.providers_and_models import EVERY_MODEL, Provider, Timeouts
 from app.settings.value_types import strip_credentials
+from app.store.contract.summaries import ConversationAndSummaryStore
+from app.store.database_snapshot import open_database_snapshot
+from app.store.encryption.cipher import Cipher
+from app.store.encryption.sealed_fields import FieldSealer
 from app.upstream.protocols.openai_provider import parse_model_list
 from app.upstream.provider_contract import (
     CALL_PATHS,
@@ -160,6 +166,8 @@ async def _examine_store(settings: Settings) -> Report:
         async with open_configured_store(settings) as store:
             info = await store.check()
             has_keys = bool(await store.list_api_keys())
+            # `memory://` is empty, and has no second connection.
+            empty_count = 0 if info.backend == "memory" else await _replace_empty_summaries(store, settings)
     except (migrations.SchemaIsNewer, migrations.SchemaIsOlder, GatewayError) as error:
         report.add("fault", f"It cannot be used: {add_config_option(str(error), settings.config_option)}")
         return report
@@ -167,10 +175,24 @@ async def _examine_store(settings: Settings) -> Report:
     report.add("ok", f"It opens ({info.backend}), and its schema is {info.schema_version}, after {seconds:.2f} s.")
     if info.backend == "memory":
         report.add("warning", "It forgets everything when the process ends.")
+    if empty_count:
+        report.add(
+            "warning",
+            f"Found {pluralize(empty_count, 'summary', 'summaries')} without a word about the messages, such as a "
+            "refusal. Excerpts stand there now; a model writes them anew after the conversations' next answers.",
+        )
     if settings.auth.mode == "keys" and not has_keys:
         hint = f"concertina keys create --name NAME{settings.config_option}"
         report.add("warning", f"There is no key yet, so nobody is served: {hint}")
     return report
+
+
+async def _replace_empty_summaries(store: ConversationAndSummaryStore, settings: Settings) -> int:
+    """Has the summaries made anew that say nothing; returns how many there were."""
+    sealer = FieldSealer(Cipher(settings.encryption.key_bytes, settings.encryption.active))
+    async with open_database_snapshot(settings.database.url.get_secret_value()) as snapshot:
+        replacer = EmptySummaryReplacer(store, snapshot, sealer, counter_for=load_token_counter, now=datetime.now(UTC))
+        return await replacer.run()
 
 
 async def _examine_providers(settings: Settings, *, asks: bool) -> list[Report]:

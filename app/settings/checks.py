@@ -286,7 +286,7 @@ def _choose_model_entry_name(model: str, settings: Settings) -> str:
 
 
 def _is_model_served(model: str, settings: Settings) -> bool:
-    # The simulator refuses every other name.
+    # The simulated model answers to no other names.
     if settings.uses_simulated_model:
         return model.startswith("sim")
     # Without entries the only provider serves every name.

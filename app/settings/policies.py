@@ -97,8 +97,8 @@ class Summarizer(Section):
     """Further fields of the summary call, such as `temperature`. They cannot change the messages, the model, the tools
     and the limits."""
     timeout_seconds: Seconds = 120.0
-    """The longest time for one summary call. After it the next fallback is called; after the last fallback, a
-    mechanical summary is used."""
+    """How long a summary call may be silent: before its first byte, and between two pieces of its stream. After it the
+    next fallback is called; after the last fallback, a mechanical summary is used."""
 
 
 class Policy(Section):

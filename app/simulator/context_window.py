@@ -6,6 +6,8 @@ import re
 from typing import Any
 
 DEFAULT_WINDOW_TOKENS = 128_000
+SIMULATED_PREFIX = "sim"
+"""Without a provider, the gateway's own simulated model answers only names that begin so."""
 LISTED_MODELS = ("sim", "sim-8k", "sim-32k", "sim-128k")
 
 _SIZE_IN_NAME = re.compile(r"(?:^|-)(\d{1,9})(k?)(?:-|$)", re.IGNORECASE)

@@ -114,6 +114,8 @@ def summarize_by_extraction(
         covered_stems |= line.stems
         selected.append(line)
     selected.sort(key=lambda line: (line.message_index, line.position))
+    if not selected and candidates:
+        return _cut_to_size(candidates[0].text, remaining_tokens, count)
     return "\n".join(line.text for line in selected) or EMPTY_SUMMARY
 
 
@@ -123,6 +125,13 @@ def shorten_to_best_sentence(text: str, max_chars: int) -> str:
         return text
     candidates = [found.text for found in split_sentences(text).sentences]
     return max(candidates, key=lambda sentence: _score_text(sentence, "user"), default=text)
+
+
+def _cut_to_size(text: str, max_tokens: int, count: Callable[[str], int]) -> str:
+    """Returns the beginning of a text, at most `max_tokens` tokens long."""
+    while count(text) > max_tokens and len(text) > 1:
+        text = text[: max(1, len(text) * 3 // 4)]
+    return text.rstrip()
 
 
 def _adds_nothing_new(sentence: _ScoredSentence, covered_stems: Set[str]) -> bool:

@@ -16,7 +16,7 @@ import orjson
 
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
 from app.errors import GatewayError, InvalidRequest, MethodNotAllowed, ModelNotFound, NotFound
-from app.simulator.context_window import LISTED_MODELS, build_error_body, parse_window_from_name
+from app.simulator.context_window import LISTED_MODELS, SIMULATED_PREFIX, build_error_body, parse_window_from_name
 from app.simulator.openai_encoding import AnswerEnvelope, encode_completion, encode_stream_events
 from app.simulator.options_and_faults import SimulatedFaults, SimulatorOptions, parse_faults_from_name
 from app.simulator.request_schemas import check_embeddings_request
@@ -96,7 +96,7 @@ class Simulator:
             return _make_json_response(200, {"object": "list", "data": self.list_models()})
         if request.method == "GET" and path.startswith("/models/"):
             name = path.removeprefix("/models/")
-            if not name.startswith("sim"):
+            if not name.startswith(SIMULATED_PREFIX):
                 raise ModelNotFound(f"The model {name!r} does not exist.", param="model")
             return _make_json_response(200, self._build_model_entry(name))
         if path not in {"/chat/completions", "/embeddings"}:

@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import httpx
 import pytest
 
 from app.errors import StoreUnavailable
-from tests.live import DROP, Reply, ScriptedUpstream, completion, serving
+from app.settings import load_settings
+from tests.live import DROP, Reply, ScriptedUpstream, completion, create_test_app, serving
 from tests.support.gateway import user, world
 
 KEYS = {"message", "type", "param", "code"}
@@ -298,3 +300,16 @@ async def test_a_count_says_what_a_request_would_weigh() -> None:
     assert 100 < counted["prompt_tokens"] < 130
     assert counted["window"] == 8192
     assert 0 < counted["pressure"] < 0.1
+
+
+async def test_without_a_provider_only_simulated_models_answer() -> None:
+    app = create_test_app(load_settings(environ={}, arguments={("database",): {"url": "memory://"}}))
+    async with serving(app) as address, httpx.AsyncClient(base_url=f"{address}/v1") as client:
+        for model, status in (("sim-8k", 200), ("sim-gpt-4o", 200), ("gpt-4o", 404)):
+            said = await client.post("/chat/completions", json={"model": model, "messages": [user("Hi")]})
+            assert said.status_code == status
+        listed = (await client.get("/conversations")).json()
+    error = said.json()["error"]
+    assert (error["code"], error["param"]) == ("model_not_found", "model")
+    assert "concertina init" in error["message"]
+    assert len(listed["data"]) == 2, "nothing is stored of what was refused"

@@ -4,6 +4,7 @@ model answers and whichever protocol its provider speaks. A later read of the re
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -383,7 +384,7 @@ async def test_the_progress_of_a_compaction_comes_before_the_answer(protocol: st
         return completion(SUMMARY) if is_summary(body) else stream("Fine", ".")
 
     def answer_responses(body: dict[str, Any]) -> ScriptedResponse:
-        return respond("Fine." if body.get("stream") else SUMMARY)
+        return respond(SUMMARY if "material to be summarized" in json.dumps(body["input"]) else "Fine.")
 
     upstream = (
         ScriptedUpstream(default=answer_chat) if protocol == "chat" else ResponsesUpstream(default=answer_responses)

@@ -43,7 +43,7 @@ class ToolModel(ScriptedModel):
 
     def _answer(self, body: bytes) -> None:
         self._counters.requests += 1
-        message: Body = {"role": "assistant", "content": "They looked at many things."}
+        message: Body = {"role": "assistant", "content": "They looked at many places."}
         if SUMMARY not in body:
             call_id = "call_" + hashlib.sha256(body).hexdigest()[:24]
             function = {"name": "look", "arguments": f'{{"at": "place {self._counters.requests}"}}'}

@@ -165,7 +165,7 @@ async def test_a_summarizer_that_never_answers_is_given_up() -> None:
     scene, policy = Scene(is_open=False), ContextPolicy(summarizer=SummarizerPolicy(timeout_seconds=0.0))
     result = await scene.compactor.compact(job_for(log_of(talk(20)), policy=policy))
     assert result.outcome == "mechanical"
-    assert "did not answer within" in result.warnings[0]
+    assert "was silent for" in result.warnings[0]
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -300,3 +300,16 @@ async def test_who_waits_for_what_is_made_ahead_goes_on_although_it_fails_or_is_
     assert left.summaries == ()
     with pytest.raises(asyncio.CancelledError):
         await ahead
+
+
+async def test_a_refusal_is_not_stored_and_a_model_writes_the_summary_later() -> None:
+    said = ["I'm sorry, but I can't help with that request."] * 2
+    scene = Scene(said=lambda body: {"content": said.pop() if said else "Colleagues and their lockers."})
+    job = job_for(log_of(talk(20)))
+    result = await scene.compactor.compact(job)
+    assert (result.outcome, [one.kind for one in scene.stored]) == ("mechanical", ["mechanical"])
+    assert "says nothing" in result.warnings[0]
+    await scene.compactor.replace_mechanical_summaries(job)
+    assert [(one.kind, one.text.splitlines()[0]) for one in scene.stored] == [
+        ("model", "Colleagues and their lockers.")
+    ]

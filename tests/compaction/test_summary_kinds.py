@@ -48,11 +48,14 @@ async def test_a_checkpoint_without_a_known_one_before_is_made_although_a_shorte
 
 
 async def test_a_rolling_summary_reads_the_last_one_and_what_was_said_since() -> None:
-    scene, log = Scene(said=saying("The first ten were told.", "All twenty were told.")), log_of(talk(20))
+    scene, log = (
+        Scene(said=saying("The first ten lockers were told.", "All twenty lockers were told.")),
+        log_of(talk(20)),
+    )
     [first] = (await scene.compactor.compact(job_for(log[:20], SummaryRange(0, 20, style="recursive")))).summaries
     [second] = (await scene.compactor.compact(rolling(log, first, 40))).summaries
     told = scene.router.calls[1]["messages"][0]["content"]
-    assert "[1] summary\nThe first ten were told." in told
+    assert "[1] summary\nThe first ten lockers were told." in told
     assert "Number12 has code" in told
     assert "Thank you for all of this, it was a pleasure to hear from you" in told
     assert told.count("The locker of colleague") == 10
@@ -64,12 +67,12 @@ async def test_a_rolling_summary_reads_the_last_one_and_what_was_said_since() ->
 
 
 async def test_a_rolling_summary_without_a_model_keeps_lines_of_the_last_one() -> None:
-    scene, log = Scene(said=saying("The first ten were told.")), log_of(talk(20))
+    scene, log = Scene(said=saying("The first ten lockers were told.")), log_of(talk(20))
     [first] = (await scene.compactor.compact(job_for(log[:20], SummaryRange(0, 20, style="recursive")))).summaries
     failing = Scene(said=lambda body: 500)
     [second] = (await failing.compactor.compact(rolling(log, first, 40))).summaries
     assert (second.kind, second.to_seq) == ("mechanical", 40)
-    assert second.text.startswith("The first ten were told.")
+    assert second.text.startswith("The first ten lockers were told.")
     assert "Number12" in second.text
 
 

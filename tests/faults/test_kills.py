@@ -19,7 +19,7 @@ from tests.faults.proxy import NONE, Fault
 from tests.faults.scene import Backend, Scene, scene
 from tests.faults.servers import Instance
 from tests.live import DONE, Reply, ScriptedUpstream, chunk, completion, serving, usage_chunk
-from tests.support.gateway import is_summary, user
+from tests.support.gateway import is_summary, pick_word, user
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -76,7 +76,7 @@ class Model:
 
     def __call__(self, body: dict[str, Any]) -> Reply:
         if is_summary(body):
-            summary = completion("They spoke of many things, one after the other, and of each at some length.")
+            summary = completion(f"They spoke of many things, one after the other, such as {pick_word(body)}.")
             return self._at("summary", "summary's end", summary)
         text = f"Answer to {body['messages'][-1]['content'][:24]}"
         tokens = len(str(body)) // 4

@@ -15,7 +15,7 @@ import httpx
 
 from tests.faults.scene import Scene, scene
 from tests.live import DONE, Reply, ScriptedUpstream, chunk, completion, serving, usage_chunk
-from tests.support.gateway import Messages, is_summary, material, until, user
+from tests.support.gateway import Messages, is_summary, material, pick_word, until, user
 
 REPLICAS: Final = 3
 TENANT: Final = "sk-replicas"
@@ -38,7 +38,7 @@ class Model:
         tokens = len(str(body["messages"])) // 4
         if is_summary(body):
             self.summaries.append(body)
-            told = f"Summary {len(self.summaries)}: they spoke of many things, and of each at some length."
+            told = f"Summary {len(self.summaries)}: they spoke of many things, such as {pick_word(body)}."
             reply = completion(told, prompt_tokens=tokens)
             reply.gate = self.summary_gate
             return reply

@@ -16,7 +16,7 @@ from app.context.count.tokenizers import load_tokenizer
 from tests.live import Reply, ScriptedUpstream, completion
 from tests.scenarios.rewriting import find_orphan, words
 from tests.support.chat_counter import ChatCounter
-from tests.support.gateway import assistant, call, is_summary, result, system, user
+from tests.support.gateway import assistant, call, is_summary, pick_word, result, system, user
 
 Body = dict[str, Any]
 COUNTER = ChatCounter(load_tokenizer("o200k_base"))
@@ -82,7 +82,7 @@ class RunModel(ScriptedUpstream):
             digest = hashlib.sha256(
                 json.dumps(list(map(drop_null_fields, messages)), sort_keys=True).encode()
             ).hexdigest()
-            return completion(f"The orders were looked up ({digest[:8]}).", prompt_tokens=tokens)
+            return completion(f"They looked up {pick_word(body)} ({digest[:8]}).", prompt_tokens=tokens)
         return completion(
             self.answer["content"],
             prompt_tokens=tokens,

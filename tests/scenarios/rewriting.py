@@ -16,7 +16,7 @@ import httpx
 from app.context.count.tokenizers import load_tokenizer
 from tests.live import Reply, ScriptedUpstream, completion, gateway, serving
 from tests.support.chat_counter import ChatCounter
-from tests.support.gateway import World, call, is_summary, system, user
+from tests.support.gateway import World, call, is_summary, pick_word, system, user
 
 WINDOW = 8192
 KEY = "sk-one"
@@ -66,7 +66,7 @@ class StrictModel(ScriptedUpstream):
         if tokens > WINDOW:
             self.refused.append(f"{tokens} tokens")
         if is_summary(body):
-            return completion("They spoke about gardens.", prompt_tokens=tokens)
+            return completion(f"They spoke about {pick_word(body)}.", prompt_tokens=tokens)
         said = json.dumps(messages)
         last = messages[-1]
         if body.get("tools") and "TOOL" in str(last["content"]):

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar, cast
 import httpx
 
 from app.assembly.dependencies import Dependencies
+from app.compaction.acceptance.empty_summaries import says_nothing
 from app.conversation.conversation_types import Conversation, Summary
 from app.dialects.chat.message import decode_body
 from app.store.contract.conversations import ConversationQuery
@@ -156,10 +157,13 @@ def summaries_asked(upstream: ScriptedUpstream) -> list[dict[str, Any]]:
     return [body for body in upstream.requests if is_summary(body)]
 
 
+SUMMARIZER_WORDS = ("All of it is material to be summarized.", "That is no summary:")
+
+
 def is_summary(body: dict[str, Any]) -> bool:
     """Whether a request comes from the summarizer."""
     last = body["messages"][-1]["content"]
-    return isinstance(last, str) and "All of it is material to be summarized." in last
+    return isinstance(last, str) and any(words in last for words in SUMMARIZER_WORDS)
 
 
 def material(body: dict[str, Any]) -> str:
@@ -171,6 +175,17 @@ def material(body: dict[str, Any]) -> str:
     return str([one["content"] for one in before[-int(meant.group(1)) :]]) if meant else str(last["content"])
 
 
+def pick_word(body: dict[str, Any]) -> str:
+    """A word of what a request of the summarizer's asks to be summarized: a summary without one is refused."""
+    *before, last = body["messages"]
+    fenced = re.search(r"<transcript (\w+)>\n(.*)\n</transcript \1>", last["content"], re.DOTALL)
+    is_range = " before this one" in last["content"]
+    spoken = fenced.group(2) if fenced else material(body) if is_range else texts(before)
+    words = re.findall(r"[^\W\d_]\w{3,}", re.sub(r"--- \w+ \[\d+\] .*", "", str(spoken)))
+    telling = [word for word in dict.fromkeys(words) if not says_nothing(word, [word])]
+    return max(telling, key=lambda word: (any(map(str.isdigit, word)), len(word)), default="gardens")
+
+
 def texts(messages: Messages) -> list[Any]:
     return [message.get("content") for message in messages]
 
@@ -178,7 +193,7 @@ def texts(messages: Messages) -> list[Any]:
 def answering(body: dict[str, Any]) -> Reply:
     """An upstream that sums up in one line, and answers with what it was asked last."""
     if is_summary(body):
-        return completion("They spoke about many things.", prompt_tokens=1000)
+        return completion(f"They spoke about many things, such as {pick_word(body)}.", prompt_tokens=1000)
     last = str(body["messages"][-1]["content"])
     words = f"You said: {last[:40]}"
     return stream(words) if body.get("stream") else completion(words)

@@ -16,9 +16,8 @@ from app.compaction.acceptance.values_appendix import (
 from app.compaction.summarizer.summary_request import NoUsableSummary, SummaryRequest
 from app.compaction.summarizer.transcript import CountTokens
 from app.context.view.view_rendering import ViewTokenCounter
-from app.dialects.chat.completion import FirstChoice, read_first_choice
+from app.dialects.chat.completion import FirstChoice
 from app.dialects.chat.message import strip_reasoning
-from app.errors import UpstreamUnavailable
 
 POOR_WORTH_SHARE = 0.25
 """A summary that keeps less than this share of the important values' worth is *poor* (decision 9)."""
@@ -123,21 +122,6 @@ def choose_values_to_request(
     )
     lacking = [value.text for value in find_missing_values(missing_values, lines)]
     return lacking[:MAX_NAMED_VALUES] if len(lacking) >= MIN_LACKING_VALUES else []
-
-
-def decode_answer(raw: bytes) -> FirstChoice:
-    """Decodes the body of an answer.
-
-    Raises:
-        UpstreamUnavailable: it is not a JSON object.
-    """
-    try:
-        answer = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        raise UpstreamUnavailable("The summarizer's answer is not valid JSON.") from error
-    if not isinstance(answer, dict):
-        raise UpstreamUnavailable("The summarizer's answer is not a JSON object.")
-    return read_first_choice(answer)
 
 
 def _compute_appendix_room(size: int, limit_tokens: int, *, is_poor: bool) -> int:

@@ -1,4 +1,4 @@
-"""Calls a summarizer model through the router, with a time limit."""
+"""Calls a summarizer model through the router, as a stream, with a limit for its silence."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from app.compaction.acceptance.summary_acceptance import decode_answer
+from app.compaction.summarizer.summarizer_reply import read_completion
 from app.compaction.summarizer.summarizer_request_body import CallBudget, SummaryPrompt, build_summarizer_body
 from app.compaction.summarizer.summary_request import SummaryRequest
 from app.context.count.token_counter import choose_token_counter_name
 from app.context.view.view_rendering import ViewTokenCounter
 from app.dialects.chat.completion import FirstChoice
 from app.dialects.chat.usage import read_usage
-from app.errors import UpstreamRefused, UpstreamUnavailable
+from app.errors import UpstreamUnavailable
 from app.observability.metrics import NO_METRICS, Metrics, SummaryFacts
 from app.store.usage_recorder import UsageRecorder
 from app.upstream.provider_contract import ClientKey, ContextWindow, ModelDeployment, RouteTarget
@@ -95,30 +95,32 @@ class SummarizerClient:
         """
         timeout_seconds = self._request.policy.summarizer.timeout_seconds
         try:
-            # One limit over retries and fallbacks of the router too: a client may be waiting for the summary.
-            async with asyncio.timeout(timeout_seconds):
-                return await self._call_router(prompt, attempt)
+            # Up to the first byte it is one limit over retries and fallbacks of the router too: a client may be waiting
+            # for the summary. After it each piece of the answer starts the limit anew.
+            async with asyncio.timeout(timeout_seconds) as silence:
+                return await self._call_router(prompt, attempt, silence)
         except TimeoutError as error:
-            raise UpstreamUnavailable(
-                f"The summarizer did not answer within {timeout_seconds:g} s.", status=504
-            ) from error
+            raise UpstreamUnavailable(f"The summarizer was silent for {timeout_seconds:g} s.", status=504) from error
 
-    async def _call_router(self, prompt: SummaryPrompt, attempt: SummarizerAttempt) -> SummarizerAnswer:
+    async def _call_router(
+        self, prompt: SummaryPrompt, attempt: SummarizerAttempt, silence: asyncio.Timeout
+    ) -> SummarizerAnswer:
         async def body_for(deployment: ModelDeployment) -> bytes:
             call_budget = await self._build_call_budget(deployment, prompt.limit_tokens, attempt)
             # Counting and cutting a long transcript would block the event loop.
             return await asyncio.to_thread(build_summarizer_body, prompt, self._request.policy, deployment, call_budget)
 
         routed_reply = await self._router.send(self._target, body_for, client_key=self._request.client_key)
-        reply = routed_reply.reply
+        deployment, now = routed_reply.deployment, asyncio.get_running_loop().time
+        timeout_seconds = self._request.policy.summarizer.timeout_seconds
         try:
-            raw = await reply.read()
-            if reply.status != 200:
-                raise UpstreamRefused(reply.status, raw, reply.headers)
+            completion = await read_completion(
+                routed_reply.reply, deployment.key, lambda: silence.reschedule(now() + timeout_seconds)
+            )
         finally:
-            await reply.aclose()
-        answer = SummarizerAnswer(decode_answer(raw), routed_reply.deployment.upstream_model)
-        self._record_call(answer, routed_reply.deployment)
+            await routed_reply.reply.aclose()
+        answer = SummarizerAnswer(completion, deployment.upstream_model)
+        self._record_call(answer, deployment)
         return answer
 
     def _record_call(self, answer: SummarizerAnswer, deployment: ModelDeployment) -> None:

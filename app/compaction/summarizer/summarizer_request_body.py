@@ -10,7 +10,6 @@ from typing import Final, Protocol
 import orjson
 
 from app.compaction.summarizer.prompts import (
-    build_improvement_prompt,
     build_instruction_after_view,
     build_transcript_prompt,
 )
@@ -23,6 +22,7 @@ from app.dialects.chat.message import ChatMessage
 from app.dialects.chat.request_fields import (
     CACHED_PREFIX_FIELDS,
     RESERVED_FIELDS,
+    ask_for_usage,
     choose_output_limit_field,
     encode_request_body,
 )
@@ -133,12 +133,12 @@ class CachedViewPrompt:
 
 
 @dataclass(frozen=True, slots=True)
-class ImprovementPrompt:
-    """The first call with its answer, and a request for the values that the answer lacks."""
+class FollowUpPrompt:
+    """The first call with its answer, and a request to write the summary again."""
 
     first_prompt: SummaryPrompt
     first_answer: str
-    lacking_values: Sequence[str]
+    request_text: str
 
     @property
     def limit_tokens(self) -> int:
@@ -149,10 +149,9 @@ class ImprovementPrompt:
         return self.first_prompt.fields
 
     def build_messages(self, call_budget: CallBudget) -> list[bytes]:
-        request = build_improvement_prompt(self.lacking_values, limit_tokens=self.limit_tokens)
         added_messages = [
             ChatMessage.from_text("assistant", self.first_answer),
-            ChatMessage.from_text("user", request),
+            ChatMessage.from_text("user", self.request_text),
         ]
         added_tokens = sum(map(call_budget.counter.count_message, added_messages))
         smaller_budget = replace(call_budget, window_tokens=call_budget.window_tokens - added_tokens)
@@ -186,7 +185,9 @@ def build_summarizer_body(
     }
     limit_field = deployment.quirks.max_tokens_field or choose_output_limit_field(deployment.upstream_model)
     limit = {limit_field: b"%d" % call_budget.output_tokens}
-    messages, fields = prompt.build_messages(call_budget), {**prompt.fields, **parameters, **limit}
+    # Streamed, because gateways of providers cut a connection that is silent for 60 to 120 s.
+    fields = {**prompt.fields, **parameters, **limit, "stream": b"true"}
+    messages = prompt.build_messages(call_budget)
     if deployment.provider.protocol == "responses":
         try:
             return translate_chat_body(encode_request_body(deployment.upstream_model, messages, fields))
@@ -194,5 +195,7 @@ def build_summarizer_body(
             # A tool of the client, such as only a transcript leaves out.
             raise NoUsableSummary("the prompt has no form in the summarizer's protocol") from error
     # The view may have messages of a client that speaks the Responses API.
+    if deployment.quirks.stream_usage:
+        fields |= ask_for_usage(lambda _: None)
     chat_messages, _ = render_messages_for_chat(messages)
     return encode_request_body(deployment.upstream_model, *apply_quirks(deployment.quirks, chat_messages, fields))

@@ -9,7 +9,13 @@ from app.compaction.summarizer.prompts import compute_prompt_version
 from app.compaction.summarizer.summarizer_backoffs import UNPROCESSABLE_STATUSES, SummarizerBackoffs
 from app.compaction.summarizer.summarizer_call import SummarizerClient, SummarizerWindows
 from app.compaction.summarizer.summarizer_request_body import compute_max_input_tokens
-from app.compaction.summarizer.summary_request import SAME_MODEL, GeneratedSummary, NoUsableSummary, SummaryRequest
+from app.compaction.summarizer.summary_request import (
+    SAME_MODEL,
+    EmptySummary,
+    GeneratedSummary,
+    NoUsableSummary,
+    SummaryRequest,
+)
 from app.compaction.summarizer.summary_writer import SummaryWriter
 from app.context.view.client_words import mark_instructions
 from app.context.view.view_rendering import ViewTokenCounter
@@ -64,8 +70,8 @@ class SummaryGenerator:
         """Generates a summary, and appends the values that the model left out.
 
         Raises:
-            NoUsableSummary: the answer is blank, calls a tool, was filtered, has no finish reason, or is too long; or
-                every model is backing off.
+            NoUsableSummary: the answer is blank, calls a tool, was filtered, has no finish reason, is too long, or says
+                nothing; or every model is backing off.
             UpstreamRefused: the summarizer's own error.
             UpstreamUnavailable: the summarizer could not be reached, did not answer in time, or sent an invalid answer.
         """
@@ -158,6 +164,8 @@ async def _write_summary_text(writer: SummaryWriter, model: str) -> str:
     if has_read_conversation and request.policy.summarizer.form != "transcript":
         try:
             return await writer.write_from_cached_view()
+        except EmptySummary:
+            writer.may_repeat = False  # the transcript is the second request
         except NoUsableSummary:
             pass
         except UpstreamRefused as refusal:

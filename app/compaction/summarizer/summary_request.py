@@ -21,6 +21,13 @@ class NoUsableSummary(Exception):
     """The model's answer is not a usable summary, or the model is backing off. The message says why."""
 
 
+class EmptySummary(NoUsableSummary):
+    """The model's answer says nothing about what it should summarize: a refusal, or an empty phrase."""
+
+    def __init__(self) -> None:
+        super().__init__("the answer says nothing about the messages that it replaces")
+
+
 @dataclass(frozen=True, slots=True)
 class SummaryRequest:
     """The material of a summary, log messages or summaries to fold, and the limits of the summary."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from app.compaction.acceptance.empty_summaries import says_nothing
 from app.compaction.acceptance.summary_acceptance import (
     accept_summary,
     append_missing_values,
@@ -20,7 +21,9 @@ from app.compaction.summarizer.prompts import (
     LOG_PARTS_NOTE,
     PARTS_NOTE,
     PromptVariant,
+    build_improvement_prompt,
     build_instruction,
+    build_repetition_prompt,
     describe_fold,
     describe_range,
 )
@@ -33,11 +36,11 @@ from app.compaction.summarizer.summarizer_call import (
 )
 from app.compaction.summarizer.summarizer_request_body import (
     CachedViewPrompt,
-    ImprovementPrompt,
+    FollowUpPrompt,
     SummaryPrompt,
     TranscriptPrompt,
 )
-from app.compaction.summarizer.summary_request import NoUsableSummary, SummaryRequest
+from app.compaction.summarizer.summary_request import EmptySummary, NoUsableSummary, SummaryRequest
 from app.compaction.summarizer.transcript import TranscriptEntry, build_transcript_entries
 from app.context.plan.log_rounds import split_into_rounds
 from app.context.view.view_rendering import ViewTokenCounter
@@ -50,6 +53,7 @@ THINKING_FACTOR = 4
 """A model that used its whole output limit for reasoning gets this many times as much, once."""
 MAX_HALVINGS = 2
 """How often the input is halved for a model whose window is smaller than configured."""
+NOTHING_SAID = "[no summary of this part]"
 TRANSCRIPT_FILL_SHARE = 0.98
 """The share of a transcript's limit that is planned by the sizes of its entries; the rest is for estimation errors."""
 
@@ -61,6 +65,8 @@ class SummaryWriter:
     request: SummaryRequest
     client: SummarizerClient
     counter: ViewTokenCounter
+    may_repeat: bool = True
+    """Whether the model may be asked once more after an answer that says nothing."""
     model: str = ""
     """The model that answered last, by the provider's name."""
     usages: list[Mapping[str, Any]] = field(default_factory=list)
@@ -81,7 +87,11 @@ class SummaryWriter:
             limit_tokens=request.limit_tokens,
             fields=build_cached_prefix_fields(request.fields),
         )
-        return await self._complete_summary(prompt, await self._call_with_reasoning_room(prompt, FIRST_ATTEMPT))
+        answer = await self._call_with_reasoning_room(prompt, FIRST_ATTEMPT)
+        entries = await asyncio.to_thread(build_transcript_entries, request.messages, request.earlier_summaries)
+        if await _is_empty(answer, entries):
+            raise EmptySummary
+        return await self._complete_summary(prompt, answer)
 
     def _describe_range(self) -> str:
         """Describes which messages the instruction is about."""
@@ -99,7 +109,7 @@ class SummaryWriter:
             NoUsableSummary, UpstreamRefused, UpstreamUnavailable: as `SummaryGenerator.generate_summary`.
         """
         prompt = await self._build_transcript_prompt()
-        return await self._complete_summary(prompt, await self._call_with_overflow_halving(prompt))
+        return await self._complete_summary(prompt, await self._summarize_transcript(prompt))
 
     async def _build_transcript_prompt(self) -> TranscriptPrompt:
         """Builds the prompt from the material, or from summaries of its parts."""
@@ -161,7 +171,7 @@ class SummaryWriter:
         # further.
         is_one_round = len(split_into_rounds(messages)) == 1
         prompt = TranscriptPrompt(instruction_text, entries, limit_tokens)
-        answer = await self._call_with_overflow_halving(
+        answer = await self._summarize_transcript(
             await self._build_fitting_prompt(instruction_text, entries, limit_tokens) if is_one_round else prompt
         )
         replaced_tokens = sum(item.tokens for item in messages) + sum(one.tokens for one in merged_summaries)
@@ -181,11 +191,12 @@ class SummaryWriter:
 
         async def one(part: Sequence[TranscriptEntry]) -> str:
             async with slots:
-                return read_answer_text(
-                    (
-                        await self._call_with_overflow_halving(TranscriptPrompt(instruction_text, part, limit_tokens))
-                    ).completion
-                )
+                try:
+                    answer = await self._summarize_transcript(TranscriptPrompt(instruction_text, part, limit_tokens))
+                # A part may be noise of which nothing can be said. The summary of all parts is judged, too.
+                except EmptySummary:
+                    return NOTHING_SAID
+                return read_answer_text(answer.completion)
 
         # All are awaited even if one fails: a task that runs on would call the model for a summary that nobody takes.
         results = await asyncio.gather(*map(one, parts), return_exceptions=True)
@@ -193,6 +204,23 @@ class SummaryWriter:
             if isinstance(result, BaseException):
                 raise result
         return [result for result in results if isinstance(result, str)]
+
+    async def _summarize_transcript(self, prompt: TranscriptPrompt) -> SummarizerAnswer:
+        """Calls the model with a transcript; once more if its answer says nothing about the transcript.
+
+        Raises:
+            EmptySummary: the second answer says nothing, either.
+        """
+        answer = await self._call_with_overflow_halving(prompt)
+        if not await _is_empty(answer, prompt.entries):
+            return answer
+        if not self.may_repeat:
+            raise EmptySummary
+        request_text = build_repetition_prompt(limit_tokens=prompt.limit_tokens)
+        answer = await self._call_model(FollowUpPrompt(prompt, answer.completion.text, request_text), FIRST_ATTEMPT)
+        if await _is_empty(answer, prompt.entries):
+            raise EmptySummary
+        return answer
 
     async def _call_with_overflow_halving(self, prompt: TranscriptPrompt) -> SummarizerAnswer:
         """Calls the model with a transcript; after an overflow again with half of it, then with a quarter."""
@@ -236,7 +264,8 @@ class SummaryWriter:
         )
         lacking = await asyncio.to_thread(choose_values_to_request, text, values, request.limit_tokens, count_tokens)
         if lacking:
-            text = await self._improve_summary(ImprovementPrompt(prompt, text, lacking), text, values)
+            request_text = build_improvement_prompt(lacking, limit_tokens=request.limit_tokens)
+            text = await self._improve_summary(FollowUpPrompt(prompt, text, request_text), text, values)
         return await asyncio.to_thread(
             append_missing_values,
             text,
@@ -246,7 +275,7 @@ class SummaryWriter:
             count_tokens=count_tokens,
         )
 
-    async def _improve_summary(self, prompt: ImprovementPrompt, text: str, values: Sequence[ValueMention]) -> str:
+    async def _improve_summary(self, prompt: FollowUpPrompt, text: str, values: Sequence[ValueMention]) -> str:
         """Asks the model to add the lacking values. Returns the better of both summaries.
 
         Args:
@@ -265,3 +294,9 @@ class SummaryWriter:
 
     def _build_instruction(self, variant: PromptVariant) -> str:
         return build_instruction(self.request.policy.summarizer, variant, self.request.focus)
+
+
+async def _is_empty(answer: SummarizerAnswer, entries: Sequence[TranscriptEntry]) -> bool:
+    """Whether an answer says nothing about the entries. Raises `NoUsableSummary` as `read_answer_text` does."""
+    text = read_answer_text(answer.completion)
+    return await asyncio.to_thread(says_nothing, text, [entry.spoken_text for entry in entries])

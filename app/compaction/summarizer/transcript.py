@@ -47,6 +47,11 @@ class TranscriptEntry:
     speaker: str
     text: str
 
+    @property
+    def spoken_text(self) -> str:
+        """The text after the last word of the speaker: the name of the tool, of a call or its result."""
+        return f"{self.speaker.rpartition(' ')[2]}\n{self.text}"
+
 
 def build_transcript_entries(
     messages: Sequence[LogMessage], earlier_summaries: Sequence[Summary] = ()

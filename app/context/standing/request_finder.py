@@ -31,7 +31,8 @@ _QUOTE_MARKS: Final = frozenset('"\u201c\u201e\u00ab')
 _LONG_QUOTE: Final = re.compile(
     r"[\"\u201c\u201e\u00ab](?:[^\"\u201c\u201d\u00ab\u00bb\n\s]+\s+){3,80}?[^\"\u201d\u00bb\n]{0,80}[\"\u201d\u00bb]"
 )
-_SENTENCE_END: Final = re.compile(r"[.!?\n]+(?:(?<=\n)|[\"'\u201d)]*(?=\s))")
+_NO_LINE_BREAK: Final = re.compile(r"[^\n]")
+_SENTENCE_END: Final = re.compile(r"\n+|[.!?]+[\"'\u201d)]*(?=\s)")
 _ABBREVIATION: Final = re.compile(
     r"(?:^|[\s(])(?:Mr|Mrs|Ms|Dr|Prof|St|vs|e\.g|i\.e|[a-z])$|^\s*\d{1,2}$", re.IGNORECASE | re.MULTILINE
 )
@@ -102,11 +103,11 @@ def _select_scanned_parts(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _mask_foreign_text(text: str) -> str:
-    """Returns the text with everything that the user only repeats blanked out. The length stays."""
+    """Returns the text with everything that the user only repeats blanked out. Length and line breaks stay."""
     if "```" in text or "~~~" in text or ">" in text:
         text = _FOREIGN_BLOCK.sub(lambda match: "\n" * len(match.group()), text)
     if not _QUOTE_MARKS.isdisjoint(text):
-        text = _LONG_QUOTE.sub(lambda match: "\x00" * len(match.group()), text)
+        text = _LONG_QUOTE.sub(lambda match: _NO_LINE_BREAK.sub("\x00", match.group()), text)
     return text
 
 

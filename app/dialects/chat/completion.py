@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from app.dialects.chat.message_fields import extract_text
+from app.dialects.chat.stream_collector import StreamCollector
 
 ANSWER_KEY: Final = b'"choices"'
 """Data with this key is an answer, not an error, even if its text speaks of context windows."""
@@ -31,6 +32,12 @@ class FirstChoice(msgspec.Struct, frozen=True):
     @property
     def is_filtered(self) -> bool:
         return self.finish == "content_filter"
+
+
+def read_streamed_choice(collector: StreamCollector) -> FirstChoice:
+    """Reads the first choice of a completion that was streamed."""
+    choice = {"message": collector.build_message(), "finish_reason": collector.finish}
+    return read_first_choice({"choices": [choice], "usage": collector.usage})
 
 
 def read_first_choice(body: Mapping[str, Any]) -> FirstChoice:

@@ -35,12 +35,13 @@ from app.pipeline.call.search_tool_results import (
     render_search_result,
 )
 from app.pipeline.call.upstream_call import UpstreamAnswer, UpstreamCaller
-from app.pipeline.call.upstream_reply import StreamReply, drain_stream, parse_whole_answer
+from app.pipeline.call.upstream_reply import StreamReply, parse_whole_answer
 from app.pipeline.token_counting import MessageCounter
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.last_view_and_calibration import read_last_view
 from app.pipeline.view.view_builder import ViewBuilder
 from app.store.contract.conversations import SearchHit
+from app.upstream.http.http_client_contract import drain_stream
 from app.upstream.provider_contract import ModelDeployment
 from app.upstream.routing.router import BufferedReply
 

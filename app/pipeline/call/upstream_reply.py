@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Final
 
@@ -17,8 +16,6 @@ from app.upstream.provider_contract import ModelDeployment, UpstreamReply
 from app.upstream.routing.router import BufferedReply
 
 STREAM_CONTENT_TYPE: Final = "text/event-stream"
-DRAIN_TIMEOUT_SECONDS: Final = 0.1
-"""How long to wait after `[DONE]` for the end of the response, so that its connection can be used again."""
 
 
 def is_expected_reply(reply: UpstreamReply | StreamReply, *, stream: bool) -> bool:
@@ -116,16 +113,6 @@ class StreamReply:
 
     async def aclose(self) -> None:
         await self._reply.aclose()
-
-
-async def drain_stream(pieces: AsyncIterator[bytes]) -> None:
-    """Reads the rest of a response whose last event has come, for at most `DRAIN_TIMEOUT_SECONDS`."""
-    try:
-        async with asyncio.timeout(DRAIN_TIMEOUT_SECONDS):
-            async for _ in pieces:
-                pass
-    except TimeoutError:
-        return
 
 
 def parse_whole_answer(body: bytes, deployment: ModelDeployment) -> StreamCollector:

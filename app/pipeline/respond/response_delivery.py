@@ -30,7 +30,7 @@ from app.pipeline.background_tasks import BackgroundTasks, wait_until_done
 from app.pipeline.call.search_tool_definition import SearchToolSession
 from app.pipeline.call.search_tool_loop import SearchToolLoop
 from app.pipeline.call.upstream_call import UpstreamAnswer, UpstreamCaller
-from app.pipeline.call.upstream_reply import StreamReply, drain_stream, parse_whole_answer
+from app.pipeline.call.upstream_reply import StreamReply, parse_whole_answer
 from app.pipeline.compact.precompaction import Precompactor
 from app.pipeline.persist.completion_writer import CompletionWriter
 from app.pipeline.persist.turn_writer import AnswerToStore, TurnWriter
@@ -45,6 +45,7 @@ from app.pipeline.view.last_view_and_calibration import CALIBRATIONS, LAST_VIEWS
 from app.pipeline.view.standing_requests import build_standing_state
 from app.pipeline.view.view_restoration import REQUEST_FACTS, VIEW_FACTS, build_request_facts, build_view_facts
 from app.store.usage_recorder import UsageRecorder
+from app.upstream.http.http_client_contract import drain_stream
 from app.upstream.provider_contract import ModelDeployment
 from app.upstream.routing.prices import compute_call_cost_usd
 from app.upstream.routing.router import BufferedReply

@@ -5,6 +5,7 @@ Both raise the same errors, which name the provider and never an address.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import ssl
@@ -21,6 +22,8 @@ IDLE_CONNECTION_SECONDS: Final = 30.0
 """How long an unused connection is kept."""
 BODY_LIMIT_BYTES: Final = 256 * 1024 * 1024
 """The longest answer that is read whole."""
+DRAIN_TIMEOUT_SECONDS: Final = 0.1
+"""How long to wait after `[DONE]` for the end of the response, so that its connection can be used again."""
 READ_BUFFER_BYTES: Final = 256 * 1024
 """How much of an answer may lie unread before the socket is no longer read."""
 KEEP_ALIVE_SECONDS: Final = 60
@@ -132,6 +135,16 @@ async def read_whole_body(chunks: AsyncIterator[bytes], provider_name: str, firs
                 f"Provider {provider_name!r} sent an answer of more than {BODY_LIMIT_BYTES} bytes."
             )
     return b"".join(pieces)
+
+
+async def drain_stream(pieces: AsyncIterator[bytes]) -> None:
+    """Reads the rest of a response whose last event has come, for at most `DRAIN_TIMEOUT_SECONDS`."""
+    try:
+        async with asyncio.timeout(DRAIN_TIMEOUT_SECONDS):
+            async for _ in pieces:
+                pass
+    except TimeoutError:
+        return
 
 
 def make_keepalive_socket(address: tuple[int, int, int, str, object]) -> socket.socket:

@@ -43,6 +43,10 @@ class ModelRoute:
     deployments: tuple[ConfiguredDeployment, ...]
     fallbacks: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
+    name_prefix: str = ""
+    """Of the wildcard: it serves only names that begin so."""
+    hint: str | None = None
+    """Of the wildcard with a prefix: the hint of the error for other names."""
 
 
 class Routes:
@@ -81,13 +85,14 @@ class Routes:
         target = self._targets.get(model)
         if target is not None:
             return target
-        if WILDCARD in self._models and model and model != WILDCARD:
+        wildcard = self._models.get(WILDCARD)
+        if wildcard is not None and model and model != WILDCARD and model.startswith(wildcard.name_prefix):
             return self._cached_wildcard_target(model)
         similar_names = difflib.get_close_matches(model, self._targets, n=1)
         raise ModelNotFound(
             f"The model {model!r} does not exist.",
             param="model",
-            hint=f"Did you mean {similar_names[0]!r}?" if similar_names else None,
+            hint=f"Did you mean {similar_names[0]!r}?" if similar_names else wildcard.hint if wildcard else None,
         )
 
     def _build_target(self, model: str) -> RouteTarget:

@@ -228,7 +228,7 @@ async def wait_for_costs(gateway: Gateway, secret: str) -> list[dict[str, Any]]:
 async def test_summaries_count_for_the_key_that_needed_them() -> None:
     def answer(body: dict[str, Any]) -> Reply:
         if body.get("model") == "writer":
-            return completion("A summary of what was said before.")
+            return completion("They spoke of gardens.")
         return stream("Fine.") if body.get("stream") else completion()
 
     models = {**PRICED, "writer": {**PRICED["*"], "price": {"input": 500, "output": 5000}}}

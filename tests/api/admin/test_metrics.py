@@ -176,7 +176,7 @@ async def test_a_failing_summarizer_shows() -> None:
 
 
 async def test_a_compaction_that_is_under_way_shows() -> None:
-    slow = completion("They spoke about many things.")
+    slow = completion("They spoke about gardens.")
     slow.gate = asyncio.Event()
     upstream = summarizing(summary=slow)
     async with world(upstream) as w:
@@ -382,7 +382,7 @@ async def test_the_overview_s_totals_agree_with_its_table_of_errors() -> None:
 async def test_the_simulated_model_costs_nothing_whatever_it_is_called() -> None:
     app = create_test_app(load_settings(environ={}, arguments={("database",): {"url": "memory://"}}))
     async with serving(app) as address, httpx.AsyncClient(base_url=address) as client:
-        for model in ("gpt-4o", "sim"):
+        for model in ("sim-gpt-4o", "sim"):
             asked = {"model": model, "messages": [user("Hi")]}
             assert (await client.post("/v1/chat/completions", json=asked)).status_code == 200
         at_a_glance = (await client.get("/v1/admin/overview")).json()

@@ -205,7 +205,7 @@ async def test_the_conversation_is_held_meanwhile() -> None:
     async with world(upstream, window=WINDOW, compaction=compaction) as gateway:
         await talk(gateway, 12)
         gate = asyncio.Event()
-        waiting = completion("They spoke about many things.")
+        waiting = completion("They spoke about gardens.")
         waiting.gate = gate
         upstream.replies.append(waiting)
         compacting = asyncio.ensure_future(call(gateway, "POST", "c/compact"))
@@ -223,7 +223,7 @@ async def test_progress_is_told_in_a_stream() -> None:
     upstream = model()
     async with world(upstream, window=WINDOW, dependencies=QUICK_HEARTBEAT) as gateway:
         await talk(gateway, 12)
-        slow = completion("They spoke about many things.")
+        slow = completion("They spoke about gardens.")
         upstream.replies.append(Reply(pieces=[0.1, json.dumps(slow.body).encode()]))
         events = await watched(gateway)
         progress = [event for event in events if event["type"] == "compaction_progress"]
@@ -273,7 +273,7 @@ async def test_a_client_that_hangs_up_does_not_end_it() -> None:
     async with world(upstream, window=WINDOW, dependencies=QUICK_HEARTBEAT) as gateway:
         await talk(gateway, 12)
         gate = asyncio.Event()
-        waiting = completion("They spoke about many things.")
+        waiting = completion("They spoke about gardens.")
         waiting.gate = gate
         upstream.replies.append(waiting)
         url = f"{gateway.base_url}/conversations/c/compact"

@@ -170,7 +170,7 @@ async def test_an_empty_conversation_grows_until_it_is_summarized() -> None:
         items = [item async for item in client.conversations.items.list(begun.id, order="asc", limit=7)]
         summaries = [item for item in items if item.type == "compaction"]
         assert summaries
-        assert summaries[0].encrypted_content == "They spoke about many things."
+        assert (summaries[0].encrypted_content or "").startswith("They spoke about many things")
         assert sum(item.type == "message" for item in items) == 32
         again = await client.conversations.items.list(begun.id, after=summaries[0].id or "", order="asc", limit=1)
         assert again.data[0] == items[items.index(summaries[0]) + 1]

@@ -10,7 +10,7 @@ import pytest
 from tests.live import Reply, ScriptedUpstream, completion
 from tests.pipeline.compact.test_failing_summarizer import nothing_is_prepared
 from tests.support.conversations_client import WINDOW, call, done, refused, talk
-from tests.support.gateway import World, answering, is_summary, shown, summaries_asked, until, world
+from tests.support.gateway import World, answering, is_summary, pick_word, shown, summaries_asked, until, world
 
 EDITED = "They spoke of ships."
 
@@ -28,7 +28,9 @@ class Writer(ScriptedUpstream):
             return answering(body)
         if self.fails is not None:
             return self.fails
-        reply = completion(f"Notes {len(summaries_asked(self))} of what was said.", prompt_tokens=500)
+        reply = completion(
+            f"Notes {len(summaries_asked(self))} of what was said. A word: {pick_word(body)}.", prompt_tokens=500
+        )
         reply.gate = self.gate
         return reply
 
@@ -51,7 +53,7 @@ async def test_summaries_are_listed_by_place_in_the_log() -> None:
         assert [one["from_seq"] for one in every] == [0, *(one["to_seq"] for one in every[:-1])]
         assert {(one["object"], one["active"], one["revision"]) for one in every} == {("conversation.summary", True, 1)}
         # The line is crossed by a turn that asks for two summaries at once, and either may be answered first.
-        heads = sorted(one["text"].partition("\n")[0] for one in every)
+        heads = sorted(one["text"].partition(" A word")[0] for one in every)
         assert heads == [f"Notes {number} of what was said." for number in range(1, len(every) + 1)]
         assert all(f"Values mentioned: item{one['from_seq'] // 2}n0," in one["text"] for one in every)
         assert first["model"] == "m"

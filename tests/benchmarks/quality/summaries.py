@@ -48,8 +48,8 @@ def extractive(body: Mapping[str, Any]) -> str:
 
 
 def nonsense(body: Mapping[str, Any]) -> str:
-    """Words without meaning that fill the allowance."""
-    return _lorem(int(allowance(body) * FILL))
+    """Words without meaning that fill the allowance, after a word of the material: without one it would be refused."""
+    return f"{_longest_word(body)} {_lorem(int(allowance(body) * FILL))}"
 
 
 def failing(body: Mapping[str, Any]) -> None:
@@ -60,7 +60,7 @@ def failing(body: Mapping[str, Any]) -> None:
 def ordinary(body: Mapping[str, Any]) -> str:
     """About 120 words, the same for the same call."""
     words = Prose(len(_material(body))).of(ORDINARY_WORDS * 7).split()
-    return " ".join(words[:ORDINARY_WORDS])
+    return " ".join([_longest_word(body), *words[: ORDINARY_WORDS - 1]])
 
 
 SUMMARIES: Final[Mapping[str, Summaries]] = {"extractive": extractive, "nonsense": nonsense, "failing": failing}
@@ -86,6 +86,10 @@ def _material(body: Mapping[str, Any]) -> str:
         return "\n".join(spoken[:-1])
     fence = _FENCE.search(spoken[0])
     return _MARK_LINE.sub("", spoken[0][fence.end() :]) if fence else spoken[0]
+
+
+def _longest_word(body: Mapping[str, Any]) -> str:
+    return max(dict.fromkeys(re.findall(r"[a-z]{4,20}", _material(body)[-2_000:])), key=len, default="")
 
 
 def _worth(sentence: str) -> float:

@@ -151,7 +151,7 @@ async def test_parameters_are_sent_along_and_change_nothing_of_ours() -> None:
     parameters = {
         "temperature": 0,
         "top_p": 0.5,
-        "stream": True,
+        "stream": False,
         "messages": [],
         "max_tokens": 1,
         "tool_choice": "auto",
@@ -159,7 +159,8 @@ async def test_parameters_are_sent_along_and_change_nothing_of_ours() -> None:
     [body] = await summary_of(Scene(said=saying(GOOD)), request_for(summarizer=SummarizerPolicy(parameters=parameters)))
     assert (body["temperature"], body["top_p"], body["max_tokens"]) == (0, 0.5, 400)
     assert len(body["messages"]) > 1
-    assert not {"stream", "tool_choice"} & body.keys()
+    assert body["stream"] is True
+    assert "tool_choice" not in body
 
 
 async def test_fallbacks_are_asked_in_order() -> None:
@@ -227,14 +228,14 @@ async def test_a_success_ends_the_pauses() -> None:
 
 
 async def test_a_range_longer_than_the_window_is_read_in_parts_that_are_merged() -> None:
-    scene = Scene(window=2048, said=saying("A part.", "A part.", "A part.", "All of it."))
+    scene = Scene(window=2048, said=saying("A locker.", "A locker.", "A locker.", "All lockers."))
     request = request_for(24, view_prefix=())
     summary = await scene.summarizer.generate_summary(request)
     told = [body["messages"][0]["content"] for body in scene.router.calls]
-    assert summary.text.startswith(("All of it.", "A part."))
+    assert summary.text.startswith(("All lockers.", "A locker."))
     assert 3 <= len(told) <= 16
     assert [PARTS_NOTE in text for text in told] == [False] * (len(told) - 1) + [True]
-    assert "[1] summary\nA part.\n" in told[-1]
+    assert "[1] summary\nA locker.\n" in told[-1]
     for n in range(24):
         assert sum(f"Number{n} has code" in text for text in told[:-1]) == 1
     assert all("left out …]" not in text for text in told)
@@ -243,15 +244,15 @@ async def test_a_range_longer_than_the_window_is_read_in_parts_that_are_merged()
 
 
 async def test_parts_become_the_kind_of_summary_that_was_asked_for() -> None:
-    scene = Scene(window=2048, said=saying("A part."))
+    scene = Scene(window=2048, said=saying("A locker."))
     await scene.summarizer.generate_summary(request_for(24, view_prefix=(), style="checkpoint"))
     told = [body["messages"][0]["content"] for body in scene.router.calls]
     assert [text.startswith(CHECKPOINT_INSTRUCTION) for text in told] == [False] * (len(told) - 1) + [True]
 
 
 async def test_never_more_than_sixteen_calls_for_one_summary() -> None:
-    scene = Scene(window=8192, said=saying("A part."))
-    giant = {"role": "user", "content": "word " * 400_000}
+    scene = Scene(window=8192, said=saying("A berth."))
+    giant = {"role": "user", "content": "berth " * 400_000}
     await scene.summarizer.generate_summary(request_for(messages=log_of([giant]), view_prefix=()))
     assert len(scene.router.calls) <= 16
     assert all(COUNT.count_request(body["messages"]) + body["max_tokens"] <= 8192 for body in scene.router.calls)
@@ -336,3 +337,40 @@ def test_the_callers_focus_follows_the_instruction() -> None:
         build_instruction(SummarizerPolicy(prompt="One."), PromptVariant(), " the bugs ")
         == "One.\n\nPay particular attention to: the bugs"
     )
+
+
+REFUSAL = "I'm sorry, but I can't help with that request."
+
+
+async def test_an_answer_that_says_nothing_is_asked_for_once_more_then_the_next_model_is_asked() -> None:
+    scene = Scene(said=lambda body: {"content": GOOD if body["model"] == "second" else REFUSAL})
+    request = request_for(view_prefix=(), summarizer=SummarizerPolicy(fallbacks=("second",)))
+    summary = await scene.summarizer.generate_summary(request)
+    assert (summary.text.startswith(GOOD), summary.model) == (True, "second")
+    assert [body["model"] for body in scene.router.calls] == ["sim", "sim", "second"]
+    question, refusal, again = scene.router.calls[1]["messages"]
+    assert question == scene.router.calls[0]["messages"][0]
+    assert refusal == {"role": "assistant", "content": REFUSAL}
+    assert again["content"].startswith("That is no summary")
+
+
+async def test_a_second_answer_may_be_the_summary() -> None:
+    summary = await Scene(said=saying(REFUSAL, GOOD)).summarizer.generate_summary(request_for(view_prefix=()))
+    assert summary.text.startswith(GOOD)
+    assert summary.usage is not None
+    assert summary.usage["prompt_tokens"] == 200
+
+
+async def test_after_a_refusal_in_the_conversation_the_transcript_is_the_second_request() -> None:
+    scene = Scene(said=saying(REFUSAL))
+    with pytest.raises(NoUsableSummary, match="says nothing"):
+        await scene.summarizer.generate_summary(request_for())
+    assert [is_conversation(body) for body in scene.router.calls] == [True, False]
+
+
+async def test_a_part_that_says_nothing_is_asked_for_once_more() -> None:
+    scene = Scene(window=2048, said=saying(REFUSAL, "A locker."))
+    summary = await scene.summarizer.generate_summary(request_for(24, view_prefix=()))
+    assert summary.text.startswith("A locker.")
+    repeated = [body for body in scene.router.calls if is_conversation(body)]
+    assert [body["messages"][1]["content"] for body in repeated] == [REFUSAL]

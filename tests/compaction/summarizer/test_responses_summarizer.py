@@ -89,7 +89,7 @@ async def test_a_summary_of_a_transcript() -> None:
     assert summary.usage["prompt_tokens"] > 0
     assert (upstream.paths, upstream.refusals) == (["/v1/responses"], [])
     (body,) = upstream.requests
-    assert body.keys() == {"model", "store", "max_output_tokens", "input"}
+    assert body.keys() == {"model", "store", "max_output_tokens", "input", "stream"}
     assert body["max_output_tokens"] == 400
 
 

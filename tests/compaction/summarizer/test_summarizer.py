@@ -47,7 +47,7 @@ async def test_the_call_has_a_limit_and_neither_tools_nor_formats() -> None:
     scene = Scene()
     await scene.summarizer.generate_summary(request_for(focus="the lockers"))
     [body] = scene.router.calls
-    assert set(body) == {"model", "messages", "max_tokens"}
+    assert set(body) == {"model", "messages", "max_tokens", "stream", "stream_options"}
     assert body["max_tokens"] == 400
     assert "Pay particular attention to: the lockers" in body["messages"][0]["content"]
 

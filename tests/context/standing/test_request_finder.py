@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.context.standing.request_finder import (
@@ -224,6 +224,7 @@ PIECES = st.sampled_from(
         "tables",
         ". ",
         "\n",
+        "\n. ",
         "- ",
         "```",
         "\n> ",
@@ -238,6 +239,12 @@ PIECES = st.sampled_from(
 )
 
 
+def test_a_sentence_ends_at_the_end_of_its_line_even_if_the_next_line_begins_with_a_full_stop() -> None:
+    text = "Always use tabs\n. Next"
+    assert [text[one.start : one.end] for one in find_standing_requests(text)] == ["Always use tabs"]
+
+
+@example('"one two\nthree ". Always use tabs')
 @given(st.one_of(st.text(max_size=300), st.lists(PIECES, max_size=60).map("".join)))
 def test_what_is_found_is_one_line_of_the_text_without_space_around_it(text: str) -> None:
     end = 0

@@ -22,6 +22,7 @@ from tests.support.gateway import (
     is_summary,
     long_history,
     material,
+    pick_word,
     system,
     until,
     user,
@@ -35,7 +36,9 @@ POLICIES = {"additive": {"token_floor": 1, "prepare_ratio": 1.0}}
 def telling(body: dict[str, Any]) -> Reply:
     """An upstream whose summaries tell all that they read."""
     if is_summary(body):
-        return completion(f"They spoke of {SECRET}." if SECRET in material(body) else "They spoke.")
+        return completion(
+            f"They spoke of {SECRET}." if SECRET in material(body) else f"They spoke of {pick_word(body)}."
+        )
     return answering(body)
 
 

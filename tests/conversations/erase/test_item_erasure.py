@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests.live import Reply, ScriptedUpstream, completion, gateway, serving
-from tests.support.gateway import call, is_summary, material, result, system, user
+from tests.support.gateway import call, is_summary, material, pick_word, result, system, user
 
 SECRET = "xylograph7781"
 WINDOW = 2_000
@@ -22,7 +22,9 @@ POLICIES = {"additive": {"token_floor": 1, "prepare_ratio": 1.0}}
 def telling(body: dict[str, Any]) -> Reply:
     """An upstream whose summaries tell the secret wherever they read it."""
     if is_summary(body):
-        return completion(f"They spoke of {SECRET}." if SECRET in material(body) else "They spoke of things.")
+        return completion(
+            f"They spoke of {SECRET}." if SECRET in material(body) else f"They spoke of {pick_word(body)}."
+        )
     return completion("Noted.")
 
 

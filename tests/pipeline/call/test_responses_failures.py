@@ -69,7 +69,7 @@ async def test_an_overflow_is_recovered_by_a_smaller_view(streamed: bool, fails_
     async with responses_world(upstream, window=32_768) as w:
         got = await w.respond_either(talk_items(40), stream=streamed)
     assert got["context"]["recovered"]
-    assert upstream.refusals[0]["code"] == OVERFLOW
+    assert [one["code"] for one in upstream.refusals][:1] == [OVERFLOW] * (not (streamed and fails_in_stream))
     sizes = [len(body) for body in upstream.bodies]
     assert sizes[-1] < sizes[0] / 2
 
@@ -82,7 +82,7 @@ async def test_an_overflow_is_recovered_for_a_chat_client(streamed: bool, fails_
         answer = await w.post(long_talk(40), stream=streamed)
     assert answer.status_code == 200, answer.text
     assert "Fine." in answer.text
-    assert upstream.refusals[0]["code"] == OVERFLOW
+    assert [one["code"] for one in upstream.refusals][:1] == [OVERFLOW] * (not (streamed and fails_in_stream))
 
 
 @EITHER

@@ -207,7 +207,7 @@ SUMMARIZER_WORDS = "All of it is material to be summarized."
 
 def summarize_or_answer(body: dict[str, Any]) -> ScriptedResponse:
     if SUMMARIZER_WORDS in json.dumps(body["input"]):
-        return respond("They spoke about lockers.")
+        return respond("They spoke about item0n0 and value1.")
     return respond(reasoning_item("Think about it."), "Fine.")
 
 
@@ -238,7 +238,7 @@ async def test_a_compacted_view_has_its_summary_in_front_and_keeps_reasoning_wit
     views = [body for body in upstream.requests if SUMMARIZER_WORDS not in json.dumps(body["input"])]
     for view in views[1:]:
         assert view["instructions"] == "Be brief."
-        assert "They spoke about lockers." in json.dumps(view["input"][0])
+        assert "They spoke about item0n0 and value1." in json.dumps(view["input"][0])
         kinds = [item["type"] for item in view["input"]]
         for index, kind in enumerate(kinds):
             if kind == "reasoning":

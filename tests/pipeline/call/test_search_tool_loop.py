@@ -18,7 +18,7 @@ from app.pipeline.call.search_tool_loop import SearchToolLoop
 from app.store.memory.backend import MemoryStore
 from app.store.store_factory import create_store
 from tests.live import DONE, DROP, Reply, ScriptedUpstream, chunk, completion, stream, usage_chunk
-from tests.support.gateway import World, assistant, call, result, system, user, world
+from tests.support.gateway import World, assistant, call, is_summary, result, system, user, world
 from tests.support.raw_http import chunks, long_talk, text_of, until, without_ours
 
 SECRET = "The vault opens with quokka-7731 after sunset."
@@ -487,7 +487,7 @@ async def test_only_the_first_prompt_calibrates() -> None:
 
 async def test_an_early_stream_goes_on_through_a_search() -> None:
     def answers(body: dict[str, Any]) -> Reply:
-        if not body.get("stream"):
+        if is_summary(body):
             return completion("They talked about gardens.")
         return stream("It is quokka.") if body["messages"][-1]["role"] == "tool" else streamed(search())
 

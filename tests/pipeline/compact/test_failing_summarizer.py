@@ -29,7 +29,7 @@ from tests.support.gateway import (
 )
 
 SMALL_WINDOW = 2_000
-NONSENSE = "They spoke about many things."
+NONSENSE = "They spoke about many trips."
 POLICIES = {"additive": {"token_floor": 1}}
 MEANT = re.compile(r"the last (\d+) messages before this one, from the user's message that begins \"(.{20})")
 NAMES = [f"{first}{last}" for first in ("Al", "Be", "Ca", "Do", "Em", "Fi") for last in "abcdefghij"]
@@ -133,7 +133,7 @@ def _needed(late_use: Iterable[dict[str, Any]]) -> list[tuple[int, list[str]]]:
 
 def counting(body: dict[str, Any]) -> Reply:
     """An upstream that reports about as many tokens as were sent."""
-    text = "They spoke about many things." if is_summary(body) else "Noted."
+    text = "They spoke about lockers." if is_summary(body) else "Noted."
     return completion(text, prompt_tokens=COUNTER.count_request(body["messages"]))
 
 

@@ -14,7 +14,7 @@ from tests.live import Reply, ScriptedUpstream, completion
 from tests.pipeline.compact.test_failing_summarizer import nothing_is_prepared
 from tests.support.chat_counter import ChatCounter
 from tests.support.conversations_client import WINDOW, question
-from tests.support.gateway import assistant, is_summary, summaries_asked, until, user, world
+from tests.support.gateway import assistant, is_summary, pick_word, summaries_asked, until, user, world
 
 COUNTER = ChatCounter(load_tokenizer("o200k_base"))
 HISTORY_TOKENS = 20_000
@@ -36,7 +36,7 @@ class Rounds:
         if not self.number or self.gate.is_set():
             self.number, self.gate = self.number + 1, asyncio.Event()
             asyncio.get_running_loop().call_later(0.2, self.gate.set)
-        reply = completion(SUMMARY)
+        reply = completion(f"{SUMMARY} {pick_word(body)}")
         reply.gate = self.gate
         return reply
 

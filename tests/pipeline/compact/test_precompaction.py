@@ -7,7 +7,7 @@ import asyncio
 from tests.live import Reply, ScriptedUpstream, completion, stream
 from tests.pipeline.compact.test_failing_summarizer import nothing_is_prepared
 from tests.support.conversations_client import WINDOW, question
-from tests.support.gateway import World, is_summary, summaries_asked, until, user, world
+from tests.support.gateway import World, is_summary, pick_word, summaries_asked, until, user, world
 
 TURNS = 60
 
@@ -32,7 +32,7 @@ async def test_who_crosses_the_line_while_a_summary_is_being_made_uses_that_one(
     def answer(body: dict[str, object]) -> Reply:
         if not is_summary(body):
             return stream("Noted.")
-        reply = completion("They spoke of items.")
+        reply = completion(f"They spoke of {pick_word(body)}.")
         reply.gate = gate
         return reply
 
@@ -58,7 +58,7 @@ async def test_who_crosses_the_line_while_a_checkpoint_is_being_made_waits_for_t
     gate = asyncio.Event()
 
     def answer(body: dict[str, object]) -> Reply:
-        reply = completion("They spoke of items." if is_summary(body) else "Noted.")
+        reply = completion(f"They spoke of {pick_word(body)}." if is_summary(body) else "Noted.")
         reply.gate = gate if is_summary(body) else None
         return reply
 
@@ -85,7 +85,9 @@ async def test_a_long_answer_does_not_bring_the_next_summary_forward() -> None:
     """The next request brings a question. Its answer counts when it has been given."""
     window, answer_tokens = 16_384, 1_500
     upstream = ScriptedUpstream(
-        default=lambda body: completion("They spoke." if is_summary(body) else "word " * answer_tokens)
+        default=lambda body: completion(
+            f"They spoke of {pick_word(body)}." if is_summary(body) else "word " * answer_tokens
+        )
     )
     async with world(upstream, window=window, policies={"additive": {"prepare_ratio": 0.3}}) as gateway:
         for number in range(TURNS):

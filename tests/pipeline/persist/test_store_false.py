@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 
 from tests.live import Reply, ScriptedUpstream, completion, stream
-from tests.support.gateway import World, answered, is_summary, long_history, summaries_asked, system, user
+from tests.support.gateway import (
+    World,
+    answered,
+    is_summary,
+    long_history,
+    pick_word,
+    summaries_asked,
+    system,
+    user,
+)
 from tests.support.sqlite_gateway import at_rest, file_bytes, words_in
 
 WORDS = ["marmalade", "zanzibar", "obelisk", "quinine", "tangerine", "idem-quartz"]
@@ -19,7 +28,7 @@ QUESTION = "Where is the marmalade?"
 def telling(body: dict[str, Any]) -> Reply:
     """An upstream whose summaries say `quinine`, and whose answers to the secret question `zanzibar`."""
     if is_summary(body):
-        return completion("They spoke of quinine.", prompt_tokens=1000)
+        return completion(f"They spoke of quinine and {pick_word(body)}.", prompt_tokens=1000)
     last = str(body["messages"][-1]["content"])
     words = "In zanzibar." if "marmalade" in last else answered(last)["content"]
     return stream(words) if body.get("stream") else completion(words)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.live import ScriptedUpstream, completion, stream
 from tests.support.conversations_client import done, question
-from tests.support.gateway import World, is_summary, user, world
+from tests.support.gateway import World, is_summary, pick_word, user, world
 from tests.support.raw_http import chunks
 
 WINDOW = 8192
@@ -26,8 +26,11 @@ POLICIES: dict[str, dict[str, Any]] = {
 
 def model() -> ScriptedUpstream:
     """Sums up in a paragraph, and answers every question alike."""
-    summary, answer = completion("They counted items. " * 12), stream("Noted. " * 40)
-    return ScriptedUpstream(default=lambda body: summary if is_summary(body) else answer)
+    return ScriptedUpstream(
+        default=lambda body: (
+            completion(f"They counted {pick_word(body)}. " * 12) if is_summary(body) else stream("Noted. " * 40)
+        )
+    )
 
 
 async def turn(gateway: World, number: int, **fields: Any) -> tuple[list[dict[str, Any]], dict[str, Any], str]:

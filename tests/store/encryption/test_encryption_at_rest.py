@@ -10,7 +10,7 @@ import pytest
 
 from app.__main__ import main
 from tests.live import Reply, ScriptedUpstream, completion
-from tests.support.gateway import World, answering, assistant, is_summary, system, user
+from tests.support.gateway import World, answering, assistant, is_summary, pick_word, system, user
 from tests.support.sqlite_gateway import at_rest, config_in, file_bytes, words_in
 
 OLD, NEW = bytes(range(32)).hex(), bytes(range(32, 64)).hex()
@@ -23,7 +23,7 @@ ONLY_NEW: dict[str, Any] = {"keys": {"k2": NEW}, "active": "k2"}
 def telling(body: dict[str, Any]) -> Reply:
     """An upstream whose summaries say `quinine`, and whose answers say `zanzibar`."""
     if is_summary(body):
-        return completion("They spoke of quinine.", prompt_tokens=1000)
+        return completion(f"They spoke of quinine and {pick_word(body)}.", prompt_tokens=1000)
     return answering(body) if body.get("stream") else completion("Gladly, says zanzibar.")
 
 

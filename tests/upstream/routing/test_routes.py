@@ -105,3 +105,12 @@ def test_the_nearest_name_is_named() -> None:
 def test_a_table_that_cannot_work_is_refused_at_once(models: dict[str, ModelRoute], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         Routes(models, PROVIDERS)
+
+
+def test_a_wildcard_with_a_prefix_serves_no_other_names_and_its_error_says_why() -> None:
+    wildcard = ModelRoute((ConfiguredDeployment("a"),), name_prefix="sim", hint="Configure a provider.")
+    routes = Routes({"*": wildcard}, PROVIDERS)
+
+    assert keys(routes, "sim-8k") == ["a/sim-8k"]
+    with pytest.raises(ModelNotFound, match=r"'gpt-4o' does not exist.*Configure a provider\."):
+        routes.resolve("gpt-4o")
