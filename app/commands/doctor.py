@@ -18,7 +18,12 @@ from urllib.parse import parse_qsl, urlsplit
 import orjson
 
 from app.api.chat_request_parser import parse_chat_request
-from app.assembly.providers_and_routes import build_context_windows, build_deployment_routes, build_providers
+from app.assembly.providers_and_routes import (
+    build_context_windows,
+    build_deployment_routes,
+    build_learned_limits,
+    build_providers,
+)
 from app.commands import add_config_option, make_printable
 from app.commands.check_config import list_unpriced_models, warn_of_unpriced_models
 from app.commands.configured_store import open_configured_store
@@ -160,6 +165,8 @@ async def _examine_store(settings: Settings) -> Report:
         async with open_configured_store(settings) as store:
             info = await store.check()
             has_keys = bool(await store.list_api_keys())
+            limits = build_learned_limits(settings)
+            limits.restore(await store.read_model_facts())
     except (migrations.SchemaIsNewer, migrations.SchemaIsOlder, GatewayError) as error:
         report.add("fault", f"It cannot be used: {add_config_option(str(error), settings.config_option)}")
         return report
@@ -167,6 +174,13 @@ async def _examine_store(settings: Settings) -> Report:
     report.add("ok", f"It opens ({info.backend}), and its schema is {info.schema_version}, after {seconds:.2f} s.")
     if info.backend == "memory":
         report.add("warning", "It forgets everything when the process ends.")
+    for key, limit in limits.list_limits().items():
+        origin = "which the provider named" if limit.is_stated else "estimated from what it refused"
+        report.add(
+            "warning",
+            f"{key!r} has refused prompts as too long for a window of {limit.tokens:,} tokens, {origin}. "
+            f"Set context_window for it, or clear the limit: DELETE /v1/admin/learned-limits/{key}",
+        )
     if settings.auth.mode == "keys" and not has_keys:
         hint = f"concertina keys create --name NAME{settings.config_option}"
         report.add("warning", f"There is no key yet, so nobody is served: {hint}")
@@ -236,7 +250,7 @@ class _ProviderExamination:
             return self._report
         listed_provider = _FetchedModelList(self._provider, entries.entries)
         deployments = list(self._list_deployments(listed_provider))
-        windows = build_context_windows(self._settings)
+        windows = build_context_windows(self._settings, build_learned_limits(self._settings))
         try:
             for name, deployment in deployments[:MAX_NAMED_MODELS]:
                 window = await windows.find_window(deployment)
