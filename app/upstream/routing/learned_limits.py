@@ -114,10 +114,12 @@ class LearnedLimits:
         return {LIMIT_FACT: None, CLEARED_FACT: self._cleared_at[key]}
 
     def restore(self, facts_by_model: Mapping[str, Mapping[str, Any]]) -> None:
-        """Takes over the stored facts of all models in place of what is known. Unreadable ones are ignored."""
-        limits = {key: read_learned_limit(facts) for key, facts in facts_by_model.items()}
-        self._limits = {
-            key: limit for key, limit in limits.items() if limit and limit.address == self._find_address(key)
+        """Takes over the stored facts of all models. Unreadable ones are ignored."""
+        # A limit without a stored fact is kept: its write is still under way.
+        unstored = {key: limit for key, limit in self._limits.items() if LIMIT_FACT not in facts_by_model.get(key, {})}
+        stored = {key: read_learned_limit(facts) for key, facts in facts_by_model.items()}
+        self._limits = unstored | {
+            key: limit for key, limit in stored.items() if limit and limit.address == self._find_address(key)
         }
         cleared = {key: facts.get(CLEARED_FACT) for key, facts in facts_by_model.items()}
         self._cleared_at = {key: float(at) for key, at in cleared.items() if isinstance(at, int | float)}

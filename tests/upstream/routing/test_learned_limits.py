@@ -107,6 +107,14 @@ def test_facts_that_cannot_be_read_are_ignored(fact: object) -> None:
     assert tokens(limits) is None
 
 
+def test_a_limit_whose_write_is_under_way_is_not_forgotten_when_the_facts_are_read() -> None:
+    limits = learned(4096)
+
+    limits.restore({KEY: {"slopes": {}}})
+
+    assert tokens(limits) == 4096
+
+
 def test_a_cleared_limit_is_forgotten_by_every_process_that_reads_the_facts() -> None:
     time = Time()
     limits, other = learned(4096, time=time), learned(4096, time=time)
