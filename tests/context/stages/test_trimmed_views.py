@@ -95,7 +95,7 @@ def test_the_newest_round_is_shown_even_if_it_cannot_be_made_to_fit() -> None:
     decided = world.plan()
     check_plan(world, decided)
     assert not decided.fits
-    assert [decode_body(raw)["role"] for raw in world.render(decided)[1:]] == ["user", "assistant", *["tool"] * 300]
+    assert [orjson.loads(raw)["role"] for raw in world.render(decided)[1:]] == ["user", "assistant", *["tool"] * 300]
 
 
 def test_the_request_alone_is_sent_when_nothing_read_beside_it_can_be_made_to_fit() -> None:
