@@ -11,6 +11,7 @@ from fastapi import APIRouter
 
 from app.api.admin.api_keys import build_api_key_routes
 from app.api.admin.costs import build_cost_routes
+from app.api.admin.learned_limits import build_learned_limit_routes
 from app.api.admin.metrics_and_overview import build_metrics_routes, build_overview_routes
 from app.api.admin.probes import HealthProbes, build_health_routes
 from app.api.admin.recent_requests import build_recent_request_routes
@@ -87,6 +88,7 @@ def build_endpoint_routes(engine: GatewayEngine, settings: Settings) -> Iterator
     yield build_api_key_routes(api_keys, auth)
     yield build_cost_routes(engine.usage, api_keys, auth, now=engine.dependencies.now)
     yield build_settings_routes(lambda: [asdict(setting) for setting in list_settings_in_force(settings)], auth)
+    yield build_learned_limit_routes(engine.window_learner, auth)
     records = ConversationRecords(engine.store)
     yield from _build_conversation_routes(engine, settings, records)
     yield from _build_context_routes(engine, settings, records)

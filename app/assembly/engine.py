@@ -17,6 +17,7 @@ from app.assembly.dependencies import DEFAULT_DEPENDENCIES, Dependencies
 from app.assembly.providers_and_routes import (
     build_context_windows,
     build_deployment_routes,
+    build_learned_limits,
     build_policy,
     build_providers,
     build_router,
@@ -39,6 +40,7 @@ from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.call.overflow_recovery import OverflowRecovery
 from app.pipeline.call.search_tool_loop import SearchToolLoop
 from app.pipeline.call.upstream_call import UpstreamCaller
+from app.pipeline.call.window_learning import ModelFactWriter, WindowLearner
 from app.pipeline.compact.precompaction import Precompactor
 from app.pipeline.compact.turn_compaction import TurnCompactor
 from app.pipeline.persist.completion_writer import CompletionWriter
@@ -92,7 +94,8 @@ class GatewayEngine:
         self.metrics.watch_gauge(BACKGROUND_TASKS, lambda: self.background_tasks.running_count)
         self.store = build_store(settings, self.metrics, dependencies)
         self.providers = build_providers(settings)
-        self.context_windows = build_context_windows(settings)
+        self._learned_limits = build_learned_limits(settings, dependencies.now)
+        self.context_windows = build_context_windows(settings, self._learned_limits)
         self.message_counter = dependencies.create_message_counter(load_token_counter)
         self.message_search = MessageSearch(self.store)
         self.calibration_slopes = CalibrationSlopes()
@@ -123,9 +126,8 @@ class GatewayEngine:
             self.overview.start()
         # Only started here: the server does not wait for a provider that is slow or away.
         self.context_windows.prefetch_model_lists(tuple(self.providers.values()))
+        self._learned_limits.restore(model_facts)
         for model_key, facts in model_facts.items():
-            if "window" in facts:
-                self.context_windows.learn_limit(model_key, int(facts["window"]))
             self.calibration_slopes.restore_slopes(model_key, facts.get(SLOPES_FACT))
 
     async def aclose(self) -> None:
@@ -248,9 +250,22 @@ class GatewayEngine:
             windows=self.context_windows,
             view_builder=self.view_builder,
             store=self.store,
-            model_facts=self.store,
-            tasks=self.background_tasks,
+            window_learner=self.window_learner,
+            fact_writer=self._fact_writer,
             calibration_slopes=self.calibration_slopes,
+        )
+
+    @cached_property
+    def _fact_writer(self) -> ModelFactWriter:
+        return ModelFactWriter(self.store, self.background_tasks)
+
+    @cached_property
+    def window_learner(self) -> WindowLearner:
+        return WindowLearner(
+            self._learned_limits,
+            model_facts=self.store,
+            fact_writer=self._fact_writer,
+            tasks=self.background_tasks,
         )
 
     @cached_property
@@ -292,6 +307,7 @@ class GatewayEngine:
         return ResponseDelivery(
             turn_writer=self._turn_writer,
             upstream_caller=self._upstream_caller,
+            window_learner=self.window_learner,
             search_tool_loop=self._search_tool_loop,
             precompactor=self.precompactor,
             completion_writer=CompletionWriter(self.store, clock=self.dependencies.now),
@@ -310,6 +326,7 @@ class GatewayEngine:
             turn_writer=self._turn_writer,
             response_delivery=self._response_delivery,
             upstream_caller=self._upstream_caller,
+            window_learner=self.window_learner,
             overflow_recovery=OverflowRecovery(view_builder=self.view_builder, turn_compactor=self.turn_compactor),
             search_tool_loop=self._search_tool_loop,
             quotation_builder=QuotationBuilder(

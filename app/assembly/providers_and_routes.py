@@ -8,8 +8,10 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Final
 
+from app.assembly.dependencies import utc_now
 from app.context.count.token_counter import (
     TokenCounter,
     choose_token_counter_name,
@@ -28,6 +30,7 @@ from app.settings import Settings
 from app.settings.providers_and_models import EVERY_MODEL
 from app.settings.providers_and_models import Deployment as DeploymentSettings
 from app.settings.providers_and_models import Provider as ProviderSettings
+from app.settings.value_types import strip_credentials
 from app.simulator.context_window import SIMULATED_PREFIX, parse_window_from_name
 from app.simulator.options_and_faults import SimulatorOptions
 from app.simulator.simulated_provider import SimulatedProvider
@@ -39,6 +42,7 @@ from app.upstream.protocols.responses_provider import ResponsesProvider
 from app.upstream.provider_contract import NO_QUIRKS, ProviderQuirks, TokenPrice, UpstreamProvider
 from app.upstream.routing import known_model_windows
 from app.upstream.routing.context_windows import ContextWindows
+from app.upstream.routing.learned_limits import LearnedLimits
 from app.upstream.routing.router import RetryPolicy, Router
 from app.upstream.routing.routes import ConfiguredDeployment, ModelRoute
 
@@ -71,9 +75,16 @@ def build_policy(settings: Settings, name: str) -> ContextPolicy:
     return ContextPolicy(name=name, **values)
 
 
-def build_context_windows(settings: Settings) -> ContextWindows:
+def build_learned_limits(settings: Settings, now: Callable[[], datetime] = utc_now) -> LearnedLimits:
+    """Builds the memory for limits that are learned from overflows."""
+    addresses = {name: strip_credentials(provider.base_url) for name, provider in settings.providers.items()}
+    return LearnedLimits(addresses, now=lambda: now().timestamp())
+
+
+def build_context_windows(settings: Settings, learned_limits: LearnedLimits) -> ContextWindows:
     """Builds the context windows, with what is known before any provider is asked."""
     return ContextWindows(
+        learned_limits,
         default_tokens=settings.window_default,
         find_known=_find_simulated_window if settings.uses_simulated_model else known_model_windows.find_known_window,
         clock=time.monotonic,

@@ -18,7 +18,12 @@ from urllib.parse import parse_qsl, urlsplit
 import orjson
 
 from app.api.chat_request_parser import parse_chat_request
-from app.assembly.providers_and_routes import build_context_windows, build_deployment_routes, build_providers
+from app.assembly.providers_and_routes import (
+    build_context_windows,
+    build_deployment_routes,
+    build_learned_limits,
+    build_providers,
+)
 from app.commands import add_config_option, make_printable
 from app.commands.check_config import list_unpriced_models, warn_of_unpriced_models
 from app.commands.configured_store import open_configured_store
@@ -168,6 +173,8 @@ async def _examine_store(settings: Settings) -> Report:
             has_keys = bool(await store.list_api_keys())
             # `memory://` is empty, and has no second connection.
             empty_count = 0 if info.backend == "memory" else await _replace_empty_summaries(store, settings)
+            limits = build_learned_limits(settings)
+            limits.restore(await store.read_model_facts())
     except (migrations.SchemaIsNewer, migrations.SchemaIsOlder, GatewayError) as error:
         report.add("fault", f"It cannot be used: {add_config_option(str(error), settings.config_option)}")
         return report
@@ -180,6 +187,13 @@ async def _examine_store(settings: Settings) -> Report:
             "warning",
             f"Found {pluralize(empty_count, 'summary', 'summaries')} without a word about the messages, such as a "
             "refusal. Excerpts stand there now; a model writes them anew after the conversations' next answers.",
+        )
+    for key, limit in limits.list_limits().items():
+        origin = "which the provider named" if limit.is_stated else "estimated from what it refused"
+        report.add(
+            "warning",
+            f"{key!r} has refused prompts as too long for a window of {limit.tokens:,} tokens, {origin}. "
+            f"Set context_window for it, or clear the limit: DELETE /v1/admin/learned-limits/{key}",
         )
     if settings.auth.mode == "keys" and not has_keys:
         hint = f"concertina keys create --name NAME{settings.config_option}"
@@ -258,7 +272,7 @@ class _ProviderExamination:
             return self._report
         listed_provider = _FetchedModelList(self._provider, entries.entries)
         deployments = list(self._list_deployments(listed_provider))
-        windows = build_context_windows(self._settings)
+        windows = build_context_windows(self._settings, build_learned_limits(self._settings))
         try:
             for name, deployment in deployments[:MAX_NAMED_MODELS]:
                 window = await windows.find_window(deployment)

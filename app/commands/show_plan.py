@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from app.assembly.providers_and_routes import build_policy
+from app.assembly.providers_and_routes import build_learned_limits, build_policy
 from app.commands import CommandError, make_printable
 from app.commands.configured_store import open_configured_store
 from app.compaction.summarizer.summary_generator import compute_max_input_tokens
@@ -26,6 +26,7 @@ from app.context.view.message_fate import FATE_REASONS, MessageFate
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
 from app.conversations.views.stored_turn import StoredTurnRequest, build_bare_request, build_bare_resolved_request
 from app.conversations.views.view_and_summary_objects import build_message_excerpt
+from app.pipeline.call.window_learning import limit_conversation_window
 from app.pipeline.chat_request import Caller
 from app.pipeline.respond.context_status import build_summary_fields
 from app.pipeline.token_counting import MessageCounter
@@ -242,8 +243,13 @@ async def _choose_model(
     window = arguments.window or configured_window
     if window is None and arguments.model is None:
         window = (meta.get("context") or {}).get("window")
+    limits = build_learned_limits(settings)
+    limits.restore(await model_facts.read_model_facts())
     if window is None:
-        window = (await model_facts.read_model_facts()).get(key, {}).get("window") or _find_known_window(settings, key)
+        learned = limits.find_limit(key)
+        window = learned.tokens if learned and learned.is_stated else _find_known_window(settings, key)
+    if arguments.window is None:
+        window = limit_conversation_window(ContextWindow(int(window), ""), limits, conversation.state, key).tokens
     return _PlannedModel(name, key, int(window), read_request_facts(meta).get(MAX_OUTPUT_TOKENS))
 
 

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from app.context.plan.budget import compute_compaction_threshold
 from app.context.plan.outline import SummarizeMode
 from app.conversation.conversation_types import LogMessage
-from app.errors import GatewayError, StoreUnavailable, UpstreamRefused, drop_tracebacks
+from app.errors import ContextLengthExceeded, GatewayError, StoreUnavailable, UpstreamRefused, drop_tracebacks
 from app.observability.log import set_log_conversation
 from app.observability.request_facts import record_error
 from app.observability.request_record import timed_step
@@ -46,6 +46,7 @@ from app.pipeline.call.search_tool_loop import (
     remove_search_tool,
 )
 from app.pipeline.call.upstream_call import PromptOverflow, UpstreamAnswer, UpstreamCaller
+from app.pipeline.call.window_learning import WindowLearner, replace_window
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.compact.turn_compaction import (
     TurnCompactionTask,
@@ -93,6 +94,7 @@ class Pipeline:
         turn_writer: TurnWriter,
         response_delivery: ResponseDelivery,
         upstream_caller: UpstreamCaller,
+        window_learner: WindowLearner,
         overflow_recovery: OverflowRecovery,
         search_tool_loop: SearchToolLoop,
         quotation_builder: QuotationBuilder,
@@ -107,6 +109,7 @@ class Pipeline:
         self._turn_writer = turn_writer
         self._response_delivery = response_delivery
         self._upstream_caller = upstream_caller
+        self._window_learner = window_learner
         self._overflow_recovery = overflow_recovery
         self._search_tool_loop = search_tool_loop
         self._quotation_builder = quotation_builder
@@ -166,7 +169,9 @@ class Pipeline:
             set_log_conversation(resolved_request.conversation.id)
             if (span := current_span()).is_recording:
                 span.set_shared({CONVERSATION_ATTRIBUTE: resolved_request.conversation.id})
-        return self._model_contexts.build_turn(request, model_context, resolved_request)
+        return self._window_learner.limit_turn(
+            self._model_contexts.build_turn(request, model_context, resolved_request)
+        )
 
     async def _replay_stored_answer(self, turn: Turn, stored_answer: LogMessage, held_leases: HeldLeases) -> Answer:
         """Returns the stored answer of a retry. It adds nothing to the log, so the lease is released before."""
@@ -191,11 +196,16 @@ class Pipeline:
             if (turn.request.recall or turn.policy.recall_mode) == "tool":
                 return await self._search_tool_loop.plan_view_with_tool(turn, budget, summarize)
             return turn, await self._view_builder.build_view(turn, budget, summarize=summarize)
+        except ContextLengthExceeded:
+            # A learned limit never refuses a request: the provider decides.
+            if turn.window.without_limit is None:
+                raise
         except StoreUnavailable:
             if turn.resolved_request.needs_store:
                 raise
             turn = await resolve_turn_without_store(self._conversation_resolver, turn)
             return turn, await self._view_builder.build_view(turn, budget, summarize="never")
+        return await self._plan_view(replace_window(turn, turn.window.without_limit))
 
     async def _complete_view(self, turn: Turn, view: View) -> tuple[Turn, View]:
         """Adds quotations to a view that hides a part of the log; removes the search tool if it hides nothing."""
@@ -238,8 +248,8 @@ class Pipeline:
             try:
                 return await self._upstream_caller.call(turn, view), view
             except PromptOverflow as overflow:
-                reported = overflow.reported
-            view = await self._overflow_recovery.plan_smaller_view(turn, view, reported)
+                refusal = overflow
+            view = await self._overflow_recovery.plan_smaller_view(turn, view, refusal)
         return await self._upstream_caller.call(turn, view, can_recover=False), view
 
     async def _call_upstream_with_search_tool(self, turn: Turn, view: View) -> tuple[UpstreamAnswer, Turn, View]:

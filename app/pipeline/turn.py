@@ -81,6 +81,18 @@ class Turn(msgspec.Struct, frozen=True, dict=True):
         )
 
 
+class RefusedSize(msgspec.Struct, frozen=True):
+    """What a refusal of a prompt as too long tells of a deployment."""
+
+    model_key: str
+    """`provider/model` of the deployment that refused."""
+    tokens: int
+    """The window: stated by the provider, or derived from what was refused and what passed."""
+    is_stated: bool = True
+    is_of_deployment: bool = False
+    """The limit counts for all requests to the deployment, not for this conversation alone."""
+
+
 class View(msgspec.Struct, frozen=True, dict=True):
     """What is sent upstream, and how it was planned."""
 
@@ -100,6 +112,8 @@ class View(msgspec.Struct, frozen=True, dict=True):
     """The longest answer that fits beside this prompt, computed from the window that the provider reported."""
     words: ClientWords = NO_WORDS
     """What may be drawn from the log for this request."""
+    refused_size: RefusedSize | None = None
+    """Set if this view is sent in place of one that was refused."""
 
     @cached_property
     def prompt_tokens(self) -> int:

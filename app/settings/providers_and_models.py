@@ -180,7 +180,7 @@ class Deployment(Section):
     context_window: Tokens | None = None
     """The context window: tokens of prompt and answer together. May be smaller than the model's own. Empty: the first
     known of the provider's model list, the limit in the provider's overflow errors, a registry of known models, and
-    `window_default`. A smaller limit in an overflow error always wins."""
+    `window_default`. If it is set, no refusal changes it."""
     max_output_tokens: Tokens | None = None
     """The longest answer that the model gives."""
     encoding: Encoding | None = None

@@ -208,6 +208,15 @@ class ContextWindow(msgspec.Struct, frozen=True):
     """The longest answer."""
     max_input_tokens: int | None = None
     """The longest prompt, if that is less than the window."""
+    without_limit: ContextWindow | None = None
+    """The window as it is known without a learned limit; None if no learned limit lowers it."""
+
+    def apply_limit(self, tokens: int) -> ContextWindow:
+        """Returns the window with a learned limit; the same window if the limit is not smaller."""
+        if tokens >= self.tokens:
+            return self
+        unlimited = self.without_limit or self
+        return ContextWindow(tokens, "learned", self.max_output_tokens, self.max_input_tokens, unlimited)
 
 
 class TokenPrice(msgspec.Struct, frozen=True):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from email.utils import formatdate
@@ -16,6 +18,8 @@ import pytest
 
 from app.__main__ import main
 from app.commands import doctor
+from app.commands.configured_store import open_configured_store
+from app.settings import load_settings
 from app.settings.providers_and_models import Timeouts
 
 KEY = "sk-canary-1234567890abcdef"
@@ -375,3 +379,22 @@ def test_wrong_settings_end_with_2(tmp_path: Path, capsys: pytest.CaptureFixture
     assert examine(tmp_path, server={"prot": 1}) == 2
     assert "server.port" in capsys.readouterr().err
     assert Timeouts().first_byte_seconds > 60, "a provider's own timeouts are too long for somebody who waits"
+
+
+def test_a_limit_that_refusals_have_taught_is_a_warning(
+    upstream: Upstream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = {"providers": provider(upstream), "models": {"gpt-4o": {"provider": "main"}}}
+    assert examine(tmp_path, **settings) == 0
+    assert "refused prompts" not in capsys.readouterr().out
+    limit = {"tokens": 4096, "learned_at": time.time(), "address": upstream.address}
+
+    async def store_limit() -> None:
+        async with open_configured_store(load_settings(str(tmp_path / "c.yaml"))) as store:
+            await store.merge_model_facts(model="main/gpt-4o", facts={"limit": limit})
+
+    asyncio.run(store_limit())
+    assert examine(tmp_path, **settings) == 0
+    told = capsys.readouterr().out
+    assert "'main/gpt-4o' has refused prompts as too long for a window of 4,096 tokens" in told
+    assert "DELETE /v1/admin/learned-limits/main/gpt-4o" in told

@@ -11,6 +11,7 @@ from tests.console.browser import Watch
 from tests.console.scenery import Console, running
 from tests.console.scripted import NARROW_WIDTH, answering, looked_at, question, scripted
 from tests.live import Reply, ScriptedUpstream
+from tests.support.raw_http import long_talk
 
 TOKEN = "cop_" + "0123456789abcdef" * 3
 CONTENT_BEGINS_PX = 185
@@ -183,6 +184,23 @@ async def test_settings_are_searched_and_secrets_are_hidden(page: Page) -> None:
         await page.get_by_role("button", name="Only what is set").click()
         await expect(page.get_by_role("row", name="auth.operator_token")).to_be_visible()
         await expect(page.get_by_role("row", name="server.port")).to_have_count(0)
+
+
+async def test_limits_that_refusals_have_taught_are_shown_and_cleared(page: Page) -> None:
+    message = "This model's maximum context length is 2000 tokens. However, your messages resulted in 3000 tokens."
+    replies = iter([Reply({"error": {"message": message}}, 400), None])
+
+    def refusing_once(body: dict[str, Any]) -> Reply:
+        return next(replies, None) or answering(body)
+
+    async with scripted(page, ScriptedUpstream(default=refusing_once), **AUTH) as console:
+        await ask(console, "sk-alice", "", model="m", messages=long_talk(10))
+        await enter(page, console, "settings")
+        row = page.get_by_role("row", name="upstream/m")
+        await expect(row).to_contain_text("2,000")
+        await looked_at(page, "learned-limits")
+        await page.get_by_role("button", name="Clear the limit of upstream/m").click()
+        await expect(page.get_by_text("Limits learned from refusals")).to_have_count(0)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from app.context.view.message_edits import render_edited_message
 from app.context.view.message_fate import compute_message_fates
 from app.context.view.message_origins import compute_message_origins
 from app.context.view.view_rendering import render_dropped_notice
+from app.conversation.conversation_types import LogMessage
 from tests.context.planned_conversation import COUNT, INSTRUCTIONS, Body, World, calls_of
 
 NOTICE_TOKENS = COUNT.count_message({"role": "user", "content": render_dropped_notice(1_000)})
@@ -39,9 +40,17 @@ def check_it_fits_or_says_why(world: World, decided: Plan) -> None:
     if users:
         pinned = sum(pin.tokens for pin in world.pins if not pin.from_seq <= users[-1].seq < pin.to_seq)
         parts = world.instructions_tokens + pinned + users[-1].tokens + NOTICE_TOKENS
+        parts += sum(decided.edits.get(entry.seq, entry).tokens for entry in list_unread_round(world))
         assert world.budget.calibrate_tokens(parts) > world.budget.limit
     told = ("instructions_tokens", "newest_message_tokens", "notice_tokens")
     assert sum(int(facts[name]) for name in told) + 2 >= int(facts["limit_tokens"])
+
+
+def list_unread_round(world: World) -> list[LogMessage]:
+    """The newest calls with their results, if nothing has followed them: they are never left out."""
+    calling = [entry.seq for entry in world.log if entry.message.role == "assistant"]
+    is_unread = bool(calling) and world.log[-1].message.role in ANSWERS
+    return world.log[calling[-1] :] if is_unread else []
 
 
 def check_every_message_is_accounted_for(world: World, decided: Plan) -> None:

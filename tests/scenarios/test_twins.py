@@ -68,7 +68,7 @@ async def test_a_script_that_runs_again_pays_for_no_summary_twice(
     async with kept(tmp_path / "kept.db", model, window=window) as place:
         await run_scripts(place, turns, count)
         assert summaries > 0
-        # At a small window a later run is shown other summaries of the same log, so the model answers otherwise, and the
+        # At a small window a later run is shown other summaries of the same log, so the model answers otherwise and the
         # runs say the same no longer. No range of messages is summarized twice.
         ((stored,),) = place.query("SELECT count(*) FROM chunks")
         assert model.summaries == stored

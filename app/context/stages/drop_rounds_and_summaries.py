@@ -17,6 +17,7 @@ from app.context.plan.log_rounds import Round
 from app.context.stages.draft import Draft
 from app.context.stages.mask_results import mask_results_further
 from app.context.stages.truncation_caps import CHARS_PER_TOKEN
+from app.conversation.item import TOOL_RESULT_ROLES
 
 
 def drop_oldest(draft: Draft) -> Draft:
@@ -43,13 +44,16 @@ def drop_oldest(draft: Draft) -> Draft:
 
 
 def drop_all_but_newest_user_message(draft: Draft) -> Draft:
-    """Keeps the newest user message alone. Without a user message nothing is dropped: nothing else could stand for the
-    request.
+    """Keeps the newest user message, and the tool round after it that the model has not read: without its results, an
+    agent would make the same calls again, for ever. Without a user message nothing is dropped: nothing else could stand
+    for the request.
     """
     tail = draft.context.tail
     newest = tail.newest_user_message
     if newest is None or newest.seq == draft.boundary_seq == tail.end_seq - 1:
         return draft
+    if tail.messages and tail.messages[-1].message.role in TOOL_RESULT_ROLES:
+        return draft.cut_before(max(draft.boundary_seq, tail.rounds[-1].from_seq))
     # The request is shown as the anchor of an empty verbatim part.
     end = msgspec.structs.replace(tail.build_boundary(tail.end_seq), anchor_seq=newest.seq, anchor_tokens=newest.tokens)
     bare = replace(draft, boundary=end, edits={})

@@ -62,6 +62,8 @@ class StreamRelay:
         self._source = source
         self._last_chunk: bytes | None = None
         """The provider's chunk that completed the answer."""
+        self._is_last_chunk_held = False
+        """Whether that chunk waits for the provider's usage, which most providers send in the next event."""
         self.is_upstream_done = False
         self.has_ended = False
         self.collector = StreamCollector(source)
@@ -104,6 +106,7 @@ class StreamRelay:
                 continue
             if data == DONE_DATA:
                 self.is_upstream_done = self.has_ended = True
+                frames.append(self._release_last_chunk())
                 break
             try:
                 frames.append(self._render_frame(data, event.name))
@@ -126,14 +129,27 @@ class StreamRelay:
             # The HTTP status is already 200; 502 is what the failure would have been.
             self.stream_failure = UpstreamRefused(BAD_GATEWAY, collector.error_data or data, {})
             self.has_ended = True
-            return b""
+            return self._release_last_chunk()
+        held_frame = self._release_last_chunk()
         # The gateway asks for usage in each stream. The client did not, so it must not get a chunk without choices.
         if not self._include_usage and collector.usage is not usage_before and not has_choice:
-            return b""
-        fields = self._fields
+            return held_frame
         if collector.is_complete and not was_complete:
-            # `context` comes with the chunk that completes the answer: the searches of the model are known only then.
-            self._last_chunk, fields = data, self._render_last_fields(None)
+            # `context` comes with the chunk that completes the answer: only then the searches of the model are known,
+            # and with the usage, the provider's count of the prompt.
+            self._last_chunk, self._is_last_chunk_held = data, True
+            return held_frame + (b"" if collector.usage is None else self._release_last_chunk())
+        return held_frame + self._render_chunk(data, self._fields)
+
+    def _release_last_chunk(self) -> bytes:
+        """Renders the chunk that completed the answer, with all our fields, if it is still held."""
+        if not self._is_last_chunk_held or self._last_chunk is None:
+            return b""
+        self._is_last_chunk_held = False
+        return self._render_chunk(self._last_chunk, self._render_last_fields(self.collector.usage))
+
+    def _render_chunk(self, data: bytes, fields: bytes) -> bytes:
+        """Renders the client's frame of an upstream chunk."""
         if self._progress_stream is not None:
             return self._progress_stream.render_upstream_chunk(data, fields)
         if b"\n" in data:
@@ -144,7 +160,8 @@ class StreamRelay:
 
     def render_end(self, changed_fields: bytes | None = None) -> bytes:
         """Renders the end of the stream: before it, if our fields have changed, a chunk that corrects them."""
-        return DONE_FRAME if changed_fields is None else self._render_correction_chunk(changed_fields) + DONE_FRAME
+        correction = b"" if changed_fields is None else self._render_correction_chunk(changed_fields)
+        return self._release_last_chunk() + correction + DONE_FRAME
 
     def build_answer_message(self) -> Item:
         """Returns the message of choice 0, as the log keeps it."""

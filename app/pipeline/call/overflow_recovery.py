@@ -8,8 +8,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from app.observability.request_record import timed_step
+from app.pipeline.call.upstream_call import PromptOverflow
 from app.pipeline.compact.turn_compaction import TurnCompactor
-from app.pipeline.turn import Turn, View
+from app.pipeline.turn import RefusedSize, Turn, View
 from app.pipeline.view.view_builder import ViewBuilder, make_context_length_error
 from app.upstream.protocols.overflow_detection import ContextOverflow
 
@@ -31,30 +32,34 @@ class OverflowRecovery:
         self._turn_compactor = turn_compactor
 
     @timed_step("plan")
-    async def plan_smaller_view(self, turn: Turn, view: View, overflow: ContextOverflow) -> View:
+    async def plan_smaller_view(self, turn: Turn, view: View, refusal: PromptOverflow) -> View:
         """Plans a smaller view, or lowers the answer's limit, after an overflow.
 
         Args:
             turn: the turn that is answered.
             view: the refused view. If it comes from a recovery itself, the new view may be compacted.
-            overflow: what the upstream said.
+            refusal: what the upstream said.
 
         Raises:
             ContextLengthExceeded: no view fits.
         """
-        refused_tokens, limit = view.prompt_tokens, overflow.limit_tokens
+        overflow, refused_tokens = refusal.reported, view.prompt_tokens
+        limit = overflow.limit_tokens
+        # By our count, since the provider does not tell its own.
+        if limit is None and overflow.excess_tokens is not None and overflow.excess_tokens < refused_tokens:
+            limit = refused_tokens - overflow.excess_tokens
         # Prompt and answer together are too long: a lower limit for the answer keeps the whole view (decision 40).
         if overflow.is_output_too_long and (lowered_view := self._lower_output_limit(turn, view, overflow)) is not None:
-            return lowered_view
+            return replace(lowered_view, refused_size=_describe_refused_size(turn, view, refusal, limit))
         window = min(limit or view.budget.window, view.budget.window)
         ratio = view.budget.calibration_ratio
         # Our count was too low by a known ratio: the same window with this ratio gives a view that fits. A count that
         # is only a lower bound says nothing about the ratio.
         if overflow.prompt_tokens is not None and not overflow.is_lower_bound and view.plan.prompt_tokens:
             ratio = max(ratio, overflow.prompt_tokens / view.plan.prompt_tokens)
-        # The limit is unknown, or by our count the view was below it: our count is too low by an unknown ratio, so the
-        # view shrinks by a fixed share.
-        elif limit is None or refused_tokens < limit:
+        # The limit is unknown, or by our count prompt and answer were below it: our count is too low by an unknown
+        # ratio, so the view shrinks by a fixed share.
+        elif limit is None or refused_tokens + (turn.request.max_output_tokens or 0) < limit:
             window = max(1, int(min(window, refused_tokens) * UNSTATED_OVERFLOW_SHARE))
         may_compact = view.is_overflow_recovered
         budget = self._view_builder.compute_budget(turn, window=window, slope=ratio)
@@ -69,7 +74,10 @@ class OverflowRecovery:
             smaller.plan.prompt_tokens,
         )
         return replace(
-            smaller, is_overflow_recovered=True, compaction=smaller.compaction if may_compact else view.compaction
+            smaller,
+            is_overflow_recovered=True,
+            compaction=smaller.compaction if may_compact else view.compaction,
+            refused_size=_describe_refused_size(turn, view, refusal, limit or window),
         )
 
     def _lower_output_limit(self, turn: Turn, view: View, overflow: ContextOverflow) -> View | None:
@@ -92,3 +100,21 @@ class OverflowRecovery:
         if output_room < max(1, budget.output):
             return None
         return replace(view, budget=budget, provider_output_limit=output_room, is_overflow_recovered=True)
+
+
+def _describe_refused_size(turn: Turn, view: View, refusal: PromptOverflow, tokens: int | None) -> RefusedSize | None:
+    """Describes what the refusal of a view teaches; None if that is no less than the window that is known.
+
+    Args:
+        tokens: the stated limit, or the window that is tried next.
+    """
+    overflow, deployment = refusal.reported, refusal.deployment
+    is_stated = overflow.limit_tokens is not None
+    passed = turn.calibration.ceiling
+    if tokens is not None and not is_stated and overflow.excess_tokens is None and passed is not None:
+        # The window is at least what passed in an earlier turn, and less than what was refused now.
+        tokens = max(tokens, passed.reported_tokens) if passed.reported_tokens < view.prompt_tokens else tokens
+    if tokens is None or tokens >= view.budget.window:
+        return None
+    is_of_deployment = is_stated and not overflow.is_rate_limit and deployment.context_window is None
+    return RefusedSize(deployment.key, tokens, is_stated=is_stated, is_of_deployment=is_of_deployment)

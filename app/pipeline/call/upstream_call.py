@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Sequence, Set
 from typing import Final
 
@@ -13,8 +12,7 @@ from msgspec.structs import replace
 from app.context.calibration import Calibration
 from app.conversation.conversation_types import Conversation
 from app.dialects.chat.stream_relay import BAD_GATEWAY
-from app.errors import GatewayError, UpstreamRefused
-from app.pipeline.background_tasks import BackgroundTasks
+from app.errors import ContextLengthExceeded, GatewayError, UpstreamRefused
 from app.pipeline.call.field_restorer import FieldRestorer
 from app.pipeline.call.upstream_reply import (
     StreamReply,
@@ -23,7 +21,7 @@ from app.pipeline.call.upstream_reply import (
     read_first_event_or_body,
 )
 from app.pipeline.call.upstream_request_body import build_upstream_body
-from app.pipeline.persist.completion_writer import NUL_CHARACTER
+from app.pipeline.call.window_learning import ModelFactWriter, WindowLearner, replace_window
 from app.pipeline.resolve.calibration_slopes import CalibrationSlopes
 from app.pipeline.resolve.resolved_request import OPAQUE_ORIGINS
 from app.pipeline.respond.context_status import select_forwarded_headers
@@ -31,13 +29,10 @@ from app.pipeline.turn import Turn, View
 from app.pipeline.view.last_view_and_calibration import read_calibration
 from app.pipeline.view.view_builder import ViewBuilder
 from app.store.contract.conversations import ConversationStore
-from app.store.contract.keys import KeyStore
 from app.upstream.protocols.overflow_detection import ContextOverflow, detect_overflow
 from app.upstream.provider_contract import ModelDeployment
 from app.upstream.routing.context_windows import ContextWindows
 from app.upstream.routing.router import STATUS_OK, BufferedReply, Router
-
-log = logging.getLogger(__name__)
 
 DOUBTFUL_OVERFLOW_SHARE: Final = 0.5
 """An ambiguous error is taken for an overflow if the prompt is above this share of the window."""
@@ -58,11 +53,13 @@ class PromptOverflow(Exception):
 
     Attributes:
         reported: what the upstream said about it.
+        deployment: the deployment that refused.
     """
 
-    def __init__(self, reported: ContextOverflow) -> None:
+    def __init__(self, reported: ContextOverflow, deployment: ModelDeployment) -> None:
         super().__init__()
         self.reported = reported
+        self.deployment = deployment
 
 
 class UpstreamCaller:
@@ -75,15 +72,15 @@ class UpstreamCaller:
         windows: ContextWindows,
         view_builder: ViewBuilder,
         store: ConversationStore,
-        model_facts: KeyStore,
-        tasks: BackgroundTasks,
+        window_learner: WindowLearner,
+        fact_writer: ModelFactWriter,
         calibration_slopes: CalibrationSlopes,
     ) -> None:
         self._router = router
         self._windows = windows
         self._view_builder = view_builder
-        self._model_facts = model_facts
-        self._tasks = tasks
+        self._window_learner = window_learner
+        self._fact_writer = fact_writer
         self._calibration_slopes = calibration_slopes
         self._field_restorer = FieldRestorer(store=store)
 
@@ -138,9 +135,9 @@ class UpstreamCaller:
         if overflow is None:
             return await _accept_reply_or_raise(reply, error_body, deployment, sent_view, stream=turn.request.stream)
         await reply.aclose()
-        if overflow.limit_tokens is not None and overflow.limit_tokens < view.budget.window:
-            self.learn_window(deployment.key, overflow.limit_tokens)
-        raise PromptOverflow(overflow)
+        if overflow.limit_tokens is not None and overflow.limit_tokens < sent_view.budget.window:
+            self._window_learner.learn_from_refusal(deployment, overflow)
+        raise PromptOverflow(overflow, deployment)
 
     async def call_next_round(
         self,
@@ -191,12 +188,41 @@ class UpstreamCaller:
 
     async def _fit_view_to_deployment(self, deployment: ModelDeployment, turn: Turn, view: View) -> View:
         """Returns the view for a deployment: a smaller one, planned without a model call, if its window is smaller."""
-        window = await self._windows.find_window(deployment, turn.client_key)
+        window = self._window_learner.limit_window(
+            await self._windows.find_window(deployment, turn.client_key),
+            turn.resolved_request.conversation.state,
+            deployment.key,
+        )
         if window.tokens >= view.budget.window:
             return view
-        turn = replace(turn, window=window, calibration=self.find_calibration(deployment, turn))
-        smaller = await self._view_builder.build_view(turn, self._view_builder.compute_budget(turn), summarize="never")
-        return replace(smaller, compaction=view.compaction, is_overflow_recovered=view.is_overflow_recovered)
+        turn = replace_window(replace(turn, calibration=self.find_calibration(deployment, turn)), window)
+        try:
+            smaller = await self._build_view_without_summaries(turn)
+        except ContextLengthExceeded:
+            # A learned limit never refuses a request: the provider decides.
+            if window.without_limit is None:
+                raise
+            smaller = await self._build_view_without_summaries(replace_window(turn, window.without_limit))
+        return replace(
+            smaller,
+            compaction=view.compaction,
+            is_overflow_recovered=view.is_overflow_recovered,
+            refused_size=view.refused_size,
+        )
+
+    async def _build_view_without_summaries(self, turn: Turn) -> View:
+        return await self._view_builder.build_view(turn, self._view_builder.compute_budget(turn), summarize="never")
+
+    def select_view_to_continue(self, turn: Turn, view: View, upstream_answer: UpstreamAnswer) -> tuple[Turn, View]:
+        """Returns the view that the next turn is expected to continue, and its turn: with a smaller window than
+        planned if a fallback has answered, or after an overflow. Otherwise nothing would be summarized for that window.
+        """
+        sent_view, deployment = upstream_answer.sent_view, upstream_answer.deployment
+        if sent_view.budget.window >= turn.window.tokens:
+            return turn, view
+        if deployment is not turn.target.deployments[0]:
+            turn = replace(turn, calibration=self.find_calibration(deployment, turn))
+        return replace_window(turn, replace(turn.window, tokens=sent_view.budget.window)), sent_view
 
     def find_calibration(self, deployment: ModelDeployment, turn: Turn) -> Calibration:
         """Finds the conversation's calibration for a fallback, with costs for the attachments that the turn shows."""
@@ -211,12 +237,7 @@ class UpstreamCaller:
         """Learns a model's slope from a calibration. New conversations start with it, here and on other replicas."""
         facts = self._calibration_slopes.learn_slope(model_key, conversation.tenant, conversation.id, calibration)
         if facts is not None:
-            self._start_fact_write(model_key, facts)
-
-    def learn_window(self, model_key: str, tokens: int) -> None:
-        """Learns and stores a window that a provider has revealed."""
-        if self._windows.learn_limit(model_key, tokens):
-            self._start_fact_write(model_key, {"window": tokens})
+            self._fact_writer.start_write(model_key, facts)
 
     async def _restore_messages(
         self, deployment: ModelDeployment, turn: Turn, sent_view: View
@@ -246,18 +267,6 @@ class UpstreamCaller:
             return None
         count = len(turn.request.raw_messages if messages is None else messages)
         return await self._field_restorer.read_own_contents(resolved_request, deployment.key, count)
-
-    def _start_fact_write(self, model_key: str, facts: dict[str, object]) -> None:
-        # PostgreSQL stores no text with a NUL character; such a name can come from a client.
-        if NUL_CHARACTER not in model_key:
-            self._tasks.spawn(self._write_learned_facts(model_key, facts))
-
-    async def _write_learned_facts(self, model_key: str, facts: dict[str, object]) -> None:
-        try:
-            await self._model_facts.merge_model_facts(model=model_key, facts=facts)
-        except GatewayError as error:
-            # Only other replicas and the next start lack the fact. This process has it.
-            log.warning("could not store the learned facts of model %s: %s", model_key, error.message)
 
 
 def _recognise_overflow(status: int, body: bytes, view: View) -> ContextOverflow | None:

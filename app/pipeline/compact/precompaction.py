@@ -14,6 +14,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from app.compaction.compactor import Compactor
+from app.context.plan.budget import UNREACHABLE_TOKENS
 from app.conversation.conversation_types import Conversation, Summary
 from app.errors import GatewayError
 from app.observability.request_record import leave_request_record
@@ -159,6 +160,11 @@ def _is_near_compaction(view: View, asked_tokens: int, answer_tokens: int) -> bo
         answer_tokens: raw tokens of its answer.
     """
     budget, plan = view.budget, view.plan
+    if budget.precompaction_threshold == UNREACHABLE_TOKENS:
+        return False
+    # The view had to do without messages for which no summary stands. It may be short because of that.
+    if plan.dropped_message_count:
+        return True
     quoted_tokens = sum(quotation.tokens for quotation in plan.quotations) if plan.quotations else 0
     tokens = budget.calibrate_tokens(plan.prompt_tokens - quoted_tokens + answer_tokens)
     threshold = budget.compute_threshold(has_summaries=bool(plan.summaries))

@@ -31,6 +31,7 @@ from app.pipeline.call.search_tool_definition import SearchToolSession
 from app.pipeline.call.search_tool_loop import SearchToolLoop
 from app.pipeline.call.upstream_call import UpstreamAnswer, UpstreamCaller
 from app.pipeline.call.upstream_reply import StreamReply, parse_whole_answer
+from app.pipeline.call.window_learning import WindowLearner
 from app.pipeline.compact.precompaction import Precompactor
 from app.pipeline.persist.completion_writer import CompletionWriter
 from app.pipeline.persist.turn_writer import AnswerToStore, TurnWriter
@@ -67,6 +68,7 @@ class ResponseDelivery:
         *,
         turn_writer: TurnWriter,
         upstream_caller: UpstreamCaller,
+        window_learner: WindowLearner,
         search_tool_loop: SearchToolLoop,
         precompactor: Precompactor,
         completion_writer: CompletionWriter,
@@ -80,6 +82,7 @@ class ResponseDelivery:
         self._precompactor = precompactor
         self._completion_writer = completion_writer
         self._upstream_caller = upstream_caller
+        self._window_learner = window_learner
         self._tasks = tasks
         self._models_warned_of: set[str] = set()
         """Keys of the deployments about which the log already warns that they may cut prompts: one warning is
@@ -386,6 +389,7 @@ class ResponseDelivery:
             chunk_count=len(view.outline.summaries),
         )
         # Most answers are one write, which a cancellation cannot split. A task for each would only cost time.
+        turn, view = self._upstream_caller.select_view_to_continue(turn, view, upstream_answer)
         work = self._write_answer(turn, view, answer)
         return await (work if _is_single_write(turn, message) else self._tasks.run_shielded_to_end(work))
 
@@ -442,7 +446,9 @@ class ResponseDelivery:
         if view.standing_scan is not None:
             learned |= build_standing_state(state, view.standing_scan, answer_seq=view.outline.next_seq)
         if reported is None:
-            return learned
+            return learned | self._window_learner.learn_from_answer(
+                state, upstream_answer.deployment, refused=view.refused_size
+            )
         model_key = upstream_answer.deployment.key
         if model_key not in self._models_warned_of and (
             truncation_warning := _describe_provider_truncation(report, reported)
@@ -453,9 +459,13 @@ class ResponseDelivery:
         # The turn's calibration is that of the first deployment; the others are its fallbacks.
         if upstream_answer.deployment is not turn.target.deployments[0]:
             calibration_before = self._upstream_caller.find_calibration(upstream_answer.deployment, turn)
-        learned_window = calibration_before.find_silent_truncation_window(prompt, reported.prompt_tokens)
-        if learned_window is not None:
-            self._upstream_caller.learn_window(model_key, learned_window)
+        learned |= self._window_learner.learn_from_answer(
+            state,
+            upstream_answer.deployment,
+            refused=view.refused_size,
+            prompt_tokens=reported.prompt_tokens,
+            truncated_at=calibration_before.find_silent_truncation_window(prompt, reported.prompt_tokens),
+        )
         calibration = calibration_before.learn_from_report(prompt, reported.prompt_tokens)
         self._upstream_caller.learn_slope(model_key, turn.resolved_request.conversation, calibration)
         learned[CALIBRATIONS] = {**state.get(CALIBRATIONS, {}), model_key: calibration.to_dict()}

@@ -1,7 +1,8 @@
 """Recognises answers by which providers say that a prompt is too long, and reads the limit from them. Pure.
 
 There is no common error code: the table below has the known words of each server. Rate limits, quotas and limits of
-single fields use similar words and are excluded first.
+single fields use similar words and are excluded first. One rate limit is an overflow: a single request that is larger
+than the limit for a minute. No pause helps it, a shorter prompt does.
 """
 
 from __future__ import annotations
@@ -38,6 +39,12 @@ _OTHER_LIMIT_PATTERN = re.compile(
     r"rate.?limit|too many requests|tokens per (?:min|hour|day)|per.minute|\btp[md]\b|throttl|quota|billing|credit"
     r"|please wait|string.?above.?max|string too long|array too long|array_above_max",
 )
+
+_OVERSIZED_REQUEST_STATUSES = frozenset({200, 429})
+_OVERSIZED_REQUEST_PATTERN = re.compile(
+    r"(?:request too large|tokens per).{0,160}?limit:? (\d[\d,]*),.{0,40}?requested:? (\d[\d,]*)", re.DOTALL
+)
+"""OpenAI: "Request too large … on tokens per min (TPM): Limit 30000, Requested 48002"."""
 
 _NUMBER_PATTERN = r"(?:~|about |over |around |approximately )?(?P<{}>\d[\d,_]*)"
 _LIMIT_PATTERN, _PROMPT_PATTERN, _AT_LEAST_PATTERN = (
@@ -110,7 +117,7 @@ _OVERFLOW_PATTERNS = tuple(
         rf"output tokens \({_ANY_NUMBER_PATTERN}\) exceeded this model context window limit \({_LIMIT_PATTERN}",
         rf"input length {_PROMPT_PATTERN} exceeds the maximum length {_LIMIT_PATTERN}",
         # Ollama, LM Studio
-        r"exceeded max context length by \d+",
+        r"exceeded max context length by (?P<excess>\d[\d,]*)",
         rf"loaded with (?:a )?context length of only {_LIMIT_PATTERN}",
         r"greater than the context length",
         # with a limit, and no more
@@ -148,7 +155,8 @@ class ContextOverflow:
     `limit_tokens` and `prompt_tokens` are the provider's own numbers, if it states them. `is_output_too_long`: the
     prompt alone fits, so a smaller `max_tokens` helps. `is_lower_bound`: the prompt may be longer than `prompt_tokens`.
     `is_certain` is False for answers without a reason (an empty 400 or 413), which mean an overflow only if the prompt
-    was large.
+    was large. `excess_tokens`: by how much the prompt is too long. `is_rate_limit`: the limit is one of the caller's
+    account, not the model's window.
     """
 
     limit_tokens: int | None = None
@@ -156,13 +164,15 @@ class ContextOverflow:
     is_output_too_long: bool = False
     is_certain: bool = True
     is_lower_bound: bool = False
+    excess_tokens: int | None = None
+    is_rate_limit: bool = False
 
 
 def detect_overflow(status: int, body: bytes) -> ContextOverflow | None:
     """Returns the overflow that a provider's answer (or the data of an event in its stream) reports; None if it reports
     none.
     """
-    if status not in _OVERFLOW_STATUSES:
+    if status not in _OVERFLOW_STATUSES and status not in _OVERSIZED_REQUEST_STATUSES:
         return None
     text = body[:_INSPECTED_BYTES].decode("utf-8", "replace").strip()
     # Some proxies and servers refuse a long body without any words.
@@ -177,6 +187,10 @@ def detect_overflow(status: int, body: bytes) -> ContextOverflow | None:
         key in _CODE_FIELDS and isinstance(value, str) and value.lower() in _OVERFLOW_CODES for key, value in fields
     )
     error_text = "\n".join(value for _, value in fields if isinstance(value, str)).lower()
+    if status in _OVERSIZED_REQUEST_STATUSES and (oversized := _read_oversized_request(error_text)) is not None:
+        return oversized
+    if status not in _OVERFLOW_STATUSES:
+        return None
     # A code is certain; words such as "too many tokens" may also be a rate limit.
     if not has_overflow_code and _OTHER_LIMIT_PATTERN.search(error_text):
         return None
@@ -187,7 +201,23 @@ def detect_overflow(status: int, body: bytes) -> ContextOverflow | None:
     lower_bound = _read_stated_number(pattern_match, "least")
     prompt = lower_bound or _read_stated_number(pattern_match, "prompt") or _find_number_field(fields, _PROMPT_FIELDS)
     only_output = limit is not None and prompt is not None and prompt < limit
-    return ContextOverflow(limit, prompt, is_output_too_long=only_output, is_lower_bound=lower_bound is not None)
+    return ContextOverflow(
+        limit,
+        prompt,
+        is_output_too_long=only_output,
+        is_lower_bound=lower_bound is not None,
+        excess_tokens=_read_stated_number(pattern_match, "excess"),
+    )
+
+
+def _read_oversized_request(error_text: str) -> ContextOverflow | None:
+    """Returns the overflow of a request that is larger than a rate limit; None for a limit that a pause helps.
+
+    The requested tokens include the answer's limit, so they are not the prompt's tokens.
+    """
+    match = _OVERSIZED_REQUEST_PATTERN.search(error_text)
+    limit, requested = (int(re.sub(r"\D", "", number)) for number in match.groups()) if match else (0, 0)
+    return ContextOverflow(limit, is_rate_limit=True) if requested > limit else None
 
 
 def _decode_or_text(text: str) -> Any:

@@ -2,8 +2,8 @@
 
 The sources in order: configuration, the provider's own model list, a limit learned from an overflow, the registry of
 known models, and a default. The default is small on purpose: a window that is thought too small costs an early summary,
-one that is thought too large a refused call. A learned limit is the provider's own word, so if it is smaller than
-configuration or list, it wins.
+one that is thought too large a refused call. A learned limit never lowers a configured window. If it is smaller than
+the list's number, it wins: lists name what a model can take, not what the host behind a router takes.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from typing import Any
 from app.errors import UpstreamUnavailable
 from app.upstream.provider_contract import ClientKey, ContextWindow, ModelDeployment, UpstreamProvider
 from app.upstream.routing import known_model_windows
+from app.upstream.routing.learned_limits import LearnedLimits, is_plausible_window
 
 log = logging.getLogger(__name__)
 
 DEFAULT_WINDOW_TOKENS = 8192
 
-_MIN_PLAUSIBLE_TOKENS = 256
-_MAX_PLAUSIBLE_TOKENS = 100_000_000
 _CACHED_WINDOWS = 1_000
 """How many models of one list are cached: clients may ask for any name."""
 
@@ -62,7 +61,7 @@ class ContextWindows:
     """Context windows of deployments.
 
     Args:
-        learned_limits: limits learned from overflows, by `ModelDeployment.key`.
+        learned_limits: limits learned from overflows.
         default_tokens: for an unknown model.
         list_policy: how model lists are fetched.
         find_known: the registry of known models: context window, longest prompt, longest answer.
@@ -71,16 +70,14 @@ class ContextWindows:
 
     def __init__(
         self,
-        learned_limits: Mapping[str, int] | None = None,
+        learned_limits: LearnedLimits,
         *,
         default_tokens: int = DEFAULT_WINDOW_TOKENS,
         list_policy: ModelListPolicy | None = None,
         find_known: Callable[[str], tuple[int, int | None, int | None] | None] = known_model_windows.find_known_window,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._learned_limits = {
-            key: tokens for key, tokens in (learned_limits or {}).items() if _is_plausible_window(tokens)
-        }
+        self._learned_limits = learned_limits
         self._default_tokens = default_tokens
         self._list_policy = list_policy or ModelListPolicy()
         self._find_known = find_known
@@ -94,11 +91,9 @@ class ContextWindows:
             deployment: the model at its provider.
             client_key: for the model list of a provider without its own key, if that provider may see it.
         """
-        learned_tokens = self._learned_limits.get(deployment.key)
         if deployment.context_window is not None:
-            return _apply_learned_limit(
-                ContextWindow(deployment.context_window, "config", deployment.max_output_tokens), learned_tokens
-            )
+            return ContextWindow(deployment.context_window, "config", deployment.max_output_tokens)
+        limit = self._learned_limits.find_limit(deployment.key)
         provider = deployment.provider
         model_list = self._model_lists.get(provider.name) or self._add_model_list(provider)
         if (
@@ -109,22 +104,17 @@ class ContextWindows:
             await model_list.refresh(None if client_key is None else client_key.disclose_to_provider(provider))
         key = deployment.upstream_model, deployment.max_output_tokens
         listed_window = model_list.windows[key] if key in model_list.windows else model_list.find_window(deployment)
+        # A derived number is too weak a reason to change what other tenants' models see.
+        learned_tokens = limit.tokens if limit is not None and limit.is_stated else None
         if listed_window is not None:
-            return listed_window if learned_tokens is None else _apply_learned_limit(listed_window, learned_tokens)
+            return listed_window if learned_tokens is None else listed_window.apply_limit(learned_tokens)
         known_window = self._find_known(deployment.upstream_model)
         context, max_input, max_output = known_window or (self._default_tokens, None, None)
-        if learned_tokens is not None:
-            return ContextWindow(learned_tokens, "learned", deployment.max_output_tokens or max_output)
         source = "registry" if known_window else "default"
-        return ContextWindow(context, source, deployment.max_output_tokens or max_output, max_input)
-
-    def learn_limit(self, key: str, tokens: int) -> bool:
-        """Stores a limit that an overflow stated; returns whether it is new."""
-        if not _is_plausible_window(tokens) or self._learned_limits.get(key) == tokens:
-            return False
-        self._learned_limits[key] = tokens
-        log.info("learned the context window of %s: %d tokens", key, tokens)
-        return True
+        window = ContextWindow(context, source, deployment.max_output_tokens or max_output, max_input)
+        if learned_tokens is None:
+            return window
+        return ContextWindow(learned_tokens, "learned", window.max_output_tokens, without_limit=window)
 
     def prefetch_model_lists(self, providers: Iterable[UpstreamProvider]) -> None:
         """Starts to fetch the model lists of providers, so that no request waits for them. A provider that needs the
@@ -231,12 +221,6 @@ class _ProviderModelList:
         self.next_fetch_at = self._clock() + self._policy.cache_seconds
 
 
-def _apply_learned_limit(window: ContextWindow, learned_tokens: int | None) -> ContextWindow:
-    if learned_tokens is None or learned_tokens >= window.tokens:
-        return window
-    return ContextWindow(learned_tokens, "learned", window.max_output_tokens)
-
-
 def _parse_listed_window(deployment: ModelDeployment, entry: Mapping[str, Any]) -> ContextWindow | None:
     tokens = _parse_window_tokens(entry)
     if tokens is None:
@@ -274,16 +258,8 @@ def _collect_plausible_numbers(entry: Mapping[str, Any], names: Sequence[str]) -
         inner = entry.get(within)
         if isinstance(inner, dict):
             numbers.extend(_collect_plausible_numbers(inner, names))
-    return [number for number in numbers if _is_plausible_window(number)]
+    return [number for number in numbers if is_plausible_window(number)]
 
 
 def _find_smallest(numbers: Sequence[int]) -> int | None:
     return min(numbers, default=None)
-
-
-def _is_plausible_window(tokens: object) -> bool:
-    return (
-        isinstance(tokens, int)
-        and not isinstance(tokens, bool)
-        and _MIN_PLAUSIBLE_TOKENS <= tokens <= _MAX_PLAUSIBLE_TOKENS
-    )

@@ -340,6 +340,8 @@ async def test_a_key_that_could_not_be_used_is_not_made(
 ADMIN: list[tuple[str, str, Any]] = [
     ("GET", "/admin/keys", None),
     ("GET", "/admin/costs", None),
+    ("GET", "/admin/learned-limits", None),
+    ("DELETE", "/admin/learned-limits/p/m", None),
     ("POST", "/admin/keys", {"name": "x"}),
     ("POST", "/admin/keys", {"wrong": 1}),
     ("POST", "/admin/keys/key_x", {"budget_usd": 5}),

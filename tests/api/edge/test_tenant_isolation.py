@@ -89,6 +89,8 @@ WITHOUT_IDS: Final = {
     "POST /v1/admin/keys": "as above",
     "POST /v1/admin/keys/{key_id}": "as above",
     "DELETE /v1/admin/keys/{key_id}": "as above",
+    "GET /v1/admin/learned-limits": "of the providers, for holders of an admin key: test_learned_limits",
+    "DELETE /v1/admin/learned-limits/{limit_id}": "as above",
     "GET /v1/admin/settings": "of the gateway, for holders of an admin key: test_settings_in_force",
     "POST /v1/context/count": "looks at nothing that is kept",
     "GET /v1/chat/completions": "a list: tested below",

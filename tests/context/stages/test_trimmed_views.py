@@ -89,13 +89,23 @@ def test_instructions_and_the_newest_message_that_do_not_fit_are_told_apart() ->
     assert int(facts["newest_message_tokens"]) > 2_900
 
 
-def test_the_request_alone_is_sent_when_nothing_beside_it_can_be_made_to_fit() -> None:
+def test_the_newest_round_is_shown_even_if_it_cannot_be_made_to_fit() -> None:
     loop = calls(*["search"] * 300)
     world = World(window=1_024, bodies=[user("Find it"), loop, *[result("x", f"call_{place}") for place in range(300)]])
     decided = world.plan()
     check_plan(world, decided)
+    assert not decided.fits
+    assert [orjson.loads(raw)["role"] for raw in world.render(decided)[1:]] == ["user", "assistant", *["tool"] * 300]
+
+
+def test_the_request_alone_is_sent_when_nothing_read_beside_it_can_be_made_to_fit() -> None:
+    loop = calls(*["search"] * 300)
+    results = [result("x", f"call_{place}") for place in range(300)]
+    world = World(window=1_024, bodies=[user("Find it"), loop, *results, assistant("Found."), user("And now?")])
+    decided = world.plan()
+    check_plan(world, decided)
     assert decided.fits
-    assert world.render(decided)[-1] is world.log[0].message.raw
+    assert world.render(decided)[-1] is world.log[-1].message.raw
 
 
 def test_a_conversation_without_any_user_message_is_trimmed_too() -> None:

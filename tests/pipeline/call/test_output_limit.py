@@ -154,7 +154,7 @@ async def test_a_provider_that_refuses_prompt_and_answer_together_is_asked_for_a
     assert 15_000 < context["max_output_tokens"] <= 32_768 - 15_700
     assert (body["context_status"], context["recovered"], context["window"]) == ("full", True, 32_768)
     assert len(told(context)) == 1
-    assert facts["upstream/m"]["window"] == 32_768
+    assert facts["upstream/m"]["limit"]["tokens"] == 32_768
     assert (again["context"]["recovered"], again["context_status"]) == (False, "full")
     assert third[field] <= 32_768 - 15_700
 

@@ -71,6 +71,12 @@ STATED: dict[str, Reply] = {
 UNSTATED: dict[str, Reply] = {
     "groq": error("Please reduce the length of the messages or completion."),
     "ollama": Reply(b"prompt too long; exceeded max context length by 4096 tokens", 400),
+    "lm studio": error(
+        "Trying to keep the first 15500 tokens when context the overflows. However, the number of tokens to keep from "
+        "the initial prompt is greater than the context length.",
+    ),
+    "minimax": error("invalid params, context window exceeds limit (2013)"),
+    "bedrock": error("Input is too long for requested model."),
     "bare 413": Reply(b"", 413),
     "bare 400": Reply(b"", 400),
     "200 in words": Reply(b"Your input exceeds the context window of this model.", 200, {"content-type": "text/plain"}),
@@ -98,10 +104,10 @@ async def recovered(refusal: Reply, window: int, streamed: bool) -> tuple[dict[s
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("name", STATED)
-async def test_a_stated_limit_is_learned_and_the_request_answered(name: str, streamed: bool) -> None:
+async def test_a_stated_limit_is_kept_to_in_this_request_and_changes_no_other(name: str, streamed: bool) -> None:
     body, (facts, next_window) = await recovered(STATED[name], WINDOW, streamed)
-    assert facts["upstream/m"]["window"] == 6000
-    assert next_window == 6000
+    assert facts["upstream/m"]["limit"]["tokens"] == 6000
+    assert next_window == WINDOW
     assert body["context"]["window"] == 6000
     assert body["context_status"] in ("trimmed", "summarized")
 
@@ -110,7 +116,7 @@ async def test_a_stated_limit_is_learned_and_the_request_answered(name: str, str
 @pytest.mark.parametrize("name", UNSTATED)
 async def test_without_a_stated_limit_a_smaller_view_is_tried(name: str, streamed: bool) -> None:
     _, (facts, next_window) = await recovered(UNSTATED[name], 24_000, streamed)
-    assert "window" not in facts.get("upstream/m", {})
+    assert facts["upstream/m"]["limit"]["is_stated"] is False
     assert next_window == 24_000
 
 
@@ -172,6 +178,40 @@ async def test_an_answer_that_alone_is_too_long_is_asked_for_shorter() -> None:
     assert (body["context"]["recovered"], body["context_status"]) == (True, "full")
 
 
+TOO_LARGE = (
+    "Request too large for gpt-4o in organization org-x on tokens per min (TPM): Limit 6000, Requested 16100. The "
+    "input or output tokens must be reduced in order to run successfully."
+)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_request_above_the_rate_limit_of_a_minute_is_sent_smaller_and_not_again(streamed: bool) -> None:
+    refusal = error(TOO_LARGE, 429, type="tokens", code="rate_limit_exceeded")
+    body, (facts, next_window) = await recovered(refusal, WINDOW, streamed)
+    assert body["context"]["window"] == 6000
+    assert facts == {}
+    assert next_window == WINDOW
+
+
+async def test_a_rate_limit_that_only_the_requested_answer_exceeds_keeps_the_whole_prompt() -> None:
+    upstream = ScriptedUpstream(error(TOO_LARGE.replace("6000", "16000").replace("16100", "16500"), 429))
+    async with world(upstream, window=WINDOW) as w:
+        body = await w.say(long_talk(25), max_tokens=3500)
+    first, second = upstream.requests
+    assert second["messages"] == first["messages"]
+    assert second["max_tokens"] < 3500
+    assert body["context_status"] == "full"
+
+
+async def test_a_rate_limit_that_a_pause_helps_is_waited_for() -> None:
+    said = "Rate limit reached for gpt-4o on tokens per min (TPM): Limit 30000, Used 29000, Requested 9000. Try again."
+    upstream = ScriptedUpstream(error(said, 429, code="rate_limit_exceeded"))
+    async with world(upstream, window=WINDOW) as w:
+        body = await w.say(long_talk())
+    assert upstream.requests[0]["messages"] == upstream.requests[1]["messages"]
+    assert body["context"]["recovered"] is False
+
+
 OTHERS: dict[str, Reply] = {
     "throttled": Reply(b"Throttling error: Too many tokens, please wait before trying again.", 400),
     "per minute": error(
@@ -212,13 +252,11 @@ async def test_an_answer_that_speaks_of_context_windows_is_an_answer() -> None:
     assert len(upstream.bodies) == 2
 
 
-async def test_a_limit_learned_before_is_known_after_a_restart() -> None:
+async def test_what_a_conversation_has_learned_is_known_after_a_restart() -> None:
     async with world(ScriptedUpstream(STATED["openai"]), window=WINDOW) as w:
-        await w.say(long_talk())
-        facts = await w.store.read_model_facts()
+        first = await w.say(long_talk())
         async with world(summarizing(), store=w.store, window=WINDOW) as later:
-            body = await later.say([user("x")])
-    assert facts["upstream/m"]["window"] == 6000
+            body = await later.say([*long_talk(), first["choices"][0]["message"], user("and then?")])
     assert body["context"]["window"] == 6000
 
 

@@ -162,9 +162,9 @@ async def test_a_provider_that_cuts_silently_teaches_its_window() -> None:
             messages.append(text(600))
             body = await w.say(messages)
             messages.append(body["choices"][0]["message"])
-        await until(lambda: "window" in w.model_facts().get("upstream/m", {}))
+        await until(lambda: "limit" in w.model_facts().get("upstream/m", {}))
         facts = await w.store.read_model_facts()
-    assert facts["upstream/m"]["window"] == 4_096
+    assert facts["upstream/m"]["limit"]["tokens"] == 4_096
     assert body["context"]["window"] == 4_096
     assert body["usage"]["prompt_tokens"] < 4_096, "the view is cut by the gateway now"
     assert off(body) <= 0.05

@@ -11,6 +11,7 @@ from app.errors import UpstreamUnavailable
 from app.upstream.provider_contract import ClientKey, ContextWindow, ModelDeployment
 from app.upstream.routing import known_model_windows
 from app.upstream.routing.context_windows import ContextWindows, ModelListPolicy
+from app.upstream.routing.learned_limits import LearnedLimits
 from tests.upstream.scripted_provider import ScriptedProvider, Time
 
 FAST = ModelListPolicy(max_wait_seconds=0.02)
@@ -23,7 +24,11 @@ def provider(*entries: dict[str, Any]) -> ScriptedProvider:
 
 
 def windows(learned: dict[str, int] | None = None, time: Time | None = None, **more: Any) -> ContextWindows:
-    return ContextWindows(learned, clock=(time or Time()).clock, default_tokens=5000, **more)
+    clock = (time or Time()).clock
+    limits = LearnedLimits({}, now=clock)
+    for key, tokens in (learned or {}).items():
+        limits.learn(key, tokens)
+    return ContextWindows(limits, clock=clock, default_tokens=5000, **more)
 
 
 async def test_configuration_comes_first_and_asks_nobody() -> None:
@@ -59,27 +64,25 @@ async def test_and_at_last_a_stated_default() -> None:
     assert await windows().find_window(ModelDeployment(provider(), "nobody-knows-it")) == ContextWindow(5000, "default")
 
 
-async def test_an_overflow_teaches_at_once_and_only_news_is_news() -> None:
-    known, deployment = windows(), ModelDeployment(provider(), "m")
-
-    assert known.learn_limit("p/m", 4096)
-    assert not known.learn_limit("p/m", 4096)
-    assert not known.learn_limit("p/m", 0)
-    assert not known.learn_limit("p/m", 10**12)
-    assert (await known.find_window(deployment)).tokens == 4096
-    assert known.learn_limit("p/m", 6000)
-    assert (await known.find_window(deployment)).tokens == 6000
-
-
-@pytest.mark.parametrize(
-    ("taught", "expected"), [(4096, ContextWindow(4096, "learned", 7)), (9000, ContextWindow(8000, "config", 7))]
-)
-async def test_what_was_taught_wins_over_configuration_only_where_it_is_smaller(
-    taught: int, expected: ContextWindow
-) -> None:
+@pytest.mark.parametrize("taught", [4096, 9000])
+async def test_what_was_taught_never_changes_a_configured_window(taught: int) -> None:
     deployment = ModelDeployment(provider(), "m", context_window=8000, max_output_tokens=7)
 
-    assert await windows({"p/m": taught}).find_window(deployment) == expected
+    assert await windows({"p/m": taught}).find_window(deployment) == ContextWindow(8000, "config", 7)
+
+
+async def test_a_window_that_was_taught_names_the_one_that_is_known_without_it() -> None:
+    window = await windows({"p/gpt-4o": 9000}).find_window(ModelDeployment(provider(), "gpt-4o"))
+
+    assert window.without_limit == ContextWindow(128_000, "registry", 16_384)
+
+
+async def test_a_derived_limit_changes_no_window() -> None:
+    limits = LearnedLimits({}, now=Time().clock)
+    limits.learn("p/gpt-4o", 9000, is_stated=False)
+    known = ContextWindows(limits, clock=Time().clock)
+
+    assert (await known.find_window(ModelDeployment(provider(), "gpt-4o"))).source == "registry"
 
 
 @pytest.mark.parametrize(("taught", "source"), [(4096, "learned"), (9000, "upstream")])

@@ -1,14 +1,17 @@
-// The settings as they are in force, with where each comes from. Only an operator may see them.
+// The settings as they are in force, with where each comes from, and the limits learned from refusals. Only an operator
+// may see them.
 import { html, useMemo, useState } from "../lib.js";
-import { get } from "../api.js";
+import { get, send } from "../api.js";
 import { count } from "../format.js";
 import { useLoaded } from "../load.js";
 import { go } from "../router.js";
-import { Badge, Empty, Loading } from "../ui/parts.js";
+import { useAction } from "../ui/confirm.js";
+import { Badge, Button, Empty, Failure, Loading, When } from "../ui/parts.js";
 import { NotShown } from "./operation/access.js";
 
 export function Settings({ route }) {
   const settings = useLoaded((signal) => get("v1/admin/settings", {}, { signal }), []);
+  const limits = useLoaded((signal) => get("v1/admin/learned-limits", {}, { signal }), []);
   const [typed, setTyped] = useState(route.query.get("q") ?? "");
   const isChanged = route.query.get("changed") === "1";
   const ask = (changed) => go(["settings"], { q: typed, changed: isChanged ? "1" : "", ...changed }, { replace: true });
@@ -24,6 +27,7 @@ export function Settings({ route }) {
           onInput=${(event) => { setTyped(event.target.value); ask({ q: event.target.value }); }} />
         <button type="button" class="choice" aria-pressed=${isChanged} onClick=${() => ask({ changed: isChanged ? "" : "1" })}>Only what is set</button>
       </div>
+      ${limits.data?.data.length > 0 && html`<${LearnedLimits} limits=${limits.data.data} onCleared=${limits.reload} />`}
       <p class="visually-hidden" role="status">${count(rows.length)} settings</p>
       ${rows.length === 0 ? html`<div class="panel"><${Empty}><p>No setting is like that.</p><//></div>` : html`<div class="stack settings">${groupsOf(rows).map(([name, group]) => html`<${Group} key=${name} name=${name} rows=${group} />`)}</div>`}`}
   `;
@@ -54,6 +58,20 @@ function Group({ name, rows }) {
       <th scope="row" class="break"><code>${row.path}</code></th><td class="break"><code>${shown(row)}</code></td>
       <td>${row.source === "default" ? html`<span class="soft small">default</span>` : html`<${Badge} title=${row.place ?? ""}>${row.source}<//>`}${row.place && html` <span class="soft small break">${row.place}</span>`}</td></tr>`)}</tbody>
   </table></section>`;
+}
+
+function LearnedLimits({ limits, onCleared }) {
+  const { busy, error, run } = useAction((id) => send("DELETE", `v1/admin/learned-limits/${id.split("/").map(encodeURIComponent).join("/")}`), onCleared);
+  return html`<section class="panel list"><header><h2>Limits learned from refusals</h2></header>
+    <div class="scroll-x" tabindex="0" role="region" aria-label="Limits learned from refusals"><table class="data">
+      <thead><tr><th scope="col">Provider and model</th><th scope="col" class="number">Tokens</th><th scope="col">Source</th><th scope="col">Learned</th>
+        <th scope="col"><span class="visually-hidden">Actions</span></th></tr></thead>
+      <tbody>${limits.map((limit) => html`<tr key=${limit.id}><th scope="row" class="break"><code>${limit.id}</code></th><td class="number">${count(limit.tokens)}</td>
+        <td>${limit.stated ? "named by the provider" : "estimated"}</td><td><${When} at=${limit.learned_at} /></td>
+        <td class="number"><${Button} small kind="plain" disabled=${busy} aria-label=${`Clear the limit of ${limit.id}`} onClick=${() => run(limit.id)}>Clear<//></td></tr>`)}</tbody>
+    </table></div>
+    <p class="small soft list-note">Where <code>context_window</code> is set, a limit changes no window: set the right one. A limit is forgotten after a day.</p>
+    <${Failure} error=${error} /></section>`;
 }
 
 const shown = ({ value, secret }) => (secret && value === null ? "not set" : typeof value === "string" ? value : JSON.stringify(value));
