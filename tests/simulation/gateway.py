@@ -118,6 +118,7 @@ class SimulatedGateway:
         self._store = FaultyStore(self._stored, loop, self._rng)
         self._owned: set[asyncio.Task[Any]] = set()
         self._is_serving = asyncio.Event()
+        self.kills = 0
 
     async def start(self) -> None:
         """Starts a process over what is stored. Returns when it serves."""
@@ -173,6 +174,7 @@ class SimulatedGateway:
             await asyncio.wait_for(self._store.died.wait(), 10)
         self._is_serving.clear()
         self._store.is_dead = True
+        self.kills += 1
         for _ in range(3):
             for task in asyncio.all_tasks(self._loop) - self._owned:
                 task.cancel()
