@@ -266,7 +266,10 @@ class SimulatedGateway:
         if hang_up_after == 0:
             self._loop.call_later(self._rng.random(), left.set)
         await asyncio.wait({task})
-        answer.text, answer.is_whole = b"".join(pieces).decode(), ended
+        answer.text = b"".join(pieces).decode()
+        # The event with `context` is the last of an answer. Who leaves after it has all of it: no server can tell
+        # whether `[DONE]`, which it has sent, has arrived.
+        answer.is_whole = ended or any("context" in event for event in answer.events)
         if not ended and not left.is_set():
             if not store.is_dead and not task.cancelled() and (error := task.exception()) is not None:
                 raise error
