@@ -186,6 +186,8 @@ class Client:
         history: the chat as the client keeps it.
         known: all markers that it has sent or received.
         optional: markers of user messages that the log may have or not, since the client gave them up.
+        said_again: markers of user messages that may stand twice. The process that failed to answer them was killed,
+            and they came again without a key: no server can tell that from words that are said twice.
     """
 
     def __init__(self, name: str, voice: str, kind: str, model: str, world: Any) -> None:
@@ -194,6 +196,7 @@ class Client:
         self.history: list[Message] = list(self.kind.start)
         self.known: set[str] = set()
         self.optional: set[str] = set()
+        self.said_again: set[str] = set()
         self.chats = self.marks = 0
         self.turns: int = 0
         self.conversation_id: str | None = None
@@ -344,10 +347,11 @@ class Client:
             headers["idempotency-key"] = f"{self.name}-{rng.getrandbits(40)}"
         raw = json.dumps(body, ensure_ascii=False).encode()
         hang_up = rng.randrange(4) if act == "leave" else None
+        is_new = appends or (self.named_id is not None and all(one["role"] == "user" for one in told))
+        has_no_key, kills = "idempotency-key" not in headers, self.gateway.kills
         if act == "retry" or act == "retry_with_key":
             answer = await self._try(raw, headers, told, rng, hang_up_after=rng.choice((None, 0, 1)))
-            is_new = appends or (self.named_id is not None and all(one["role"] == "user" for one in told))
-            if answer is not None and self.has_whole_answer and is_new and "idempotency-key" not in headers:
+            if answer is not None and self.has_whole_answer and is_new and has_no_key:
                 return answer  # sent once more it would be a new message
         if act == "twice":
             both = [asyncio.ensure_future(self._try(raw, headers, told, rng)) for _ in range(2)]
@@ -355,6 +359,8 @@ class Client:
                 self.gateway.protect(task)
             return next((one for one in await asyncio.gather(*both) if one is not None), None)
         for attempt in range(TRIES):
+            if is_new and has_no_key and self.gateway.kills > kills:
+                self.said_again |= set(list_user_markers(told))
             answer = await self._try(raw, headers, told, rng, hang_up_after=hang_up)
             if answer is not None:
                 return answer
@@ -372,6 +378,8 @@ class Client:
         hang_up_after: int | None = None,
     ) -> Message | None:
         newest = next((one["content"] for one in reversed(told) if one["role"] == "user"), None)
+        if newest is not None and find_markers(newest) & self.said_again:
+            newest = None
         carried = find_markers(raw.decode())
         self.known |= carried
         is_named = self.named_id is not None

@@ -118,6 +118,7 @@ class SimulatedGateway:
         self._store = FaultyStore(self._stored, loop, self._rng)
         self._owned: set[asyncio.Task[Any]] = set()
         self._is_serving = asyncio.Event()
+        self.kills = 0
 
     async def start(self) -> None:
         """Starts a process over what is stored. Returns when it serves."""
@@ -173,6 +174,7 @@ class SimulatedGateway:
             await asyncio.wait_for(self._store.died.wait(), 10)
         self._is_serving.clear()
         self._store.is_dead = True
+        self.kills += 1
         for _ in range(3):
             for task in asyncio.all_tasks(self._loop) - self._owned:
                 task.cancel()
@@ -264,7 +266,10 @@ class SimulatedGateway:
         if hang_up_after == 0:
             self._loop.call_later(self._rng.random(), left.set)
         await asyncio.wait({task})
-        answer.text, answer.is_whole = b"".join(pieces).decode(), ended
+        answer.text = b"".join(pieces).decode()
+        # The event with `context` is the last of an answer. Who leaves after it has all of it: no server can tell
+        # whether `[DONE]`, which it has sent, has arrived.
+        answer.is_whole = ended or any("context" in event for event in answer.events)
         if not ended and not left.is_set():
             if not store.is_dead and not task.cancelled() and (error := task.exception()) is not None:
                 raise error

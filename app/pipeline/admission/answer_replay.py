@@ -45,14 +45,20 @@ class StoredAnswers:
         if not is_retry or seq < 0 or seq in conversation.marks.get(REDACTED, ()):
             return None
         (entry,) = await self._store.read_log(conversation, seq, seq + 1)
+        is_answer = not entry.incomplete and await self.is_answer_to(entry, request, client_history)
+        return entry if is_answer else None
+
+    async def is_answer_to(self, entry: LogMessage, request: ChatRequest, client_history: ClientHistory) -> bool:
+        """Returns whether an answer, or the beginning of one, was made for this request or for a first attempt at it
+        in the last ten minutes."""
         meta = entry.meta or {}
-        if entry.incomplete or entry.created_at is None or REQUEST_DIGEST not in meta:
-            return None
+        if entry.created_at is None or REQUEST_DIGEST not in meta:
+            return False
         oldest_allowed = request.first_attempt_at or self._now() - timedelta(seconds=RETRY_MAX_AGE_SECONDS)
         # An answer older than the request's first attempt was made for another request with the same words.
         if entry.created_at < oldest_allowed:
-            return None
-        return entry if meta[REQUEST_DIGEST] == await compute_retry_digest(request, client_history) else None
+            return False
+        return bool(meta[REQUEST_DIGEST] == await compute_retry_digest(request, client_history))
 
     async def replay_answer(self, request: ChatRequest, conversation_id: str) -> Answer | None:
         """Returns the answer that a conversation ends with, if it answers this request, as a whole answer or as a

@@ -206,11 +206,8 @@ class RequestCoalescer:
         joined_attempt = self._find_joinable_attempt(coalescing_key, request)
         if joined_attempt is not None or outcome is None:
             return request, joined_attempt, None
-        request = replace(
-            request,
-            is_retry=request.is_retry or outcome.conversation_id is not None,
-            first_attempt_at=outcome.first_attempt_at,
-        )
+        # An attempt that failed is evidence, too: the store may have kept its answer without confirming the write.
+        request = replace(request, is_retry=True, first_attempt_at=outcome.first_attempt_at)
         replayed_answer = None
         if outcome.attempt is not None:
             joined_attempt = self._take_cached_attempt(coalescing_key, outcome.attempt, request)
@@ -299,7 +296,9 @@ class RequestCoalescer:
         if not running:
             del self._running_attempts[attempt.coalescing_key]
         if not attempt.is_complete:
-            self._undelivered_outcomes.put(attempt.coalescing_key, AttemptOutcome(attempt.first_attempt_at))
+            # Of two equal attempts at once, the other one's answer does not answer this one's retry.
+            began_at = attempt.first_attempt_at if attempt.is_only_attempt else self._now()
+            self._undelivered_outcomes.put(attempt.coalescing_key, AttemptOutcome(began_at))
 
     async def release_claim(self, claim: IdempotencyClaim) -> None:
         """Releases a claim that has no recorded answer, even if the caller is cancelled meanwhile."""

@@ -28,6 +28,7 @@ from app.pipeline.persist.unwritten_fingerprints import UnwrittenFingerprints
 from app.pipeline.resolve.client_history import PrefixMemory, RememberedPrefix
 from app.pipeline.resolve.history_resolution import build_hint_anchors
 from app.pipeline.resolve.resolved_request import (
+    BROKEN_OFF,
     OPEN_TOOL_CALLS,
     PINS,
     STORED_INSTRUCTIONS,
@@ -193,6 +194,9 @@ class TurnWriter:
         entry, kept = keep_instructions(entry, resolved_request.instructions, conversation.state)
         state = {**conversation.state, **answer.state, **kept, OPEN_TOOL_CALLS: may_precede_tool_result(message)}
         state.pop(UNANSWERED_MESSAGES, None)
+        state.pop(BROKEN_OFF, None)
+        if answer.incomplete:
+            state[BROKEN_OFF] = True
         if (record := current_request_record()) is not None:
             record.answer = (entry.seq, entry.link.hex())
         chunk_count = max(conversation.chunk_count, answer.chunk_count)
@@ -491,7 +495,7 @@ def _build_conversation_after_question(resolved_request: ResolvedRequest) -> Con
         return conversation
     pending = int(conversation.state.get(UNANSWERED_MESSAGES, 0)) + len(resolved_request.new_messages)
     state = {
-        **conversation.state,
+        **{name: value for name, value in conversation.state.items() if name != BROKEN_OFF},
         UNANSWERED_MESSAGES: pending,
         OPEN_TOOL_CALLS: may_precede_tool_result(resolved_request.new_messages[-1].message),
     }

@@ -12,7 +12,8 @@ from contextlib import AsyncExitStack
 
 from msgspec.structs import replace
 
-from app.conversation.conversation_types import Conversation
+from app.context.view.client_versions import ClientVersions
+from app.conversation.conversation_types import ClientVersion, Conversation, LogMessage
 from app.conversation.identity import compute_family_root, extract_family_root
 from app.conversation.item import Item
 from app.errors import ConversationNotFound, StoreUnavailable
@@ -320,16 +321,17 @@ class ConversationResolver:
             raise ConversationNotFound(
                 f"Conversation with id {named_conversation.id!r} not found.", param="conversation_id"
             )
-        messages: Sequence[Item] = client_history.messages
-        stored_answer = await self._stored_answers.find_retry_answer(conversation, request, client_history)
         versions = await self._history_aligner.read_client_versions(conversation)
-        # In mode `append` a chat client has declared that all messages are new. In mode `auto`, and with `conversation`
-        # in the Responses API, an agent may send its run again.
-        if request.context_mode == "auto" or request.protocol == "responses":
-            messages = messages[await self._retry_detector.count_repeated_messages(request, conversation, messages) :]
-        messages = put_early_outputs_first(request, messages)
-        if stored_answer is not None or await self._retry_detector.is_unanswered_retry(conversation, messages):
-            messages = []
+        stored_answer = await self._stored_answers.find_retry_answer(conversation, request, client_history)
+        messages: Sequence[Item] = []
+        lost_answer: LogMessage | None = None
+        if stored_answer is None:
+            messages, lost_answer = await self._select_appended_messages(
+                request, conversation, client_history, versions
+            )
+        # The log keeps an answer that its client did not get; the model is asked as if it had not been said.
+        new_versions = () if lost_answer is None else (_leave_out_answer(lost_answer),)
+        versions = versions.with_later_versions(new_versions) if new_versions else versions
         has_open_calls = bool(conversation.state.get(OPEN_TOOL_CALLS))
         await check_outputs_against_log(self._store, request, conversation, messages)
         await check_new_messages(messages, first_index=len(client_history.instructions), has_open_calls=has_open_calls)
@@ -348,6 +350,7 @@ class ConversationResolver:
             ),
             client_messages=None,
             client_versions=versions,
+            new_versions=new_versions,
             is_stored=request.is_kept,
             needs_store=request.is_kept,
             is_named=True,
@@ -356,6 +359,28 @@ class ConversationResolver:
             conversation_hints=request.conversation_hints,
             stored_answer=stored_answer,
         )
+
+    async def _select_appended_messages(
+        self,
+        request: ChatRequest,
+        conversation: Conversation,
+        client_history: ClientHistory,
+        versions: ClientVersions,
+    ) -> tuple[Sequence[Item], LogMessage | None]:
+        """Returns the messages of an append that the log does not have, and the stored answer to them that its client
+        did not get, if there is one."""
+        messages: Sequence[Item] = client_history.messages
+        # In mode `append` a chat client has declared that all messages are new. In mode `auto`, and with `conversation`
+        # in the Responses API, an agent may send its run again.
+        if request.context_mode == "auto" or request.protocol == "responses":
+            messages = messages[await self._retry_detector.count_repeated_messages(request, conversation, messages) :]
+        messages = put_early_outputs_first(request, messages)
+        lost_answer = await self._retry_detector.find_lost_answer(
+            request, conversation, client_history, messages, versions
+        )
+        if lost_answer is not None or await self._retry_detector.is_unanswered_retry(conversation, messages):
+            return [], lost_answer
+        return messages, None
 
     async def _begin_conversation_for_append(
         self,
@@ -389,6 +414,11 @@ class ConversationResolver:
             history_digest=None,
             fingerprint_scopes=list_scopes(request),
         )
+
+
+def _leave_out_answer(answer: LogMessage) -> ClientVersion:
+    """Returns the client version that leaves out the last message of a log."""
+    return ClientVersion(answer.seq, answer.seq + 1, answer.seq + 1, (), -answer.tokens)
 
 
 def _has_only_tool_results(messages: Sequence[Item]) -> bool:

@@ -34,6 +34,8 @@ from app.store.contract.leases import Lease
 UNANSWERED_MESSAGES, OPEN_TOOL_CALLS = "pending", "calls_open"
 """`Conversation.state`: how many of the last messages have no answer yet; whether the next message may be a tool
 result."""
+BROKEN_OFF = "broken_off"
+"""`Conversation.state`: set if the last message is an answer that broke off."""
 PINS, REDACTED = "pins", "redacted"
 """`Conversation.marks`: the pinned rounds; the seqs of messages that were deleted or erased."""
 STANDING_REQUESTS = "standing"
@@ -238,7 +240,7 @@ def mark_unstored(resolved_request: ResolvedRequest) -> ResolvedRequest:
 
 def select_state_for_branch(state: Mapping[str, Any], last_seq: int) -> dict[str, Any]:
     """Returns the part of a conversation's state that is valid for a branch that shares its log through `last_seq`."""
-    own = (UNANSWERED_MESSAGES, OPEN_TOOL_CALLS, NAMED)
+    own = (UNANSWERED_MESSAGES, OPEN_TOOL_CALLS, BROKEN_OFF, NAMED)
     shared = {name: value for name, value in state.items() if name not in own}
     if LAST_VIEWS in shared:
         views = {key: msgspec.convert(stored, LastView) for key, stored in shared[LAST_VIEWS].items()}

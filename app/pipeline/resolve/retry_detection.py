@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from app.context.view.client_versions import ClientVersions
 from app.conversation.conversation_types import Conversation, LogMessage
-from app.conversation.item import Item
+from app.conversation.item import TOOL_RESULT_ROLES, Item
 from app.pipeline.admission.answer_replay import StoredAnswers
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.client_history import ClientHistory
-from app.pipeline.resolve.resolved_request import UNANSWERED_MESSAGES
-from app.pipeline.resolve.tool_outputs import read_output_call_id
+from app.pipeline.resolve.resolved_request import BROKEN_OFF, UNANSWERED_MESSAGES
+from app.pipeline.resolve.tool_outputs import list_call_ids, read_output_call_id
 from app.store.contract.conversations import ConversationStore
 
 
@@ -30,6 +31,48 @@ class RetryDetector:
             conversation, conversation.head_seq + 1 - count, conversation.head_seq + 1
         )
         return _are_equal_messages(log_tail, messages)
+
+    async def find_lost_answer(
+        self,
+        request: ChatRequest,
+        conversation: Conversation,
+        client_history: ClientHistory,
+        messages: Sequence[Item],
+        versions: ClientVersions,
+    ) -> LogMessage | None:
+        """Returns the answer that the log ends with, if it answers exactly this append and its client did not get it;
+        else None. The append is then answered anew, and its messages are not stored twice (DESIGN.md, "Retries").
+
+        Either the answer broke off, and the request is the same. Or the append brings only tool results that this
+        answer answers: a call has one result. If the guess is wrong, the client's repeated words are missing in its
+        log, and the model is not shown the beginning of an answer that the client kept.
+
+        Args:
+            messages: the new messages of the request.
+            versions: what the client shows in the place of log messages. Lost answers are left out there already.
+        """
+        brings_results = bool(messages) and all(message.role in TOOL_RESULT_ROLES for message in messages)
+        if conversation.head_seq < 0 or not (brings_results or conversation.state.get(BROKEN_OFF)):
+            return None
+        asked_end = conversation.head_seq
+        while versions.is_omitted(asked_end - 1):
+            asked_end -= 1
+        first_seq = max(0, asked_end - len(messages))
+        entries = await self._store.read_log(conversation, first_seq, conversation.head_seq + 1)
+        answer = entries[-1]
+        if answer.message.role != "assistant" or answer.seq in conversation.redacted_seqs:
+            return None
+        if answer.incomplete and await self._stored_answers.is_answer_to(answer, request, client_history):
+            return answer
+        asked = entries[: asked_end - first_seq]
+        call_ids = [read_output_call_id(message) for message in messages]
+        repeats_results = (
+            brings_results
+            and _are_equal_messages(asked, messages)
+            and [read_output_call_id(entry.message) for entry in asked] == call_ids
+            and list_call_ids(answer.message).isdisjoint(call_ids)
+        )
+        return answer if repeats_results else None
 
     async def count_repeated_messages(
         self,

@@ -16,7 +16,7 @@ from app.errors import StoreUnavailable
 from app.store.contract.conversations import LogAppend
 from app.store.memory.backend import MemoryStore
 from tests.live import DROP, TEST_DEPENDENCIES, Reply, ScriptedUpstream, chunk, completion, stream
-from tests.support.gateway import World, assistant, until, user, world
+from tests.support.gateway import World, assistant, call, result, until, user, world
 
 FAILURE = {"error": {"message": "broken", "type": "server_error", "param": None, "code": None}}
 
@@ -134,6 +134,54 @@ async def test_what_came_before_a_break_is_kept_and_marked() -> None:
         (conversation,) = gateway.conversations()
         entries = await gateway.store.read_log(conversation, 0, 9)
         assert [(entry.message.text, entry.incomplete) for entry in entries] == [("Hi", False), ("Half an", True)]
+
+
+async def test_an_appended_question_whose_answer_broke_off_is_answered_by_its_retry_and_not_added_twice() -> None:
+    broken = Reply(pieces=[chunk({"role": "assistant", "content": "Half an"}), 0.05, DROP])
+    async with world(ScriptedUpstream(broken, broken, stream("Whole."))) as gateway:
+        for _ in range(3):
+            answer = await gateway.post([user("Hi")], stream=True, conversation="c")
+        assert "Whole." in answer.text
+        assert [body["messages"] for body in gateway.upstream.requests] == [[user("Hi")]] * 3
+        await gateway.say([user("Next")], conversation="c")
+        assert gateway.upstream.requests[-1]["messages"] == [user("Hi"), assistant("Whole."), user("Next")]
+        (conversation,) = gateway.conversations()
+        said_in_log = [message["content"] for message in await gateway.log(conversation.id)]
+        assert said_in_log == ["Hi", "Half an", "Half an", "Whole.", "Next", "Fine."]
+
+
+async def test_another_question_after_an_answer_that_broke_off_is_a_new_one() -> None:
+    broken = Reply(pieces=[chunk({"role": "assistant", "content": "Half an"}), 0.05, DROP])
+    async with world(ScriptedUpstream(broken)) as gateway:
+        await gateway.post([user("Hi")], stream=True, conversation="c")
+        await gateway.say([user("Go on")], conversation="c")
+        assert gateway.upstream.requests[-1]["messages"] == [user("Hi"), assistant("Half an"), user("Go on")]
+
+
+@pytest.mark.parametrize("answer", [completion("Lost."), completion(None, tool_calls=[call("see", call_id="c2")])])
+async def test_appended_tool_results_that_come_again_after_their_answer_was_lost_count_once(answer: Reply) -> None:
+    """The process that stored the answer may be gone, so nothing but the results says that they came before."""
+    called = completion(None, tool_calls=[call("look", call_id="c1")])
+    appends: Any = {"conversation": "c", "headers": {"x-context-mode": "append"}}
+    async with world(ScriptedUpstream(called, answer, completion("Once."))) as gateway:
+        await gateway.say([user("Hi")], **appends)
+        await gateway.say([result("7", call_id="c1")], **appends)
+        assert said(await gateway.say([result("7", call_id="c1")], **appends)) == "Once."
+        assert gateway.upstream.requests[-1]["messages"] == gateway.upstream.requests[-2]["messages"]
+        await gateway.say([user("Next")], **appends)
+        contents = [message.get("content") for message in gateway.upstream.requests[-1]["messages"]]
+        assert contents == ["Hi", None, "7", "Once.", "Next"]
+
+
+async def test_equal_results_of_calls_that_are_named_alike_are_new() -> None:
+    """Some providers count their calls anew in each answer."""
+    called = completion(None, tool_calls=[call("look", call_id="c1")])
+    appends: Any = {"conversation": "c", "headers": {"x-context-mode": "append"}}
+    async with world(ScriptedUpstream(called, called)) as gateway:
+        await gateway.say([user("Hi")], **appends)
+        await gateway.say([result("7", call_id="c1")], **appends)
+        await gateway.say([result("7", call_id="c1")], **appends)
+        assert [one["role"] for one in gateway.upstream.requests[-1]["messages"]].count("tool") == 2
 
 
 async def test_a_client_that_hangs_up_on_a_stream_keeps_what_had_come() -> None:
@@ -451,7 +499,7 @@ async def test_a_retry_that_comes_back_gets_what_another_replica_has_answered_me
         assert said(await here.say(history, headers=later, **fields)) == "Once."
 
 
-@pytest.mark.parametrize("headers", [RETRY, {"idempotency-key": "k"}], ids=["counted", "keyed"])
+@pytest.mark.parametrize("headers", [{}, RETRY, {"idempotency-key": "k"}], ids=["plain", "counted", "keyed"])
 async def test_an_answer_whose_writing_was_not_confirmed_is_given_to_the_retry(
     headers: dict[str, str],
 ) -> None:
@@ -461,7 +509,7 @@ async def test_an_answer_whose_writing_was_not_confirmed_is_given_to_the_retry(
         store.loses_next_answer = True
         first = {name: value for name, value in headers.items() if name not in RETRY}
         assert (await gateway.post([user("Hi")], conversation="c", headers=first)).status_code == 503
-        again = await gateway.say([user("Hi")], conversation="c", headers={**headers, **RETRY})
+        again = await gateway.say([user("Hi")], conversation="c", headers=headers)
         assert said(again) == "Once."
         assert len(await gateway.log(again["conversation_id"])) == 2
 
