@@ -13,7 +13,7 @@ import pytest
 from app.context.count.tokenizers import load_tokenizer
 from tests.live import DONE, TEST_DEPENDENCIES, Reply, ScriptedUpstream, chunk, completion, usage_chunk
 from tests.support.chat_counter import ChatCounter
-from tests.support.gateway import World, assistant, is_summary, shown, user, world
+from tests.support.gateway import World, assistant, is_summary, pick_word, shown, user, world
 from tests.support.raw_http import SUMMARY, chunks, long_talk
 
 COUNTER = ChatCounter(load_tokenizer("o200k_base"))
@@ -154,7 +154,7 @@ async def test_a_view_on_a_smaller_fallback_is_summarized_for_its_next_turn() ->
     def reply(body: dict[str, Any]) -> Reply:
         if body["model"] == "large":
             return Reply({"error": {"message": "down"}}, 503)
-        return completion(SUMMARY if is_summary(body) else "Fine.", prompt_tokens=count(body))
+        return completion(f"{SUMMARY} {pick_word(body)}" if is_summary(body) else "Fine.", prompt_tokens=count(body))
 
     upstream = ScriptedUpstream(default=reply)
     models = {
