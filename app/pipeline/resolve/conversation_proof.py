@@ -118,12 +118,23 @@ class ConversationProver:
             return None
         index = by_digest[newest.fingerprint]
         conversation, seq = newest.conversation, newest.seq
-        # Messages that the chain skips have no place of their own in it, so index and seq differ.
-        if index == seq and not conversation.has_client_versions:
+        # Messages that the chain skips have no place of their own in it, so index and seq differ. Another choice of the
+        # answer has the same place and another link.
+        if (
+            index == seq
+            and not conversation.has_client_versions
+            and positions[index - first].link == await self._read_link(conversation, seq)
+        ):
             return Proof(conversation, index, seq)
         return Proof(
             conversation, index, seq, await self._history_aligner.align(conversation, client_history, (index, seq))
         )
+
+    async def _read_link(self, conversation: Conversation, seq: int) -> bytes:
+        if seq == conversation.head_seq:
+            return conversation.head_link
+        (entry,) = await self._store.read_log(conversation, seq, seq + 1)
+        return entry.link
 
     async def _find_proofs(self, request: ChatRequest, digests: Sequence[bytes]) -> list[AnswerProof]:
         if not digests:
