@@ -8,6 +8,7 @@ costs a copy of what the request carries. So a fingerprint is exact for what it 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -120,8 +121,12 @@ def list_known_words(answer: Item, earlier_answers: Iterable[Item]) -> list[str]
 
 def list_words(text: str, limit: int = MANY_WORDS) -> list[str]:
     """Returns the first words of a text in lower case, without marks and citations."""
-    plain = _CITATION.sub(" ", text[:MAX_READ_CHARACTERS])
-    return _WORD.findall(unicodedata.normalize("NFKC", plain).casefold())[:limit]
+    plain = text[:MAX_READ_CHARACTERS]
+    if "[" in plain or "【" in plain or "://" in plain:
+        plain = _CITATION.sub(" ", plain)
+    if not plain.isascii():
+        plain = unicodedata.normalize("NFKC", plain)
+    return [match[0] for match in itertools.islice(_WORD.finditer(plain.casefold()), limit)]
 
 
 def is_text_contained(one: str, other: str) -> bool:

@@ -28,14 +28,15 @@ def build_issued_answer(
     """
     before = LinkPosition(conversation.head_link, conversation.head_skeleton, False)
     other_choices = map(ChatMessage.from_body, (answer.meta or {}).get("alternatives", ()))
-    forms: list[tuple[LinkPosition, Item]] = [(before, choice) for choice in (answer.message, *other_choices)]
+    own_position = LinkPosition(answer.link, answer.skeleton, answer.in_skeleton)
+    forms: list[tuple[LinkPosition, Item]] = [(own_position, answer.message)]
+    forms += [(_advance(before, choice), choice) for choice in other_choices]
     if resolved_request.prefill is not None:
         before_prefill, prefill = resolved_request.prefill
         joined = join_prefill(prefill, answer.message)
-        forms += [] if joined is None else [(before_prefill, joined)]
+        forms += [] if joined is None else [(_advance(before_prefill, joined), joined)]
     fingerprints: list[Fingerprint] = []
-    for before, form in forms:
-        position = next(iter(compute_links_after_messages([form], before)))
+    for position, form in forms:
         for scope in resolved_request.fingerprint_scopes:
             fingerprints += scope.list_fingerprints(
                 position,
@@ -50,6 +51,11 @@ def build_issued_answer(
         answer.seq,
         conversation.owner_lineage,
     )
+
+
+def _advance(before: LinkPosition, message: Item) -> LinkPosition:
+    (position,) = compute_links_after_messages([message], before)
+    return position
 
 
 def move_issued_answer(issued: IssuedAnswer | None, branch: Conversation) -> IssuedAnswer | None:
