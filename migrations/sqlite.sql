@@ -83,7 +83,7 @@ CREATE TABLE chunks (
 
 CREATE INDEX chunks_end ON chunks (root, to_link);
 
-CREATE UNIQUE INDEX chunks_range ON chunks (root, from_link, to_link, is_fold, versions_digest);
+CREATE UNIQUE INDEX chunks_range ON chunks (root, from_link, to_link, is_fold);
 
 CREATE TABLE client_versions (
 	root TEXT NOT NULL,

@@ -15,17 +15,8 @@ def upgrade() -> None:
     op.add_column(
         "chunks", sa.Column("versions_digest", sa.LargeBinary(16), nullable=False, server_default=sa.text("''"))
     )
-    # SQLite's default is an empty text, which does not equal empty bytes.
-    if op.get_bind().dialect.name == "sqlite":
-        op.execute("UPDATE chunks SET versions_digest = X''")
-    op.drop_index("chunks_range", "chunks")
-    op.create_index(
-        "chunks_range", "chunks", ["root", "from_link", "to_link", "is_fold", "versions_digest"], unique=True
-    )
 
 
 def downgrade() -> None:
-    op.drop_index("chunks_range", "chunks")
     op.execute("DELETE FROM chunks WHERE length(versions_digest) > 0")
-    op.create_index("chunks_range", "chunks", ["root", "from_link", "to_link", "is_fold"], unique=True)
     op.drop_column("chunks", "versions_digest")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from app.pipeline.resolve import client_history
-from tests.live import ScriptedUpstream
+from app.pipeline.resolve import client_history, client_log
+from tests.live import ScriptedUpstream, completion
 from tests.support.gateway import assistant, user, world
 
 LIMITS = {"max_messages": 4, "max_tools": 3}
@@ -61,13 +61,15 @@ async def test_messages_of_a_long_history_are_looked_at_off_the_event_loop(monke
         monkeypatch.setattr(module, name, called)
 
     watch(client_history, "check_messages")
-    watch(client_history, "_find_deepest_matches")
+    watch(client_log, "align")
     said = [user("a " * 100), assistant("b " * 100)] * 500
-    async with world(ScriptedUpstream()) as w:
+    answer = "one two three four five six seven eight nine ten eleven twelve"
+    async with world(ScriptedUpstream(default=completion(answer))) as w:
         await w.say([*said, user("c")])
         await w.say([user("A " * 100), *said[1:], user("c")])  # another beginning
-        await w.say([*said, user(" c"), assistant("d"), user("e")])  # a branch off the first
-    assert {name for name, _ in looked_at} == {"check_messages", "_find_deepest_matches"}
+        await w.say([*said, user("d")])
+        await w.say([*said, user("d"), assistant(f"{answer} [1]"), user("e")])  # a changed answer
+    assert {name for name, _ in looked_at} == {"check_messages", "align"}
     assert not any(on_event_loop for _, on_event_loop in looked_at)
 
 

@@ -28,6 +28,8 @@ from tests.support.gateway import answered, answering, long_history, shown, summ
 METHODS = (
     "find_link_matches",
     "find_conversation",
+    "find_proofs",
+    "issue_answer",
     "read_log",
     "append",
     "assign_external_id",
@@ -86,7 +88,16 @@ async def test_histories_are_served_and_appends_are_not(streamed: bool) -> None:
             assert gateway.upstream.requests[-1]["messages"] == history
         assert gateway.rows() == 2
         store.come_back()
-        assert (await gateway.say(HISTORY))["conversation_id"] == ours
+        # The first answer was given again while nobody could tell to whom, so it has two owners and proves nothing.
+        assert (await gateway.say(HISTORY))["conversation_id"] != ours
+        later = [*HISTORY, answered(str(HISTORY[-1]["content"])), user("More")]
+        theirs = (await gateway.say(later))["conversation_id"]
+        store.go()
+        again = [*later, answered("More"), user("Meanwhile")]
+        assert (await gateway.say(again))["context_status"] == "degraded"
+        store.come_back()
+        after = await gateway.say([*again, answered("Meanwhile"), user("Go on")])
+        assert after["conversation_id"] == theirs, "an earlier answer proves it"
         assert (await gateway.say([user("More")], conversation="c"))["context_status"] == "full"
 
 

@@ -93,7 +93,8 @@ class NewConversations:
             match = await self._find_shared_log(request, root, positions)
             if match is not None:
                 conversation = share_log(conversation, match.conversation, match.message)
-                if match.message.seq == len(messages) - 1:
+                # The items and the id of a stored completion are found by its own answer.
+                if match.message.seq == len(messages) - 1 and not request.stores_completion:
                     following = match.message.seq + 1
                     entries = await self._store.read_log(match.conversation, following, following + 1)
                     shared_answer = next(iter(entries), None)

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 import orjson
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from app.conversation.api_keys import ApiKey
 from app.conversation.conversation_types import (
@@ -276,7 +276,7 @@ def decode_summary(row: Sequence[Any]) -> Summary:
         conversation_id,
         from_seq,
         to_seq,
-        from_link,
+        mask_from_link(from_link, versions_digest or b""),
         to_link,
         to_skeleton,
         text,
@@ -297,9 +297,19 @@ def decode_summary(row: Sequence[Any]) -> Summary:
     )
 
 
+def mask_from_link(from_link: bytes, versions_digest: bytes) -> bytes:
+    """Returns the link as the column `from_link` has it, and back: exclusive or with the digest, if there is one. So
+    summaries of what a client shows have a range of their own in the unique index, and an earlier version of this
+    program, which knows no digest, uses none of them."""
+    if not versions_digest:
+        return from_link
+    return bytes(one ^ other for one, other in zip(from_link, versions_digest, strict=True))
+
+
 def summary_values(summary: Summary, created_at: datetime | str) -> tuple[Any, ...]:
     """Returns the values of `SUMMARY_COLUMNS`."""
-    *values, _, folds, duration_ms, usage, revision, versions_digest = astuple(summary)
+    masked = replace(summary, from_link=mask_from_link(summary.from_link, summary.versions_digest))
+    *values, _, folds, duration_ms, usage, revision, versions_digest = astuple(masked)
     folded_ids, encoded_usage = orjson.dumps(folds).decode(), encode_optional_json(usage)
     return (*values, created_at, folded_ids, duration_ms, encoded_usage, revision, versions_digest)
 

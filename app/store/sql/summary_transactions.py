@@ -24,12 +24,11 @@ from app.store.summary_revision_rules import (
 _COLUMNS: Final = ", ".join(SUMMARY_COLUMNS)
 _IS_SUMMARY: Final = "root = :root AND id = :id AND tenant = :tenant"
 _SAME_RANGE: Final = """
-    root = :root AND tenant = :tenant AND from_link = :from_link AND to_link = :to_link AND is_fold = :is_fold
-    AND versions_digest = :versions_digest"""
+    root = :root AND tenant = :tenant AND from_link = :from_link AND to_link = :to_link AND is_fold = :is_fold"""
 _INSERT: Final = f"""
     INSERT INTO chunks ({", ".join(SUMMARY_INSERT_COLUMNS)})
     VALUES ({", ".join(f":{name}" for name in SUMMARY_INSERT_COLUMNS)})
-    ON CONFLICT (root, from_link, to_link, is_fold, versions_digest) DO NOTHING"""
+    ON CONFLICT (root, from_link, to_link, is_fold) DO NOTHING"""
 _REPLACE: Final = f"""
     UPDATE chunks SET {", ".join(f"{name} = :{name}" for name in SUMMARY_COLUMNS)}
     WHERE root = :root AND id = :old_id AND tenant = :tenant"""
@@ -73,10 +72,9 @@ def add_summary(
     known = yield dialect.build_statement(
         f"SELECT {_COLUMNS} FROM chunks WHERE {_SAME_RANGE}{dialect.row_lock_clause}",
         **key_values,
-        from_link=summary.from_link,
+        from_link=values["from_link"],
         to_link=summary.to_link,
         is_fold=bool(summary.folds),
-        versions_digest=summary.versions_digest,
     )
     # ON CONFLICT DO NOTHING: another process may have added the same range after the SELECT, which locks only rows that
     # exist.

@@ -187,9 +187,9 @@ chunks = Table(
     Column("revision", Integer, nullable=False, server_default="1"),
     Column("versions_digest", LargeBinary(16), nullable=False, server_default=text("''")),
     PrimaryKeyConstraint("root", "id", name="chunks_pkey"),
-    # One summary for each range, kind and state of the client's changes: two processes that summarize the same range at
-    # once store one.
-    Index("chunks_range", "root", "from_link", "to_link", "is_fold", "versions_digest", unique=True),
+    # One summary for each range, kind and state of the client's changes, which `from_link` names, too
+    # (`rows.mask_from_link`): two processes that summarize the same range at once store one.
+    Index("chunks_range", "root", "from_link", "to_link", "is_fold", unique=True),
     Index("chunks_end", "root", "to_link"),
 )
 

@@ -54,7 +54,7 @@ async def test_a_conversation_lives_on_every_database(database: str) -> None:
         assert await ask([user("y")], conversation=first) == first
         assert await texts(first) == ["x", "y", "You said: y"]
 
-        branch = await ask([user("a"), answered("a"), user("c")])
+        branch = await ask([user("a"), answered("a"), user("c")], conversation=second)
         assert branch not in (first, second)
         shared = (await told("GET", f"/conversations/{second}/items?order=asc"))["data"][1]["id"]
         parent = (await told("GET", f"/conversations/{branch}"))["parent"]

@@ -176,14 +176,18 @@ async def test_an_empty_conversation_grows_until_it_is_summarized() -> None:
         assert again.data[0] == items[items.index(summaries[0]) + 1]
 
 
-async def test_a_client_that_resends_is_recognised_by_items_that_were_put_in() -> None:
+async def test_a_conversation_with_items_that_were_put_in_is_used_by_naming_it() -> None:
     async with world(ScriptedUpstream(default=answering)) as w, client_of(w) as client:
         begun = await client.conversations.create(items=HELLO)
         answer = await client.chat.completions.create(
             model="m",
             messages=[{"role": "system", "content": "Today."}, *HELLO, *asked("Go on.")],
+            extra_body={"conversation": {"id": begun.id}},
         )
         assert (answer.model_extra or {})["conversation_id"] == begun.id
+        # Answers that were put in prove nothing: somebody else may have got the same ones.
+        unnamed = await client.chat.completions.create(model="m", messages=[*HELLO, *asked("Go on.")])
+        assert (unnamed.model_extra or {})["conversation_id"] != begun.id
 
 
 async def test_a_resent_history_is_recognised_in_a_conversation_that_was_begun_empty() -> None:

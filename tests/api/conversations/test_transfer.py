@@ -108,10 +108,10 @@ async def test_an_empty_conversation_is_exported_as_such(format: str) -> None:
     assert out.content == (b"" if format == "jsonl" else b'{"messages":[]}\n')
 
 
-async def test_a_client_that_resends_an_imported_history_continues_it() -> None:
+async def test_a_client_that_resends_an_imported_history_continues_it_by_naming_it() -> None:
     async with world(upstream()) as w:
         (imported,) = (await kept(w, {"messages": HISTORY}))["data"]
-        body = await w.say([*HISTORY, user("And tomorrow?")])
+        body = await w.say([*HISTORY, user("And tomorrow?")], conversation=imported["id"])
         assert body["conversation_id"] == imported["id"]
         assert await w.log(imported["id"]) == [
             *HISTORY[1:],
@@ -186,7 +186,8 @@ async def test_the_ways_of_a_chatgpt_conversation_become_branches() -> None:
         times = [
             entry.created_at for entry in await w.store.read_log(_conversation(w, trunk["id"]), 0, trunk["messages"])
         ]
-        said = await w.say([user("Name a colour."), assistant("Red."), user("Why?")])
+        history = [user("Name a colour."), assistant("Red."), user("Why?")]
+        said = await w.say(history, conversation=branch["id"])
     assert logs == [["Name a colour.", "Blue.", "Another.", "Green."], ["Name a colour.", "Red."]]
     assert branch["parent"]["conversation_id"] == trunk["id"]
     assert trunk["metadata"] == branch["metadata"] == {"title": "Colours", "imported_from": "chatgpt"}
