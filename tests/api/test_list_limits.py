@@ -63,12 +63,13 @@ async def test_messages_of_a_long_history_are_looked_at_off_the_event_loop(monke
     watch(client_history, "check_messages")
     watch(client_log, "align")
     said = [user("a " * 100), assistant("b " * 100)] * 500
-    answer = "one two three four five six seven eight nine ten eleven twelve"
-    async with world(ScriptedUpstream(default=completion(answer))) as w:
+    answer = "one two three four five six seven eight nine ten eleven"
+    upstream = ScriptedUpstream(default=lambda body: completion(f"{body['messages'][-1]['content']} {answer}"))
+    async with world(upstream) as w:
         await w.say([*said, user("c")])
         await w.say([user("A " * 100), *said[1:], user("c")])  # another beginning
         await w.say([*said, user("d")])
-        await w.say([*said, user("d"), assistant(f"{answer} [1]"), user("e")])  # a changed answer
+        await w.say([*said, user("d"), assistant(f"d {answer} [1]"), user("e")])  # a changed answer
     assert {name for name, _ in looked_at} == {"check_messages", "align"}
     assert not any(on_event_loop for _, on_event_loop in looked_at)
 

@@ -66,6 +66,7 @@ class AnswerToStore(msgspec.Struct, frozen=True):
         meta: facts about the answer, stored with it.
         state: the members of the conversation's state that change with the answer.
         chunk_count: how many summaries the conversation has at least.
+        is_streamed: the client has seen it already.
     """
 
     message: Item
@@ -73,6 +74,7 @@ class AnswerToStore(msgspec.Struct, frozen=True):
     meta: Mapping[str, Any] = msgspec.field(default_factory=dict)
     state: Mapping[str, Any] = msgspec.field(default_factory=dict)
     chunk_count: int = 0
+    is_streamed: bool = False
 
 
 class TurnWriter:
@@ -223,7 +225,8 @@ class TurnWriter:
         if question is not None:
             resolved_request, write = question.resolved_request, _merge_writes(question, write)
         work = self._start_append(write, ANSWER_SPAN)
-        return PendingWrite(resolved_request, ANSWER_SPAN, write, work)
+        reaches_client = answer.is_streamed or not resolved_request.needs_store
+        return PendingWrite(resolved_request, ANSWER_SPAN, write, work, issued=write.issued if reaches_client else None)
 
     async def _start_counting_unstored_answer(
         self, resolved_request: ResolvedRequest, answer: AnswerToStore
@@ -252,9 +255,9 @@ class TurnWriter:
         try:
             stored_conversation = await self._wait_or_store_branch(answer, answer.append)
         except GatewayError:
-            # The client has, or gets, the answer all the same.
-            if answer.append.issued is not None:
-                self._unwritten_fingerprints.add(replace(answer.append.issued, conversation_id=None))
+            # The client has seen the answer, or gets it all the same.
+            if answer.issued is not None:
+                self._unwritten_fingerprints.add(replace(answer.issued, conversation_id=None))
             raise
         if resolved_request.new_messages and resolved_request.history_digest is not None:
             self._remember_client_history(

@@ -174,7 +174,7 @@ class PendingWrite(msgspec.Struct):
             write has not begun.
         is_delayed: the write begins when its result is needed or its delay is over, unless another write includes it.
         is_on_branch: the messages went to a new branch, because another request wrote to the conversation first.
-        issued: what is counted of an answer that is not stored.
+        issued: what is counted of an answer that reaches its client, even if it is not stored.
     """
 
     resolved_request: ResolvedRequest

@@ -387,6 +387,7 @@ class ResponseDelivery:
                 **_add_opaque_origin(turn, upstream_answer.deployment, message),
             },
             chunk_count=len(view.outline.summaries),
+            is_streamed=turn.request.stream,
         )
         # Most answers are one write, which a cancellation cannot split. A task for each would only cost time.
         turn, view = self._upstream_caller.select_view_to_continue(turn, view, upstream_answer)

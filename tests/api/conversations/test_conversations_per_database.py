@@ -64,9 +64,9 @@ async def test_a_conversation_lives_on_every_database(database: str) -> None:
 
         await told("DELETE", f"/conversations/{second}")
         assert await texts(branch) == ["a", "c", "You said: c"]
-        further = await ask([user("a"), answered("a"), user("c"), answered("c"), user("d")])
+        further = await ask([user("a"), answered("a"), user("c"), answered("c"), user("d")], conversation=branch)
         assert further == branch
-        other = await ask([user("a"), answered("a"), user("c"), answered("c"), user("e")])
+        other = await ask([user("a"), answered("a"), user("c"), answered("c"), user("e")], conversation=branch)
         assert other != branch
         await told("DELETE", f"/conversations/{branch}?branches=true")
         assert [one["id"] for one in (await told("GET", "/conversations"))["data"]] == [first]

@@ -157,12 +157,12 @@ async def test_summaries_of_originals_and_of_changed_messages_stand_side_by_side
     conversation, log = await begin(store, tenant, LINES)
     fence = await lease_on(store, conversation.root)
     original = chunk_over(conversation, log, 0, 4)
-    changed = replace(chunk_over(conversation, log, 0, 4), versions_digest=bytes(16))
+    changed = replace(chunk_over(conversation, log, 0, 4), versions_digest=b"d" * 16)
     for summary in (original, changed, replace(changed, id="sum_second")):
         await store.add_summary(tenant=tenant, root=conversation.root, summary=summary, fence=fence)
 
     found = await store.find_summaries(tenant=tenant, root=conversation.root, path=conversation.lineage_with_self)
-    assert {(one.id, one.versions_digest) for one in found} == {(original.id, b""), (changed.id, bytes(16))}
+    assert {(one.id, one.versions_digest) for one in found} == {(original.id, b""), (changed.id, b"d" * 16)}
 
 
 @pytest.mark.parametrize("kind", ["mechanical", "part"])
