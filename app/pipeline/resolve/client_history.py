@@ -74,6 +74,7 @@ class ClientHistory:
         self._tail: tuple[int, list[Item]] = (len(raw_messages), [])
         """The newest messages, decoded without the others: the index of the first, and they."""
         self._positions: list[LinkPosition] | None = None
+        self._answer_indexes: dict[int, list[int]] = {}
         self._newest_positions: list[LinkPosition] | None = None
         self._may_contain_answer: bool | None = None
         self._prefix_digests: list[tuple[int, bytes]] | None = None
@@ -167,12 +168,14 @@ class ClientHistory:
 
     def list_answer_indexes(self, from_index: int = 0) -> list[int]:
         """Returns the indexes of the assistant messages from an index on, the newest first."""
-        rest = self.decode_messages(from_index)
-        return [
-            from_index + index
-            for index in reversed(range(len(rest)))
-            if rest[index].role == "assistant" and rest[index].canonical_form is not None
-        ]
+        if from_index not in self._answer_indexes:
+            rest = self.decode_messages(from_index)
+            self._answer_indexes[from_index] = [
+                from_index + index
+                for index in reversed(range(len(rest)))
+                if rest[index].role == "assistant" and rest[index].canonical_form is not None
+            ]
+        return self._answer_indexes[from_index]
 
     async def compute_fingerprints(self, index: int, scopes: Sequence[FingerprintScope]) -> list[Fingerprint]:
         """Returns all fingerprints of the assistant message at an index."""
