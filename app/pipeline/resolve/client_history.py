@@ -173,9 +173,16 @@ class ClientHistory:
             self._answer_indexes[from_index] = [
                 from_index + index
                 for index in reversed(range(len(rest)))
-                if rest[index].role == "assistant" and rest[index].canonical_form is not None
+                if rest[index].role == "assistant" and not self._is_skipped(from_index + index, rest[index])
             ]
         return self._answer_indexes[from_index]
+
+    def _is_skipped(self, index: int, message: Item) -> bool:
+        """Returns whether the chain skips a message: its link is that of the message before."""
+        if self._positions is None:
+            return message.canonical_form is None
+        before = self._positions[index - 1] if index else self.start_position
+        return self._positions[index].link == before.link
 
     async def compute_fingerprints(self, index: int, scopes: Sequence[FingerprintScope]) -> list[Fingerprint]:
         """Returns all fingerprints of the assistant message at an index."""

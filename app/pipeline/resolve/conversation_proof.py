@@ -24,7 +24,7 @@ from app.store.contract.conversations import ConversationStore
 
 NEWEST_ANSWERS: Final = 16
 """How many newest answers are looked up by all their fingerprints."""
-MAX_LINKS: Final = 1_000
+MAX_LINKS: Final = 64
 """How many newest answers are looked up by their chains."""
 MAX_REFUTING_ANSWERS: Final = 256
 """How many earlier answers of a history may refute a log."""
