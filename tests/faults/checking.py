@@ -78,6 +78,8 @@ class Checking:
     def _appended(self, talk: Talk, log: Sequence[Said]) -> None:
         """Each acknowledged turn stands once, and in the order in which they were acknowledged."""
         self.verdict.messages += len(log)
+        # An answer that broke off stays in the log before the one that its repeated question got.
+        log = [one for one in log if one.is_whole]
         after = -1
         for turn in talk.acknowledged:
             places = [

@@ -29,7 +29,7 @@ from tests.scenarios.proof import (
     talk_as_alice,
 )
 from tests.scenarios.rewriting import Body, Client, Kept, StrictModel, Tell, question, slide
-from tests.support.gateway import assistant, user
+from tests.support.gateway import assistant, is_summary, user
 
 HABITS: dict[str, Tell] = {"plain": list, "sliding window": slide(9)}
 HELD_SECONDS = 60.0
@@ -103,7 +103,7 @@ class HoldingModel(FaqModel):
     """Gives all but the end of a streamed answer, and then nothing."""
 
     def _reply(self, body: Body) -> Reply:
-        if not body.get("stream"):
+        if not body.get("stream") or is_summary(body):
             return super()._reply(body)
         pieces = answer_faq(FAQ[0])["content"].split(" ")
         begin = chunk({"role": "assistant", "content": ""})

@@ -176,7 +176,7 @@ def bodies_without_ids() -> dict[str, Any]:
 
 def operations_of_the_gateway(ids: dict[str, str]) -> Iterator[Request]:
     """Every operation of the gateway's own; those that destroy what others need come last."""
-    ids = {"model": "m", "key_id": "key_x", "request_id": "sr_x", **ids}
+    ids = {"model": "m", "key_id": "key_x", "request_id": "sr_x", "limit_id": "up/m", **ids}
     bodies = bodies_without_ids()
     every = {operation: {"json": taking.body, "params": taking.query} for operation, taking in WITH_IDS.items()}
     every |= {operation: bodies.get(operation, {}) for operation in WITHOUT_IDS}

@@ -26,7 +26,7 @@ from app.pipeline.resolve.resolved_request import (
     select_state_for_branch,
 )
 from app.pipeline.token_counting import MessageCounter
-from app.pipeline.view.last_view_and_calibration import CALIBRATIONS
+from app.pipeline.view.last_view_and_calibration import CALIBRATIONS, LAST_VIEWS
 
 NO_STATE: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -91,8 +91,11 @@ def build_branch(parent: Conversation, last: LogMessage, branch_id: str) -> Conv
 
 def share_log(conversation: Conversation, source: Conversation, last: LogMessage) -> Conversation:
     """Returns a conversation that shares the rows of another's log up to and including `last`. Of the other's state it
-    takes over how the provider counts, and nothing that a person has set."""
-    calibrations = {CALIBRATIONS: source.state[CALIBRATIONS]} if CALIBRATIONS in source.state else {}
+    takes over nothing that a person has set."""
+    # A history that goes on after the other's last question is shown what that question was shown: the provider's cache
+    # has it. Both are computed from the shared messages alone.
+    names = (CALIBRATIONS, LAST_VIEWS) if source.head_seq <= last.seq + 1 else (CALIBRATIONS,)
+    computed = {name: source.state[name] for name in names if name in source.state}
     return replace(
         conversation,
         head_seq=last.seq,
@@ -104,7 +107,7 @@ def share_log(conversation: Conversation, source: Conversation, last: LogMessage
         lineage=build_branch_lineage(source, last.seq),
         chunk_count=source.chunk_count,
         indexed_before=min(source.indexed_before, last.seq + 1),
-        state={**conversation.state, **calibrations},
+        state={**conversation.state, **select_state_for_branch(computed, last.seq)},
         marks={SHARED_THROUGH: last.seq},
     )
 

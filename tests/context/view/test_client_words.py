@@ -60,9 +60,14 @@ def test_a_summary_is_used_for_the_words_that_it_was_written_from() -> None:
     assert not read({0: []}, is_named=False).is_usable(written_anew)
 
 
-def test_what_is_merely_shorter_marked_or_masked_is_no_change() -> None:
+def test_what_a_client_shortens_counts_as_changed() -> None:
+    words = read({0: [user("The  limit is")]}, is_named=False)
+    assert words.compute_digest(0, 8) != b"", "what it no longer carries is not shown to it"
+
+
+def test_what_is_merely_marked_or_masked_is_no_change() -> None:
     histories: list[Shown] = [
-        {0: [user("The  limit is")]},
+        {0: [user("The  limit is 500.")]},
         {0: [{"role": "user", "content": [{"type": "text", "text": "The limit is 500.", "cache": {}}]}]},
         {4: [result("[left out]")]},
         {3: [], 4: []},

@@ -121,8 +121,8 @@ RUNS: Final[Mapping[str, list[Run]]] = {
     "test_streaming_response_count": EMPTY_REQUEST,
     "test_method_count_with_all_params": [
         Run("refused", refused="previous_response_id"),
-        Run("in a conversation", without=("previous_response_id",)),
-        Run("after a response", without=("conversation",)),
+        Run("in a conversation", body={"model": MODEL}, without=("previous_response_id",)),
+        Run("after a response", body={"model": MODEL}, without=("conversation",)),
     ],
 }
 
