@@ -96,7 +96,7 @@ class Checking:
             answered = [
                 following.text
                 for one, following in itertools.pairwise(log)
-                if (one.role, one.text) == ("user", turn.question) and following.is_whole
+                if (one.role, one.text, following.role) == ("user", turn.question, "assistant")
             ]
             if len(answered) > 1:
                 self.verdict.doubled.append(f"{talk.name} ({talk.conversation_id}): {turn.question[:60]}")
