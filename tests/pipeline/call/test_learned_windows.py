@@ -12,8 +12,9 @@ import pytest
 
 from app.context.count.tokenizers import load_tokenizer
 from tests.live import DONE, TEST_DEPENDENCIES, Reply, ScriptedUpstream, chunk, completion, usage_chunk
+from tests.pipeline.compact.test_failing_summarizer import nothing_is_prepared
 from tests.support.chat_counter import ChatCounter
-from tests.support.gateway import World, assistant, is_summary, pick_word, shown, user, world
+from tests.support.gateway import World, assistant, is_summary, pick_word, shown, until, user, world
 from tests.support.raw_http import SUMMARY, chunks, long_talk
 
 COUNTER = ChatCounter(load_tokenizer("o200k_base"))
@@ -62,7 +63,8 @@ class Provider(ScriptedUpstream):
 async def talk(
     w: World, turns: int, words: int = 90, name: str = "a", messages: list[dict[str, Any]] | None = None
 ) -> list[dict[str, Any]]:
-    """The `context` of each answer in a conversation whose client resends everything; `messages` grows."""
+    """The `context` of each answer in a conversation whose client resends everything; `messages` grows. The client
+    is slower than the work in the background."""
     messages = [] if messages is None else messages
     contexts = []
     for turn in range(turns):
@@ -70,6 +72,7 @@ async def talk(
         body = await w.say(messages)
         messages.append(assistant(body["choices"][0]["message"]["content"]))
         contexts.append({**body["context"], "status": body["context_status"]})
+        await until(nothing_is_prepared)
     return contexts
 
 
