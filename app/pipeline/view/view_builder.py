@@ -351,6 +351,11 @@ class ViewBuilder:
             return [], 0
         boundary = build_boundary_after(outline.summaries[-1]) if outline.summaries else LOG_START
         last_view = outline.last_view if outline.last_view.boundary == boundary else LastView()
+        quotations = tuple(one for one in last_view.quotations if one.before_seq < summary_range.to_seq)
+        if quotations and not resolved_request.is_named:
+            # A quotation among the range's messages has words from before the range. A summarizer that repeats them
+            # would show them to a later request that does not carry them.
+            return [], 0
         cached_plan = Plan(
             status="summarized",
             summaries=view.plan.summaries,
@@ -360,7 +365,7 @@ class ViewBuilder:
             pins=select_pins_before(boundary, outline.pins),
             standing_requests=select_standing_requests(boundary, outline.pins, outline.standing_requests),
             edits={edit.seq: edit for edit in last_view.edits},
-            quotations=tuple(one for one in last_view.quotations if one.before_seq < summary_range.to_seq),
+            quotations=quotations,
         )
         raw_log_messages = await self._read_raw_messages(resolved_request, cached_plan)
         rendered = add_missing_tool_results(
