@@ -141,21 +141,6 @@ def compute_prefix_digests(
     return digests
 
 
-def compute_interval_prefix_digests(
-    raws: Sequence[bytes | memoryview], tenant: str, every: int
-) -> list[tuple[int, bytes]]:
-    """Returns digests as `compute_prefix_digests` does, of the prefixes whose message count is a multiple of
-    `every`."""
-    bytes_hash, lengths = _make_prefix_hash(tenant).copy(), hashlib.sha256()
-    digests = []
-    for count in range(every, len(raws) + 1, every):
-        stretch = raws[count - every : count]
-        bytes_hash.update(b"".join(stretch))
-        lengths.update(array("Q", map(len, stretch)).tobytes())
-        digests.append((count, hashlib.sha256(bytes_hash.digest() + lengths.digest()).digest()))
-    return digests
-
-
 @lru_cache(maxsize=TENANT_CACHE_SIZE)
 def _make_prefix_hash(tenant: str) -> Any:
     """Returns a sha256 that has hashed only the tenant. The caller must copy it."""

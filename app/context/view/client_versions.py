@@ -8,7 +8,7 @@ methods do the reverse.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
@@ -86,10 +86,6 @@ class ClientVersions:
     def __iter__(self) -> Iterator[int]:
         """Yields the seqs of the messages that the client shows differently."""
         return iter(self._by_seq)
-
-    def list_changed_seqs_after(self, seq: int) -> Sequence[int]:
-        """Returns the seqs of changed messages after `seq`."""
-        return self._changed_seqs[bisect_right(self._changed_seqs, seq) :]
 
     def __contains__(self, seq: int) -> bool:
         return seq in self._by_seq

@@ -97,12 +97,7 @@ def share_log(conversation: Conversation, source: Conversation, last: LogMessage
     names = (CALIBRATIONS, LAST_VIEWS) if source.head_seq <= last.seq + 1 else (CALIBRATIONS,)
     computed = {name: source.state[name] for name in names if name in source.state}
     return replace(
-        conversation,
-        head_seq=last.seq,
-        head_link=last.link,
-        head_skeleton=last.skeleton,
-        head_tokens_total=last.tokens_total,
-        answered=last.answered,
+        advance_head(conversation, [last]),
         encoding=source.encoding,
         lineage=build_branch_lineage(source, last.seq),
         chunk_count=source.chunk_count,

@@ -325,7 +325,8 @@ class ViewBuilder:
     async def build_cached_prefix(self, turn: Turn, view: View, summary_range: SummaryRange) -> tuple[list[bytes], int]:
         """Returns the messages that the provider has read last, up to the end of a summary range, in the same bytes,
         and how many of them are in the range. A summarizer call that begins with them hits the provider's cache. The
-        list is empty if the view does not show the range."""
+        list is empty if the view does not show the range, or shows a quotation in it and the client names no
+        conversation."""
         resolved_request, outline = turn.resolved_request, view.outline
         shown_from = outline.summaries[-1].to_seq if outline.summaries else 0
         if turn.policy.summarizer.form == "transcript":
