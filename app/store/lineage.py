@@ -150,9 +150,9 @@ def plan_erasure(conversation_id: str, members: Iterable[FamilyMember]) -> Erasu
     The heir is the conversation that shares most of the log: its own messages follow the shared ones without a gap, so
     it can take them over. At equal seqs a real branch comes before one that merely shares the rows.
 
-    DESIGN.md 3, rule 1: an answer has one owner. If the heir merely shares the rows, it is no relative of the erased
-    conversation's branches, so they must become its mere sharers. A wrong plan would let one person's fingerprints
-    prove another's conversation, or delete somebody's branch with it.
+    docs/decisions/0050, rule 1: an answer has one owner. If the heir merely shares the rows, it is no relative of the
+    erased conversation's branches, so they must become its mere sharers. A wrong plan would let one person's
+    fingerprints prove another's conversation, or delete somebody's branch with it.
 
     Args:
         members: conversations of the family; those that do not name the conversation are ignored.
@@ -200,7 +200,7 @@ def plan_row_copies(redacting_id: str, owner_id: str, seq: int, members: Sequenc
 
     If the family of the redacting conversation owns the row, the others take copies; else that family does.
 
-    DESIGN.md 3, rule 2: who merely shares the row said the same, and did not delete it. A wrong plan would erase
+    docs/decisions/0050: who merely shares the row said the same, and did not delete it. A wrong plan would erase
     somebody's message for another, or leave a redacted message readable in the family that redacted it.
 
     Args:

@@ -11,7 +11,6 @@ from app.conversation.conversation_types import Summary
 from tests.compaction.simulated_compaction import Body, Scene, job_for, log_of, saying, talk
 
 CHECKPOINT = ContextPolicy(name="checkpoint", kind="checkpoint")
-TURN_TOKENS = 94
 GOOD = "Lockers were given to colleagues, each with a code."
 
 

@@ -207,10 +207,6 @@ class Client:
         self.marks += 1
         return f"⟦{self.voice}:{kind}{self.marks}⟧"
 
-    def find_passages(self) -> str:
-        """What a search finds for a question: another text each time."""
-        return f"Found: {self.mark('s')} {make_words(random.Random(self.marks), 30)}"
-
     @property
     def named_id(self) -> str | None:
         return None if self.kind.identity == "none" else f"chat-{self.name}-{self.chats}"

@@ -41,7 +41,7 @@ class RetryDetector:
         versions: ClientVersions,
     ) -> LogMessage | None:
         """Returns the answer that the log ends with, if it answers exactly this append and its client did not get it;
-        else None. The append is then answered anew, and its messages are not stored twice (DESIGN.md, "Retries").
+        else None. The append is then answered anew, and its messages are not stored twice (docs/decisions/0036).
 
         Either the answer broke off, and the request is the same. Or the append brings only tool results that this
         answer answers: a call has one result. If the guess is wrong, the client's repeated words are missing in its
