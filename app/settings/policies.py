@@ -91,8 +91,8 @@ class Summarizer(Section):
     form: Literal["auto", "conversation", "transcript"] = "auto"
     """What the summary call sends. `auto`: the request's own model gets the messages of its last prompt and then the
     instruction, so that the provider's prompt cache is used. Other models get a fenced transcript; so does the
-    request's own model if those messages do not fit, or have quotations and the client names no conversation.
-    `transcript`: always a fenced transcript. `conversation`: the same as `auto` in this version."""
+    request's own model if those messages do not fit, or if the client names no conversation and leaves out words that
+    they may show. `transcript`: always a fenced transcript. `conversation`: the same as `auto` in this version."""
     parameters: dict[str, Any] = Field(default_factory=dict)
     """Further fields of the summary call, such as `temperature`. They cannot change the messages, the model, the tools
     and the limits."""

@@ -18,12 +18,19 @@ from msgspec.structs import replace
 
 from app.context.plan.outline import LastView, Pin
 from app.context.view.client_versions import NO_VERSIONS, ClientVersions
-from app.conversation.conversation_types import INSTRUCTIONS_MARK, ClientVersion, Conversation, LogMessage, Summary
+from app.conversation.conversation_types import (
+    INSTRUCTIONS_MARK,
+    MAX_SEQ,
+    ClientVersion,
+    Conversation,
+    LogMessage,
+    Summary,
+)
 from app.conversation.item import INSTRUCTION_ROLES, TOOL_RESULT_ROLES, Item
 from app.dialects.item_decoding import decode_item
 
 EffectKind = Literal["none", "omitted", "retracted", "changed"]
-DELETED, VOLATILE, ERASED = b"deleted", b"volatile", b"erased"
+DELETED, VOLATILE, ERASED, DELETED_BEFORE = b"deleted", b"volatile", b"erased", b"deleted before"
 
 
 def mark_instructions(prompt_version: str, instructions: str | None) -> str:
@@ -128,6 +135,7 @@ class ClientWords:
         deleted = omitted if not is_named else omitted & self._find_singly_deleted(next_seq)
         retracted = {seq for seq, effect in effects.items() if effect.kind == "retracted"}
         self.forbidden_seqs = frozenset(deleted | retracted)
+        self._first_uncarried_seq = MAX_SEQ if is_named else min(deleted, default=MAX_SEQ)
         # A named conversation may use what the client's own summary stands for in place of that summary.
         originals = {one.start for one in self._summary_ranges} if is_named else set()
         self._changes: dict[int, bytes] = {
@@ -161,11 +169,20 @@ class ClientWords:
 
         A conversation that says the same has the same links, so its summaries are found by this one, too. The digest
         keeps those with erased words out. A wrong digest would show somebody what he erased.
+
+        A summary call may show words from before its range, which a summarizer may repeat. So what was written while
+        the client carried them has another digest than what is written when it does not (`leaves_out_before`).
         """
         start, end = bisect_left(self._changed_seqs, from_seq), bisect_left(self._changed_seqs, to_seq)
         changes = [(seq - from_seq, self._changes[seq].hex()) for seq in self._changed_seqs[start:end]]
         changes += [(seq - from_seq, ERASED.hex()) for seq in self._redacted_seqs if from_seq <= seq < to_seq]
+        changes += [(-1, DELETED_BEFORE.hex())] if self.leaves_out_before(from_seq) else []
         return hashlib.sha256(msgspec.json.encode(changes)).digest()[:16] if changes else b""
+
+    def leaves_out_before(self, seq: int) -> bool:
+        """Says whether a client that does not name its conversation leaves out words before a message. Then a summary
+        is written from nothing but its range."""
+        return self._first_uncarried_seq < seq
 
     def is_usable(self, summary: Summary) -> bool:
         """Says whether a summary was written from what the client shows now, and holds no words of other people.

@@ -325,11 +325,10 @@ class ViewBuilder:
     async def build_cached_prefix(self, turn: Turn, view: View, summary_range: SummaryRange) -> tuple[list[bytes], int]:
         """Returns the messages that the provider has read last, up to the end of a summary range, in the same bytes,
         and how many of them are in the range. A summarizer call that begins with them hits the provider's cache. The
-        list is empty if the view does not show the range, or shows a quotation in it and the client names no
-        conversation."""
+        list is empty if the view does not show the range, or may show words that the client leaves out."""
         resolved_request, outline = turn.resolved_request, view.outline
         shown_from = outline.summaries[-1].to_seq if outline.summaries else 0
-        if turn.policy.summarizer.form == "transcript":
+        if turn.policy.summarizer.form == "transcript" or view.words.leaves_out_before(summary_range.from_seq):
             return [], 0
         if not summary_range.folds and any(
             seq in resolved_request.client_versions for seq in range(summary_range.from_seq, summary_range.to_seq)
@@ -352,11 +351,6 @@ class ViewBuilder:
             return [], 0
         boundary = build_boundary_after(outline.summaries[-1]) if outline.summaries else LOG_START
         last_view = outline.last_view if outline.last_view.boundary == boundary else LastView()
-        quotations = tuple(one for one in last_view.quotations if one.before_seq < summary_range.to_seq)
-        if quotations and not resolved_request.is_named:
-            # A quotation among the range's messages has words from before the range. A summarizer that repeats them
-            # would show them to a later request that does not carry them.
-            return [], 0
         cached_plan = Plan(
             status="summarized",
             summaries=view.plan.summaries,
@@ -366,7 +360,7 @@ class ViewBuilder:
             pins=select_pins_before(boundary, outline.pins),
             standing_requests=select_standing_requests(boundary, outline.pins, outline.standing_requests),
             edits={edit.seq: edit for edit in last_view.edits},
-            quotations=quotations,
+            quotations=tuple(one for one in last_view.quotations if one.before_seq < summary_range.to_seq),
         )
         raw_log_messages = await self._read_raw_messages(resolved_request, cached_plan)
         rendered = add_missing_tool_results(

@@ -47,6 +47,18 @@ def read_texts(words: ClientWords) -> list[str]:
     return [entry.message.text for entry in words.apply_to_log_messages(LOG[:3])]
 
 
+def test_without_a_name_no_summary_is_used_that_may_repeat_what_stands_before_it_and_is_left_out() -> None:
+    summary = chunk_of(6, from_seq=2)
+    whole, cut = read({}, is_named=False), read({0: []}, is_named=False)
+    cut_further = read({0: [], 1: []}, is_named=False)
+    assert whole.is_usable(summary)
+    assert not cut.is_usable(summary), "its summarizer may have seen message 0"
+    written_anew = replace(summary, versions_digest=cut.compute_digest(2, 6))
+    assert cut_further.is_usable(written_anew), "its summarizer saw nothing but the range"
+    assert (whole.leaves_out_before(2), cut.leaves_out_before(2), cut.leaves_out_before(0)) == (False, True, False)
+    assert read({0: []}).is_usable(summary), "who names a conversation can read it all"
+
+
 def test_a_summary_is_used_for_the_words_that_it_was_written_from() -> None:
     original, changed = read({}), read({0: [user("The limit is 900.")]})
     summary = chunk_of(2)
