@@ -11,7 +11,7 @@ from tests.console.browser import Watch
 from tests.console.scenery import Console, running
 from tests.console.scripted import NARROW_WIDTH, answering, looked_at, question, scripted
 from tests.live import Reply, ScriptedUpstream
-from tests.support.raw_http import long_talk
+from tests.support.gateway import is_summary
 
 TOKEN = "cop_" + "0123456789abcdef" * 3
 CONTENT_BEGINS_PX = 185
@@ -191,10 +191,11 @@ async def test_limits_that_refusals_have_taught_are_shown_and_cleared(page: Page
     replies = iter([Reply({"error": {"message": message}}, 400), None])
 
     def refusing_once(body: dict[str, Any]) -> Reply:
-        return next(replies, None) or answering(body)
+        return (None if is_summary(body) else next(replies, None)) or answering(body)
 
     async with scripted(page, ScriptedUpstream(default=refusing_once), **AUTH) as console:
-        await ask(console, "sk-alice", "", model="m", messages=long_talk(10))
+        talk = [{"role": role, "content": question(n)} for n in range(6) for role in ("user", "assistant")]
+        await ask(console, "sk-alice", "", model="m", messages=[*talk, {"role": "user", "content": question(6)}])
         await enter(page, console, "settings")
         row = page.get_by_role("row", name="upstream/m")
         await expect(row).to_contain_text("2,000")
