@@ -45,7 +45,7 @@ def gateway(folder: Path, *, summary_seconds: float) -> Iterator[Running]:
             "database": {"url": database_url},
             "providers": {"simulated": {"base_url": upstream, "api_key": "sk-demo"}},
             # Summaries are made when they are needed, not ahead: then there is a compaction to be seen.
-            "policies": {"additive": {"prepare_ratio": 1}},
+            "policies": {"additive": {"prepare_ratio": 1, "blocking": True}},
         }
         config.write_text(yaml.safe_dump(settings))
         address = stack.enter_context(_started(["serve", "--config", str(config)]))

@@ -112,10 +112,11 @@ async def gateway(
 ) -> AsyncIterator[str]:
     """A gateway in front of `upstream`; gives its base URL. Every model has the same window.
 
-    Summaries are made when they are needed, and none ahead, unless a test sets `prepare_ratio` of policy `additive`.
+    Turns wait for the summaries that they need, and none is made ahead, unless a test sets `blocking` and
+    `prepare_ratio` of policy `additive`.
     """
     policies = dict(sections.pop("policies", {}))
-    policies["additive"] = {"prepare_ratio": 1.0, **policies.get("additive", {})}
+    policies["additive"] = {"prepare_ratio": 1.0, "blocking": True, **policies.get("additive", {})}
     values: dict[str, Any] = {
         "database": {"url": database},
         "providers": {"upstream": {"base_url": f"{upstream}/v1", "api_key": "sk-upstream"}},

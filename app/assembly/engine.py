@@ -323,6 +323,7 @@ class GatewayEngine:
             conversation_resolver=self._conversation_resolver,
             view_builder=self.view_builder,
             turn_compactor=self.turn_compactor,
+            precompactor=self.precompactor,
             turn_writer=self._turn_writer,
             response_delivery=self._response_delivery,
             upstream_caller=self._upstream_caller,

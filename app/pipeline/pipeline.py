@@ -48,6 +48,7 @@ from app.pipeline.call.search_tool_loop import (
 from app.pipeline.call.upstream_call import PromptOverflow, UpstreamAnswer, UpstreamCaller
 from app.pipeline.call.window_learning import WindowLearner, replace_window
 from app.pipeline.chat_request import ChatRequest
+from app.pipeline.compact.precompaction import Precompactor
 from app.pipeline.compact.turn_compaction import (
     TurnCompactionTask,
     TurnCompactor,
@@ -91,6 +92,7 @@ class Pipeline:
         conversation_resolver: ConversationResolver,
         view_builder: ViewBuilder,
         turn_compactor: TurnCompactor,
+        precompactor: Precompactor,
         turn_writer: TurnWriter,
         response_delivery: ResponseDelivery,
         upstream_caller: UpstreamCaller,
@@ -106,6 +108,7 @@ class Pipeline:
         self._conversation_resolver = conversation_resolver
         self._view_builder = view_builder
         self._turn_compactor = turn_compactor
+        self._precompactor = precompactor
         self._turn_writer = turn_writer
         self._response_delivery = response_delivery
         self._upstream_caller = upstream_caller
@@ -143,6 +146,8 @@ class Pipeline:
                 if request.stream and request.event_style != "off" and await compaction.wait_for_start():
                     return self._build_compaction_progress_answer(turn, view, compaction, held_leases)
                 view = await compaction.wait_for_view()
+            else:
+                self._precompactor.start_due_summaries(turn, view)
             turn, view = await self._complete_view(turn, view)
             upstream_answer, turn, view = await self._call_upstream_and_write_question(turn, view)
             if not request.stream:

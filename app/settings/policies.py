@@ -157,6 +157,9 @@ class Policy(Section):
     prepare_ratio: Annotated[float, Field(gt=0, le=1)] = 0.6
     """If the prompt is above this share and the next turn may cross the threshold, the next summary is written in the
     background after an answer. It is used when the threshold is crossed. `1`: never."""
+    blocking: bool = False
+    """A turn above the threshold that fits is sent as it is, and its summary is written in the background. `true`: it
+    waits for the summary."""
     min_gain_ratio: Share = 0.1
     """The least gain, as a share of the prompt. A compaction, or a run of stages below the limit, that makes the prompt
     smaller by less is discarded."""

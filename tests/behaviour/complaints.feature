@@ -121,7 +121,7 @@ Feature: What users of such systems complain about most
     Given an answer with signed reasoning, which the gateway has not seen yet
     When the user says "Go on."
     Then the model saw the signed reasoning as it came
-    Given a conversation of 19 turns of 300 tokens, which the gateway has not seen yet
+    Given a conversation of 27 turns of 300 tokens, which the gateway has not seen yet
     And an answer with signed reasoning, which the gateway has not seen yet
     When the user says "Go on."
     Then the answer says "summarized"

@@ -130,7 +130,7 @@ Feature: The staged pipeline: cheap cuts first, then one checkpoint of everythin
   # Stage 2
 
   Scenario: One tool result takes at most 30 % of what may be used, 70 % of that its head and 30 % its tail
-    When the model goes on from a last result of 7,000 tokens, after a question
+    When the user goes on after a read result of 7,000 tokens
     Then the answer says "trimmed"
     And the last result was cut to at most 9,334 characters and a line that says what is missing
 
@@ -304,7 +304,7 @@ Feature: The staged pipeline: cheap cuts first, then one checkpoint of everythin
   Scenario Outline: The higher the pressure, the less is left of a tool result
     Given a conversation of 10 turns of <filler> tokens, which the gateway has not seen yet
     And a turn with 1 calls one after the other, each with a result of 1,400 tokens, not yet answered
-    When the model goes on from the last result
+    When the user goes on, though the model said nothing to the last result
     Then the answer says "<status>"
     And the last result was shown with <least> to <most> characters
 
@@ -318,7 +318,7 @@ Feature: The staged pipeline: cheap cuts first, then one checkpoint of everythin
   Scenario Outline: Results fade from a pressure of 0.80, 0.85, 0.90 and 0.99 on, to their cap, a half, a fifth and a twentieth of it
     Given the policy "fade"
     And a conversation of 10 turns of <filler> tokens, which the gateway has not seen yet
-    When the model goes on from a last result with which the conversation weighs <tokens> tokens
+    When the user goes on after a read result with which the conversation weighs <tokens> tokens
     Then the last result was shown with <least> to <most> characters
 
     Examples:
@@ -327,7 +327,7 @@ Feature: The staged pipeline: cheap cuts first, then one checkpoint of everythin
       | 370    | 6,229  | 9,240 | 9,400  |
       | 480    | 7,400  | 9,240 | 9,400  |
       | 518    | 6,617  | 8,000 | 9,400  |
-      | 518    | 6,618  | 4,600 | 4,710  |
+      | 518    | 6,634  | 4,600 | 4,710  |
       | 580    | 7,006  | 4,600 | 8,000  |
       | 580    | 7,007  | 1,830 | 1,905  |
       | 650    | 7,707  | 1,830 | 1,905  |
@@ -336,7 +336,7 @@ Feature: The staged pipeline: cheap cuts first, then one checkpoint of everythin
   Scenario: Of what a result may keep, the oldest keeps a fifth
     Given a conversation of 10 turns of 500 tokens, which the gateway has not seen yet
     And a turn with 5 calls one after the other, each with a result of 500 tokens, not yet answered
-    When the model goes on from the last result
+    When the user goes on, though the model said nothing to the last result
     Then the answer says "trimmed"
     And the newer a result, the more of it was kept
     And the first result was cut to at most 1,867 characters and a line that says what is missing
@@ -363,14 +363,15 @@ Feature: The staged pipeline: cheap cuts first, then one checkpoint of everythin
 
   # Stage 8
 
-  Scenario: When nothing fits still, what there is room for is shared evenly, and the log never changes
+  Scenario: Of new results that do not fit the oldest are cut first, and the log never changes
     Given the policy "fade" with:
       | stages | [drop_oldest, share_evenly] |
     And results of 600 tokens that were asked for at once, 20 of them, not yet answered
     When the model goes on from the last result
     Then the answer says "trimmed"
-    And each result was shown with at least 200 characters
-    And of 20 results the model saw head and tail
+    And the newer a result, the more of it was kept
+    And the last result was shown word for word
+    And each result was shown with at least 150 characters
     And the prompt was at most 7,782 tokens
     And the store holds the whole conversation word for word
 

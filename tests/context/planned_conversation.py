@@ -162,7 +162,8 @@ class World:
         return COUNT.count_message(orjson.loads(INSTRUCTIONS)) + 3
 
     def say(self, *bodies: Body) -> None:
-        self.new_from_seq = len(self.bodies)
+        # An answer that is said with what follows it was stored when it was given.
+        self.new_from_seq = len(self.bodies) + (bodies[0]["role"] == "assistant")
         self.bodies.extend(bodies)
         for body in bodies:
             seq, tokens = len(self.log), COUNT.count_message(body)
@@ -199,6 +200,8 @@ class World:
         return decided
 
     def plan_of(self, outline: Outline, summarize: SummarizeMode) -> Plan:
+        if summarize == "ahead":
+            outline = replace(outline, new_from_seq=outline.next_seq)
         return plan_view(
             outline,
             self.budget,

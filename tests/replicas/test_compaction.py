@@ -18,8 +18,8 @@ pytestmark = [pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="module")
 WAITING_SECONDS = 0.3
 """By then, whoever needs a summary has asked for it, or waits for the one who did."""
 MOST_TURNS = 40
-LATE = {"token_floor": 1, "prepare_ratio": 1.0}
-EARLY = {"token_floor": 1, "prepare_ratio": 0.5}
+LATE = {"token_floor": 1, "prepare_ratio": 1.0, "blocking": True}
+EARLY = {"token_floor": 1, "prepare_ratio": 0.5, "blocking": True}
 EDITED = "They spoke of ships and of nothing else."
 
 

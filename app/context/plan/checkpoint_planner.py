@@ -21,12 +21,12 @@ from app.context.plan.budget import (
     compute_checkpoint_trigger_tokens,
     compute_summary_token_limit,
 )
-from app.context.plan.log_rounds import LogTail
+from app.context.plan.log_rounds import LogTail, find_round_start
 from app.context.plan.outline import LOG_START, Outline, Plan, PlanNote, SummarizeMode, SummaryRange
 from app.context.plan.policy import ContextPolicy
 from app.context.plan.view_candidates import ViewCandidate, ViewCandidates
 from app.context.stages.draft import Draft
-from app.context.stages.mask_results import list_unread_results, mask_read_results_fully
+from app.context.stages.mask_results import mask_read_results_fully
 from app.context.stages.shortening_planner import ShorteningPlanner
 from app.context.view.view_rendering import ViewTokenCounter, count_empty_summary_tokens, count_summary_frame_tokens
 
@@ -79,7 +79,8 @@ class CheckpointPlanner:
         decided, left = self._shorten_draft(
             whole if whole.fits_limit else self._shortening_planner.resume_last_cut(view), is_requested=is_requested
         )
-        chosen = self._shortening_planner.build_plan(decided)
+        is_cut = decided is not left or left.boundary != whole.boundary
+        chosen = self._shortening_planner.build_plan(decided, is_cut_to_fit=is_cut)
         # A checkpoint is written ahead only if masking does not make room: it costs a call, masking does not.
         if summarize == "never" or (summarize == "ahead" and self._is_masking_enough(whole)):
             return chosen
@@ -140,10 +141,9 @@ class CheckpointPlanner:
         gentle = [name for name in self.policy.stage_names if name in GENTLE_STAGES]
         draft = before if is_requested else self._shortening_planner.apply_policy_stages(before, gentle)
         # Edits break the prompt cache. They count only if they free enough, if a stage's own rule is due, or if they
-        # alone make the view fit and either cut results that are still to be read or spare the whole log a cut.
+        # alone make the view fit and spare the whole log a cut.
         pays = self._shortening_planner.pays_for_cache(before, draft, view)
-        cuts_unread = any(entry.seq in draft.edits for entry in list_unread_results(draft))
-        is_saved = draft.fits_limit and not before.fits_limit and (cuts_unread or not draft.boundary_seq)
+        is_saved = draft.fits_limit and not before.fits_limit and not draft.boundary_seq
         left = draft if pays or is_saved else before
         if left.fits_limit:
             return left, left
@@ -179,17 +179,23 @@ class CheckpointPlanner:
         Fewer turns are kept if they would take more than `buffer_max_ratio`. The checkpoint ends inside the current
         turn if that turn is too long by itself. None if no place is possible.
         """
-        rounds = tail.rounds
-        openings = [entry.from_seq for entry in rounds if entry.opens_turn]
+        first_new_seq = self._shortening_planner.first_new_seq
+        last_seq = find_round_start(tail, first_new_seq)
         allowed = self.budget.compute_raw_tokens(int(self.budget.window * self.policy.buffer_max_ratio))
+        # Messages before the question open turns of their own: the current turn begins with the first new one.
+        openings = [entry.from_seq for entry in tail.rounds if entry.opens_turn and entry.from_seq <= last_seq]
+        if first_new_seq < tail.end_seq and tail.find_message(last_seq).message.role != "assistant":
+            openings = [*(seq for seq in openings if seq < last_seq), last_seq]
         kept = openings[-self.policy.checkpoint_keep_turns - 1 :]
         if is_ahead and tail.ends_with_final_answer:  # the turn that needs it is still to come
             kept = [*kept[1:], *([] if self.policy.checkpoint_keep_turns else [tail.end_seq])]
-        # A current turn that is a single round cannot be cut: it is kept whole even above its share.
+        # What is new stays whole, and so does a current turn that is a single round: neither counts.
         for seq in kept:
-            if tail.count_tokens_from(seq) <= allowed or seq == openings[-1] == rounds[-1].from_seq:
+            if tail.count_tokens_from(seq) - tail.count_tokens_from(last_seq) <= allowed:
                 return self._find_readable_end(tail, openings, seq, allowed)
-        inside = [entry.from_seq for entry in rounds[1:] if not openings or entry.from_seq > openings[-1]]
+        inside = [
+            entry.from_seq for entry in tail.rounds[1:] if not openings or last_seq >= entry.from_seq > openings[-1]
+        ]
         return next((seq for seq in inside if tail.count_tokens_from(seq) <= allowed), inside[-1] if inside else None)
 
     def _find_readable_end(self, tail: LogTail, openings: Sequence[int], seq: int, allowed_tokens: int) -> int:

@@ -109,7 +109,12 @@ class LogTail:
         if seq == self.end_seq:
             # A view that shows no message verbatim still needs the question, unless it has been answered.
             return None if self.ends_with_final_answer else self.newest_user_message
-        return None if self.find_message(seq).message.role == "user" else self._find_user_message_before(seq)
+        before = self.find_message(seq - 1).message
+        # A message after a final answer, such as a note before the next question, belongs to a new turn.
+        opens_turn = before.role == "assistant" and not before.calls_tools
+        if opens_turn or self.find_message(seq).message.role == "user":
+            return None
+        return self._find_user_message_before(seq)
 
     def build_boundary(self, to_seq: int) -> Boundary:
         """Builds the boundary before `to_seq`, with its totals and its anchor."""
@@ -130,6 +135,39 @@ class LogTail:
             return self._start_anchor
         found = self.find_message(self._user_seqs[position - 1])
         return TurnAnchor(found.seq, found.tokens)
+
+
+def find_first_new_seq(tail: LogTail, *, known_to_seq: int, room_tokens: int) -> int:
+    """Returns the first message that the model has not answered yet; the tail's end if there is none.
+
+    That is what follows the newest answer that the log knew before this request. Where nothing is known, or where that
+    does not fit, it is what follows the last answer without calls; where that does not fit either, what follows the
+    last assistant message. A wrong guess shows less of older messages than would fit.
+
+    Args:
+        known_to_seq: one past the last message that was stored before this request.
+        room_tokens: raw tokens that all of it may take.
+    """
+    known_end = after_final_answer = after_answer = tail.start_seq
+    # A last assistant message that comes with the request is the beginning of the answer.
+    answered = tail.messages[:-1] if known_to_seq < tail.end_seq else tail.messages
+    for entry in answered:
+        if entry.message.role != "assistant":
+            continue
+        after_answer = entry.seq + 1
+        if not entry.message.calls_tools:
+            after_final_answer = after_answer
+        if entry.seq < known_to_seq:
+            known_end = after_answer
+    first = known_end if known_to_seq else after_final_answer
+    places = (first, max(first, after_final_answer), after_answer)
+    return next((seq for seq in places if tail.count_tokens_from(seq) <= room_tokens), after_answer)
+
+
+def find_round_start(tail: LogTail, seq: int) -> int:
+    """Returns the first message of the round that a message of a tail belongs to; `seq` at the tail's end."""
+    index = bisect_right(tail.rounds, seq, key=lambda entry: entry.from_seq) - 1
+    return seq if index < 0 or seq >= tail.end_seq else tail.rounds[index].from_seq
 
 
 def build_log_tail(outline: Outline) -> LogTail:

@@ -161,6 +161,8 @@ class Plan(msgspec.Struct, frozen=True):
     to_summarize: tuple[SummaryRange, ...] = ()
     needs_tail: Boundary | None = None
     """If set, the planner needs the messages from this boundary on: load them and plan again."""
+    is_cut_to_fit: bool = False
+    """Whether the view leaves out or shortens messages only because they do not fit."""
     level: float = 0.0
     shortened_tokens: int = 0
     """`level` and this value are stored as `LastView.level` and `LastView.tokens` of this view."""

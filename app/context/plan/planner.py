@@ -128,6 +128,11 @@ def _plan_shortened_log(outline: Outline, budget: Budget, policy: ContextPolicy,
     return shortening_planner.build_plan(draft if draft.fits_limit else shortening_planner.trim_to_fit(draft))
 
 
+SHORT_TAIL_SHARE, MIN_FOLD_SHARE = 0.5, 0.18
+"""A view that is too long folds its summaries if that frees the second share of the window, rather than shorten a tail
+of at most the first."""
+
+
 @dataclass(frozen=True)
 class _AdditivePlanner:
     """The planner of policy `additive`, and of its strategy `recursive`."""
@@ -215,7 +220,8 @@ class _AdditivePlanner:
                 view = replace(view, tokens=draft.tokens)
                 if self.budget.calibrate_tokens(draft.tokens) <= line and self.summarize != "ahead":
                     return self.add_fold_if_needed(as_it_is, view)
-        proposal = propose_gainful_ranges(self._build_range_finder(view)) if may_gain else None
+        needs_ranges = may_gain and not self._is_fold_enough(view)
+        proposal = propose_gainful_ranges(self._build_range_finder(view)) if needs_ranges else None
         return self._add_proposed_ranges(
             as_it_is if as_it_is.fits else self._plan_trimmed_view(view, over), view, proposal
         )
@@ -239,10 +245,19 @@ class _AdditivePlanner:
 
     def add_fold_if_needed(self, chosen: Plan, view: ViewCandidate) -> Plan:
         """Adds a fold to the plan if the summaries of its view are too large."""
-        # Summaries that replace each other are never merged; an unfinished plan is planned again and gets its fold
-        # then.
-        if self.policy.has_replacing_summaries or chosen.needs_tail:
+        # An unfinished plan is planned again and gets its fold then.
+        if chosen.needs_tail or (fold := self._choose_fold(view)) is None:
             return chosen
+        fold_range, note = fold
+        ranges = chosen.to_summarize if fold_range is None else (*chosen.to_summarize, fold_range)
+        return _add_note(replace(chosen, to_summarize=ranges), note)
+
+    def _choose_fold(self, view: ViewCandidate) -> tuple[SummaryRange | None, PlanNote] | None:
+        """Returns the fold for a view's summaries with a note; None if they need none.
+
+        They need one if they are too large, or if the view is too long though its tail is as short as that of a first
+        contact. Summaries that replace each other are never merged.
+        """
         folding = FoldDecision(
             shown_summaries=view.summaries,
             view_tokens=view.tokens,
@@ -251,11 +266,30 @@ class _AdditivePlanner:
             counter=self.counter,
             summarizer_input_tokens=self.budget.compute_raw_tokens(self.summarizer_input_tokens),
         )
-        if self.summarize == "never" or not folding.is_needed():
-            return chosen
-        fold, note = folding.choose_fold_range()
-        ranges = chosen.to_summarize if fold is None else (*chosen.to_summarize, fold)
-        return _add_note(replace(chosen, to_summarize=ranges), note)
+        if self.policy.has_replacing_summaries or self.summarize == "never":
+            return None
+        return folding.choose_fold_range() if folding.is_needed() or self._is_long_with_short_tail(view) else None
+
+    def _is_long_with_short_tail(self, view: ViewCandidate) -> bool:
+        tail_tokens = self.outline.instructions_tokens + self._count_log_tokens_after(view)
+        summaries_tokens = self.budget.calibrate_tokens(sum(summary.tokens for summary in view.summaries))
+        freed_tokens = summaries_tokens - compute_summary_token_limit(self.policy, self.budget.window)
+        return (
+            len(view.summaries) > 1
+            and not self._is_under_threshold(view)
+            and self.budget.calibrate_tokens(tail_tokens) <= SHORT_TAIL_SHARE * self.budget.window
+            and freed_tokens >= MIN_FOLD_SHARE * self.budget.window
+        )
+
+    def _is_fold_enough(self, view: ViewCandidate) -> bool:
+        """Says whether a view that folds its summaries is under its threshold, so that its messages need none yet."""
+        fold = self._choose_fold(view)
+        if fold is None or fold[0] is None:
+            return False
+        summaries = sum(summary.tokens for summary in view.summaries)
+        largest = compute_summary_token_limit(self.policy, self.budget.window)
+        folded = self.budget.calibrate_tokens(view.tokens - summaries) + largest
+        return folded <= self._compute_threshold(view)
 
     def _compute_threshold(self, view: ViewCandidate) -> int:
         return self.budget.compute_threshold(has_summaries=bool(view.summaries))
@@ -272,8 +306,8 @@ class _AdditivePlanner:
         """Plans the view cut where the last view was cut, and cut again if that is still too large."""
         draft = self._shortening_planner.resume_last_cut(view, *notes)
         if not draft.fits_limit:
-            return self._shortening_planner.build_plan(self._shortening_planner.trim_to_fit(draft))
-        chosen = self._shortening_planner.build_plan(draft)
+            return self._shortening_planner.build_plan(self._shortening_planner.trim_to_fit(draft), is_cut_to_fit=True)
+        chosen = self._shortening_planner.build_plan(draft, is_cut_to_fit=True)
         # The cut is the old one, so the size after the last shortening is still the last view's.
         return replace(chosen, shortened_tokens=min(chosen.shortened_tokens, self.outline.last_view.tokens))
 
@@ -311,6 +345,7 @@ class _AdditivePlanner:
             policy=self.policy,
             counter=self.counter,
             summarizer_input_tokens=self.budget.compute_raw_tokens(self.summarizer_input_tokens),
+            first_new_seq=self._shortening_planner.first_new_seq,
             edits=self._shortening_planner.last_edits,
             buffer_turns=self._count_buffer_turns(view),
             keeps_short_turns=self.summarize != "now",

@@ -122,6 +122,8 @@ class ContextPolicy:
     """Summaries above this share are merged into one."""
     prepare_ratio: float = 0.6
     """Above this share the next summary is made ahead, after an answer; 1: never."""
+    blocking: bool = False
+    """Whether a turn above the threshold waits for its summary although it fits."""
     min_gain_ratio: float = 0.1
     """A compaction must make the view smaller by at least this share of it."""
     strategy: SummaryStrategy = "additive"

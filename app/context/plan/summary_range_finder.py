@@ -1,12 +1,14 @@
 """Decides what to summarize: ranges from the last summary's end up to the turns that stay verbatim.
 
-The newest turns stay as they are, fewer of them if they do not fit. A turn that is too long by itself is cut between
-its rounds. A cut is proposed only if it gains something, so a useless summary is not asked for on each request.
+What is new is never summarized, and the newest round before it stays as it is if it fits. So do the newest turns, fewer
+of them if they do not fit; what was new in the last turn is summarized last. A turn that is too long by itself is cut
+between its rounds. A cut is proposed only if it gains something, so a useless summary is not asked for on each request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import dropwhile
 
@@ -28,6 +30,12 @@ SHORT_TURNS_RATIO = 0.1
 MAX_SHORT_TURNS_TOKENS = 1_024
 """Where turns are short, more than `buffer_turns` of them stay verbatim, up to this share of the window and this many
 tokens: a dozen turns of a chat. All of it is sent anew with each compaction, hence not more (decision 47)."""
+
+
+MIN_TAIL_SHARE, TAIL_SHARE = 0.34, 0.45
+"""The shares of the window that instructions and verbatim tail take where the log did not fit before."""
+MIN_TAIL_FILL_SHARE = 0.95
+"""A verbatim tail may be shorter than its room, down to this share of it, to begin with a turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +61,8 @@ class SummaryRangeFinder:
     policy: ContextPolicy
     counter: ViewTokenCounter
     summarizer_input_tokens: int
+    first_new_seq: int
+    """The first message that the model has not answered yet."""
     edits: Mapping[int, Edit] = field(default_factory=dict)
     buffer_turns: int = 0
     """The most complete turns at the end that stay verbatim. Precompaction keeps one less: the turn that will need
@@ -61,14 +71,48 @@ class SummaryRangeFinder:
     """Whether more turns than that stay if they are short. A compaction that a client asks for keeps no more."""
 
     @property
-    def current_turn_round_index(self) -> int:
-        """Returns the index of the round that opens the turn being answered; the number of rounds if the last turn is
-        complete.
+    def first_new_round_index(self) -> int:
+        """Returns the index of the round with the first new message, or of calls that wait for their results; the
+        number of rounds if there is neither.
         """
         rounds = self.tail.rounds
-        if self.outline.new_from_seq >= self.outline.next_seq and self.tail.ends_with_final_answer:
-            return len(rounds)
-        return next((index for index in reversed(range(len(rounds))) if rounds[index].opens_turn), 0)
+        if self.first_new_seq < self.tail.end_seq:
+            return self.find_round_index(self.first_new_seq)
+        return len(rounds) if self.tail.ends_with_final_answer else max(0, len(rounds) - 1)
+
+    @property
+    def current_turn_round_index(self) -> int:
+        """Returns the index of the round that opens the turn being answered, or of the first new round if that is
+        before it; the number of rounds if the last turn is complete.
+        """
+        new, rounds = self.first_new_round_index, self.tail.rounds
+        if new == len(rounds):
+            return new
+        return min(new, next((index for index in reversed(range(len(rounds))) if rounds[index].opens_turn), 0))
+
+    @property
+    def newest_round_index(self) -> int:
+        """Returns the index of the newest round that the model knows: the one before what is new, or the one that new
+        results belong to. With an answer its question stays, which would be repeated in front of it anyway.
+        """
+        new, rounds = self.first_new_round_index, self.tail.rounds
+        is_known = new < len(rounds) and self.tail.find_message(rounds[new].from_seq).message.role == "assistant"
+        index = new if is_known else max(0, new - 1)
+        return index - 1 if index and not rounds[index].opens_turn and rounds[index - 1].opens_turn else index
+
+    @property
+    def last_turn_round_index(self) -> int:
+        """Returns the index of the round with the first message that was new before the newest answer."""
+        answers = (
+            entry.seq
+            for entry in reversed(self.tail.messages[: self.first_new_seq - self.tail.start_seq])
+            if entry.message.role == "assistant"
+        )
+        next(answers, None)
+        return self.find_round_index(next(answers, self.tail.start_seq - 1) + 1)
+
+    def find_round_index(self, seq: int) -> int:
+        return max(0, bisect_right(self.tail.rounds, seq, key=lambda entry: entry.from_seq) - 1)
 
     @property
     def buffer_limit_tokens(self) -> int:
@@ -82,6 +126,13 @@ class SummaryRangeFinder:
         tokens = min(int(self.budget.window * SHORT_TURNS_RATIO), MAX_SHORT_TURNS_TOKENS)
         return min(self.buffer_limit_tokens, self.budget.compute_raw_tokens(tokens))
 
+    @property
+    def range_limit_tokens(self) -> int:
+        """Returns the most tokens of a range: what the summarizer can read, at most a window. A summary of more keeps
+        little of it, and a larger window could not show a part of it verbatim again.
+        """
+        return min(self.summarizer_input_tokens, self.budget.compute_raw_tokens(self.budget.window))
+
     def propose_ranges(self, cut: int) -> SummaryProposal:
         """Proposes to summarize every round before index `cut`. Rounds that the client leaves out do not
         begin a range.
@@ -90,7 +141,7 @@ class SummaryRangeFinder:
         sent = tuple(dropwhile(self._is_omitted_round, zone))
         stretches = (
             tuple(dropwhile(self._is_omitted_round, one))
-            for one in group_rounds_into_stretches(sent, self.summarizer_input_tokens)
+            for one in group_rounds_into_stretches(sent, self.range_limit_tokens)
         )
         ranges = tuple(SummaryRange(stretch[0].from_seq, stretch[-1].to_seq) for stretch in stretches if stretch)
         limit = self.budget.compute_raw_tokens(compute_summary_token_limit(self.policy, self.budget.window))
@@ -131,7 +182,7 @@ class SummaryRangeFinder:
 
     def leaves_room(self, cut: int, proposal: SummaryProposal) -> bool:
         """Says whether the complete turns that stay take at most half of what instructions and summaries leave
-        (decision 47).
+        (decision 47), or are the last turn, of which what was new is summarized last.
 
         What stays is sent anew behind the new summary, and no cache holds it there. A view that has little room to grow
         is soon compacted again, and pays for it again.
@@ -144,7 +195,7 @@ class SummaryRangeFinder:
             )
         )
         room = self.budget.compaction_threshold - self.budget.calibrate_tokens(proposal.expected_tokens - current)
-        return self.budget.calibrate_tokens(kept) <= room
+        return self.budget.calibrate_tokens(kept) <= room or cut == self.last_turn_round_index
 
     def is_under_threshold(self, proposal: SummaryProposal) -> bool:
         return self.budget.calibrate_tokens(proposal.expected_tokens) <= self.budget.compaction_threshold
@@ -160,9 +211,11 @@ def propose_gainful_ranges(finder: SummaryRangeFinder) -> SummaryProposal | None
     turn is summarized alone only if no cut summarizes more, or if it is much larger than the turns that stay: otherwise
     each turn would ask for a summary.
     """
+    if (long_tail := _propose_long_tail(finder)) is not None:
+        return long_tail
     falling_short: list[SummaryProposal] = []
     of_one_turn: SummaryProposal | None = None
-    for cut in (*_list_turn_cuts(finder), *_list_cuts_in_current_turn(finder)):
+    for cut in _list_cuts(finder):
         proposal = finder.propose_ranges(cut)
         if not finder.gains_enough(proposal):
             continue
@@ -177,7 +230,7 @@ def propose_gainful_ranges(finder: SummaryRangeFinder) -> SummaryProposal | None
 
 def propose_ranges_before_buffer(finder: SummaryRangeFinder) -> SummaryProposal | None:
     """Proposes everything before the buffer, however little it gains; None if the buffer holds everything."""
-    for cut in _list_turn_cuts(finder):
+    for cut in _limit_cuts(finder, _list_turn_cuts(finder)):
         proposal = finder.propose_ranges(cut)
         if finder.is_under_threshold(proposal):
             return proposal if proposal.ranges else None
@@ -190,6 +243,56 @@ def propose_ranges_through(finder: SummaryRangeFinder, to_seq: int) -> SummaryPr
     cut = next((index for index, entry in enumerate(rounds) if entry.from_seq >= to_seq), len(rounds))
     proposal = finder.propose_ranges(cut)
     return proposal if proposal.ranges else None
+
+
+def _propose_long_tail(finder: SummaryRangeFinder) -> SummaryProposal | None:
+    """Proposes ranges for a log that does not fit: a first contact, or a smaller window than before.
+
+    Instructions and tail get `TAIL_SHARE` of the window, or what summaries of the largest size, and quotations if they
+    have room beside them, leave of it: at least `MIN_TAIL_SHARE`. Where less would be left, the oldest summaries are
+    left out until they are folded. Returns None if the view is within its limit, or if the newest round is longer than
+    the tail may be.
+    """
+    budget, rounds = finder.budget, finder.tail.rounds
+    if budget.calibrate_tokens(finder.view_tokens) <= budget.limit or not finder.policy.buffer_turns:
+        return None
+    newest = finder.newest_round_index
+    shortest = finder.propose_ranges(newest)
+    least, most = (
+        budget.compute_raw_tokens(int(budget.window * share)) - finder.outline.instructions_tokens
+        for share in (MIN_TAIL_SHARE, TAIL_SHARE)
+    )
+    room = budget.compute_raw_tokens(budget.limit) - (shortest.expected_tokens - shortest.kept_tokens)
+    quoted = budget.compute_raw_tokens(budget.quotation_reserve)
+    allowed = min(most, next((one for one in (room - quoted, room) if one >= least), most))
+    sizes = [finder.tail.count_tokens_from(entry.from_seq) for entry in rounds[: newest + 1]]
+    cut = next((index for index, size in enumerate(sizes) if size <= allowed), len(sizes))
+    opening = next((index for index in range(cut, len(sizes)) if rounds[index].opens_turn), cut)
+    if cut == len(sizes):
+        return None
+    proposal = finder.propose_ranges(opening if sizes[opening] >= MIN_TAIL_FILL_SHARE * sizes[cut] else cut)
+    return proposal if proposal.ranges else None
+
+
+def _list_cuts(finder: SummaryRangeFinder) -> list[int]:
+    """Returns the cuts to try, those that keep most first."""
+    cuts = {*_list_turn_cuts(finder), *_list_cuts_in_current_turn(finder)}
+    if finder.buffer_turns:
+        cuts.add(finder.last_turn_round_index)
+    return _limit_cuts(finder, cuts)
+
+
+def _limit_cuts(finder: SummaryRangeFinder, cuts: Iterable[int]) -> list[int]:
+    """Returns cuts in order, none after the newest round if the view fits with that round and summaries of the largest
+    size.
+    """
+    newest = finder.newest_round_index
+    if not finder.buffer_turns:
+        return sorted(cuts)
+    proposal = finder.propose_ranges(newest)
+    if finder.budget.calibrate_tokens(proposal.expected_tokens) > finder.budget.limit:
+        return sorted(cuts)
+    return sorted({*(cut for cut in cuts if cut < newest), newest})
 
 
 def _list_turn_cuts(finder: SummaryRangeFinder) -> Iterator[int]:
@@ -211,10 +314,10 @@ def _list_turn_cuts(finder: SummaryRangeFinder) -> Iterator[int]:
 
 def _list_cuts_in_current_turn(finder: SummaryRangeFinder) -> list[int]:
     """Returns cuts between rounds of the current turn: those that keep the newest rounds within the buffer's share,
-    within halves of it, and the newest round alone.
+    within halves of it, and the first new round.
     """
     rounds = finder.tail.rounds
-    last = len(rounds) - 1
+    last = min(finder.first_new_round_index, len(rounds) - 1)
     cuts: list[int] = []
     allowed = finder.buffer_limit_tokens
     for cut in range(finder.current_turn_round_index + 1, last + 1):

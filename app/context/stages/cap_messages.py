@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 from app.context.stages.draft import Draft
 from app.context.stages.truncation_caps import CHARS_PER_TOKEN, compute_age_weights, compute_equal_cap
@@ -78,9 +79,11 @@ MIN_MESSAGE_TOKENS = 48
 
 
 def shorten_long_messages(draft: Draft) -> Draft:
-    """Lowers one cap for all long tool results until the view fits, then one cap for the other messages."""
+    """Lowers one cap for all long tool results until the view fits, then one cap for the other messages. New messages
+    are not cut here.
+    """
     request = draft.context.tail.newest_user_message
-    # The newest user message is the request itself: it is never cut here.
+    # The newest user message may be older than what is new: an agent's task.
     shown = [entry for entry in draft.iterate_editable_messages() if request is None or entry.seq != request.seq]
     results = [entry for entry in shown if entry.message.role in TOOL_RESULT_ROLES]
     others = [entry for entry in shown if entry.message.role not in TOOL_RESULT_ROLES]
@@ -90,6 +93,52 @@ def shorten_long_messages(draft: Draft) -> Draft:
             draft = _cap_to_fit(draft, group)
     removed = before - draft.tokens
     return draft.add_note("shortened", messages=len(draft.edits), tokens=removed) if removed else draft
+
+
+def shorten_new_messages(draft: Draft, *, only_needed: bool = False) -> Draft:
+    """Cuts new messages until the view fits, the oldest first, each as little as possible. A message that does not fit
+    alone is cut before them all. The newest user message is the request itself: it is not cut.
+
+    Args:
+        only_needed: cut only messages that would have to be cut beside the shortest form of the rest, and leave half of
+            the limit to all that is new, even if the view then does not fit.
+    """
+    request = draft.context.tail.newest_user_message
+    editing = draft.start_editing()
+    shown = [entry for entry in draft.list_new_messages() if request is None or entry.seq != request.seq]
+    sizes = {entry.seq: editing.count_message_tokens(entry) for entry in shown}
+    total_tokens, excess_tokens = sum(sizes.values()), draft.tokens - draft.context.limit_tokens
+    if only_needed:
+        excess_tokens = min(excess_tokens, total_tokens - draft.context.limit_tokens // 2)
+    too_long = [entry for entry in shown if sizes[entry.seq] > total_tokens - excess_tokens]
+    if only_needed:
+        freed_before = accumulate((entry.tokens - MIN_MESSAGE_TOKENS for entry in shown), initial=0)
+        needed = zip(shown, freed_before, strict=False)
+        shown = [entry for entry, freed in needed if freed < draft.context.new_excess_tokens]
+    for least_tokens, group in (((total_tokens - excess_tokens) // 2, too_long), (0, shown)):
+        for entry in group:
+            before = editing.count_message_tokens(entry)
+            if excess_tokens > 0:
+                editing.cap_message(entry, max(MIN_MESSAGE_TOKENS, least_tokens, before - excess_tokens))
+                excess_tokens -= before - editing.count_message_tokens(entry)
+    shortened = editing.build_draft()
+    removed = draft.tokens - shortened.tokens
+    return shortened.add_note("new_messages_shortened", tokens=removed) if removed else draft
+
+
+def restore_new_messages(before: Draft, after: Draft) -> Draft:
+    """Returns a view that fits after its stages, with as much of its new messages as there is room for.
+
+    Args:
+        before: the view before the stages. A message that was cut in it already stays cut.
+    """
+    new_seqs = {entry.seq for entry in after.list_new_messages()}
+    if all(after.edits.get(seq) == before.edits.get(seq) for seq in new_seqs):
+        return after
+    kept = {seq: edit for seq, edit in after.edits.items() if seq not in new_seqs}
+    whole = after.with_edits(kept | {seq: edit for seq, edit in before.edits.items() if seq in new_seqs})
+    roomy = shorten_new_messages(whole)
+    return roomy if after.tokens < roomy.tokens and roomy.fits_limit else after
 
 
 def _cap_to_fit(draft: Draft, group: Sequence[LogMessage]) -> Draft:

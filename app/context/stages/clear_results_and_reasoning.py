@@ -20,7 +20,9 @@ def clear_tool_results(draft: Draft) -> Draft:
         return draft
     names = _map_tool_names(draft.context.tail.messages)
     results = draft.list_editable_results()
-    old = results[: max(0, len(results) - rule.keep)]
+    # New results are not cleared, but they count among the newest ones.
+    new_count = sum(entry.message.role in TOOL_RESULT_ROLES for entry in draft.list_new_messages())
+    old = results[: max(0, len(results) + min(0, new_count - rule.keep))]
     old = [entry for entry in old if names.get(entry.seq) not in rule.exclude_tools]
     editing = draft.start_editing()
     cleared = sum(editing.apply_operation_if_smaller(entry, "cleared", ("say", CLEARED_RESULT_TEXT)) for entry in old)
@@ -82,17 +84,12 @@ def _clear_call_arguments(draft: Draft, editing: DraftEditor, cleared: set[int])
 
 
 def drop_results(draft: Draft) -> Draft:
-    """Replaces results by a notice, oldest first, until the goal is reached; results of the newest round only as far as
-    the view would not fit otherwise.
-    """
+    """Replaces results that the model has read by a notice, oldest first, until the goal is reached."""
     if draft.is_at_goal:
         return draft
-    rounds = draft.context.tail.rounds
-    newest_seq = rounds[-1].from_seq if rounds else 0
     editing, dropped = draft.start_editing(), 0
-    slack_tokens = draft.context.limit_tokens - draft.context.goal_tokens
     for entry in draft.list_editable_results():
-        if editing.tokens_above_goal <= (slack_tokens if entry.seq >= newest_seq else 0):
+        if editing.tokens_above_goal <= 0:
             break
         text = f"[tool result of {len(entry.message.text):,} characters left out]"
         dropped += editing.apply_operation_if_smaller(entry, "cleared", ("say", text))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from app.context.plan.log_rounds import Round
+from app.context.plan.log_rounds import Round, find_round_start
 from app.context.stages.draft import Draft, DraftEditor
 from app.context.stages.tool_round_text import render_tool_round
 from app.context.view.message_edits import Edit
@@ -40,9 +40,9 @@ def _find_first_young_seq(draft: Draft) -> int:
     """Returns where the turns begin that are not old enough."""
     tail, young = draft.context.tail, draft.context.policy.summarize_after_turns
     openings = [entry.from_seq for entry in tail.rounds if entry.opens_turn]
-    if not young:
-        return tail.end_seq
-    return openings[-young] if len(openings) >= young else tail.start_seq
+    first_young_seq = openings[-young] if len(openings) >= young else tail.start_seq
+    # A round with a new result is not condensed.
+    return min(first_young_seq if young else tail.end_seq, find_round_start(tail, draft.context.first_new_seq))
 
 
 def _read_round_start(entry: Round) -> int:

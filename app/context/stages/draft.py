@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 
-from app.context.plan.budget import Budget
-from app.context.plan.log_rounds import LogTail
+from app.context.plan.budget import UNREACHABLE_TOKENS, Budget
+from app.context.plan.log_rounds import LogTail, find_round_start
 from app.context.plan.outline import Boundary, Pin, PlanNote
 from app.context.plan.policy import ContextPolicy
 from app.context.standing.standing_requests import NO_STANDING_REQUESTS, StandingRequest, StandingRequests
@@ -53,6 +53,11 @@ class DraftContext:
     omitted_seqs: Set[int] = frozenset()
     """Messages that the client leaves out."""
     standing_requests: StandingRequests = NO_STANDING_REQUESTS
+    first_new_seq: int = UNREACHABLE_TOKENS
+    """From this message on the model has answered nothing yet. No stage drops these messages, and none cuts them while
+    they fit beside the shortest form of the rest."""
+    new_excess_tokens: int = 0
+    """How much longer they are than that; 0 if they fit."""
 
     @property
     def limit_tokens(self) -> int:
@@ -157,20 +162,35 @@ class Draft:
         return budget.compute_pressure(budget.calibrate_tokens(self.message_tokens))
 
     def cut_before(self, seq: int) -> Draft:
-        """Returns the same view with its verbatim part beginning at `seq`."""
+        """Returns the same view with its verbatim part beginning at `seq`; at the round with the first new message, if
+        that is before it.
+        """
+        if seq > self.context.first_new_seq:
+            seq = find_round_start(self.context.tail, self.context.first_new_seq)
         kept = {edit_seq: edit for edit_seq, edit in self.edits.items() if edit_seq >= seq}
         return replace(self, boundary=self.context.tail.build_boundary(seq), edits=kept)
 
     def iterate_editable_messages(self) -> Iterator[LogMessage]:
-        """Yields the messages of the verbatim part that may be edited, oldest first."""
+        """Yields the messages of the verbatim part that may be edited, oldest first: none that are new or pinned."""
         tail, pinned = self.context.tail, self.context.pinned_seqs
-        shown = tail.messages[self.boundary_seq - tail.start_seq :]
+        end = max(0, self.context.first_new_seq - tail.start_seq)
+        shown = tail.messages[self.boundary_seq - tail.start_seq : end]
         return (entry for entry in shown if entry.seq not in pinned) if pinned else iter(shown)
 
     def list_editable_results(self) -> list[LogMessage]:
-        """Returns tool results that may be edited and are not condensed, oldest first."""
-        from_seq, fixed = self.boundary_seq, self.condensed_seqs | self.context.pinned_seqs
-        return [entry for entry in self.context.tail.tool_results if entry.seq >= from_seq and entry.seq not in fixed]
+        """Returns tool results that may be edited and are not condensed, oldest first: none that are new or pinned."""
+        shown, fixed = (self.boundary_seq, self.context.first_new_seq), self.condensed_seqs | self.context.pinned_seqs
+        return [
+            entry
+            for entry in self.context.tail.tool_results
+            if shown[0] <= entry.seq < shown[1] and entry.seq not in fixed
+        ]
+
+    def list_new_messages(self) -> list[LogMessage]:
+        """Returns the new messages of the verbatim part that are not pinned, oldest first."""
+        tail, pinned = self.context.tail, self.context.pinned_seqs
+        start = max(self.boundary_seq, self.context.first_new_seq) - tail.start_seq
+        return [entry for entry in tail.messages[start:] if entry.seq not in pinned]
 
     def start_editing(self) -> DraftEditor:
         """Returns an editor for many messages of the view."""

@@ -109,29 +109,35 @@ def share_evenly(draft: Draft) -> Draft:
     return shared if shared.fits_limit else drop_oldest(shared)
 
 
-MAX_SUMMARIES_SHARE = 0.5
-"""The share of the limit without instructions that summaries may take; the oldest ones above it are left out first."""
+MIN_SUMMARIES_SHARE, MAX_SUMMARIES_SHARE = 0.25, 0.5
+"""The shares of the limit without instructions that summaries may take: the smaller one even if messages are left out
+for them, the larger one if the messages after them then fit."""
 
 
 def drop_oldest_summaries(draft: Draft) -> Draft:
-    """Keeps the newest summaries within their share. The result depends on nothing that grows with the log, so it is
-    stable.
-    """
-    allowed = int((draft.context.limit_tokens - draft.context.instructions_tokens) * MAX_SUMMARIES_SHARE)
-    return _keep_newest_summaries(draft, allowed)
+    """Leaves out the oldest summaries above their share."""
+    room_tokens = draft.context.limit_tokens - draft.context.instructions_tokens
+    sizes = [summary.tokens for summary in draft.summaries]
+    count = 0
+    while count < len(sizes):
+        left = sum(sizes[count:])
+        shorter = replace(draft, summaries=draft.summaries[count:])
+        if left <= room_tokens * MIN_SUMMARIES_SHARE or (
+            left <= room_tokens * MAX_SUMMARIES_SHARE and shorter.fits_limit
+        ):
+            break
+        count += 1
+    return _leave_out_summaries(draft, count)
 
 
 def drop_all_summaries(draft: Draft) -> Draft:
-    return _keep_newest_summaries(draft, 0)
+    return _leave_out_summaries(draft, len(draft.summaries))
 
 
-def _keep_newest_summaries(draft: Draft, allowed_tokens: int) -> Draft:
-    kept, tokens = len(draft.summaries), 0
-    while kept and tokens + draft.summaries[kept - 1].tokens <= allowed_tokens:
-        kept -= 1
-        tokens += draft.summaries[kept].tokens
-    if not kept:
+def _leave_out_summaries(draft: Draft, count: int) -> Draft:
+    if not count:
         return draft
-    return replace(draft, summaries=draft.summaries[kept:]).add_note(
-        "summaries_left_out", count=kept, kept_tokens=tokens
+    kept = draft.summaries[count:]
+    return replace(draft, summaries=kept).add_note(
+        "summaries_left_out", count=count, kept_tokens=sum(summary.tokens for summary in kept)
     )

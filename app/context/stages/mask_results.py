@@ -1,7 +1,7 @@
 """Masks tool results: their beginning and end stay, and more of them if there is room.
 
 `mask_results` masks results that a later answer has used. `mask_results_further` masks more before anything is dropped.
-`restore_unread_results` gives the room that the stages left to results that the model has not read yet.
+Neither touches a result that the model has not read yet while it fits.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from app.context.plan.policy import ContextPolicy
+from app.context.stages.cap_messages import shorten_new_messages
 from app.context.stages.draft import Draft, DraftEditor
 from app.context.stages.truncation_caps import CHARS_PER_TOKEN, compute_age_weights, compute_equal_cap
 from app.conversation.conversation_types import LogMessage
@@ -36,15 +37,12 @@ def mask_results(draft: Draft) -> Draft:
 
 
 def mask_results_further(draft: Draft) -> Draft:
-    """Cuts all results to one length so that the view reaches the goal. Unread results are cut only if the view would
-    not fit otherwise. No result is cut below `mask_chars`.
+    """Cuts all results that the model has read to one length so that the view reaches the goal, none below
+    `mask_chars`. Of new messages that do not fit, those that must be cut anyway are cut next.
     """
-    unread = list_unread_results(draft)
-    first_unread_seq = unread[0].seq if unread else draft.context.tail.end_seq
-    read = [entry for entry in draft.list_editable_results() if entry.seq < first_unread_seq]
-    masked = _cut_results_equally(draft, read, draft.context.goal_tokens)
-    if not masked.fits_limit:
-        masked = _cut_results_equally(masked, unread, draft.context.limit_tokens)
+    masked = _cut_results_equally(draft, draft.list_editable_results(), draft.context.goal_tokens)
+    if draft.context.new_excess_tokens:
+        masked = shorten_new_messages(masked, only_needed=True)
     removed = draft.tokens - masked.tokens
     return masked.add_note("masked_more", tokens=removed) if removed else draft
 
@@ -55,28 +53,6 @@ def mask_read_results_fully(draft: Draft) -> Draft:
         return draft
     # A goal of 0 tokens is never reached: every read result is cut as far as possible.
     return mask_results_further(replace(draft, context=replace(draft.context, goal_ratio=0.0)))
-
-
-def restore_unread_results(before: Draft, after: Draft) -> Draft:
-    """Returns a view that fits after its stages, with as much of the unread results as there is room for.
-
-    Args:
-        before: the view before the stages. A result that was cut in it already stays cut.
-    """
-    cut = [entry for entry in list_unread_results(after) if after.edits.get(entry.seq) != before.edits.get(entry.seq)]
-    if not cut:
-        return after
-    kept = {seq: edit for seq, edit in after.edits.items() if all(seq != entry.seq for entry in cut)}
-    whole = after.with_edits(kept | {entry.seq: before.edits[entry.seq] for entry in cut if entry.seq in before.edits})
-    roomy = _cut_results_equally(whole, cut, after.context.limit_tokens)
-    return roomy if after.tokens < roomy.tokens and roomy.fits_limit else after
-
-
-def list_unread_results(draft: Draft) -> list[LogMessage]:
-    """Returns the results after the model's last message."""
-    messages = draft.context.tail.messages
-    last_seq = next((entry.seq for entry in reversed(messages) if entry.message.role == "assistant"), -1)
-    return [entry for entry in draft.list_editable_results() if entry.seq > last_seq]
 
 
 def list_consumed_results(draft: Draft) -> list[LogMessage]:

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from app.context.plan.budget import Budget
-from app.context.plan.log_rounds import LogTail, build_log_tail, find_tail_start
+from app.context.plan.log_rounds import LogTail, build_log_tail, find_first_new_seq, find_tail_start
 from app.context.plan.outline import Outline, Plan, PlanNote, ViewStatus
 from app.context.plan.policy import ContextPolicy
 from app.context.plan.view_candidates import ViewCandidate
+from app.context.stages.cap_messages import restore_new_messages
 from app.context.stages.draft import (
     Draft,
     DraftContext,
@@ -25,10 +26,10 @@ from app.context.stages.draft import (
     select_standing_requests,
     sum_saved_tokens_from,
 )
-from app.context.stages.mask_results import mask_results_further, restore_unread_results
+from app.context.stages.mask_results import mask_results_further
 from app.context.stages.stage_registry import apply_last_resort_stages, apply_stages
 from app.context.view.message_edits import Edit, select_whole_edits
-from app.context.view.view_rendering import ViewTokenCounter
+from app.context.view.view_rendering import ViewTokenCounter, count_summary_message_tokens
 from app.conversation.conversation_types import Summary
 
 MIN_GROWTH_RATIO = 0.05
@@ -55,6 +56,22 @@ class ShorteningPlanner:
     def log_tail(self) -> LogTail:
         """Returns the loaded messages."""
         return build_log_tail(self.outline)
+
+    @cached_property
+    def first_new_seq(self) -> int:
+        """Returns the first message of the loaded tail that the model has not answered yet."""
+        return find_first_new_seq(
+            self.log_tail, known_to_seq=self.outline.new_from_seq, room_tokens=self.new_message_room_tokens
+        )
+
+    @cached_property
+    def new_message_room_tokens(self) -> int:
+        """Returns the raw tokens that new messages may take beside the shortest form of the rest: instructions, pins,
+        and a notice.
+        """
+        notice = count_summary_message_tokens((), self.outline.next_seq, self.counter)
+        fixed = self.outline.instructions_tokens + notice + sum(pin.tokens for pin in self.outline.pins)
+        return self.budget.compute_raw_tokens(self.budget.limit) - fixed
 
     @cached_property
     def last_edits(self) -> Mapping[int, Edit]:
@@ -141,6 +158,10 @@ class ShorteningPlanner:
             pins=self.outline.pins,
             omitted_seqs=self.outline.omitted_seqs,
             standing_requests=self.outline.standing_requests,
+            first_new_seq=self.first_new_seq,
+            new_excess_tokens=max(
+                0, self.log_tail.count_tokens_from(self.first_new_seq) - self.new_message_room_tokens
+            ),
         )
         kept = (
             {}
@@ -183,16 +204,16 @@ class ShorteningPlanner:
         is_enough = after.fits_limit and self.frees_enough(draft, after)
         if not (is_enough or after.boundary_seq or self.policy.kind == "additive"):
             after = mask_results_further(after)
-        return restore_unread_results(draft, after) if after.fits_limit else after
+        return restore_new_messages(draft, after) if after.fits_limit else after
 
     def trim_to_fit(self, draft: Draft) -> Draft:
         """Returns the view cut until it fits; with a note of what does not fit if no stage helps."""
         trimmed = apply_last_resort_stages(draft)
         if not trimmed.fits_limit:
             return self._add_overflow_note(trimmed)
-        return trimmed if draft.fits_limit else restore_unread_results(draft, trimmed)
+        return trimmed if draft.fits_limit else restore_new_messages(draft, trimmed)
 
-    def build_plan(self, draft: Draft) -> Plan:
+    def build_plan(self, draft: Draft, *, is_cut_to_fit: bool = False) -> Plan:
         return Plan(
             status=compute_view_status(draft.summaries, changed=bool(draft.edits or draft.dropped_message_count)),
             summaries=draft.summaries,
@@ -203,6 +224,7 @@ class ShorteningPlanner:
             standing_requests=draft.standing_requests,
             edits=dict(sorted(draft.edits.items())),
             dropped_message_count=draft.dropped_message_count,
+            is_cut_to_fit=is_cut_to_fit,
             level=self.find_pressure_level(draft.tokens),
             shortened_tokens=self.budget.calibrate_tokens(draft.tokens),
             notes=draft.notes,

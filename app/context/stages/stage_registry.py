@@ -2,7 +2,8 @@
 for all.
 
 Stages that lose most come last: first summaries that crowd out the conversation are left out, then whole old rounds,
-the middle of long messages, every summary, and at the end everything but the request itself.
+the middle of long messages, every summary, the middle of new messages, and at the end everything but the request
+itself.
 """
 
 from __future__ import annotations
@@ -10,7 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from app.context.stages.cap_messages import cap_messages, fade_results, shorten_long_messages, truncate_results
+from app.context.stages.cap_messages import (
+    cap_messages,
+    fade_results,
+    shorten_long_messages,
+    shorten_new_messages,
+    truncate_results,
+)
 from app.context.stages.clear_results_and_reasoning import clear_reasoning, clear_tool_results, drop_results
 from app.context.stages.condense_tool_rounds import tell_old_rounds
 from app.context.stages.draft import Draft
@@ -50,6 +57,7 @@ LAST_RESORT_STAGES: Final[tuple[Stage, ...]] = (
     drop_oldest,
     shorten_long_messages,
     drop_all_summaries,
+    shorten_new_messages,
     drop_all_but_newest_user_message,
 )
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -20,7 +21,7 @@ from app.errors import GatewayError
 from app.observability.request_record import leave_request_record
 from app.observability.tracing import current_span
 from app.pipeline.background_tasks import BackgroundTasks
-from app.pipeline.compact.turn_compaction import TurnCompactor, has_folds_to_precompact
+from app.pipeline.compact.turn_compaction import TurnCompactor, has_folds_to_precompact, may_compact
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.message_search import MessageSearch
 from app.pipeline.view.view_builder import ViewBuilder
@@ -55,6 +56,21 @@ class Precompactor:
         self._tasks = tasks
         self._running_tasks: dict[str, asyncio.Task[None]] = {}
 
+    def start_due_summaries(self, turn: Turn, view: View) -> None:
+        """Starts to write the summaries that a view over its threshold needs, while the turn is answered without them.
+
+        A new conversation or branch waits for its answer: if there is none, the conversation is erased.
+        """
+        conversation = turn.resolved_request.conversation
+        if (
+            not view.plan.to_summarize
+            or not may_compact(turn)
+            or turn.resolved_request.creates_conversation
+            or not self._has_room_for(conversation)
+        ):
+            return
+        self._start(conversation, self._write_summaries(turn, view))
+
     def start_if_needed(self, turn: Turn, view: View, conversation: Conversation) -> None:
         """Starts a precompaction after an answered turn, if the next request may need a summary.
 
@@ -75,7 +91,7 @@ class Precompactor:
             return
         if _has_client_sliding_window(view, is_named=resolved_request.is_named):
             return
-        if conversation.id in self._running_tasks or len(self._running_tasks) >= MAX_CONVERSATIONS:
+        if not self._has_room_for(conversation):
             return
         is_near = has_folds_to_precompact(view) or _is_near_compaction(
             view, resolved_request.new_messages_tokens, conversation.head_tokens_total - resolved_request.log_tokens
@@ -83,7 +99,13 @@ class Precompactor:
         summaries = view.plan.summaries
         if not is_near and not (summaries and any(summary.kind == "mechanical" for summary in summaries)):
             return
-        task = self._tasks.spawn(self._run_traced(turn, view, conversation, is_near=is_near))
+        self._start(conversation, self._precompact(turn, view, conversation, is_near=is_near))
+
+    def _has_room_for(self, conversation: Conversation) -> bool:
+        return conversation.id not in self._running_tasks and len(self._running_tasks) < MAX_CONVERSATIONS
+
+    def _start(self, conversation: Conversation, work: Coroutine[Any, Any, None]) -> None:
+        task = self._tasks.spawn(self._run_traced(work))
         self._running_tasks[conversation.id] = task
         task.add_done_callback(lambda _: self._running_tasks.pop(conversation.id, None))
 
@@ -94,22 +116,27 @@ class Precompactor:
         if self._running_tasks:
             await asyncio.wait(list(self._running_tasks.values()))
 
-    async def _run_traced(self, turn: Turn, view: View, conversation: Conversation, *, is_near: bool) -> None:
+    async def _run_traced(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs in a trace of its own, because the request may end long before the precompaction does."""
         leave_request_record()
         with current_span().start_linked_trace("prepare"):
-            await self._precompact(turn, view, conversation, is_near=is_near)
+            try:
+                await work
+            # Nobody waits for this work. The next turn compacts for itself.
+            except GatewayError as error:
+                log.info("could not make a summary ahead of the next turn: %s", error.message)
+
+    async def _write_summaries(self, turn: Turn, view: View) -> None:
+        """Makes the summaries of a view's plan."""
+        result = await self._compactor.precompact(await self._turn_compactor.build_job(turn, view))
+        await self._index_summarized_messages(turn, result.summaries)
 
     async def _precompact(self, turn: Turn, view: View, conversation: Conversation, *, is_near: bool) -> None:
-        try:
-            resolved_request = await self._view_builder.advance_past_answer(turn.resolved_request, conversation)
-            turn = replace(turn, resolved_request=resolved_request)
-            if is_near:
-                await self._precompact_ranges(turn, view)
-            await self._replace_mechanical_summary(turn, view)
-        # Nobody waits for this work. The next turn compacts for itself.
-        except GatewayError as error:
-            log.info("could not make a summary ahead of the next turn: %s", error.message)
+        resolved_request = await self._view_builder.advance_past_answer(turn.resolved_request, conversation)
+        turn = replace(turn, resolved_request=resolved_request)
+        if is_near:
+            await self._precompact_ranges(turn, view)
+        await self._replace_mechanical_summary(turn, view)
 
     async def _precompact_ranges(self, turn: Turn, view: View) -> None:
         """Makes the summaries and folds that a view above the threshold will need."""
@@ -124,6 +151,9 @@ class Precompactor:
             if not result.summaries:
                 break
             new_summaries.extend(result.summaries)
+        await self._index_summarized_messages(turn, new_summaries)
+
+    async def _index_summarized_messages(self, turn: Turn, new_summaries: Sequence[Summary]) -> None:
         if new_summaries and turn.policy.recall_mode != "off":
             await self._message_search.index_messages(
                 turn.resolved_request.conversation, max(summary.to_seq for summary in new_summaries)

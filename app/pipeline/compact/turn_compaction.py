@@ -339,24 +339,29 @@ def may_compact(turn: Turn) -> bool:
 def must_compact(turn: Turn, view: View) -> bool:
     """Whether the turn must wait for summaries before it is answered.
 
-    The first answer to a long history waits for one round of calls: folds that its view can do without are made after
-    it. Later, a fold is made with the summary that makes it due, so that the beginning of the view changes once.
+    A view that is within its limit is sent as it is, while its summary is written (BEHAVIOURS.md A7), unless the client
+    asked for the compaction or for a threshold of its own, or the policy is blocking. Folds that a view within its
+    limit can do without are made after the answer; under a blocking policy only after the first answer to a long
+    history, so that the beginning of the view changes once.
     """
-    if not view.plan.to_summarize or not may_compact(turn):
+    plan, request = view.plan, turn.request
+    if not plan.to_summarize or not may_compact(turn):
         return False
-    is_first_contact = turn.resolved_request.is_log_unstored and turn.request.summarize == "auto"
-    return not (is_first_contact and has_folds_to_precompact(view))
+    if request.summarize != "auto":
+        return True
+    is_blocking = turn.policy.blocking or request.compact_threshold is not None
+    if has_folds_to_precompact(view) and (turn.resolved_request.is_log_unstored or not is_blocking):
+        return False
+    return is_blocking or plan.is_cut_to_fit
 
 
 def has_folds_to_precompact(view: View) -> bool:
-    """Whether only folds are to be made, the view is under its threshold without them, and the policy makes summaries
+    """Whether only folds are to be made, the view is within its limit without them, and the policy makes summaries
     ahead."""
-    plan, budget = view.plan, view.budget
-    if budget.precompaction_threshold == UNREACHABLE_TOKENS or not plan.fits or not plan.to_summarize:
+    plan = view.plan
+    if view.budget.precompaction_threshold == UNREACHABLE_TOKENS or not plan.fits or not plan.to_summarize:
         return False
-    threshold = budget.compute_threshold(has_summaries=bool(plan.summaries))
-    tokens = budget.calibrate_tokens(plan.prompt_tokens - sum(one.tokens for one in plan.quotations))
-    return tokens <= threshold and all(one.folds for one in plan.to_summarize)
+    return all(one.folds for one in plan.to_summarize)
 
 
 async def resolve_turn_without_store(resolver: ConversationResolver, turn: Turn) -> Turn:

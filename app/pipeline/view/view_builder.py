@@ -201,6 +201,9 @@ class ViewBuilder:
         elif new_summaries:
             chain = build_chain(new_summaries=new_summaries, is_replacing=policy.has_replacing_summaries, words=words)
         outline = self._build_outline(turn, budget, chain, words)
+        if resolved_request.creates_conversation and not is_over and policy.is_additive_without_stages:
+            # The first turn of a branch has no prompt cache to keep: its view need not begin where its parent's did.
+            outline = replace(outline, last_view=LastView(asked_seq=outline.last_view.asked_seq))
         standing_scan = None
         if outline.last_view.boundary.to_seq and turn.policy.standing_ratio:
             outline, standing_scan = await self._add_standing_requests(turn, outline, budget, words)

@@ -10,7 +10,10 @@ from pytest_bdd import given, when
 from tests.behaviour.model import Body
 from tests.behaviour.steps.words import step
 from tests.behaviour.talk import Talk
-from tests.behaviour.texts import message
+from tests.behaviour.texts import COUNTER, message
+
+NO_WORD: Body = {"role": "assistant", "content": ""}
+"""An answer without text: the model has read the results before it, and no answer has used them."""
 
 
 @given(step("{turns:N} turns, each with a tool result of {tokens:N} tokens, which the gateway has not seen yet"))
@@ -65,16 +68,22 @@ def _(talk: Talk) -> None:
     talk.say([])
 
 
+@when("the user goes on, though the model said nothing to the last result")
+def _(talk: Talk) -> None:
+    talk.say([dict(NO_WORD), talk.user(24)])
+
+
 @when(step("the user says so much that the conversation weighs {tokens:N} tokens"))
 def _(talk: Talk, tokens: int) -> None:
     talk.say(talk.user(tokens - talk.tokens))
 
 
-@when(step("the model goes on from a last result with which the conversation weighs {tokens:N} tokens"))
+@when(step("the user goes on after a read result with which the conversation weighs {tokens:N} tokens"))
 def _(talk: Talk, tokens: int) -> None:
     number = len(results(talk.messages)) + 1
     talk.messages.append({"role": "assistant", "content": None, "tool_calls": [_call("look_up", number)]})
-    talk.say(_result(number, tokens - talk.tokens))
+    after = [dict(NO_WORD), talk.user(24)]
+    talk.say([_result(number, tokens - talk.tokens - sum(map(COUNTER.count_message, after))), *after])
 
 
 @when(step("the agent works through {calls:N} calls with results of {tokens:N} tokens each"))
@@ -112,11 +121,11 @@ def _result(number: int, tokens: int) -> Body:
     return message("tool", tokens, f"Result {number}:", tool_call_id=f"call_{number}")
 
 
-@when(step("the model goes on from a last result of {tokens:N} tokens, after a question"))
+@when(step("the user goes on after a read result of {tokens:N} tokens"))
 def _(talk: Talk, tokens: int) -> None:
     start_turn(talk)
     call_and_result(talk, tokens)
-    talk.say([])
+    talk.say([dict(NO_WORD), talk.user(24)])
 
 
 @given(step("{turns:N} turns whose answers carry {tokens:N} tokens of reasoning, which the gateway has not seen yet"))

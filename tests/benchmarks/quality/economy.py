@@ -3,7 +3,8 @@
 In 300 turns of kind `office` every third calls a tool (the call, its result, then the answer: two requests), and the
 client sends about 17.9 million tokens in all, four characters each. `economy_kinds` tells the other kinds. The model
 counts like that too and reports what a simulated prompt cache of its own would have served; each summary is about 120
-words. The client thinks between turns until no summary is being written, so that what is prepared ahead can be ready.
+words. The client thinks between turns until no summary is being written, so that what is prepared ahead can be ready;
+with `--answer-seconds` it asks again at once.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from tests.benchmarks.quality.texts import serialized
 WINDOW: Final = 8_192
 TURNS: Final = 300
 SUMMARY_SECONDS: Final = 0.05
-WAITED_SECONDS: Final = SUMMARY_SECONDS / 2
+WAITED_SHARE: Final = 0.5
 """Of a summary call, spent by a question on its way to the model: it waited. One that is written beside it is none."""
 LEAST_CACHED_PROMPT: Final = 1_024
 """Shorter prompts are never cached."""
@@ -72,6 +73,7 @@ class Held:
 
     window: int
     model: ScriptedModel
+    summary_seconds: float
     history: list[dict[str, Any]] = field(default_factory=lambda: [dict(SYSTEM)])
     turns: list[Sequence[Asked]] = field(default_factory=list)
     client_tokens: int = 0
@@ -98,16 +100,25 @@ class Held:
         reached = [call.began for call in self.model.answers if asked.began <= call.began <= asked.ended]
         until = reached[-1] if reached else asked.ended
         together = (min(until, call.ended) - max(asked.began, call.began) for call in self.model.summary_calls)
-        return any(seconds >= WAITED_SECONDS for seconds in together)
+        return any(seconds >= WAITED_SHARE * self.summary_seconds for seconds in together)
 
 
 async def hold(
-    variant: Variant, *, turns: int = TURNS, window: int = WINDOW, kind: str = "office", seed: int = OFFICE_SEED
+    variant: Variant,
+    *,
+    turns: int = TURNS,
+    window: int = WINDOW,
+    kind: str = "office",
+    seed: int = OFFICE_SEED,
+    answer_seconds: float | None = None,
+    summary_seconds: float = SUMMARY_SECONDS,
 ) -> Held:
     """Hold a conversation.
 
     Args:
         turns: of kind `office`; other kinds have fewer turns that are longer.
+        answer_seconds: how long an answer takes, if the client asks again at once; None: no time, and the client waits
+            until no summary is being written.
 
     Raises:
         NotThere: the gateway does not know the variant.
@@ -117,11 +128,12 @@ async def hold(
     model = ScriptedModel(
         reply=script.build_reply,
         summaries=ordinary,
-        summary_seconds=SUMMARY_SECONDS,
+        summary_seconds=summary_seconds,
+        answer_seconds=answer_seconds or 0.0,
         count=by_length,
         cache=PrefixCache(),
     )
-    held = Held(window, model)
+    held = Held(window, model, summary_seconds)
     async with talking(model, variant, window=window) as client:
         for turn in range(len(script.turns)):
             held.history.append({"role": "user", "content": script.turns[turn].question})
@@ -138,7 +150,8 @@ async def hold(
                 else:
                     held.history.append(dict(answer.message))
             held.turns.append(asked)
-            await at_rest(model)
+            if answer_seconds is None:
+                await at_rest(model)
     return held
 
 
@@ -191,6 +204,8 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--turns", type=int, default=TURNS, help="of kind office; the others have fewer, longer turns")
     parser.add_argument("--window", type=int, default=WINDOW)
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="changes of policy additive")
+    parser.add_argument("--answer-seconds", type=float, help="of an answer; the client then asks again at once")
+    parser.add_argument("--summary-seconds", type=float, default=SUMMARY_SECONDS)
     add_seed_options(parser)
 
 
@@ -203,7 +218,15 @@ async def run(options: Namespace, console: Console) -> dict[str, Any]:
         for variant in _choose_variants(options):
             try:
                 for seed in seeds:
-                    held = await hold(variant, turns=options.turns, window=options.window, kind=kind, seed=seed)
+                    held = await hold(
+                        variant,
+                        turns=options.turns,
+                        window=options.window,
+                        kind=kind,
+                        seed=seed,
+                        answer_seconds=options.answer_seconds,
+                        summary_seconds=options.summary_seconds,
+                    )
                     first = first or held
                     rows.setdefault(variant.name, []).append(facts_of(held))
             except NotThere as error:

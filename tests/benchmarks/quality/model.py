@@ -76,6 +76,7 @@ class ScriptedModel:
         reply: answers requests.
         summaries: answers summary calls.
         summary_seconds: how long a summary call takes.
+        answer_seconds: how long an answer takes.
         count: what it reports as prompt tokens.
         cache: makes it report cached tokens too.
     """
@@ -86,12 +87,14 @@ class ScriptedModel:
         reply: Reply = acknowledge,
         summaries: Summaries = extractive,
         summary_seconds: float = 0.0,
+        answer_seconds: float = 0.0,
         count: Count = counted,
         cache: PrefixCache | None = None,
     ) -> None:
         self._reply = reply
         self._summaries = summaries
         self._summary_seconds = summary_seconds
+        self._answer_seconds = answer_seconds
         self._count = count
         self._cache = cache
         self.calls: list[Call] = []
@@ -121,6 +124,7 @@ class ScriptedModel:
         began = time.monotonic()
         usage = self._usage(body)
         message = self._reply(body)
+        await asyncio.sleep(self._answer_seconds)
         self._keep(body, began, usage, is_summary=False)
         await (_stream(send, message, usage) if body.get("stream") else _send(send, 200, _whole(message, usage)))
 

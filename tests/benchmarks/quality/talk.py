@@ -38,7 +38,9 @@ class Variant:
         if self.policy != "additive":
             changed = {"policies": {self.policy: dict(self.changes)}} if self.changes else {}
             return {"policy": self.policy, **changed}
-        return {"policies": {"additive": {"prepare_ratio": ContextPolicy().prepare_ratio, **self.changes}}}
+        usual = ContextPolicy()
+        changes = {"prepare_ratio": usual.prepare_ratio, "blocking": usual.blocking, **self.changes}
+        return {"policies": {"additive": changes}}
 
 
 ADDITIVE: Final = Variant("additive")

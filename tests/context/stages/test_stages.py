@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -274,10 +275,10 @@ def test_dropped_results_leave_a_stub_so_that_no_call_is_without_one() -> None:
     assert body["content"] == "[tool result of 10,000 characters left out]"
 
 
-def test_results_of_the_newest_round_are_dropped_only_if_nothing_else_fits() -> None:
-    newest = [user("q"), *read(43_000, answer=None)]
-    assert not applied("drop_results", draft_of(newest, over=True)).edits
-    assert applied("drop_results", draft_of([*newest[:2], result("x" * 60_000)], over=True)).edits
+def test_new_results_are_not_dropped() -> None:
+    draft = draft_of([user("q"), *read(60_000, answer=None)], over=True)
+    assert applied("drop_results", draft).edits
+    assert not applied("drop_results", replace(draft, context=replace(draft.context, first_new_seq=2))).edits
 
 
 CLEAR = ToolResultClearing(trigger_tokens=2_000)

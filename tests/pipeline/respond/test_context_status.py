@@ -17,10 +17,11 @@ RESERVE = 410
 KEPT = WINDOW // 8
 """The most that is kept free for the answer that is asked for."""
 ASKED: list[dict[str, int]] = [{}, {"max_tokens": 1000}, {"max_completion_tokens": 4000}, {"max_tokens": 64_000}]
+AT_ONCE: dict[str, Any] = {"prepare_ratio": 1, "blocking": True}
 POLICIES: dict[str, dict[str, Any]] = {
-    "additive": {"prepare_ratio": 1},
-    "early": {"kind": "checkpoint", "prepare_ratio": 1, "trigger": {"type": "token_ratio", "value": 0.5}},
-    "late": {"kind": "checkpoint", "prepare_ratio": 1, "trigger": {"type": "remaining_tokens", "value": 2500}},
+    "additive": AT_ONCE,
+    "early": {**AT_ONCE, "kind": "checkpoint", "trigger": {"type": "token_ratio", "value": 0.5}},
+    "late": {**AT_ONCE, "kind": "checkpoint", "trigger": {"type": "remaining_tokens", "value": 2500}},
 }
 
 
