@@ -47,6 +47,8 @@ class StoredCompletions:
         Raises:
             CompletionNotFound: there is no completion `after`.
         """
+        if NUL in (query.model or ""):
+            return [], False
         if after is not None:
             last = await self._find_completion(caller, after, "after")
             query = replace(query, after=(last.created_at, last.id))
