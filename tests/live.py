@@ -214,6 +214,7 @@ class ScriptedUpstream:
         self.bodies: list[bytes] = []
         self.headers: list[dict[str, str]] = []
         self.paths: list[str] = []
+        self.models = Reply({"object": "list", "data": [{"id": "upstream-model", "object": "model"}]})
         self.hung_up = 0
         self.left = asyncio.Event()
 
@@ -229,11 +230,11 @@ class ScriptedUpstream:
             if not message.get("more_body"):
                 break
         if scope["method"] == "GET" and scope["path"].endswith("/models"):
-            await self._send(Reply({"object": "list", "data": [{"id": "upstream-model", "object": "model"}]}), send)
+            await self._send(self.models, send)
             return
         self.bodies.append(body)
         self.paths.append(scope["path"])
-        self.headers.append({name.decode(): value.decode() for name, value in scope["headers"]})
+        self.headers.append({name.decode(): value.decode("latin-1") for name, value in scope["headers"]})
         reply = self.replies.pop(0) if self.replies else self.default(json.loads(body))
         sending = asyncio.ensure_future(self._send(reply, send))
         leaving = asyncio.ensure_future(receive())

@@ -80,3 +80,15 @@ def test_a_store_in_memory_keeps_nothing(
     monkeypatch.setenv("CONCERTINA_DATABASE__URL", "memory://")
     assert main(["import", file_with(tmp_path, *HISTORY), "--tenant", "acme"]) == 1
     assert "memory://" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("tenant", ["", "a b", "a\0b", "a\x1b[2J", "b" * 65, "operator", "shop/context-only", "shop/x"])
+def test_a_text_that_is_no_tenant_is_refused(tenant: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["import", file_with(tmp_path, *HISTORY), "--tenant", tenant]) == 1
+    assert "tenant" in capsys.readouterr().err
+    assert main(["keys", "create", "--name", "n", "--tenant", tenant]) == 1
+    assert "tenant" in capsys.readouterr().err
+
+
+def test_an_end_user_s_conversations_can_be_imported(tmp_path: Path) -> None:
+    assert main(["import", file_with(tmp_path, *HISTORY), "--tenant", f"shop/{'a1' * 16}"]) == 0

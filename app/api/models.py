@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from app.api.edge.auth import Authenticator, may_use_model
-from app.api.resource_schemas import ERROR_RESPONSES, Described, build_json_response
+from app.api.resource_schemas import ERROR_RESPONSES, Described, Name, build_json_response
 from app.errors import ModelNotFound
 from app.pipeline.chat_request import Caller
 from app.upstream.routing.model_catalogue import ModelCatalogue
@@ -39,7 +39,7 @@ def build_model_routes(model_catalogue: ModelCatalogue, auth: Authenticator) -> 
         )
 
     @routes.get("/models/{model:path}", summary="One model", responses={200: {"model": ModelObject}})
-    async def get_model(model: str, caller: Caller = asks) -> Response:
+    async def get_model(model: Name, caller: Caller = asks) -> Response:
         model_object = await model_catalogue.find_model(model, caller.authorization)
         if model_object is None or not may_use_model(caller, model):
             # 404 and not 403 for a model that the key does not allow: the list does not show it either.

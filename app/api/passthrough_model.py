@@ -16,6 +16,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 
 from app.api.edge.auth import FALLBACK_MODEL_FIELDS
+from app.conversation.names import check_name
 from app.errors import InvalidRequest
 from app.pipeline.call.upstream_request_body import encode_fields
 
@@ -99,13 +100,13 @@ def read_model_name(request: PassthroughRequest, fields: Mapping[str, Any]) -> s
         fields: the result of `read_body_fields`.
 
     Raises:
-        InvalidRequest: the request names several models.
+        InvalidRequest: the request names several models, or one by a text that is no name.
     """
     pairs = _parse_form(request.query.encode())
     in_query = _group_field_values([(pair.name, pair.value) for pair in pairs if pair.name])
     values_by_place = [fields.get(MODEL_FIELD), in_query.get(MODEL_FIELD), _read_model_from_path(request.path)]
     values = [value for each in values_by_place for value in (each if isinstance(each, tuple) else [each])]
-    names = list(dict.fromkeys(value for value in values if isinstance(value, str)))
+    names = list(dict.fromkeys(check_name(value, MODEL_FIELD) for value in values if isinstance(value, str) and value))
     if len(names) > 1:
         raise InvalidRequest(
             f"The request names several models: {', '.join(map(repr, names))}.",

@@ -11,6 +11,7 @@ import orjson
 
 from app.context.plan.policy import RecallMode
 from app.conversation.identity import is_valid_conversation_id
+from app.conversation.names import check_name
 from app.dialects.chat.request import decode_field
 from app.dialects.chat.stream_frames import EventStyle
 from app.errors import InvalidRequest
@@ -82,7 +83,7 @@ def parse_request_options(fields: Mapping[str, bytes], headers: Mapping[str, str
     if option_headers:
         options |= {
             "context_mode": _parse_context_mode(option_headers),
-            "policy": option_headers.get("x-context-policy") or options.get("policy"),
+            "policy": _parse_policy_header(option_headers) or options.get("policy"),
             "event_style": _parse_header_choice(option_headers, "x-context-events", EVENT_STYLES, "chunk"),
             "forwarded_headers": {name: option_headers[name] for name in FORWARDED_HEADERS if name in option_headers},
             "idempotency_key": _parse_idempotency_key(option_headers),
@@ -113,6 +114,11 @@ def _parse_conversation_id(fields: Mapping[str, bytes], headers: Mapping[str, st
         if conversation_id := headers.get(name.lower()):  # a UI sends an empty value before a new chat has an id
             return _validate_conversation_id(conversation_id, name), True
     return None, False
+
+
+def _parse_policy_header(headers: Mapping[str, str]) -> str | None:
+    policy = headers.get("x-context-policy")
+    return check_name(policy, "X-Context-Policy") if policy else None
 
 
 def _parse_session_hints(fields: Mapping[str, bytes], headers: Mapping[str, str]) -> Mapping[str, str]:
@@ -181,6 +187,8 @@ def _parse_context_options(fields: Mapping[str, bytes]) -> dict[str, Any]:
             context[name] = _parse_pin_indexes(value, "messages" if "messages" in fields else "input")
         elif value is not None and not isinstance(value, str):
             raise InvalidRequest(f"`context.{name}` must be a string.", code="invalid_type", param=f"context.{name}")
+        elif value and name in ("policy", "summarize"):
+            check_name(value, f"context.{name}")
     summarize = context.get("summarize") or "auto"
     if summarize not in SUMMARIZE_MODES:
         raise InvalidRequest(

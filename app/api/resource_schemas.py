@@ -13,15 +13,19 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
+from app.conversation.names import MAX_NAME_CHARS, NAME_PATTERN
+
 MAX_PAGE_SIZE: Final = 100
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE_SIZE, description="The most objects on a page.")]
 After = Annotated[str | None, Query(description="The id of the last object on the page before.")]
 Order = Literal["asc", "desc"]
+Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS, pattern=NAME_PATTERN)]
+"""A name that a client chooses, such as that of a model or a policy."""
 _WITHOUT_NUL: Final = "^[^\\x00]*$"
 """A pattern for text without NUL, which Postgres cannot store."""
 Metadata = Annotated[
     dict[
-        Annotated[str, Field(max_length=64, pattern=_WITHOUT_NUL)],
+        Annotated[str, Field(max_length=64, pattern=NAME_PATTERN)],
         Annotated[str, Field(max_length=512, pattern=_WITHOUT_NUL)],
     ],
     Field(max_length=16, json_schema_extra={"additionalProperties": False}),

@@ -100,7 +100,7 @@ class GatewayEngine:
         self.message_search = MessageSearch(self.store)
         self.calibration_slopes = CalibrationSlopes()
         self.unwritten_fingerprints = UnwrittenFingerprints(self.store)
-        self.usage = UsageRecorder(self.store, now=dependencies.now)
+        self.usage = UsageRecorder(self.store, now=dependencies.now, metrics=self.metrics)
         self.key_budgets = KeyBudgets(self.usage.find_month_cost, now=dependencies.now)
         self.admission = Admission(build_admission_bounds(settings), clock=time.monotonic, metrics=self.metrics)
         self._prefix_memory: PrefixMemory = PrefixCache()
@@ -392,7 +392,12 @@ class GatewayEngine:
 
     @cached_property
     def retention(self) -> RetentionSweeper:
-        return build_retention_sweeper(self._settings, self.store, self.leases, self.dependencies)
+        return build_retention_sweeper(self._settings, self.store, self.leases, self.dependencies, self.metrics)
+
+    def list_dead_loops(self) -> list[str]:
+        """Returns the names of the background loops that have ended although the process runs."""
+        loops = (self.leases.renewals, self.retention.sweeps, self.usage.writes, self.overview.sampling)
+        return [loop.name for loop in loops if loop.is_dead]
 
 
 def build_store(
@@ -413,7 +418,11 @@ def build_store(
 
 
 def build_retention_sweeper(
-    settings: Settings, store: Store, leases: LeaseKeeper, dependencies: Dependencies = DEFAULT_DEPENDENCIES
+    settings: Settings,
+    store: Store,
+    leases: LeaseKeeper,
+    dependencies: Dependencies = DEFAULT_DEPENDENCIES,
+    metrics: Metrics = NO_METRICS,
 ) -> RetentionSweeper:
     """Builds the sweeper that erases old conversations by the configured rules."""
     return RetentionSweeper(
@@ -426,6 +435,7 @@ def build_retention_sweeper(
         sweep_seconds=settings.retention.sweep_seconds,
         clock=dependencies.now,
         random=random.random,
+        metrics=metrics,
     )
 
 

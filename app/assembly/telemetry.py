@@ -17,7 +17,9 @@ from app.observability.recent_requests import RecentRequests
 from app.observability.tracing import NoTracing, Tracing
 from app.settings import Settings
 from app.settings.providers_and_models import EVERY_MODEL
+from app.simulator.context_window import LISTED_MODELS
 from app.store.database_url import parse_database_url
+from app.upstream.routing.known_model_windows import is_well_known_model
 
 VERSION: Final = importlib.metadata.version("concertina-gateway")
 
@@ -34,14 +36,17 @@ def build_metrics(settings: Settings, folder: Path | None) -> Metrics:
     model_names = {
         deployment.model or name for name, model in served.items() for deployment in model.expand_deployments()
     }
-    # Configured models always have a label of their own. Other names get one only while there are few of them, since
-    # clients may make up names. The wildcard is the entry for such names and no model.
-    metrics = Metrics(folder, models=tuple(sorted(model_names - {EVERY_MODEL})))
+    # The wildcard is the entry for names that clients choose, and no model.
+    metrics = Metrics(folder, models=tuple(sorted(model_names - {EVERY_MODEL})), is_known_model=_is_known_model)
     metrics.set_build_info(version=VERSION, database=_find_database_backend(settings))
     for code, status in _list_error_codes():
         # Every error is reported as 0 from the start: a series that appears with 1 shows no increase in Prometheus.
         metrics.counter_series(ERRORS, code, str(status))
     return metrics
+
+
+def _is_known_model(name: str) -> bool:
+    return name in LISTED_MODELS or is_well_known_model(name)
 
 
 def build_overview(settings: Settings, metrics: Metrics) -> MetricsOverview:

@@ -55,6 +55,7 @@ def build_worker_application(
         version=VERSION,
         has_upstream=lambda: engine.router.has_available_deployment,
         is_stopping=lambda: connections is not None and connections.stopping.is_set(),
+        list_dead_loops=engine.list_dead_loops,
     )
     hosts = HostRules(settings.auth.allowed_hosts, asks_for_key=settings.auth.mode == "keys")
     front = AsgiFront(

@@ -17,6 +17,7 @@ from app.commands.configured_store import open_configured_store, prepare_configu
 from app.commands.progress import CommandProgress, pluralize, print_interruption
 from app.context.count.token_counter import load_token_counter
 from app.context.count.vocabulary import find_encoding_name
+from app.conversations.api_keys import check_tenant
 from app.conversations.transfer.conversation_import import (
     CheckedConversation,
     ConversationImporter,
@@ -33,6 +34,7 @@ SHUTDOWN_SECONDS = 60.0
 
 def run(arguments: argparse.Namespace) -> int:
     settings = load_settings(arguments.config)
+    check_tenant(arguments.tenant, allows_end_user=True)
     # Before the database is touched: a faulty file changes nothing.
     checked_conversations = parse_and_check_import_file(_read_import_file(arguments.file), arguments.format)
     prepare_configured_database(settings, "an import into")

@@ -13,7 +13,8 @@ Scope = Literal["chat", "read", "manage", "admin"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 END_USER_SEPARATOR: Final = "/"
 """Stands in a tenant behind the application's tenant, before the name of a part of it, such as one of its end users."""
-
+OPERATOR_TENANT: Final = "operator"
+"""The tenant of what the operator's token does without naming a tenant, such as chats in the console."""
 CONTEXT_TENANT_SUFFIX: Final = f"{END_USER_SEPARATOR}context-only"
 """Ends the name of the tenant of conversations that are kept for continuing only (`store: false`)."""
 

@@ -1,8 +1,9 @@
-"""Limits how deeply JSON may be nested. No function here recurses, so the check itself cannot overflow the stack."""
+"""Limits how deeply JSON may be nested, and how large its integers may be. The check of the depth does not recurse, so
+it cannot overflow the stack."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 MAX_JSON_DEPTH: Final = 200
 """Below the limit of every parser and serializer that JSON of a client passes through."""
@@ -28,4 +29,17 @@ def is_too_deep(value: object) -> bool:
 def may_be_too_deep(raw: bytes) -> bool:
     """Returns whether a JSON text has enough opening brackets to be too deep. For most texts this is false, and no
     further check is needed."""
-    return raw.count(b"[") + raw.count(b"{") > MAX_JSON_DEPTH
+    return len(raw) > 2 * MAX_JSON_DEPTH and raw.count(b"[") + raw.count(b"{") > MAX_JSON_DEPTH
+
+
+def write_large_integers_as_text(value: Any) -> Any:
+    """Returns a decoded value with each integer that 64 bits cannot hold as text: orjson encodes no larger ones.
+
+    Args:
+        value: nested at most `MAX_JSON_DEPTH` levels.
+    """
+    if isinstance(value, dict):
+        return {name: write_large_integers_as_text(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [write_large_integers_as_text(inner) for inner in value]
+    return str(value) if type(value) is int and not -(1 << 63) <= value < 1 << 64 else value

@@ -10,7 +10,8 @@ from typing import Final
 
 import msgspec
 
-from app.conversation.api_keys import SCOPES, ApiKey, Scope, hash_api_key
+from app.conversation.api_keys import END_USER_SEPARATOR, OPERATOR_TENANT, SCOPES, ApiKey, Scope, hash_api_key
+from app.conversation.names import check_name
 from app.errors import InvalidRequest, NotFound
 from app.store.contract.keys import KeyStore
 from app.store.contract.usage import UsageReader
@@ -20,6 +21,7 @@ KEY_BYTES: Final = 32
 HINT_CHARS: Final = 4
 DEFAULT_SCOPES: Final[tuple[Scope, ...]] = ("chat", "read", "manage")
 TENANT_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$"
+_END_USER_TENANT: Final = re.compile(rf"([^/]*){END_USER_SEPARATOR}[0-9a-f]{{32}}")
 MAX_NAME_CHARS: Final = 100
 MAX_BUDGET_USD: Final = 1_000_000_000
 
@@ -124,11 +126,11 @@ class ApiKeys:
     def _check_new_key(self, new_key: NewApiKey, now: datetime) -> None:
         if not 0 < len(new_key.name.strip()) <= MAX_NAME_CHARS:
             raise InvalidRequest(f"`name` must have 1 to {MAX_NAME_CHARS} characters.", param="name")
-        if new_key.tenant is not None and not re.fullmatch(TENANT_PATTERN, new_key.tenant):
-            raise InvalidRequest(
-                "`tenant` must be 1 to 64 letters, digits, '.', '_', ':' and '-', such as the `tenant` of another key.",
-                param="tenant",
-            )
+        for param, texts in (("name", [new_key.name]), ("models", new_key.models)):
+            for text in texts:
+                check_name(text, param)
+        if new_key.tenant is not None:
+            check_tenant(new_key.tenant, is_operator="admin" in new_key.scopes)
         unknown = [scope for scope in new_key.scopes if scope not in SCOPES]
         if unknown or not new_key.scopes:
             problem = f"{unknown[0]!r} is none" if unknown else "a key without any could do nothing"
@@ -143,6 +145,29 @@ class ApiKeys:
         if new_key.retention_days is not None and new_key.retention_days < 1:
             raise InvalidRequest("`retention_days` must be at least 1.", param="retention_days")
         _check_budget(new_key.budget_usd)
+
+
+def check_tenant(tenant: str, *, is_operator: bool = False, allows_end_user: bool = False) -> None:
+    """Checks a tenant that an operator has typed.
+
+    Args:
+        is_operator: whoever acts for the tenant has the operator's rights anyway.
+        allows_end_user: the tenant may be that of an application's end user.
+
+    Raises:
+        InvalidRequest: the text is no tenant, or the tenant is the operator's own.
+    """
+    end_user = _END_USER_TENANT.fullmatch(tenant) if allows_end_user else None
+    application = end_user[1] if end_user else tenant
+    if not re.fullmatch(TENANT_PATTERN, application):
+        raise InvalidRequest(
+            "`tenant` must be 1 to 64 letters, digits, '.', '_', ':' and '-', such as the `tenant` of another key.",
+            param="tenant",
+        )
+    if application == OPERATOR_TENANT and not is_operator:
+        raise InvalidRequest(
+            f"The tenant {OPERATOR_TENANT!r} is that of the operator's token.", param="tenant", hint="Name another one."
+        )
 
 
 def _check_budget(budget_usd: float | None) -> None:

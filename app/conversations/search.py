@@ -6,6 +6,7 @@ the background, and the answer says that it may be incomplete.
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections import OrderedDict
@@ -23,6 +24,8 @@ from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import Caller
 from app.pipeline.view.message_search import MessageSearch
 from app.store.contract.conversations import ConversationQuery, ConversationStore
+
+log = logging.getLogger(__name__)
 
 INDEXING_SECONDS: Final = 1.0
 """How long a search may spend on indexing before it searches."""
@@ -130,6 +133,8 @@ class ConversationSearch:
                 pass
         except StoreUnavailable:
             return  # the next search indexes the rest
+        except Exception as error:  # nobody waits for this task
+            log.error("could not index in the background; the next search tries again", exc_info=error)
         finally:
             self._running_index_jobs.discard(name)
 

@@ -243,6 +243,12 @@ BREAKER_OPEN: Final = _define_gauge(
 )
 
 BACKGROUND_TASKS: Final = _define_gauge("background_tasks", "Tasks that run in the background.")
+LOOP_FAILURES: Final = _define_counter(
+    "background_loop_failures_total", "Runs of a background loop that failed. The loop goes on.", "loop"
+)
+UNWRITTEN_USAGE: Final = _define_counter(
+    "usage_sums_lost_total", "Sums of usage that the database refused, or that did not fit into memory."
+)
 WORKERS: Final = _define_gauge("workers", "Worker processes.")
 START_TIME: Final = _define_gauge(
     "start_time_seconds", "When the first worker process started, Unix time.", merging="min"

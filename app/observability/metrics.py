@@ -114,7 +114,9 @@ class Metrics:
     Args:
         folder: the folder in which all workers count; None if this process serves alone. If the folder cannot be used,
             the process counts alone, too.
-        models: names of models that have a label in any case. Other models get one up to `MAX_MODEL_LABELS`.
+        models: the configured names of models: each has a label.
+        is_known_model: whether a name is that of a well-known model. Such names get a label up to `MAX_MODEL_LABELS`.
+            All other names were made up by clients or providers, and share the label `other`.
         clock: returns monotonic seconds.
         unix_seconds: returns the time as Unix seconds.
 
@@ -134,6 +136,7 @@ class Metrics:
         folder: Path | None = None,
         *,
         models: tuple[str, ...] = (),
+        is_known_model: Callable[[str], bool] = lambda name: True,
         clock: Callable[[], float] = time.perf_counter,
         unix_seconds: Callable[[], float] = time.time,
     ) -> None:
@@ -142,6 +145,7 @@ class Metrics:
         self._reader = MetricsReader(self._cells, None if cells is None else folder)
         self._counter_cache: dict[tuple[MetricFamily, tuple[str, ...]], CounterSeries] = {}
         self._histogram_cache: dict[tuple[MetricFamily, tuple[str, ...]], HistogramSeries] = {}
+        self._is_known_model = is_known_model
         self._model_labels: dict[str, str] = {name: name for name in models}
         self._model_series: dict[tuple[str, str, str, str], _ModelSeries] = {}
         self._watched_gauges: list[tuple[CounterSeries, Callable[[], float]]] = []
@@ -204,7 +208,7 @@ class Metrics:
         self._cells.close()
 
     def model_label(self, name: str, *, is_served: bool = True) -> str:
-        """Returns the label of a model: its name, or `other` if too many models have a label.
+        """Returns the label of a model: its name if it is configured or well known, else `other`.
 
         Args:
             name: the provider's name of the model.
@@ -214,7 +218,7 @@ class Metrics:
         label = self._model_labels.get(name)
         if label is not None:
             return label
-        if not is_served or len(self._model_labels) >= MAX_MODEL_LABELS:
+        if not is_served or len(self._model_labels) >= MAX_MODEL_LABELS or not self._is_known_model(name):
             return OTHER_LABEL
         self._model_labels[name] = name
         return name

@@ -7,7 +7,6 @@ kept in its memory for an hour.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from app.observability import metric_families as f
+from app.observability.background_loops import BackgroundLoop
 from app.observability.metric_families import MetricFamily, is_application_endpoint
 from app.observability.metric_readings import MetricsSnapshot, estimate_quantile
 from app.observability.metrics import Metrics
@@ -83,17 +83,14 @@ class MetricsOverview:
         self._unix_seconds = unix_seconds
         self._sleep = sleep
         self._samples: deque[_Sample] = deque(maxlen=MAX_SAMPLES)
-        self._sampling_task: asyncio.Task[None] | None = None
+        self.sampling = BackgroundLoop("overview", self._sample, lambda: INTERVAL_SECONDS, metrics=metrics, sleep=sleep)
 
     def start(self) -> None:
         """Starts to sample in the background. Takes the first sample at once."""
-        self._sampling_task = asyncio.create_task(self._sample_forever())  # noqa: TID251 - ended by aclose
+        self.sampling.start(0.0)
 
     async def aclose(self) -> None:
-        if self._sampling_task is not None:
-            self._sampling_task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._sampling_task
+        await self.sampling.aclose()
 
     def take_sample(self) -> None:
         """Adds a sample of the current totals."""
@@ -146,14 +143,8 @@ class MetricsOverview:
             quantile: _round_seconds(estimate_quantile(share, family, series)) for quantile, share in QUANTILES.items()
         }
 
-    async def _sample_forever(self) -> None:
-        while True:
-            try:
-                self.take_sample()
-            # The files of other workers cannot be read now. The next sample may succeed, so the task goes on.
-            except OSError as error:
-                log.warning("could not read the metrics of other workers: %s", error)
-            await self._sleep(INTERVAL_SECONDS)
+    async def _sample(self) -> None:
+        self.take_sample()
 
 
 def _build_gauges(numbers: MetricsSnapshot) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -13,6 +14,8 @@ from app.dialects.request_schemas import SCHEMA_FIELDS, read_schemas, select_sch
 from app.pipeline.chat_request import ChatRequest
 
 MAX_CACHED_INSTRUCTIONS: Final = 1024
+MAX_KEY_BYTES: Final = 256
+"""Of longer texts, the cache keeps digests: a client may send megabytes."""
 
 
 class MessageCounter:
@@ -39,7 +42,8 @@ class MessageCounter:
         if not instructions and SCHEMA_FIELDS[request.protocol].isdisjoint(request.raw_fields):
             return PRIMING_TOKENS
         schemas = select_schema_fields(request.protocol, request.raw_fields)
-        key = (encoding, *[message.raw for message in instructions], *schemas.items())
+        texts = [message.raw for message in instructions]
+        key = (encoding, *map(_shorten_key, texts), *[(name, _shorten_key(raw)) for name, raw in schemas.items()])
         cached_tokens = self._instructions_cache.get(key)
         if cached_tokens is not None:
             self._instructions_cache.move_to_end(key)
@@ -54,3 +58,7 @@ class MessageCounter:
         if len(self._instructions_cache) > MAX_CACHED_INSTRUCTIONS:
             self._instructions_cache.popitem(last=False)
         return tokens
+
+
+def _shorten_key(raw: bytes) -> bytes:
+    return raw if len(raw) <= MAX_KEY_BYTES else hashlib.sha256(raw).digest()

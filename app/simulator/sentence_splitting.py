@@ -7,8 +7,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Final
 
 MAX_SENTENCE_CHARS = 600
+MAX_CACHED_CHARS: Final = 10_000
+"""Longer texts are not cached: they would take gigabytes."""
 
 _SENTENCE_END = re.compile(r"(?<=[.!?\u3002\uff01\uff1f])(?:\s+|(?<=[\u3002\uff01\uff1f]))|\n+")
 _WORD = re.compile(r"[^\W_]+(?:[._:/@%#+-]+[^\W_]+)*|[^\W_]", re.UNICODE)
@@ -43,9 +46,12 @@ class AnalyzedText:
     stems: frozenset[str]
 
 
-@lru_cache(maxsize=4096)
 def split_sentences(text: str) -> AnalyzedText:
     """Splits a text into sentences. Line ends end sentences; an over-long sentence is cut into pieces."""
+    return (_split_cached if len(text) <= MAX_CACHED_CHARS else _split)(text)
+
+
+def _split(text: str) -> AnalyzedText:
     sentences = []
     for raw in _SENTENCE_END.split(text):
         stripped = raw.strip()
@@ -54,6 +60,9 @@ def split_sentences(text: str) -> AnalyzedText:
             if _WORD_PART.search(piece):
                 sentences.append(Sentence(piece, find_word_stems(piece)))
     return AnalyzedText(tuple(sentences), frozenset().union(*(one.stems for one in sentences)))
+
+
+_split_cached: Final = lru_cache(maxsize=4096)(_split)
 
 
 def find_word_stems(text: str) -> frozenset[str]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from app.errors import ConversationBusy, StoreUnavailable
+from app.observability.background_loops import BackgroundLoop
 from app.observability.metric_families import LEASE_WAIT_SECONDS
 from app.observability.metrics import NO_METRICS, Metrics
 from app.observability.request_record import current_request_record
@@ -68,19 +69,24 @@ class LeaseKeeper:
         self._metrics = metrics
         self._local_locks: dict[tuple[str, str], _LocalLock] = {}
         self._held_leases: set[Lease] = set()
-        self._renewal_task: asyncio.Task[None] | None = None
+        self.renewals = BackgroundLoop(
+            "leases",
+            self._renew_held_leases,
+            lambda: lease_seconds / 3,
+            metrics=metrics,
+            sleep=sleep,
+            # Later, the leases would have expired.
+            max_retry_seconds=0.0,
+        )
         self._background_tasks: set[asyncio.Task[Any]] = set()
 
     def start(self) -> None:
         """Starts the renewal task."""
-        self._renewal_task = asyncio.create_task(self._renew_held_leases())  # noqa: TID251 - ended by aclose
+        self.renewals.start()
 
     async def aclose(self) -> None:
         """Stops renewing and releases all leases."""
-        if self._renewal_task is not None:
-            self._renewal_task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._renewal_task
+        await self.renewals.aclose()
         for lease in list(self._held_leases):
             self._start_release(lease)
         while self._background_tasks:
@@ -207,16 +213,13 @@ class LeaseKeeper:
         return task
 
     async def _renew_held_leases(self) -> None:
-        """Renews the held leases three times per `lease_seconds`, and forgets those that are lost."""
-        while True:
-            await self._sleep(self._lease_seconds / 3)
-            leases = list(self._held_leases)
-            if not leases:
-                continue
-            # If the store is unavailable, the next round tries again before the leases expire. After that, other
-            # holders may claim them, and the store refuses writes with these fences.
-            with contextlib.suppress(StoreUnavailable):
-                self._held_leases.difference_update(await self._store.renew_leases(leases, self._lease_seconds))
+        """Renews the held leases, and forgets those that are lost. Runs three times per `lease_seconds`.
+
+        If it fails, the next run tries again before the leases expire. After that, other holders may claim them, and
+        the store refuses writes with these fences.
+        """
+        if leases := list(self._held_leases):
+            self._held_leases.difference_update(await self._store.renew_leases(leases, self._lease_seconds))
 
 
 def _build_conversation_busy_error() -> ConversationBusy:

@@ -7,9 +7,8 @@ A request waits for no write. A process that is killed loses what it has counted
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -18,6 +17,9 @@ import msgspec
 from app.conversation.api_keys import extract_application_tenant
 from app.dialects.chat.usage import TokenUsage
 from app.errors import StoreUnavailable
+from app.observability.background_loops import BackgroundLoop
+from app.observability.metric_families import UNWRITTEN_USAGE
+from app.observability.metrics import NO_METRICS, Metrics
 from app.store.contract.usage import MAX_USAGE_BATCH, UsageGrouping, UsageStore, UsageTotals
 
 log = logging.getLogger(__name__)
@@ -46,11 +48,14 @@ class UsageRecorder:
         now: Callable[[], datetime],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         flush_seconds: float = FLUSH_SECONDS,
+        metrics: Metrics = NO_METRICS,
     ) -> None:
         self._store = store
         self._now = now
-        self._sleep = sleep
-        self._flush_seconds = flush_seconds
+        self._lost_sums = metrics.counter_series(UNWRITTEN_USAGE)
+        self.writes = BackgroundLoop(
+            "usage", self._flush_and_purge, lambda: flush_seconds, metrics=metrics, sleep=sleep
+        )
         self._unwritten: dict[_SumKey, _Sum] = {}
         """By tenant, key, day and model."""
         self._watched_keys: dict[str, _KeyCost] = {}
@@ -58,20 +63,16 @@ class UsageRecorder:
         self._lock = asyncio.Lock()
         """Held while sums are written and read, so that no cost is counted twice or missing in between."""
         self._purged_on = ""
-        self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Starts the periodic writes."""
-        self._task = asyncio.create_task(self._flush_forever())  # noqa: TID251 - ended by aclose
+        self.writes.start()
 
     async def aclose(self) -> None:
         """Stops the periodic writes, and writes what is left."""
-        if self._task is not None:
-            # With the lock, the task is not writing. A cancelled write may still take effect, and would be repeated.
-            async with self._lock:
-                self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        # With the lock, the loop is not writing. A cancelled write may still take effect, and would be repeated.
+        async with self._lock:
+            await self.writes.aclose()
         try:
             await self.flush()
         except StoreUnavailable as error:
@@ -102,6 +103,7 @@ class UsageRecorder:
         total = self._unwritten.get(sum_key)
         if total is None:
             if len(self._unwritten) >= MAX_UNWRITTEN_SUMS:
+                self._lost_sums.add()
                 return
             total = self._unwritten[sum_key] = _Sum()
         total.requests += is_answer
@@ -160,26 +162,46 @@ class UsageRecorder:
                 else:
                     del self._watched_keys[key_id]
 
-    async def _flush_forever(self) -> None:
-        while True:
-            await self._sleep(self._flush_seconds)
-            try:
-                await self.flush()
-                await self._purge_once_a_day()
-            except StoreUnavailable as error:
-                log.warning("could not write usage, and will try again: %s", error.message)
+    async def _flush_and_purge(self) -> None:
+        await self.flush()
+        await self._purge_once_a_day()
 
     async def _write_sums(self) -> None:
         while self._unwritten:
-            batch = [(key, self._unwritten.pop(key)) for key in list(self._unwritten)[:MAX_USAGE_BATCH]]
-            totals = [UsageTotals(*key, *msgspec.structs.astuple(total)) for key, total in batch]
+            batch = {key: self._unwritten.pop(key) for key in list(self._unwritten)[:MAX_USAGE_BATCH]}
             try:
-                await self._store.add_usage(totals)
-            except StoreUnavailable:
-                for key, total in batch:
+                await self._write_batch(batch)
+            finally:
+                # What is left was not written, since the store is unavailable.
+                for key, total in batch.items():
                     total.add(self._unwritten.pop(key, None))
                     self._unwritten[key] = total
-                raise
+
+    async def _write_batch(self, batch: dict[_SumKey, _Sum]) -> None:
+        """Writes sums, and removes those that are done with from `batch`. If the database refuses one of them, each is
+        written by itself, and the one that is refused again is set aside.
+
+        Raises:
+            StoreUnavailable: the sums that are left were not written.
+        """
+        try:
+            await self._store.add_usage(_build_totals(batch))
+        except StoreUnavailable:
+            raise
+        except Exception as error:
+            if len(batch) == 1:
+                self._lost_sums.add()
+                log.error("a sum of usage cannot be stored and is not counted", exc_info=error)
+                batch.clear()
+                return
+            for key in list(batch):
+                one = {key: batch.pop(key)}
+                try:
+                    await self._write_batch(one)
+                finally:
+                    batch |= one
+        else:
+            batch.clear()
 
     async def _read_cost(self, key_id: str, watched: _KeyCost) -> None:
         stored = await self._store.read_key_cost(key_id=key_id, since_day=watched.month_start)
@@ -194,6 +216,10 @@ class UsageRecorder:
         if self._purged_on != today.isoformat():
             await self._store.purge_usage(before_day=(today - timedelta(days=KEPT_DAYS)).isoformat())
             self._purged_on = today.isoformat()
+
+
+def _build_totals(sums: Mapping[_SumKey, _Sum]) -> list[UsageTotals]:
+    return [UsageTotals(*key, *msgspec.structs.astuple(total)) for key, total in sums.items()]
 
 
 class _Sum(msgspec.Struct):

@@ -9,8 +9,8 @@ import pytest
 
 from app.api.edge.request_reader import read_body
 from app.errors import RequestTooLarge
-from tests.live import Reply, ScriptedUpstream, completion
-from tests.support.gateway import World, until, user, world
+from tests.live import ScriptedUpstream
+from tests.support.gateway import World, user, world
 from tests.support.raw_http import raw
 
 USER = b'{"role":"user","content":"x"}'
@@ -250,18 +250,3 @@ async def test_odd_values_that_are_the_providers_to_judge_are_passed_on() -> Non
             answer = await raw(w, body)
             assert answer.status_code == 200, (body, answer.text)
         assert len(w.upstream.bodies) == len(odd)
-
-
-async def test_of_a_model_whose_name_no_database_can_keep_nothing_is_learned() -> None:
-    def reply(body: dict[str, Any]) -> Reply:
-        words = sum(len(message["content"].split()) for message in body["messages"])
-        return completion("Fine.", prompt_tokens=20 + round(1.3 * words))
-
-    async with world(ScriptedUpstream(default=reply)) as gateway:
-        for model in ("a\0b", "m"):
-            messages = [user(f"Hello, {model[0]}")]
-            for _ in range(2):
-                answer = await gateway.say(messages, model=model)
-                messages += [answer["choices"][0]["message"], user("lamp " * 700)]
-        await until(lambda: "upstream/m" in gateway.model_facts())
-        assert all("\0" not in name for name in await gateway.store.read_model_facts())

@@ -75,15 +75,20 @@ def test_a_watched_gauge_is_looked_up_when_it_is_read() -> None:
 
 
 def test_more_models_than_anybody_has_are_one() -> None:
-    metrics = Metrics(models=("configured",))
+    metrics = Metrics(models=("configured",), is_known_model=lambda name: True)
     names = [metrics.model_label(f"m{number}") for number in range(MAX_MODEL_LABELS + 5)]
     assert names[-1] == OTHER_LABEL
     assert len(set(names)) == MAX_MODEL_LABELS
     assert metrics.model_label("configured") == "configured"
 
 
+def test_a_name_that_is_neither_configured_nor_known_is_no_label() -> None:
+    metrics = Metrics(models=("configured",), is_known_model=lambda name: name == "known")
+    assert [metrics.model_label(name) for name in ("configured", "known", "mine")] == ["configured", "known", "other"]
+
+
 def test_a_model_that_nobody_has_answered_for_has_no_name() -> None:
-    metrics = Metrics()
+    metrics = Metrics(is_known_model=lambda name: True)
     assert metrics.model_label("made-up", is_served=False) == OTHER_LABEL
     assert metrics.model_label("real") == metrics.model_label("real", is_served=False) == "real"
 

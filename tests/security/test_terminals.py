@@ -17,7 +17,7 @@ STEERING = "\x1b]0;owned\x07\x1b[2J\x9b31m[red]not markup[/nothing]\r"
 
 async def stored(folder: Path) -> str:
     async with at_rest(folder, ScriptedUpstream(completion(STEERING))) as w:
-        told = {"model": STEERING, "messages": [user(STEERING)]}
+        told = {"model": "m", "messages": [user(STEERING)]}
         answer = await w.client.post(f"{w.base_url}/chat/completions", json=told)
         return str(answer.json()["conversation_id"])
 

@@ -41,8 +41,9 @@ async def test_no_address_that_a_client_names_is_ever_called() -> None:
                 f"//127.0.0.1:{port}/m",
                 f"upstream@127.0.0.1:{port}",
                 "../../m",
-                f"m\r\nHost: {place}",
             )
+            # A name with a line break is none.
+            assert (await raw(w, {"model": f"m\r\nHost: {place}", "messages": [user("x")]})).status_code == 400
             for model in names:
                 told = {"model": model, "messages": [user("x")], "base_url": place, "api_base": place, "proxy": place}
                 assert (await raw(w, told)).status_code == 200
@@ -113,8 +114,10 @@ async def test_no_text_of_anybodys_makes_an_event_of_its_own() -> None:
     said = stream(forged, forged)
     upstream = ScriptedUpstream(said, Reply(pieces=[b"data: " + failed + b"\n\n"]), Reply({"error": forged}, 400))
     async with world(upstream) as w:
-        for model in ("m", forged):
-            answer = await raw(w, {"model": model, "messages": [user(forged)], "stream": True})
+        answer = await raw(w, {"model": forged, "messages": [user(forged)], "stream": True})
+        assert (answer.status_code, answer.text.count("\n")) == (400, 0)
+        for _ in range(2):
+            answer = await raw(w, {"model": "m", "messages": [user(forged)], "stream": True})
             events = chunks(answer)
             assert [event for event in events if "forged" in event] == []
         asked: dict[str, Any] = {"model": "m", "stream": True}

@@ -17,6 +17,7 @@ from app.api.resource_schemas import (
     After,
     Described,
     Limit,
+    Name,
     Page,
     Strict,
     build_json_response,
@@ -63,7 +64,7 @@ class NewKeyRequest(BaseModel):
         ),
     ] = None
     scopes: Annotated[list[Scope], Field(min_length=1)] = list(DEFAULT_SCOPES)
-    policy: Annotated[str | None, Field(description="The context policy for requests that name none.")] = None
+    policy: Annotated[Name | None, Field(description="The context policy for requests that name none.")] = None
     models: Annotated[
         list[Annotated[str, Field(pattern=r"\S")]],
         Field(description="Models that it may ask for, with the wildcards `*` and `?`. Empty: all."),
@@ -122,7 +123,7 @@ def build_api_key_routes(api_keys: ApiKeys, auth: Authenticator) -> APIRouter:
     async def list_keys(
         limit: Limit = DEFAULT_PAGE_SIZE,
         after: After = None,
-        tenant: Annotated[str | None, Query(description="Only keys of this tenant.")] = None,
+        tenant: Annotated[Name | None, Query(description="Only keys of this tenant.")] = None,
         caller: Caller = admin,
     ) -> Response:
         keys = await api_keys.list_keys(tenant)
@@ -152,13 +153,13 @@ def build_api_key_routes(api_keys: ApiKeys, auth: Authenticator) -> APIRouter:
         return build_json_response({**build_key_object(key, {}), "key": secret})
 
     @routes.post("/keys/{key_id}", summary="Change the budget of an API key", response_model=KeyObject)
-    async def update_key(key_id: str, change: KeyChange, caller: Caller = admin) -> Response:
+    async def update_key(key_id: Name, change: KeyChange, caller: Caller = admin) -> Response:
         key = await api_keys.change_budget(key_id, change.budget_usd)
         auth.evict_key(key)
         return build_json_response(build_key_object(key, await api_keys.read_month_costs()))
 
     @routes.delete("/keys/{key_id}", summary="Revoke an API key", response_model=KeyObject)
-    async def revoke_key(key_id: str, caller: Caller = admin) -> Response:
+    async def revoke_key(key_id: Name, caller: Caller = admin) -> Response:
         key = await api_keys.revoke_key(key_id)
         auth.evict_key(key)
         return build_json_response(build_key_object(key, await api_keys.read_month_costs()))

@@ -3,7 +3,7 @@ through FastAPI (`app/api/edge/asgi_front.py`); FastAPI's routes are for /openap
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import orjson
@@ -34,6 +34,7 @@ class HealthProbes:
         version: str,
         has_upstream: Callable[[], bool],
         is_stopping: Callable[[], bool] = lambda: False,
+        list_dead_loops: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         """
         Args:
@@ -41,7 +42,9 @@ class HealthProbes:
             version: the gateway's version, shown by `/healthz`.
             has_upstream: whether some provider is not known to fail.
             is_stopping: whether the process is about to stop.
+            list_dead_loops: returns the names of background loops that have ended by mistake.
         """
+        self._list_dead_loops = list_dead_loops
         self._is_stopping = is_stopping
         self._check_store = check_store
         self._has_upstream = has_upstream
@@ -55,6 +58,9 @@ class HealthProbes:
         process is about to stop."""
         if self._is_stopping():
             return _json_response({"status": "stopping"}, status=503)
+        if dead_loops := self._list_dead_loops():
+            # Without them nothing renews leases, writes usage or erases old conversations: only a restart helps.
+            return _json_response({"status": "failed", "dead_loops": list(dead_loops)}, status=503)
         try:
             info = await self._check_store()
         except GatewayError as error:

@@ -14,7 +14,7 @@ from pydantic import Field
 from starlette.responses import Response, StreamingResponse
 
 from app.api.conversations.conversations import BUSY_RESPONSE
-from app.api.conversations.summaries import SUMMARY_FAILED_RESPONSE, Instructions, ModelName, SummaryObject
+from app.api.conversations.summaries import SUMMARY_FAILED_RESPONSE, Instructions, SummaryObject
 from app.api.conversations.views import RangeInView
 from app.api.edge.auth import Authenticator
 from app.api.edge.error_responses import log_unexpected_error
@@ -24,6 +24,7 @@ from app.api.resource_schemas import (
     ERROR_RESPONSES,
     EVENT_STREAM_CONTENT,
     Described,
+    Name,
     Strict,
     StrictJsonRoute,
     build_json_response,
@@ -45,15 +46,13 @@ class CompactionRequest(Strict):
 
     instructions: Annotated[Instructions | None, Field(description="What the summaries should focus on.")] = None
     through_item: Annotated[
-        str | None,
+        Name | None,
         Field(
-            min_length=1,
-            max_length=256,
             description="The last item that is to be summarized: its id, or `#` and its `seq`, such as `#12`.",
         ),
     ] = None
-    model: Annotated[ModelName | None, Field(description="Left out: the model of the last answer.")] = None
-    policy: Annotated[ModelName | None, Field(description="Left out: the policy that a request would have.")] = None
+    model: Annotated[Name | None, Field(description="Left out: the model of the last answer.")] = None
+    policy: Annotated[Name | None, Field(description="Left out: the policy that a request would have.")] = None
     dry_run: Annotated[bool, Field(description="Only report what would be summarized; no model is called.")] = False
     stream: Annotated[bool, Field(description="Report progress in server-sent events.")] = False
 

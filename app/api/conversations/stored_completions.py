@@ -17,6 +17,7 @@ from app.api.resource_schemas import (
     Described,
     Limit,
     Metadata,
+    Name,
     Order,
     Page,
     StrictJsonRoute,
@@ -29,7 +30,7 @@ from app.dialects.chat.stored_completion import build_deletion_object
 from app.pipeline.chat_request import Caller
 from app.store.contract.conversations import CompletionQuery
 
-ModelName = Annotated[str | None, Query(description="Only completions of this model, by its name in the request.")]
+ModelName = Annotated[Name | None, Query(description="Only completions of this model, by its name in the request.")]
 
 
 class CompletionChange(BaseModel):

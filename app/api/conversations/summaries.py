@@ -19,6 +19,7 @@ from app.api.resource_schemas import (
     Described,
     ErrorBody,
     Limit,
+    Name,
     Order,
     Page,
     Strict,
@@ -37,7 +38,6 @@ MAX_REVISION: Final = 2**31 - 1
 WITHOUT_NUL: Final = "^[^\\x00]*$"
 Revision = Annotated[int, Field(ge=1, le=MAX_REVISION)]
 Instructions = Annotated[str, Field(max_length=MAX_INSTRUCTIONS_CHARS)]
-ModelName = Annotated[str, Field(min_length=1, max_length=256)]
 CONFLICT_RESPONSE: Final[dict[int | str, dict[str, Any]]] = {
     409: {"model": ErrorBody, "description": "The summary has a newer revision, or is being written."}
 }
@@ -59,7 +59,7 @@ class SummaryRegeneration(Strict):
     """Options for a summary that a model writes anew."""
 
     instructions: Annotated[Instructions | None, Field(description="What the summary should focus on.")] = None
-    model: Annotated[ModelName | None, Field(description="Left out: the model of the last answer.")] = None
+    model: Annotated[Name | None, Field(description="Left out: the model of the last answer.")] = None
 
 
 class SummaryRollback(Strict):

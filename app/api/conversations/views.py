@@ -10,7 +10,16 @@ from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
 from app.api.edge.auth import Authenticator
-from app.api.resource_schemas import ERROR_RESPONSES, After, Described, ErrorBody, Order, Page, build_json_response
+from app.api.resource_schemas import (
+    ERROR_RESPONSES,
+    After,
+    Described,
+    ErrorBody,
+    Name,
+    Order,
+    Page,
+    build_json_response,
+)
 from app.conversations.views.stored_turn import StoredTurnRequest
 from app.conversations.views.view_pages import ViewPageQuery, ViewPages
 from app.pipeline.chat_request import Caller
@@ -18,9 +27,7 @@ from app.pipeline.chat_request import Caller
 MAX_MESSAGES: Final = 1_000
 DEFAULT_MESSAGES: Final = 100
 MessageLimit = Annotated[int, Query(ge=1, le=MAX_MESSAGES, description="The most messages on a page.")]
-Model = Annotated[
-    str | None, Query(min_length=1, max_length=256, description="Left out: the model of the last answer.")
-]
+Model = Annotated[Name | None, Query(description="Left out: the model of the last answer.")]
 Include = Annotated[
     list[Literal["sent"]],
     Query(
@@ -181,7 +188,7 @@ def build_view_routes(view_pages: ViewPages, auth: Authenticator, *, policies: S
         conversation_id: str,
         page: ViewPageDependency,
         model: Model = None,
-        policy: str | None = policy_query,
+        policy: Name | None = policy_query,
         caller: Caller = reads,
     ) -> Response:
         return build_json_response(

@@ -120,10 +120,12 @@ class ClientConnections:
     def _cut_timed_out_connections(self, loop: asyncio.AbstractEventLoop) -> None:
         self._check_timer = None
         now = loop.time()
-        for connection in list(self._open):
-            connection.cut_if_timed_out(now)
-        if self._open:
-            self._schedule_check(loop)
+        try:
+            for connection in list(self._open):
+                connection.cut_if_timed_out(now)
+        finally:
+            if self._open:
+                self._schedule_check(loop)
 
 
 class ClientConnection(HttpToolsProtocol):

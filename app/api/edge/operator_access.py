@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from app.conversation.api_keys import SCOPES, is_context_tenant
+from app.conversation.api_keys import OPERATOR_TENANT, SCOPES, is_context_tenant
 from app.errors import InsufficientPermissions, InvalidRequest
 from app.pipeline.chat_request import Caller
 from app.store.contract.conversations import ConversationQuery, ConversationStore
@@ -17,8 +17,6 @@ from app.store.contract.conversations import ConversationQuery, ConversationStor
 TENANT_HEADER: Final = "x-concertina-tenant"
 """The header in which an operator names the tenant that a request is about."""
 ALL_TENANTS: Final = "*"
-OPERATOR_TENANT: Final = "operator"
-"""The tenant of what the operator's token does without naming a tenant, such as chats in the console."""
 _TENANT_PATTERN: Final = re.compile(r"[\x21-\x7e]{1,200}")
 
 

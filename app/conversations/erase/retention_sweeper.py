@@ -16,7 +16,9 @@ from typing import Final
 
 from app.conversation.api_keys import derive_context_tenant, extract_application_tenant
 from app.conversation.conversation_types import Conversation
-from app.errors import ConversationBusy, StoreUnavailable
+from app.errors import ConversationBusy
+from app.observability.background_loops import BackgroundLoop
+from app.observability.metrics import NO_METRICS, Metrics
 from app.store.contract.conversations import ConversationQuery
 from app.store.contract.keys import KeyStore
 from app.store.contract.summaries import ConversationAndSummaryStore
@@ -74,6 +76,7 @@ class RetentionSweeper:
         clock: Callable[[], datetime],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         random: Callable[[], float],
+        metrics: Metrics = NO_METRICS,
     ) -> None:
         """
         Args:
@@ -94,26 +97,25 @@ class RetentionSweeper:
         self._clock = clock
         self._sleep = sleep
         self._random = random
-        self._task: asyncio.Task[None] | None = None
+        self.sweeps = BackgroundLoop(
+            "retention", self._sweep_periodically, self._choose_pause, metrics=metrics, sleep=sleep
+        )
 
     def start(self) -> None:
         """Starts the periodic sweeps."""
-        self._task = asyncio.create_task(self._sweep_forever())  # noqa: TID251 - ended by aclose
+        # Even the first pause is random, because processes are often started together.
+        self.sweeps.start(self._sweep_seconds * 0.1 * self._random())
 
     async def aclose(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await self.sweeps.aclose()
 
-    async def _sweep_forever(self) -> None:
-        """Sweeps periodically. Even the first pause is random, because processes are often started together."""
-        await self._sleep(self._sweep_seconds * 0.1 * self._random())
-        while True:
-            # Another process sweeps already, or the store is unavailable: the next sweep makes up for it.
-            with contextlib.suppress(ConversationBusy, StoreUnavailable):
-                await self.sweep()
-            await self._sleep(self._sweep_seconds * (0.9 + 0.2 * self._random()))
+    async def _sweep_periodically(self) -> None:
+        # Another process sweeps already: the next sweep makes up for it.
+        with contextlib.suppress(ConversationBusy):
+            await self.sweep()
+
+    def _choose_pause(self) -> float:
+        return self._sweep_seconds * (0.9 + 0.2 * self._random())
 
     async def sweep(self) -> SweepResult:
         """Erases expired conversations, orphaned summaries and expired idempotency keys.

@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 import orjson
 
 from app.conversation.item import ContentPart, CountedContent, EditOperation, Item, ToolCall
-from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep
+from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, write_large_integers_as_text
 from app.dialects.chat.canonical_message import belongs_to_skeleton, canonicalize_answer_text, canonicalize_message
 from app.dialects.chat.counted_content import (
     PLAIN_MESSAGE_FIELDS,
@@ -38,6 +38,8 @@ class ChatMessage(Item):
     def from_body(cls, body: dict[str, Any]) -> Self:
         """Returns a message that the gateway makes itself.
 
+        Integers beyond 64 bits become text.
+
         Raises:
             InvalidRequest: the body contains something that is nested too deeply to be written as JSON.
         """
@@ -45,7 +47,8 @@ class ChatMessage(Item):
             return cls(orjson.dumps(body), body)
         except TypeError as error:
             if not is_too_deep(body):
-                raise
+                body = write_large_integers_as_text(body)
+                return cls(orjson.dumps(body), body)
             raise InvalidRequest(f"A message {TOO_DEEP_MESSAGE}", code="invalid_value", param="messages") from error
 
     @classmethod

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from app.conversation.item import TOOL_RESULT_ROLES, Item, may_precede_tool_result
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
+from app.conversation.names import MAX_NAME_CHARS, is_valid_name
 from app.dialects.chat.message import decode_body
 from app.errors import InvalidRequest
 
@@ -67,6 +68,10 @@ def _find_fault(body: Mapping[str, Any]) -> MessageFault | None:
     calls = body.get("tool_calls")
     if calls is not None and not (isinstance(calls, list) and all(isinstance(call, dict) for call in calls)):
         return ".tool_calls", ".tool_calls must be an array of objects.", "invalid_type"
+    name = body.get("name")
+    if isinstance(name, str) and name and not is_valid_name(name):
+        complaint = f".name must have at most {MAX_NAME_CHARS} characters, and no control characters."
+        return ".name", complaint, "invalid_value"
     if role == "tool" and not isinstance(body.get("tool_call_id"), str):
         complaint = ".tool_call_id must be the id of the tool call that this result answers."
         return ".tool_call_id", complaint, "missing_required_parameter"

@@ -4,12 +4,14 @@ are already in the log. Pure."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
 import orjson
 
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
+from app.conversation.names import check_name
 from app.errors import InvalidRequest
 
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -22,6 +24,23 @@ CLIENT_TOOL_TYPES: Final = ("function", "custom")
 """Tools of these types are run by the client; all others by the provider."""
 PROVIDER_TOOL_FIELDS: Final = frozenset({"web_search_options", "search_parameters", "plugins"})
 """Fields that let a provider run a search itself: of OpenAI, xAI and OpenRouter."""
+NAME_FIELDS: Final = (*END_USER_FIELDS, "prompt_cache_key", "previous_response_id")
+"""Fields of both protocols that hold a name which the client chooses."""
+_FIELDS_WITH_NAMES: Final = frozenset({*NAME_FIELDS, "metadata"})
+
+
+class _Named(msgspec.Struct):
+    name: Any = None
+
+
+class _Tool(_Named):
+    """A tool or a function, as far as it has names."""
+
+    function: _Named | None = None
+    custom: _Named | None = None
+
+
+_decode_tools = msgspec.json.Decoder(list[_Tool]).decode
 
 
 class ChatFields(msgspec.Struct, frozen=True):
@@ -43,6 +62,8 @@ def parse_chat_fields(fields: Mapping[str, bytes]) -> ChatFields:
         InvalidRequest: a field is missing or invalid; `param` names it.
     """
     store = _parse_boolean(fields, "store") if "store" in fields else None
+    check_request_names(fields)
+    _check_tool_names(fields)
     return ChatFields(
         raw_messages=_parse_messages(fields),
         model=_parse_model(fields),
@@ -95,6 +116,23 @@ def decode_field(raw_fields: Mapping[str, bytes], name: str) -> Any:
     return value
 
 
+def check_request_names(fields: Mapping[str, bytes]) -> None:
+    """Checks the fields of both protocols that hold names, and the keys of `metadata`. Values of other types are left
+    to who reads them.
+
+    Raises:
+        InvalidRequest: a name is too long or has control characters.
+    """
+    if _FIELDS_WITH_NAMES.isdisjoint(fields):
+        return
+    for field in NAME_FIELDS:
+        if isinstance(name := decode_field(fields, field), str) and name:
+            check_name(name, field)
+    metadata = decode_field(fields, "metadata")
+    for key in metadata if isinstance(metadata, dict) else ():
+        check_name(key, "metadata")
+
+
 def may_run_provider_tools(fields: Mapping[str, bytes]) -> bool:
     """Returns whether the provider may run tools itself (web search, file search) and count their results as prompt
     tokens."""
@@ -130,13 +168,23 @@ def _parse_messages(fields: Mapping[str, bytes]) -> list[bytes]:
     return messages  # type: ignore[return-value]  # msgspec.Raw is a view of the bytes
 
 
+def _check_tool_names(fields: Mapping[str, bytes]) -> None:
+    for field in ("tools", "functions"):
+        # Tools of another form are left to who reads them.
+        with suppress(msgspec.DecodeError, RecursionError):
+            for index, tool in enumerate(_decode_tools(fields[field]) if field in fields else ()):
+                for name in (tool.name, tool.function and tool.function.name, tool.custom and tool.custom.name):
+                    if isinstance(name, str) and name:
+                        check_name(name, f"{field}[{index}].name")
+
+
 def _parse_model(fields: Mapping[str, bytes]) -> str:
     model = decode_field(fields, "model")
     if model is None:
         raise InvalidRequest("You must provide a `model`.", code="missing_required_parameter", param="model")
     if not isinstance(model, str) or not model:
         raise InvalidRequest("`model` must be a non-empty string.", code="invalid_type", param="model")
-    return model
+    return check_name(model, "model")
 
 
 def _parse_include_usage(fields: Mapping[str, bytes]) -> bool:

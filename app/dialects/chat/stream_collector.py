@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 import orjson
 
-from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep
+from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep, write_large_integers_as_text
 from app.dialects.chat.choice_collector import ChoiceCollector, ChoiceDelta
+from app.dialects.chat.stream_frames import decode_chunk, parse_integer
 from app.errors import UpstreamUnavailable
 
 
@@ -67,7 +68,7 @@ class StreamCollector:
     Attributes:
         id: from the first chunk that has one.
         model: from the first chunk that has one.
-        usage: the last one reported; None if there was none.
+        usage: the last one reported, with integers beyond 64 bits as text or floats; None if there was none.
         error: a top-level `error` (or `{"object": "error"}`), decoded; None if there was none.
         error_data: the event data that carried it, for `overflow_detection.detect_overflow`.
         chunk_count: how many chunks were added.
@@ -106,7 +107,7 @@ class StreamCollector:
         # An unknown field, another type, or split surrogates: the untyped path reads it, or raises.
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return self._add_untyped_answer(data)
-        if chunk.object == "error":
+        if chunk.object == "error" or may_be_too_deep(data):
             return self._add_untyped_answer(data)
         if self.id is None or chunk.usage or chunk.x_groq is not None:
             self._add_answer_fields(chunk)
@@ -132,7 +133,7 @@ class StreamCollector:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self._add_untyped_answer(body)
             return
-        if completion.object == "error":
+        if completion.object == "error" or may_be_too_deep(body):
             self._add_untyped_answer(body)
             return
         self._add_answer_fields(completion)
@@ -184,7 +185,7 @@ class StreamCollector:
         if self.id is None:
             self.id, self.model = chunk.id or None, self.model or chunk.model or None
         if chunk.usage:
-            self.usage = chunk.usage
+            self.usage = write_large_integers_as_text(chunk.usage)
         elif chunk.x_groq is not None:
             self._read_groq_usage(chunk.x_groq)
 
@@ -215,11 +216,11 @@ class StreamCollector:
 
     def _read_groq_usage(self, x_groq: object) -> None:
         if isinstance(x_groq, dict) and isinstance(x_groq.get("usage"), dict):
-            self.usage = x_groq["usage"]
+            self.usage = write_large_integers_as_text(x_groq["usage"])
 
     def _add_untyped_answer(self, data: bytes) -> bool:
         try:
-            chunk = _require_object(orjson.loads(data), self._source_name)
+            chunk = _require_object(_check_depth(orjson.loads(data), data, self._source_name), self._source_name)
         except orjson.JSONDecodeError:
             chunk = _require_object(_decode_split_surrogates(data, self._source_name), self._source_name)
             self._has_split_surrogates = True
@@ -240,7 +241,7 @@ class StreamCollector:
             self._set_id_and_model(chunk.get("id"), chunk.get("model"))
         usage = chunk.get("usage")
         if usage and isinstance(usage, dict):
-            self.usage = usage
+            self.usage = write_large_integers_as_text(usage)
         else:
             self._read_groq_usage(chunk.get("x_groq"))
 
@@ -260,10 +261,14 @@ def _decode_split_surrogates(data: bytes, source: str) -> Any:
     refuses them.
     """
     try:
-        decoded = json.loads(data)
+        decoded = json.loads(data, parse_int=parse_integer)
     except (ValueError, RecursionError) as error:
         raise UpstreamUnavailable(f"{source!r} answered with data that is not JSON.") from error
-    if is_too_deep(decoded):
+    return _check_depth(decoded, data, source)
+
+
+def _check_depth(decoded: Any, data: bytes, source: str) -> Any:
+    if may_be_too_deep(data) and is_too_deep(decoded):
         raise UpstreamUnavailable(f"{source!r} answered with data that {TOO_DEEP_MESSAGE}")
     return decoded
 
@@ -275,6 +280,20 @@ def _require_object(chunk: Any, source: str) -> dict[str, Any]:
     if not isinstance(chunk, dict):
         raise UpstreamUnavailable(f"{source!r} answered with data that is not a JSON object.")
     return chunk
+
+
+def normalize_json(data: bytes) -> bytes:
+    """Returns a provider's JSON as every reader takes it. What only lenient readers take is changed: lone halves of
+    surrogate pairs become U+FFFD, numbers that no double holds null or text.
+
+    Raises:
+        UpstreamUnavailable: the data is nested too deeply, or is not JSON.
+    """
+    try:
+        orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return orjson.dumps(write_large_integers_as_text(join_surrogates(decode_chunk(data))))
+    return data
 
 
 def join_surrogates(value: Any) -> Any:

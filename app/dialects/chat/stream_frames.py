@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 import orjson
 
+from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
 from app.dialects.sse import SseEvent
 from app.errors import GatewayError, UpstreamRefused, UpstreamUnavailable
 
@@ -15,6 +16,7 @@ EventStyle = Literal["chunk", "named", "comment", "off"]
 """The form of a compaction's progress events."""
 ERROR_EVENT: Final = b"error"
 """The name of an error event."""
+MAX_INTEGER_DIGITS: Final = 19
 DONE_DATA: Final = b"[DONE]"
 """Data of the event that ends a stream."""
 DONE_FRAME: Final = b"data: [DONE]\n\n"
@@ -123,29 +125,37 @@ def decode_chunk(data: bytes) -> dict[str, Any]:
     Accepts halves of a surrogate pair, and takes a single object out of a list.
 
     Raises:
-        UpstreamUnavailable: the data is not JSON; the collector's typed decoder skips fields that it does not know.
+        UpstreamUnavailable: the data is nested too deeply, or is not JSON; the collector's typed decoder skips fields
+            that it does not know.
     """
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError:
         # Some servers split a character between two chunks and send half of a surrogate pair, which orjson refuses.
         value = _decode_leniently(data)
+    if may_be_too_deep(data) and is_too_deep(value):
+        raise UpstreamUnavailable(f"The provider's answer {TOO_DEEP_MESSAGE}")
     chunk: dict[str, Any] = value[0] if isinstance(value, list) else value
     return chunk
 
 
 def _decode_leniently(data: bytes) -> Any:
     try:
-        return json.loads(data)
+        return json.loads(data, parse_int=parse_integer)
     except (ValueError, RecursionError) as error:
         raise UpstreamUnavailable("The upstream's stream contains data that is not JSON.") from error
 
 
-def encode_chunk(body: Mapping[str, Any]) -> bytes:
-    """Encodes a JSON object that may hold halves of a surrogate pair.
+def parse_integer(digits: str) -> int | float:
+    """Reads an integer as orjson does: one that 64 bits cannot hold becomes a float."""
+    return int(digits) if len(digits) < MAX_INTEGER_DIGITS else float(digits)
+
+
+def encode_chunk(body: Any) -> bytes:
+    """Encodes JSON that may hold halves of a surrogate pair or integers beyond 64 bits.
 
     Raises:
-        UpstreamUnavailable: the object is nested too deeply.
+        UpstreamUnavailable: the value is nested too deeply.
     """
     try:
         return orjson.dumps(body)

@@ -13,6 +13,8 @@ from typing import Any
 
 import orjson
 
+from app.dialects.chat.stream_frames import encode_chunk
+
 
 class ToolCallCollector:
     """Collects the calls of one message, in order."""
@@ -119,7 +121,7 @@ class PartialToolCall:
             self.other_fields["custom"] = {
                 **known,
                 **custom,
-                "input": known.get("input", "") + (custom.get("input") or ""),
+                "input": known.get("input", "") + (more if isinstance(more := custom.get("input"), str) else ""),
             }
 
     def to_json(self) -> dict[str, Any]:
@@ -142,7 +144,7 @@ class PartialToolCall:
         if isinstance(arguments, str):
             self.argument_pieces.append(arguments)
         elif arguments is not None:
-            self.argument_pieces.append(orjson.dumps(arguments).decode())
+            self.argument_pieces.append(encode_chunk(arguments).decode())
         rest = {key: value for key, value in function.items() if key not in ("name", "arguments") and value is not None}
         if rest:
             self.other_fields["function"] = merge_json(self.other_fields.get("function"), rest)

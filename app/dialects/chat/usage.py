@@ -8,10 +8,12 @@ OpenAI and most others include cached tokens in `prompt_tokens` and report them 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
+MAX_CALL_TOKENS: Final = 1_000_000_000
+"""What counts of a larger number, which no model can have read or written. Sums of such numbers fit every database."""
 _SEPARATE_CACHE_FIELDS = frozenset({"cache_read_input_tokens", "cache_creation_input_tokens"})
 _DETAIL_FIELDS = "prompt_tokens_details", "input_tokens_details"
 
@@ -56,10 +58,12 @@ def sum_usages(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     total: dict[str, Any] = {}
     for usage in usages:
         for name, value in usage.items():
-            if isinstance(value, Mapping):
-                total[name] = sum_usages([total.get(name) or {}, value])
-            elif isinstance(value, int | float) and not isinstance(value, bool):
-                total[name] = total.get(name, 0) + value
+            # A provider may report a number in one round and details in another: the first form counts.
+            known = total.get(name)
+            if isinstance(value, Mapping) and (known is None or isinstance(known, Mapping)):
+                total[name] = sum_usages([known or {}, value])
+            elif type(value) in (int, float) and (known is None or type(known) in (int, float)):
+                total[name] = (known or 0) + value
     return total
 
 
@@ -75,4 +79,7 @@ def _read_cached_tokens(usage: Mapping[str, Any]) -> int:
 
 def _read_positive_integer(facts: Mapping[str, Any], name: str) -> int:
     value = facts.get(name)
-    return value if type(value) is int and value > 0 else 0  # a bool is none
+    # A float is how the decoder reads an integer that is too large.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        return 0
+    return int(min(value, MAX_CALL_TOKENS))

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import msgspec
 import orjson
 
-from app.conversation.json_depth import MAX_JSON_DEPTH, TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
+from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
 from app.dialects.responses.item_kinds import OUTPUT_TYPES, find_message_role, is_client_call, is_hosted, read_call_id
 from app.errors import InvalidRequest
 
@@ -183,7 +183,7 @@ class _Grouping:
         self._answered_calls: set[str | None] = set()
 
     def add_item(self, raw: bytes, index: int) -> None:
-        if len(raw) > 2 * MAX_JSON_DEPTH and may_be_too_deep(raw):
+        if may_be_too_deep(raw):
             _check_depth(raw, index)
         item = _decode_item(raw, index)
         if item.role == "tool" and item.call_id not in self._hosted_calls:

@@ -7,8 +7,7 @@ from typing import Final
 import msgspec
 import orjson
 
-from app.dialects.chat.stream_collector import join_surrogates
-from app.dialects.chat.stream_frames import decode_chunk
+from app.dialects.chat.stream_collector import normalize_json
 from app.dialects.responses.lifecycle_events import LifecycleWriter
 from app.dialects.responses.response_object import read_output_items, replace_output
 from app.dialects.responses.stream_events import INCOMPLETE, OpenItem
@@ -93,9 +92,13 @@ class OriginalEvents:
         self.have_come = True
         try:
             event = _decode_event(data)
+            # An item or a response is read again from the log, so its JSON must be as every reader takes it.
+            is_normal = not (event.item or event.response) or normalize_json(data) is data
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            is_normal = False
+        if not is_normal:
             # Half of a surrogate pair, or no event: then the chat chunk after it says what is wrong.
-            data = _replace_halves(data)
+            data = _normalize_event(data)
             event = _OriginalEvent() if data == b"" else _decode_event(data)
         kind = event.type
         if not kind or kind == "error":
@@ -204,10 +207,10 @@ class OriginalEvents:
         return open_items
 
 
-def _replace_halves(data: bytes) -> bytes:
-    """Returns an event without halves of surrogate pairs; nothing if the data is no event."""
+def _normalize_event(data: bytes) -> bytes:
+    """Returns an event as every reader takes it (`normalize_json`); nothing if the data is no event."""
     try:
-        fixed = _encode(join_surrogates(decode_chunk(data)))
+        fixed = normalize_json(data)
         _decode_event(fixed)
     except (UpstreamUnavailable, msgspec.DecodeError, RecursionError):
         return b""

@@ -21,6 +21,8 @@ from app.dialects.responses.item_kinds import is_client_call
 from app.dialects.sse import SseDecoder, SseEvent
 from app.errors import UpstreamUnavailable
 
+MAX_TIME: Final = 1 << 53
+"""Unix seconds. A larger number, or one that is not finite, is no time."""
 TEXT_DELTA_TYPE: Final = "response.output_text.delta"
 ANSWERED_STATUSES: Final = (None, "completed", "incomplete")
 """Statuses of a response that is an answer. Some servers send none."""
@@ -502,7 +504,7 @@ def _read_identity_fields(response: Mapping[str, Any]) -> dict[str, Any]:
     created_at = response.get("created_at")
     fields = {
         "id": response.get("id"),
-        "created": int(created_at) if isinstance(created_at, int | float) else None,
+        "created": int(created_at) if isinstance(created_at, int | float) and 0 <= created_at < MAX_TIME else None,
         "model": response.get("model"),
     }
     return {name: value for name, value in fields.items() if value is not None}

@@ -11,7 +11,8 @@ import msgspec
 import orjson
 
 from app.conversation.identity import is_valid_conversation_id
-from app.dialects.chat.request import decode_field
+from app.conversation.names import check_name
+from app.dialects.chat.request import check_request_names, decode_field
 from app.dialects.responses.input_items import (
     encode_instructions,
     encode_text_input,
@@ -83,6 +84,8 @@ def parse_responses_fields(fields: Mapping[str, bytes]) -> ResponsesFields:
     model = decode_typed_field(fields, "model", str)
     if not model:
         raise _build_missing_error("model")
+    check_name(model, "model")
+    check_request_names(fields)
     previous_response_id = decode_typed_field(fields, "previous_response_id", str) or None
     conversation = _parse_conversation(fields)
     if previous_response_id is not None and conversation is not None:
@@ -159,12 +162,7 @@ def _check_metadata(metadata: Mapping[str, Any]) -> None:
         )
     for name, value in metadata.items():
         # The place is not named by the pair's name, which may be of any length.
-        if len(name) > MAX_METADATA_NAME_CHARS or "\0" in name:
-            raise InvalidRequest(
-                f"Names in `metadata` must have at most {MAX_METADATA_NAME_CHARS} characters, and no NUL.",
-                code="invalid_value",
-                param="metadata",
-            )
+        check_name(name, "metadata", MAX_METADATA_NAME_CHARS)
         param = f"metadata.{name}"
         if not isinstance(value, str):
             raise InvalidRequest(f"`{param}` must be a string.", code="invalid_type", param=param)

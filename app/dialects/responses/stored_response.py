@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import orjson
 
 from app.conversation.conversation_types import StoredCompletion
+from app.dialects.chat.request import decode_field
 from app.dialects.responses.item_ids import RESPONSE_ID_PREFIX
 from app.dialects.responses.message import ResponsesMessage
+from app.errors import InvalidRequest
 
 ItemObject = dict[str, Any]
 
@@ -37,12 +40,11 @@ def select_lasting_instructions(raws: Sequence[str]) -> list[str]:
 def read_parameters(raw_fields: Mapping[str, bytes]) -> dict[str, Any]:
     """Returns the fields of a request that its response repeats."""
     parameters = {}
-    for name, raw in raw_fields.items():
+    for name in raw_fields:
         if name not in UNSTORED_FIELDS:
-            try:
-                parameters[name] = orjson.loads(raw)
-            except orjson.JSONDecodeError:  # a number that only the provider can read
-                continue
+            # A number that only the provider can read, or a value that is nested too deeply, is not kept.
+            with suppress(InvalidRequest):
+                parameters[name] = decode_field(raw_fields, name)
     return parameters
 
 

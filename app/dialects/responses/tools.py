@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from app.conversation.names import check_name
 from app.dialects.responses.item_kinds import join_tool_name
 from app.errors import InvalidRequest
 
@@ -294,14 +295,14 @@ def _check_member(value: Mapping[str, Any], name: str, kind: type, words: str, p
     """Returns a member of an object.
 
     Raises:
-        InvalidRequest: the member is missing, empty or of another type; `param` names it.
+        InvalidRequest: the member is missing, empty, of another type or no name; `param` names it.
     """
     member, param = value.get(name), f"{path}.{name}"
     if member is None or member == "":
         raise InvalidRequest(f"Missing required parameter: '{param}'.", code="missing_required_parameter", param=param)
     if not isinstance(member, kind):
         raise InvalidRequest(f"`{param}` must be {words}.", code="invalid_type", param=param)
-    return member
+    return check_name(member, param) if isinstance(member, str) else member
 
 
 def _find_chat_name(reference: Mapping[str, Any], listed_tools: Sequence[ListedTool]) -> str:

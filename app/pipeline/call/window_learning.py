@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from app.compaction.summarizer.summary_generator import SAME_MODEL, compute_max_input_tokens
 from app.errors import GatewayError, NotFound
 from app.pipeline.background_tasks import BackgroundTasks
-from app.pipeline.persist.completion_writer import NUL_CHARACTER
 from app.pipeline.turn import RefusedSize, Turn
 from app.store.contract.keys import KeyStore
 from app.upstream.protocols.overflow_detection import ContextOverflow
@@ -40,9 +39,7 @@ class ModelFactWriter:
         self._tasks = tasks
 
     def start_write(self, model_key: str, facts: Mapping[str, Any]) -> None:
-        # PostgreSQL stores no text with a NUL character; such a name can come from a client.
-        if NUL_CHARACTER not in model_key:
-            self._tasks.spawn(self._write(model_key, facts))
+        self._tasks.spawn(self._write(model_key, facts))
 
     async def _write(self, model_key: str, facts: Mapping[str, Any]) -> None:
         try:

@@ -67,7 +67,7 @@ class CompletionWriter:
                 root=conversation.root,
                 conversation_id=conversation.id,
                 seq=conversation.head_seq,
-                model=request.model.replace(NUL_CHARACTER, ""),
+                model=request.model,
                 created_at=self._clock(),
                 metadata=_read_metadata(request),
                 parameters=read_parameters(request.raw_fields) if is_response else _read_parameters(request),

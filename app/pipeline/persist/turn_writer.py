@@ -306,8 +306,7 @@ class TurnWriter:
         pending_write.is_delayed = False
         try:
             pending_write.write_future = self._start_append(pending_write.append, pending_write.span_name)
-        except StoreUnavailable as error:
-            # The store is closed. The error is raised by `_wait_or_store_branch`, since no caller waits here.
+        except Exception as error:  # noqa: BLE001 - `_wait_or_store_branch` raises it; the timer starts further writes
             pending_write.write_future = asyncio.get_running_loop().create_future()
             pending_write.write_future.set_exception(error)
 

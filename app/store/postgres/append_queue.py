@@ -8,8 +8,9 @@ to wait for a lock, the batch is rolled back, and each append runs by itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import asyncpg
@@ -64,8 +65,8 @@ class AppendQueue:
     def __init__(self, connections: PostgresPool) -> None:
         self._connections = connections
         self._submitted: list[_QueuedAppend] = []
-        self._batches: set[asyncio.Task[None]] = set()
-        self._single_writes: set[asyncio.Task[None]] = set()
+        self._batches: set[asyncio.Task[bool]] = set()
+        self._single_writes: set[asyncio.Task[bool]] = set()
         """Appends that run by themselves and may wait for locks. Other appends do not wait for them."""
 
     def append(self, write: LogAppend, now: datetime) -> asyncio.Future[None]:
@@ -82,79 +83,91 @@ class AppendQueue:
         """Finishes all queued and running appends."""
         while self._submitted or self._batches or self._single_writes:
             self._send_batches()
-            await asyncio.wait(self._batches | self._single_writes)
+            if running := self._batches | self._single_writes:
+                await asyncio.wait(running)
 
     def _send_batches(self) -> None:
         """Sends the queued appends, grouped by their statement."""
         while self._submitted and len(self._batches) < MAX_RUNNING_BATCHES:
-            batches: dict[_StatementShape, list[_QueuedAppend]] = {}
-            for one in self._submitted[:MAX_BATCH_APPENDS]:
-                batches.setdefault(_derive_statement_shape(one.write), []).append(one)
+            taken = self._submitted[:MAX_BATCH_APPENDS]
             del self._submitted[:MAX_BATCH_APPENDS]
+            try:
+                batches = _group_by_shape(taken)
+            except Exception:  # noqa: BLE001 - the single write of the append at fault raises it again
+                self._start_single_writes(taken)
+                continue
             for shape, batch in batches.items():
                 # Client versions are compared with redactions, and a branch with its ancestors: such an append may need
                 # several statements. Two appends to one conversation depend on each other.
                 if shape.branches or shape.has_versions or not _have_distinct_conversations(batch):
                     self._start_single_writes(batch)
-                    continue
-                task = asyncio.create_task(self._write_batch(shape, batch))  # noqa: TID251 - awaited by close
-                self._batches.add(task)
-                task.add_done_callback(self._finish_batch)
-
-    def _finish_batch(self, task: asyncio.Task[None]) -> None:
-        self._batches.discard(task)
-        self._send_batches()
-
-    async def _write_batch(self, shape: _StatementShape, batch: Sequence[_QueuedAppend]) -> None:
-        # The same order in all processes: two that append to the same conversations then never wait for each other in a
-        # circle. So all fingerprints come last, sorted over the batch.
-        ordered = sorted(batch, key=lambda one: one.write.conversation.id)
-        issued: list[list[IssuedAnswer]] = [[] for _ in ordered]
-        issued[-1] = [one.write.issued for one in ordered if one.write.issued is not None]
-        rows = [
-            _append_statement_arguments(one.write, one.now, answers)
-            for one, answers in zip(ordered, issued, strict=True)
-        ]
-        try:
-            await self._connections.execute_all(build_append_statement(**shape._asdict(), in_batch=True), rows)
-        # One append of the batch did not move its head, or an id exists already. The single writes find out which.
-        except (asyncpg.DivisionByZeroError, asyncpg.UniqueViolationError):
-            self._start_single_writes(batch)
-        except StoreUnavailable as error:
-            # Another transaction holds a row of the batch. Only the append to that row has to wait for it.
-            if isinstance(error.__cause__, asyncpg.LockNotAvailableError | asyncpg.DeadlockDetectedError):
-                self._start_single_writes(batch)
-                return
-            for one in batch:
-                _resolve_append_future(one, error)
-        except BaseException as error:  # noqa: BLE001 - handed to whoever waits for it
-            for one in batch:
-                _resolve_append_future(one, error)
-        else:
-            for one in batch:
-                _resolve_append_future(one, None)
+                else:
+                    self._start_task(self._batches, self._write_batch(shape, batch), batch)
 
     def _start_single_writes(self, batch: Sequence[_QueuedAppend]) -> None:
         for one in batch:
-            task = asyncio.create_task(self._write_single_append(one))  # noqa: TID251 - awaited by close
-            self._single_writes.add(task)
-            task.add_done_callback(self._single_writes.discard)
+            self._start_task(self._single_writes, self._append_with_retry(one.write, one.now), [one])
 
-    async def _write_single_append(self, one: _QueuedAppend) -> None:
-        try:
-            await self._append_with_retry(one.write, one.now)
-        except BaseException as error:  # noqa: BLE001 - handed to whoever waits for it
-            _resolve_append_future(one, error)
+    def _start_task(
+        self, tasks: set[asyncio.Task[bool]], work: Coroutine[Any, Any, bool], batch: Sequence[_QueuedAppend]
+    ) -> None:
+        task = asyncio.create_task(work)  # noqa: TID251 - awaited by close
+        tasks.add(task)
+        task.add_done_callback(partial(self._finish_task, tasks, batch))
+
+    def _finish_task(
+        self, tasks: set[asyncio.Task[bool]], batch: Sequence[_QueuedAppend], task: asyncio.Task[bool]
+    ) -> None:
+        """Resolves the futures of a task's appends, however the task has ended: none of them may wait for ever."""
+        tasks.discard(task)
+        error = StoreUnavailable("The write was cancelled.") if task.cancelled() else task.exception()
+        if error is None and not task.result():
+            self._start_single_writes(batch)
         else:
-            _resolve_append_future(one, None)
+            for one in batch:
+                _resolve_append_future(one, error)
+        self._send_batches()
 
-    async def _append_with_retry(self, write: LogAppend, now: datetime) -> None:
+    async def _write_batch(self, shape: _StatementShape, batch: Sequence[_QueuedAppend]) -> bool:
+        """Writes appends in one transaction. Returns False if nothing was written, and each is to run by itself.
+
+        Raises:
+            StoreUnavailable: nothing was written.
+        """
+        try:
+            # The same order in all processes: two that append to the same conversations then never wait for each other
+            # in a circle. So all fingerprints come last, sorted over the batch.
+            ordered = sorted(batch, key=lambda one: one.write.conversation.id)
+            issued: list[list[IssuedAnswer]] = [[] for _ in ordered]
+            issued[-1] = [one.write.issued for one in ordered if one.write.issued is not None]
+            rows = [
+                _append_statement_arguments(one.write, one.now, answers)
+                for one, answers in zip(ordered, issued, strict=True)
+            ]
+            await self._connections.execute_all(build_append_statement(**shape._asdict(), in_batch=True), rows)
+        except StoreUnavailable as error:
+            # Another transaction holds a row of the batch. Only the append to that row has to wait for it.
+            if isinstance(error.__cause__, asyncpg.LockNotAvailableError | asyncpg.DeadlockDetectedError):
+                return False
+            raise
+        # One append of the batch did not move its head, has an id that exists already, or a value that cannot be
+        # written. The single writes find out which.
+        except Exception:  # noqa: BLE001 - the single write of the append at fault raises it again
+            return False
+        return True
+
+    async def _append_with_retry(self, write: LogAppend, now: datetime) -> bool:
+        """Appends; the result is always True.
+
+        Raises:
+            WriteConflict, LeaseLost, StoreUnavailable: as `ConversationStore.append`.
+        """
         if write.creates_conversation and write.versions:
             write = replace(write, versions=drop_redacted_versions(write, write.conversation))
         # The usual case is one statement. Client versions must first be compared with the stored redactions.
         may_be_stale = bool(write.versions) and not write.creates_conversation
         if not may_be_stale and await self._try_append(write, now):
-            return
+            return True
         after = write.conversation
         rows = (
             []
@@ -171,6 +184,7 @@ class AppendQueue:
             raise WriteConflict
         if not await self._try_append(adapt_append_to_redactions(write, stored), now):
             raise WriteConflict
+        return True
 
     async def _try_append(self, write: LogAppend, now: datetime) -> bool:
         """Runs the append's statement. Returns whether the stored head and running total were those that the write
@@ -201,6 +215,13 @@ def _resolve_append_future(queued: _QueuedAppend, error: BaseException | None) -
     else:
         drop_tracebacks(error)
         queued.done_future.set_exception(error)
+
+
+def _group_by_shape(batch: Sequence[_QueuedAppend]) -> dict[_StatementShape, list[_QueuedAppend]]:
+    groups: dict[_StatementShape, list[_QueuedAppend]] = {}
+    for one in batch:
+        groups.setdefault(_derive_statement_shape(one.write), []).append(one)
+    return groups
 
 
 def _have_distinct_conversations(batch: Sequence[_QueuedAppend]) -> bool:

@@ -21,6 +21,7 @@ from app.conversation.conversation_types import (
     StoredCompletion,
     Summary,
 )
+from app.conversation.json_depth import write_large_integers_as_text
 from app.dialects.item_decoding import decode_item
 from app.store.contract.conversations import LinkMatch, LogAppend
 from app.store.contract.usage import UsageTotals
@@ -55,7 +56,11 @@ Lineage = tuple[tuple[str, int], ...]
 def encode_json(value: Mapping[str, Any]) -> str:
     if not value:
         return "{}"
-    return orjson.dumps(value if type(value) is dict else dict(value)).decode()
+    values = value if type(value) is dict else dict(value)
+    try:
+        return orjson.dumps(values).decode()
+    except TypeError:
+        return orjson.dumps(write_large_integers_as_text(values)).decode()
 
 
 def encode_optional_json(value: Mapping[str, Any] | None) -> str | None:

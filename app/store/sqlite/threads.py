@@ -136,7 +136,7 @@ def run_batch_in_transaction(
         connection.execute("COMMIT")
         return outcomes
     # An error of BEGIN or COMMIT, or one that has made SQLite roll back everything.
-    except sqlite3.Error as error:
+    except BaseException as error:  # noqa: BLE001 - handed to whoever waits for the jobs; the thread must go on
         _roll_back(connection)
         return [(None, error)] * len(jobs)
 
@@ -244,7 +244,7 @@ class DatabaseThread:
     def _run_thread(self) -> None:
         try:
             connection = self._connect()
-        except sqlite3.Error as error:
+        except Exception as error:  # noqa: BLE001 - handed to whoever waits for the connection
             self._reject_first_batch(error)
             return
         while (batch := self._batches.get()) is not None:
@@ -253,7 +253,7 @@ class DatabaseThread:
         connection.close()
         self._report_end()
 
-    def _reject_first_batch(self, error: sqlite3.Error) -> None:
+    def _reject_first_batch(self, error: Exception) -> None:
         """Gives the connection's error to the first jobs, which wait for the connection."""
         futures, _ = self._batches.get() or ([], [])
         self._call_in_loop(self._resolve_futures, futures, [(None, error)] * len(futures))
@@ -264,8 +264,6 @@ class DatabaseThread:
         self._is_working = False
         if self._submitted:
             self._dispatch_batch()
-        if self._on_batch_end is not None:
-            self._on_batch_end()
         for future, (value, error) in zip(futures, outcomes, strict=True):
             # Cancelled by its waiter; the job has run all the same.
             if future.done():
@@ -274,6 +272,9 @@ class DatabaseThread:
                 future.set_result(value)
             else:
                 future.set_exception(translate_driver_error(error))
+        # Last: whatever it raises, nobody waits for a result.
+        if self._on_batch_end is not None:
+            self._on_batch_end()
 
     def _report_end(self) -> None:
         self._call_in_loop(self._resolve_ended_future)

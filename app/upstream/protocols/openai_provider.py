@@ -16,6 +16,7 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 import orjson
 
+from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
 from app.errors import InvalidRequest, UpstreamUnavailable
 from app.observability.tracing import NO_SPAN, current_span
 from app.upstream.http.dialer import DEFAULT_PORTS, ascii_host
@@ -240,12 +241,14 @@ def parse_model_list(provider_name: str, body: bytes) -> list[dict[str, Any]]:
     """Returns the entries of a model list: `{"data": […]}`, `{"models": […]}` or a bare list.
 
     Raises:
-        UpstreamUnavailable: the body is none of these.
+        UpstreamUnavailable: the body is none of these, or is nested too deeply.
     """
     try:
         entries = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise UpstreamUnavailable(f"The model list of provider {provider_name!r} is not JSON.") from error
+    if may_be_too_deep(body) and is_too_deep(entries):
+        raise UpstreamUnavailable(f"The model list of provider {provider_name!r} {TOO_DEEP_MESSAGE}")
     if isinstance(entries, dict):
         entries = entries.get("data", entries.get("models"))
     if not isinstance(entries, list):

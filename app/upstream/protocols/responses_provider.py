@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import Final
 
+from app.dialects.chat.stream_collector import normalize_json
 from app.dialects.responses.reply_to_chat import ResponsesStreamTranslator, translate_response
 from app.errors import UpstreamUnavailable
 from app.upstream.protocols.openai_provider import OpenAIProvider
@@ -64,7 +65,7 @@ class TranslatedReply:
                 hint=f"Check providers.{self._provider_name}.base_url and providers.{self._provider_name}.protocol.",
             ) from error
         if self._keeps_original:
-            self.original_body = body
+            self.original_body = normalize_json(body)
         return completion
 
     async def iter_bytes(self) -> AsyncIterator[bytes]:

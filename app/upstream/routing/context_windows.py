@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from app.conversation.names import is_valid_name
 from app.errors import UpstreamUnavailable
 from app.upstream.provider_contract import ClientKey, ContextWindow, ModelDeployment, UpstreamProvider
 from app.upstream.routing import known_model_windows
@@ -206,17 +207,20 @@ class _ProviderModelList:
             await asyncio.gather(self._fetch_task, return_exceptions=True)
 
     async def _fetch_list(self, authorization: str | None) -> None:
+        # Set first: whatever happens below, the next request must not fetch again at once.
+        self.next_fetch_at = self._clock() + self._policy.retry_after_failure_seconds
         try:
-            entries = await self._provider.list_models(authorization)
+            self._entries = _index_models_by_name(await self._provider.list_models(authorization))
         except UpstreamUnavailable as error:
             log.info("could not read the model list of provider %r: %s", self._provider.name, error.message)
-            self.next_fetch_at = self._clock() + self._policy.retry_after_failure_seconds
             self.has_failed_without_key = authorization is None
+            return
+        except Exception as error:  # the list is not as any provider's
+            log.error("could not read the model list of provider %r", self._provider.name, exc_info=error)
             return
         finally:
             self.is_fetching = False
         self.has_failed_without_key = False
-        self._entries = _index_models_by_name(entries)
         self.windows.clear()
         self.next_fetch_at = self._clock() + self._policy.cache_seconds
 
@@ -236,7 +240,7 @@ def _index_models_by_name(entries: Sequence[Mapping[str, Any]]) -> dict[str, dic
     named = {}
     for entry in entries:
         name = entry.get("id") or entry.get("name")
-        if isinstance(name, str):
+        if isinstance(name, str) and is_valid_name(name):
             named[name.removeprefix("models/")] = dict(entry)
     return named
 

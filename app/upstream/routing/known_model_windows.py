@@ -32,6 +32,11 @@ def find_known_window(model: str) -> tuple[int, int | None, int | None] | None:
     return None
 
 
+def is_well_known_model(model: str) -> bool:
+    """Returns whether the table has a model under exactly this name."""
+    return model in _load_window_table()
+
+
 def strip_provider_prefix(model: str) -> str:
     """Returns a model's name in lower case without the prefix of its provider: `openai/GPT-4o` is `gpt-4o`."""
     return _PROVIDER_PREFIX.sub("", model.lower())

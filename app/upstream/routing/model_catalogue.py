@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from app.conversation.names import is_valid_name
 from app.errors import ModelNotFound, UpstreamUnavailable
 from app.upstream.provider_contract import ClientKey, UpstreamProvider, bind_client_key, find_only_keyless_provider
 from app.upstream.routing.context_windows import ContextWindows
@@ -75,7 +76,7 @@ class ModelCatalogue:
         entries_by_name: dict[str, dict[str, Any]] = {name: self._build_configured_entry(name) for name in self._names}
         for entry in (entry for entries in lists for entry in entries):
             name = entry.get("id")
-            if isinstance(name, str) and name not in entries_by_name and self._is_routable(name):
+            if isinstance(name, str) and name not in entries_by_name and self._may_be_requested(name):
                 entries_by_name[name] = {
                     "object": "model",
                     "created": self._created,
@@ -94,7 +95,9 @@ class ModelCatalogue:
             log.warning("could not read the model list of provider %r: %s", provider.name, error.message)
             return []
 
-    def _is_routable(self, name: str) -> bool:
+    def _may_be_requested(self, name: str) -> bool:
+        if not is_valid_name(name):
+            return False
         try:
             self._router.resolve(name)
         except ModelNotFound:

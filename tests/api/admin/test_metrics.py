@@ -382,9 +382,9 @@ async def test_the_overview_s_totals_agree_with_its_table_of_errors() -> None:
 async def test_the_simulated_model_costs_nothing_whatever_it_is_called() -> None:
     app = create_test_app(load_settings(environ={}, arguments={("database",): {"url": "memory://"}}))
     async with serving(app) as address, httpx.AsyncClient(base_url=address) as client:
-        for model in ("sim-gpt-4o", "sim"):
+        for model in ("sim-gpt-4o", "sim", "sim-8k"):
             asked = {"model": model, "messages": [user("Hi")]}
             assert (await client.post("/v1/chat/completions", json=asked)).status_code == 200
         at_a_glance = (await client.get("/v1/admin/overview")).json()
-    assert [row["cost_usd"] for row in at_a_glance["models"]] == [0, 0]
+    assert {row["model"]: row["cost_usd"] for row in at_a_glance["models"]} == {"other": 0, "sim": 0, "sim-8k": 0}
     assert (at_a_glance["totals"]["cost_usd"], at_a_glance["totals"]["saved_usd"]) == (0, 0)

@@ -10,7 +10,7 @@ import binascii
 import gzip
 import hashlib
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any, Final
 
@@ -88,7 +88,7 @@ def _load_model_encodings() -> dict[str, Any]:
     return loaded
 
 
-@cache
+@lru_cache(maxsize=512)
 def find_encoding_name(model: str) -> str:
     """Returns the name of a model's encoding; `o200k_base` for an unknown model.
 
@@ -97,7 +97,5 @@ def find_encoding_name(model: str) -> str:
     """
     name = model.lower().rsplit("/", 1)[-1].removeprefix("ft:")
     known: dict[str, str] = _load_model_encodings()["prefixes"]
-    for end in range(len(name), 0, -1):
-        if name[:end] in known and (end == len(name) or not name[end].isalnum()):
-            return known[name[:end]]
-    return str(_load_model_encodings()["default"])
+    prefixes = [one for one in known if name.startswith(one) and not name[len(one) : len(one) + 1].isalnum()]
+    return known[max(prefixes, key=len)] if prefixes else str(_load_model_encodings()["default"])
