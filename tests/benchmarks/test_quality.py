@@ -170,8 +170,7 @@ async def test_the_facts_in_reach_are_counted() -> None:
 
 
 async def test_a_turn_that_waits_for_a_summary_is_told_from_the_others() -> None:
-    changes = {"prepare_ratio": 1.0}
-    found = await stall.measure(Variant("additive", changes=changes), turns=11, summary_seconds=0.3)
+    found = await stall.measure(Variant("additive", changes=stall.WAITING), turns=11, summary_seconds=0.3)
     assert found["cutting_turns"] >= 1
     assert found["slowest_cutting_ms"] >= 300 > found["ordinary_ms"]
 

@@ -21,7 +21,8 @@ TURNS: Final = 18
 QUESTION_CHARS: Final = 3_000
 CUT_SHARE: Final = 0.9
 """A prompt below this share of the one before was cut."""
-VARIANTS: Final = (Variant("prepared ahead"), Variant("not prepared", changes={"prepare_ratio": 1.0}))
+WAITING: Final = {"prepare_ratio": 1.0, "blocking": True}
+VARIANTS: Final = (Variant("prepared ahead"), Variant("not prepared, blocking", changes=WAITING))
 
 
 async def measure(
