@@ -54,6 +54,13 @@ class ApiKey(msgspec.Struct, frozen=True):
         return self.revoked_at is None and not expired
 
 
+class KeyBudget(msgspec.Struct, frozen=True):
+    """What an API key may spend in a calendar month."""
+
+    key_id: str
+    usd: float
+
+
 def hash_api_key(secret: str) -> str:
     """Returns the digest by which a key is found."""
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()

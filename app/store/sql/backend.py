@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
@@ -30,10 +30,10 @@ from app.store.lineage import (
 )
 from app.store.search.term_ranking import hash_message_terms, hash_terms, split_index_batches
 from app.store.sql import conversation_transactions, summary_transactions
-from app.store.sql.dialects import Rows, Statement, TransactionSteps
+from app.store.sql.dialects import Rows, Statement
+from app.store.sql.limit_tables import SqlLimits
 from app.store.sql.required_schema_version import SCHEMA_VERSION
 from app.store.sql.rows import CONVERSATION_COLUMNS, decode_conversation, encode_json, lease_values
-from app.store.sql.limit_tables import SqlLimits
 
 Result = TypeVar("Result")
 

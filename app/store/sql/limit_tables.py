@@ -27,12 +27,12 @@ _RESERVE: Final = f"""
     WHERE ({_SPENT}) + ({_RESERVED}) + :usd <= :budget_usd
     RETURNING 1"""
 _ASKED: Final = """
-    WITH asked (place, scope, max_requests, max_tokens) AS (VALUES {limits}),
+    WITH asked (place, scope, most_requests, most_tokens) AS (VALUES {limits}),
     used AS (
-        SELECT place, asked.scope, max_requests, max_tokens, coalesce(sum(requests), 0) AS requests,
+        SELECT place, asked.scope, most_requests, most_tokens, coalesce(sum(requests), 0) AS requests,
             coalesce(sum(tokens), 0) AS tokens, min(second) AS first_second, max(second) AS last_second
         FROM asked LEFT JOIN rate_counts ON rate_counts.scope = asked.scope AND second >= {now} - :window
-        GROUP BY place, asked.scope, max_requests, max_tokens
+        GROUP BY place, asked.scope, most_requests, most_tokens
     )"""
 _COUNT_CALL: Final = f"""
     {_ASKED}
@@ -40,8 +40,8 @@ _COUNT_CALL: Final = f"""
     SELECT scope, {{now}}, 1, CAST(:tokens AS BIGINT) FROM used
     WHERE NOT EXISTS (
         SELECT 1 FROM used
-        WHERE requests + 1 > max_requests
-            OR tokens + (CASE WHEN :tokens < max_tokens THEN :tokens ELSE max_tokens END) > max_tokens
+        WHERE requests + 1 > most_requests
+            OR tokens + (CASE WHEN :tokens < most_tokens THEN :tokens ELSE most_tokens END) > most_tokens
     )
     ON CONFLICT (scope, second) DO UPDATE
     SET requests = rate_counts.requests + 1, tokens = rate_counts.tokens + excluded.tokens
@@ -51,7 +51,7 @@ _READ_USES: Final = f"""
     SELECT CAST(requests AS BIGINT), CAST(tokens AS BIGINT), coalesce(first_second - {{now}}, 0),
         coalesce(last_second - {{now}}, 0)
     FROM used ORDER BY place"""
-_LIMIT_TYPES: Final = {"place": "BIGINT", "scope": "TEXT", "max_requests": "BIGINT", "max_tokens": "BIGINT"}
+_LIMIT_TYPES: Final = {"place": "BIGINT", "scope": "TEXT", "most_requests": "BIGINT", "most_tokens": "BIGINT"}
 
 
 class SqlLimits(SqlSideTables):
@@ -78,9 +78,7 @@ class SqlLimits(SqlSideTables):
     async def reserve_budget(
         self, reservation: BudgetReservation, *, budget_usd: float, since_day: str, seconds: float
     ) -> BudgetUse:
-        text = _RESERVE.format(
-            expires_at=self.deadline_sql.format(":expires_at"), now=self.deadline_sql.format(":now")
-        )
+        text = _RESERVE.format(expires_at=self.deadline_sql.format(":expires_at"), now=self.deadline_sql.format(":now"))
         insert = self._dialect.build_statement(
             text,
             id=reservation.id,
