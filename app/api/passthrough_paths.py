@@ -41,7 +41,7 @@ def is_own_path(normalized_path: str) -> bool:
         InvalidRequest: the path leads upwards, so it may lead to any path.
     """
     if PARENT in normalized_path.split("/"):
-        raise InvalidRequest(f"The path '/v1/{normalized_path}' must not have {PARENT!r}.")
+        raise InvalidRequest("The path must not contain '..'.", code="invalid_path")
     return is_listed(normalized_path, OWN_PATHS)
 
 

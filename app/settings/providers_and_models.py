@@ -126,7 +126,7 @@ class Provider(Section):
     pass_through: tuple[str, ...] = ("embeddings", "moderations", "audio", "images")
     """In mode `keys`: the paths below `/v1` that are passed through to this provider, each with everything below it.
     Other paths are answered with 403, because they reach into the account behind `api_key`. `["*"]`: every path. A key
-    may have a list of its own ([keys](keys.md#keys)). In mode `open` every path is passed through."""
+    may have a list of its own ([keys](keys.md#passing-through)). In mode `open` every path is passed through."""
     timeouts: Timeouts = Timeouts()
     quirks: Quirks = Quirks()
 
