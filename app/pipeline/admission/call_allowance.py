@@ -8,6 +8,16 @@ from app.pipeline.admission.rate_limits import CountedCall, RateLimits
 from app.store.key_budgets import KeyBudgets
 
 
+def compute_answer_tokens(limit: int | None, choice_count: int, assumed_tokens: int) -> int:
+    """Returns the most tokens that the answers to a request may have together.
+
+    Args:
+        limit: the request's limit for one answer, as the client wrote it.
+        assumed_tokens: the limit of a request without one.
+    """
+    return (limit if limit is not None and limit > 0 else assumed_tokens) * max(1, choice_count)
+
+
 class CallAllowance:
     """The allowance of one request. It is settled when everybody who kept it open has called `finish`."""
 
@@ -41,7 +51,7 @@ class CallAllowance:
 
     def compute_answer_tokens(self, limit: int | None, choice_count: int = 1) -> int:
         """As `CallLimits.compute_answer_tokens`."""
-        return (limit or self._assumed_answer_tokens) * choice_count
+        return compute_answer_tokens(limit, choice_count, self._assumed_answer_tokens)
 
     async def reserve(self, total_usd: float) -> None:
         """Reserves what all calls of the request may cost together; what is reserved already counts.

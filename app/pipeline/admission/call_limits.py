@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from app.conversation.api_keys import extract_application_tenant
-from app.pipeline.admission.call_allowance import CallAllowance
+from app.pipeline.admission.call_allowance import CallAllowance, compute_answer_tokens
 from app.pipeline.admission.rate_limits import RateLimits
 from app.pipeline.chat_request import Caller
 from app.store.contract.limits import RateLimit
@@ -84,7 +84,7 @@ class CallLimits:
         Args:
             limit: the request's limit for one answer.
         """
-        return (limit or self._assumed_answer_tokens) * choice_count
+        return compute_answer_tokens(limit, choice_count, self._assumed_answer_tokens)
 
     def _list_rates(self, caller: Caller) -> list[RateLimit]:
         """Lists the rates of a caller, the widest first."""

@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 
 MAX_RETRY_AFTER_SECONDS: Final = 60
 """SDKs do not retry if they are to wait longer."""
+MAX_COUNTED_TOKENS: Final = 1_000_000_000
+"""Clients and providers may name any number; the database adds them up in 64 bits."""
 
 
 class CountedCall(msgspec.Struct, frozen=True):
@@ -46,6 +48,7 @@ class RateLimits:
         """
         if not limits:
             return None
+        tokens = min(MAX_COUNTED_TOKENS, tokens)
         try:
             count = await self._store.count_call(limits, tokens=tokens)
         except StoreUnavailable as error:
@@ -58,6 +61,7 @@ class RateLimits:
 
     def settle_call(self, call: CountedCall, used_tokens: int) -> None:
         """Replaces the tokens with which a request was counted, in the background."""
+        used_tokens = min(MAX_COUNTED_TOKENS, used_tokens)
         if used_tokens != call.tokens and "x-ratelimit-limit-tokens" in call.headers:
             self._tasks.spawn(self._correct_tokens(call, used_tokens - call.tokens))
 

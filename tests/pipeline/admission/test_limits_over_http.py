@@ -230,6 +230,23 @@ async def test_tokens_are_counted_before_the_answer_and_settled_after_it() -> No
         assert int(settled.headers["x-ratelimit-remaining-tokens"]) > 120
 
 
+@pytest.mark.parametrize("number", [0, -5, 2**31, 2**63 - 1])
+async def test_no_limit_of_an_answer_breaks_the_counting(number: int) -> None:
+    """A client's number neither adds to what is left nor overflows the database's."""
+    reply = completion()
+    reply.body["usage"]["completion_tokens"] = 2**63 - 1
+    async with locked(ScriptedUpstream(reply), limits=limits("tokens", all=10**9)) as gateway:
+        secret, key_id = await gateway.make_key()
+        budgeted, _ = await gateway.make_key(budget_usd=0.01)
+        for key, path in itertools.product((secret, budgeted), ("chat/completions", "embeddings")):
+            body = {"model": "m", "messages": HISTORY, "max_tokens": number}
+            answer = await gateway.request("POST", f"/{path}", key, json=body)
+            assert answer.status_code in (200, 400, 429), answer.text
+        counts = gateway.inner.store._rate_counts["all"].values()
+        assert all(0 <= tokens <= 10**10 for _, tokens in counts)
+        assert await spent(gateway, key_id) >= 0
+
+
 async def test_an_sdk_backs_off_and_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits for what `Retry-After` says, as with OpenAI."""
     slept: list[float] = []
