@@ -188,7 +188,7 @@ class UsageReader:
             return
         try:
             answer = _decode_answer(text.removeprefix(b"data:"))
-        except msgspec.DecodeError:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return
         for part in (answer.message, answer):
             if part is not None and part.usage:

@@ -114,6 +114,16 @@ async def test_a_passed_through_call_costs_what_its_answer_reports(path: str, re
         assert (row["requests"], row["prompt_tokens"], row["unpriced_calls"]) == (1, 10, 0)
 
 
+@pytest.mark.parametrize(
+    "text", [b'{"usage": ' + b"[" * 5000, b'{"usage": 5}', b'{"usage": {"prompt_tokens": "\xff"}}', b"[]"]
+)
+async def test_an_answer_whose_usage_cannot_be_read_passes_all_the_same(text: bytes) -> None:
+    async with locked(ScriptedUpstream(Reply(text))) as gateway:
+        secret, _ = await gateway.make_key(budget_usd=0.05)
+        answer = await gateway.request("POST", "/embeddings", secret, json={"model": "m"})
+        assert (answer.status_code, answer.content) == (200, text)
+
+
 async def test_a_passed_through_answer_without_usage_costs_its_estimate() -> None:
     async with locked(ScriptedUpstream(Reply({"choices": []})), provider=EVERYTHING) as gateway:
         secret, key_id = await gateway.make_key(budget_usd=0.05)
