@@ -223,6 +223,13 @@ def _add_keys_command(commands: SubcommandParsers) -> None:
     create.add_argument(
         "--budget-usd", type=float, metavar="USD", help="what it may spend in a calendar month (UTC), in US dollars"
     )
+    create.add_argument("--requests-per-minute", type=int, metavar="N", help="in place of the settings' limit for keys")
+    create.add_argument("--tokens-per-minute", type=int, metavar="N", help="in place of the settings' limit for keys")
+    create.add_argument(
+        "--pass-through",
+        metavar="LIST",
+        help="paths below /v1 that are passed through, in place of the provider's list",
+    )
     create.add_argument("--retention-days", type=int, metavar="N", help="erase conversations that rest for longer")
     listed = _add_command(actions, "list", "list keys, those that are no longer valid too", "--json")
     listed.add_argument("--tenant", help="only this tenant's")

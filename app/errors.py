@@ -27,7 +27,7 @@ GatewayError
 │   └── HeadTooLarge               431  the URL and headers are too long
 ├── RequestTimedOut                408  the request did not arrive in time
 ├── RequestAbandoned               499  the client disconnected while the request waited; for log and metrics only
-├── RateLimitExceeded              429  the caller has reached its limit of running requests
+├── RateLimitExceeded              429  the caller has reached its limit of running requests, or of those of a minute
 ├── BudgetExceeded                 429  the API key has spent its budget of this month
 ├── Overloaded                     503  the gateway has reached its limit of running requests
 ├── UpstreamUnavailable            502 / 503 / 504
@@ -246,6 +246,8 @@ class RateLimitExceeded(GatewayError):
     type = "requests"
     code = "rate_limit_exceeded"
     retryable = True
+    rate_limit_headers: Mapping[str, str] = {}
+    """OpenAI's `x-ratelimit-…` headers."""
 
 
 class BudgetExceeded(GatewayError):

@@ -30,10 +30,24 @@ CREATE TABLE api_keys (
 	expires_at TIMESTAMP WITH TIME ZONE,
 	revoked_at TIMESTAMP WITH TIME ZONE,
 	budget_usd DOUBLE PRECISION,
+	pass_through TEXT,
+	requests_per_minute INTEGER,
+	tokens_per_minute INTEGER,
 	CONSTRAINT api_keys_pkey PRIMARY KEY (id)
 );
 
 CREATE UNIQUE INDEX api_keys_digest ON api_keys (digest);
+
+CREATE TABLE budget_reservations (
+	id TEXT NOT NULL,
+	key_id TEXT NOT NULL,
+	holder TEXT NOT NULL,
+	usd DOUBLE PRECISION NOT NULL,
+	expires_at TIMESTAMP WITH TIME ZONE NOT NULL,
+	CONSTRAINT budget_reservations_pkey PRIMARY KEY (id)
+);
+
+CREATE INDEX budget_reservations_key ON budget_reservations (key_id);
 
 CREATE TABLE chunk_revisions (
 	root TEXT NOT NULL,
@@ -203,6 +217,14 @@ CREATE TABLE model_facts (
 	facts TEXT NOT NULL,
 	updated_at TIMESTAMP WITH TIME ZONE NOT NULL,
 	CONSTRAINT model_facts_pkey PRIMARY KEY (model)
+);
+
+CREATE TABLE rate_counts (
+	scope TEXT NOT NULL,
+	second BIGINT NOT NULL,
+	requests BIGINT NOT NULL,
+	tokens BIGINT NOT NULL,
+	CONSTRAINT rate_counts_pkey PRIMARY KEY (scope, second)
 );
 
 CREATE TABLE request_keys (

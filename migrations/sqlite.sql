@@ -31,10 +31,24 @@ CREATE TABLE api_keys (
 	expires_at TEXT,
 	revoked_at TEXT,
 	budget_usd DOUBLE,
+	pass_through TEXT,
+	requests_per_minute INTEGER,
+	tokens_per_minute INTEGER,
 	CONSTRAINT api_keys_pkey PRIMARY KEY (id)
 );
 
 CREATE UNIQUE INDEX api_keys_digest ON api_keys (digest);
+
+CREATE TABLE budget_reservations (
+	id TEXT NOT NULL,
+	key_id TEXT NOT NULL,
+	holder TEXT NOT NULL,
+	usd DOUBLE NOT NULL,
+	expires_at TEXT NOT NULL,
+	CONSTRAINT budget_reservations_pkey PRIMARY KEY (id)
+);
+
+CREATE INDEX budget_reservations_key ON budget_reservations (key_id);
 
 CREATE TABLE chunk_revisions (
 	root TEXT NOT NULL,
@@ -203,6 +217,15 @@ CREATE TABLE postings (
 	term BIGINT NOT NULL,
 	seq INTEGER NOT NULL,
 	CONSTRAINT postings_pkey PRIMARY KEY (scope, term, seq)
+)
+ WITHOUT ROWID;
+
+CREATE TABLE rate_counts (
+	scope TEXT NOT NULL,
+	second BIGINT NOT NULL,
+	requests BIGINT NOT NULL,
+	tokens BIGINT NOT NULL,
+	CONSTRAINT rate_counts_pkey PRIMARY KEY (scope, second)
 )
  WITHOUT ROWID;
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Final
+from typing import Any, Final
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -23,12 +23,16 @@ from app.api.passthrough_model import (
     read_model_name,
     replace_model_name,
 )
+from app.api.passthrough_paths import check_path_allowed, is_own_path, normalize_path
+from app.api.passthrough_usage import AdmittedCall, UsageReader, admit_call
 from app.errors import GatewayError, InsufficientPermissions, MethodNotAllowed, UpstreamUnavailable
 from app.pipeline.admission.admission import Admission
-from app.pipeline.admission.key_budgets import KeyBudgets
+from app.pipeline.admission.call_limits import CallLimits
 from app.pipeline.chat_request import Caller
+from app.store.usage_recorder import UsageRecorder
 from app.upstream.provider_contract import (
     ClientKey,
+    ModelDeployment,
     UpstreamProvider,
     UpstreamRequest,
     bind_client_key,
@@ -37,12 +41,6 @@ from app.upstream.provider_contract import (
 from app.upstream.routing.measured_calls import send_passthrough
 from app.upstream.routing.router import Router, raise_if_key_withheld
 
-OWN_PATHS: Final = (
-    *("admin", "chat/completions", "context", "conversations", "models", "responses", "search"),
-    *("v1/chat/completions", "v1/responses"),  # of clients whose base URL has `/v1` twice
-)
-"""Paths below `/v1` that the gateway answers itself. They are never passed through: a request could otherwise avoid the
-gateway's own handling, for instance by another method."""
 SIMULATED_PATHS: Final = ("embeddings",)
 """Paths below `/v1` that the simulated model answers."""
 BYPASSED_HEADERS: Final = {"x-context-status": "bypassed"}
@@ -61,14 +59,17 @@ def build_passthrough_routes(
     providers: Sequence[UpstreamProvider],
     auth: Authenticator,
     admission: Admission,
-    key_budgets: KeyBudgets,
+    limits: CallLimits,
+    usage: UsageRecorder,
     *,
+    allowed_paths: Mapping[str, Sequence[str]] | None,
     body_limit_bytes: int,
     is_simulated: bool,
 ) -> APIRouter:
     """Builds the catch-all route below `/v1`. It must be included last: routes are tried in order.
 
     Args:
+        allowed_paths: the paths that are passed through, by the provider's name; None: all of them.
         is_simulated: the only provider is the simulated model.
     """
     routes = APIRouter(tags=["pass-through"])
@@ -87,12 +88,17 @@ def build_passthrough_routes(
             passthrough_request = PassthroughRequest(
                 _read_raw_path(request, path), request.url.query, headers.get("content-type", ""), body
             )
-            provider, model, passthrough_request = _resolve_provider(router, providers, caller, passthrough_request)
+            fields = read_body_fields(passthrough_request)
+            deployment, passthrough_request = _resolve_deployment(router, caller, passthrough_request, fields)
+            provider = deployment.provider if deployment is not None else next(iter(providers), None)
             if provider is None:
                 raise unknown_path_error(request.url.path, passes_on=False)
-            # What a call costs is not known here, so it is not counted. It may cost something, so it needs a budget.
-            if request.method == "POST":
-                await key_budgets.check_budget(caller)
+            normalized_path = normalize_path(path)
+            if allowed_paths is not None:
+                check_path_allowed(caller, provider.name, normalized_path, allowed_paths)
+            admitted_call = await admit_call(
+                limits, usage, caller, request.method, normalized_path, deployment, fields, len(body)
+            )
         except GatewayError as error:
             return build_error_response(error, own)
         passed = {
@@ -102,7 +108,7 @@ def build_passthrough_routes(
             passed["content-type"] = passthrough_request.content_type
         # Without a model nothing says for which provider the client's key is, so only a single one without a key of its
         # own gets it (decision 31).
-        meant_for = find_only_keyless_provider(providers) if model is None else provider
+        meant_for = find_only_keyless_provider(providers) if deployment is None else provider
         client_key = bind_client_key(caller.authorization, meant_for)
         call = UpstreamRequest(
             path=passthrough_request.path,
@@ -112,20 +118,16 @@ def build_passthrough_routes(
             headers=passed,
             query=passthrough_request.query,
         )
-        slot = admission.hold_slot(
-            caller.tenant, lambda: False
-        )  # a client that leaves is noticed by `_PassthroughResponse`
-        return _PassthroughResponse(slot, provider, call, own, client_key, asks_model=model is not None)
+        # A client that leaves is noticed by `_PassthroughResponse`.
+        slot = admission.hold_slot(caller.tenant, lambda: False)
+        asks_model = deployment is not None
+        return _PassthroughResponse(slot, provider, call, own, client_key, admitted_call, asks_model=asks_model)
 
     return routes
 
 
 def _refuse_own_paths(path: str, request: Request, *, passes_on: bool) -> None:
-    # Compared without empty and `.` segments: a provider may normalize `/v1/./conversations`, so that the request would
-    # reach the provider's endpoint in place of the gateway's.
-    path_below_v1 = "/".join(part for part in path.split("/") if part not in ("", "."))
-    own = next((own for own in OWN_PATHS if path_below_v1 == own or path_below_v1.startswith(f"{own}/")), None)
-    if own is None:
+    if not is_own_path(normalize_path(path)):
         return
     if allowed := find_gateway_methods(request.app.routes, request.scope):
         raise MethodNotAllowed(f"{request.method} is not allowed for {request.url.path!r}.", allowed=allowed)
@@ -152,33 +154,35 @@ def _refuse_cross_site_request(headers: Mapping[str, str]) -> None:
         )
 
 
-def _resolve_provider(
-    router: Router, providers: Sequence[UpstreamProvider], caller: Caller, request: PassthroughRequest
-) -> tuple[UpstreamProvider | None, str | None, PassthroughRequest]:
-    """Returns the provider of the model that a request names, the model, and the request with the provider's own name
-    for the model. A request without a model goes to the first provider.
+def _resolve_deployment(
+    router: Router, caller: Caller, request: PassthroughRequest, fields: Mapping[str, Any]
+) -> tuple[ModelDeployment | None, PassthroughRequest]:
+    """Returns the deployment of the model that a request names, None if it names none; and the request with the
+    provider's own name for the model.
+
+    Args:
+        fields: the body's fields.
 
     Raises:
         InsufficientPermissions: the caller's key allows certain models only, and the body names none or another one.
         InvalidRequest: the request names several models, or is a form with too many fields.
         ModelNotFound: no provider has the model.
     """
-    fields = read_body_fields(request)
     model = read_model_name(request, fields)
     if caller.allowed_models and (model is None or MODEL_FIELD not in fields):
         raise InsufficientPermissions(
             f"This API key ({caller.api_key_id}) allows certain models only; this request names none in its body."
         )
     if model is None:
-        return (providers[0] if providers else None), None, request
+        return None, request
     check_model_allowed(caller, model)
     check_fallback_models_allowed(caller, fields)
     deployment = router.resolve(model).deployments[0]
     # A caller with limited models gets a rewritten body even for the same name: the provider's parser might otherwise
     # take another of two `model` fields than the one that was checked.
     if deployment.upstream_model == model and not caller.allowed_models:
-        return deployment.provider, model, request
-    return deployment.provider, model, replace_model_name(request, deployment.upstream_model)
+        return deployment, request
+    return deployment, replace_model_name(request, deployment.upstream_model)
 
 
 class _PassthroughResponse(Response):
@@ -199,6 +203,7 @@ class _PassthroughResponse(Response):
         upstream_request: UpstreamRequest,
         gateway_headers: Mapping[str, str],
         client_key: ClientKey | None,
+        admitted_call: AdmittedCall,
         *,
         asks_model: bool,
     ) -> None:
@@ -208,6 +213,7 @@ class _PassthroughResponse(Response):
         self._upstream_request = upstream_request
         self._gateway_headers = gateway_headers
         self._client_key = client_key
+        self._admitted_call = admitted_call
         self._asks_model = asks_model
         self._has_response_started = False
 
@@ -219,22 +225,31 @@ class _PassthroughResponse(Response):
             if self._has_response_started:
                 raise  # the status is sent: `BrokenResponseMiddleware` ends the connection
             await build_error_response(error, self._gateway_headers)(scope, receive, send)
+        finally:
+            self._admitted_call.finish()
 
     async def _relay_response(self, send: Send) -> None:
         reply = await send_passthrough(self._provider, self._upstream_request)
+        usage_reader = UsageReader(reply.headers.get("content-type", ""))
+        is_answer = 200 <= reply.status < 300
         try:
             raise_if_key_withheld(reply.status, self._provider, self._client_key)
             self._check_reply_status(reply.status)
             client_headers = select_client_headers(reply.headers)
             if reply.status == NO_CONTENT:
                 client_headers.pop("content-length", None)  # RFC 9110, 8.6: a 204 must not have one
-            headers = ResponseHeaders({}).merge_headers({**client_headers, **self._gateway_headers})
+            headers = ResponseHeaders({}).merge_headers(
+                {**client_headers, **self._gateway_headers, **self._admitted_call.headers}
+            )
             self._has_response_started = True
             await send({"type": "http.response.start", "status": reply.status, "headers": headers})
             async for piece in reply.iter_bytes():
+                usage_reader.feed(piece)
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
         finally:
+            if is_answer:
+                self._admitted_call.record(usage_reader.find_usage())
             await reply.aclose()
 
     def _check_reply_status(self, status: int) -> None:

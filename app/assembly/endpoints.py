@@ -106,10 +106,19 @@ def build_endpoint_routes(engine: GatewayEngine, settings: Settings) -> Iterator
         providers,
         auth,
         engine.admission,
-        engine.key_budgets,
+        engine.call_limits,
+        engine.usage,
+        allowed_paths=_list_allowed_paths(settings),
         body_limit_bytes=body_limit_bytes,
         is_simulated=is_simulated,
     )
+
+
+def _list_allowed_paths(settings: Settings) -> dict[str, tuple[str, ...]] | None:
+    """Lists the paths that each provider is passed in mode `keys`. In mode `open` the accounts are the clients' own."""
+    if settings.auth.mode == "open" or settings.uses_simulated_model:
+        return None
+    return {name: provider.pass_through for name, provider in settings.providers.items()}
 
 
 def _build_telemetry_routes(engine: GatewayEngine, settings: Settings) -> Iterator[APIRouter]:
@@ -200,7 +209,7 @@ def _build_context_routes(
         clock=engine.dependencies.now,
         tasks=engine.background_tasks,
     )
-    yield build_summary_routes(summaries, auth, engine.admission, engine.key_budgets)
+    yield build_summary_routes(summaries, auth, engine.admission, engine.call_limits)
     compactions = RequestedCompactions(
         store=store,
         leases=engine.leases,
@@ -215,7 +224,7 @@ def _build_context_routes(
         wait_seconds=settings.compaction.wait_seconds,
         heartbeat_seconds=engine.dependencies.heartbeat_seconds,
     )
-    yield build_compaction_routes(compactions, auth, engine.admission, engine.key_budgets)
+    yield build_compaction_routes(compactions, auth, engine.admission, engine.call_limits)
     pins = PinStore(
         store=store,
         records=records,

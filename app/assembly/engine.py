@@ -33,8 +33,9 @@ from app.observability.metric_families import BACKGROUND_TASKS
 from app.observability.metrics import NO_METRICS, Metrics
 from app.pipeline.admission.admission import Admission, AdmissionBounds
 from app.pipeline.admission.answer_replay import StoredAnswers
+from app.pipeline.admission.call_limits import CallLimits, RateSettings
 from app.pipeline.admission.idempotency_keys import IdempotencyKeys
-from app.pipeline.admission.key_budgets import KeyBudgets
+from app.pipeline.admission.rate_limits import RateLimits
 from app.pipeline.admission.request_coalescing import RequestCoalescer
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.call.overflow_recovery import OverflowRecovery
@@ -60,6 +61,7 @@ from app.settings import Settings
 from app.store.contract.store import Store
 from app.store.encryption.cipher import Cipher
 from app.store.encryption.encrypted_store import EncryptedStore
+from app.store.key_budgets import KeyBudgets
 from app.store.leases import LeaseKeeper
 from app.store.measured_store import measure_store
 from app.store.usage_recorder import UsageRecorder
@@ -101,7 +103,15 @@ class GatewayEngine:
         self.calibration_slopes = CalibrationSlopes()
         self.unwritten_fingerprints = UnwrittenFingerprints(self.store)
         self.usage = UsageRecorder(self.store, now=dependencies.now, metrics=self.metrics)
-        self.key_budgets = KeyBudgets(self.usage.find_month_cost, now=dependencies.now)
+        self.key_budgets = KeyBudgets(
+            self.store,
+            self.usage,
+            holder=uuid.uuid4().hex,
+            now=dependencies.now,
+            new_id=lambda: random_bytes(16).hex(),
+            metrics=self.metrics,
+        )
+        self.call_limits = build_call_limits(settings, self.key_budgets, RateLimits(self.store, self.background_tasks))
         self.admission = Admission(build_admission_bounds(settings), clock=time.monotonic, metrics=self.metrics)
         self._prefix_memory: PrefixMemory = PrefixCache()
 
@@ -122,6 +132,7 @@ class GatewayEngine:
                 await count_existing_answers(self.store, self.store)
         self.retention.start()
         self.usage.start()
+        self.key_budgets.start()
         if self.metrics.is_on:
             self.overview.start()
         # Only started here: the server does not wait for a provider that is slow or away.
@@ -143,6 +154,7 @@ class GatewayEngine:
         await self.compactor.aclose()
         await self.context_windows.aclose()
         # After the last model call.
+        await self.key_budgets.aclose()
         await self.usage.aclose()
         # After all writes, which are fenced by leases, and before the store, which releases the leases.
         await self.leases.aclose()
@@ -199,6 +211,7 @@ class GatewayEngine:
                 windows=self.context_windows,
                 counter_for=load_token_counter,
                 usage=self.usage,
+                key_budgets=self.key_budgets,
                 metrics=self.metrics,
             ),
             counter_for=load_token_counter,
@@ -366,7 +379,7 @@ class GatewayEngine:
             clock=time.monotonic,
             now=self.dependencies.now,
             admission=self.admission,
-            key_budgets=self.key_budgets,
+            limits=self.call_limits,
         )
 
     @cached_property
@@ -396,7 +409,13 @@ class GatewayEngine:
 
     def list_dead_loops(self) -> list[str]:
         """Returns the names of the background loops that have ended although the process runs."""
-        loops = (self.leases.renewals, self.retention.sweeps, self.usage.writes, self.overview.sampling)
+        loops = (
+            self.leases.renewals,
+            self.retention.sweeps,
+            self.usage.writes,
+            self.overview.sampling,
+            self.key_budgets.renewals,
+        )
         return [loop.name for loop in loops if loop.is_dead]
 
 
@@ -447,6 +466,18 @@ def build_admission_bounds(settings: Settings) -> AdmissionBounds:
         max_running_per_tenant=section.max_concurrent_per_tenant,
         max_waiting=section.max_waiting,
         max_wait_seconds=section.max_wait_seconds,
+    )
+
+
+def build_call_limits(settings: Settings, key_budgets: KeyBudgets, rates: RateLimits) -> CallLimits:
+    """Builds the limits of callers: budgets and rates."""
+    section = settings.limits
+    return CallLimits(
+        key_budgets,
+        rates,
+        requests=RateSettings(**section.requests_per_minute.model_dump()),
+        tokens=RateSettings(**section.tokens_per_minute.model_dump()),
+        assumed_answer_tokens=section.assumed_answer_tokens,
     )
 
 

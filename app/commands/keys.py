@@ -49,6 +49,9 @@ async def _create_key(settings: Settings, arguments: argparse.Namespace) -> None
         expires_at=_parse_expiry(arguments),
         retention_days=arguments.retention_days,
         budget_usd=arguments.budget_usd,
+        pass_through=None if arguments.pass_through is None else tuple(_split_list(arguments.pass_through)),
+        requests_per_minute=arguments.requests_per_minute,
+        tokens_per_minute=arguments.tokens_per_minute,
     )
     async with _open_api_keys(settings) as api_keys:
         secret, key = await api_keys.create_key(new_key)
@@ -178,6 +181,12 @@ def _describe_properties(key: ApiKey) -> Iterator[str]:
     if key.policy is not None:
         yield f"policy {key.policy}"
     yield "no budget" if key.budget_usd is None else f"budget ${key.budget_usd:,.2f} a month"
+    if key.requests_per_minute is not None:
+        yield f"{pluralize(key.requests_per_minute, 'request')} a minute"
+    if key.tokens_per_minute is not None:
+        yield f"{pluralize(key.tokens_per_minute, 'token')} a minute"
+    if key.pass_through is not None:
+        yield f"passes through {', '.join(key.pass_through) or 'nothing'}"
     if key.retention_days is not None:
         yield f"erases conversations that rest for {pluralize(key.retention_days, 'day')}"
     yield _describe_validity(key)

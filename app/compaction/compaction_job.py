@@ -10,6 +10,7 @@ from app.context.plan.log_rounds import LogTail
 from app.context.plan.outline import Boundary, SummaryRange, SummaryStyle
 from app.context.plan.policy import ContextPolicy
 from app.context.view.client_words import NO_WORDS, ClientWords
+from app.conversation.api_keys import KeyBudget
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
 from app.store.contract.leases import SUMMARY_LEASE_PREFIXES
 from app.upstream.provider_contract import ClientKey
@@ -43,6 +44,8 @@ class CompactionJob:
     client_key: ClientKey | None = None
     api_key_id: str | None = None
     """The API key whose request needs the summaries. They count as its usage."""
+    budget: KeyBudget | None = None
+    """The budget of that key."""
     focus: str | None = None
     """What the summaries should pay attention to, in the client's words."""
     wait_seconds: float = 30.0

@@ -349,6 +349,7 @@ class SummaryMaker:
             encoding=job.encoding,
             client_key=job.client_key,
             api_key_id=job.api_key_id,
+            budget=job.budget,
             focus=job.focus,
             style=source.style,
             previous_summary=source.previous_summary,

@@ -43,10 +43,23 @@ class ApiKey(msgspec.Struct, frozen=True):
     revoked_at: datetime | None = None
     budget_usd: float | None = None
     """What the key may spend in a calendar month (UTC), in US dollars. None: no limit."""
+    pass_through: tuple[str, ...] | None = None
+    """The paths below `/v1` that are passed through for the key, in place of its provider's list. None: that list."""
+    requests_per_minute: int | None = None
+    """In place of the settings' limit for each key. None: that limit."""
+    tokens_per_minute: int | None = None
+    """In place of the settings' limit for each key. None: that limit."""
 
     def is_valid_at(self, moment: datetime) -> bool:
         expired = self.expires_at is not None and self.expires_at <= moment
         return self.revoked_at is None and not expired
+
+
+class KeyBudget(msgspec.Struct, frozen=True):
+    """What an API key may spend in a calendar month."""
+
+    key_id: str
+    usd: float
 
 
 def hash_api_key(secret: str) -> str:

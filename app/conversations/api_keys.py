@@ -24,6 +24,8 @@ TENANT_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$"
 _END_USER_TENANT: Final = re.compile(rf"([^/]*){END_USER_SEPARATOR}[0-9a-f]{{32}}")
 MAX_NAME_CHARS: Final = 100
 MAX_BUDGET_USD: Final = 1_000_000_000
+MAX_RATE: Final = 1_000_000_000
+"""The most requests or tokens of a minute that a limit may name."""
 
 
 class NewApiKey(msgspec.Struct, frozen=True):
@@ -37,6 +39,9 @@ class NewApiKey(msgspec.Struct, frozen=True):
     expires_at: datetime | None = None
     retention_days: int | None = None
     budget_usd: float | None = None
+    pass_through: tuple[str, ...] | None = None
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
 
 
 class ApiKeys:
@@ -88,6 +93,9 @@ class ApiKeys:
             retention_days=new_key.retention_days,
             expires_at=new_key.expires_at,
             budget_usd=new_key.budget_usd,
+            pass_through=new_key.pass_through,
+            requests_per_minute=new_key.requests_per_minute,
+            tokens_per_minute=new_key.tokens_per_minute,
         )
         await self._store.add_api_key(key)
         return secret, key
@@ -144,6 +152,12 @@ class ApiKeys:
             raise InvalidRequest("`expires_at` must lie in the future.", param="expires_at")
         if new_key.retention_days is not None and new_key.retention_days < 1:
             raise InvalidRequest("`retention_days` must be at least 1.", param="retention_days")
+        if new_key.pass_through is not None and any(not path.strip() for path in new_key.pass_through):
+            raise InvalidRequest("`pass_through` must be paths below /v1, or '*'.", param="pass_through")
+        for name in ("requests_per_minute", "tokens_per_minute"):
+            limit = getattr(new_key, name)
+            if limit is not None and not 1 <= limit <= MAX_RATE:
+                raise InvalidRequest(f"`{name}` must be 1 to {MAX_RATE:,}.", param=name)
         _check_budget(new_key.budget_usd)
 
 

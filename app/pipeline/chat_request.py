@@ -12,13 +12,14 @@ import msgspec
 
 from app.context.plan.outline import SummarizeMode
 from app.context.plan.policy import RecallMode
-from app.conversation.api_keys import SCOPES, Scope, derive_context_tenant
+from app.conversation.api_keys import SCOPES, KeyBudget, Scope, derive_context_tenant
 from app.conversation.conversation_types import Conversation
 from app.dialects.answer_format import AnswerFormat
 from app.dialects.chat.answer_format import ChatAnswerFormat
 from app.dialects.chat.request import END_USER_FIELDS, decode_field
 from app.dialects.chat.stream_frames import EventStyle
 from app.dialects.request_schemas import Protocol
+from app.pipeline.admission.call_allowance import CallAllowance
 
 ContextMode = Literal["auto", "append", "resend", "stateless"]
 RETRY_MAX_AGE_SECONDS: Final = 600.0
@@ -40,10 +41,23 @@ class Caller(msgspec.Struct, frozen=True):
     """The id of the API key that authenticated the request."""
     budget_usd: float | None = None
     """What the API key may spend in a calendar month, in US dollars."""
+    requests_per_minute: int | None = None
+    """The API key's own limit; None: that of the settings."""
+    tokens_per_minute: int | None = None
+    """The API key's own limit; None: that of the settings."""
+    pass_through: tuple[str, ...] | None = None
+    """The paths below `/v1` that are passed through for the API key; None: those that its provider allows."""
     sees_all_tenants: bool = False
     """Whether lists are over all tenants, and conversations are found in whichever tenant has them: an operator."""
     may_see_all_tenants: bool = False
     """Whether the caller is an operator who looks in one tenant, and could look in all."""
+
+    @property
+    def budget(self) -> KeyBudget | None:
+        """The budget of the caller's key."""
+        if self.budget_usd is None or self.api_key_id is None:
+            return None
+        return KeyBudget(self.api_key_id, self.budget_usd)
 
 
 class ChatRequest(msgspec.Struct, frozen=True):
@@ -108,6 +122,8 @@ class ChatRequest(msgspec.Struct, frozen=True):
     """The response after which this request continues: the end of a conversation, or a place in its log."""
     compact_threshold: int | None = None
     """The prompt size in tokens above which this request is compacted; None for the policy's."""
+    allowance: CallAllowance | None = None
+    """What the request may use of its caller's limits; None: nothing is limited."""
     on_answer: Callable[[Conversation | None], Awaitable[None]] | None = None
     """Called when the answer is complete, before its last byte is sent. The argument is the conversation that ends with
     the answer, or None if the answer is not stored."""

@@ -123,6 +123,10 @@ class Provider(Section):
     ca_file: str | None = None
     """A PEM file of certificates that are trusted instead of the system's roots: the certificate of a private
     authority, or a server's self-signed certificate. It also holds for a proxy that is reached over TLS."""
+    pass_through: tuple[str, ...] = ("embeddings", "moderations", "audio", "images")
+    """In mode `keys`: the paths below `/v1` that are passed through to this provider, each with everything below it.
+    Other paths are answered with 403, because they reach into the account behind `api_key`. `["*"]`: every path. A key
+    may have a list of its own ([keys](keys.md#passing-through)). In mode `open` every path is passed through."""
     timeouts: Timeouts = Timeouts()
     quirks: Quirks = Quirks()
 

@@ -73,8 +73,21 @@ EncryptionKey = Annotated[SecretStr, AfterValidator(_parse_encryption_key)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
 
 
+class Rate(Section):
+    """How much of something is allowed in a minute. 0: no limit."""
+
+    key: NonNegativeInt = 0
+    """The most in any 60 seconds for each API key of the gateway. A key may have a limit of its own
+    ([rate limits](keys.md#rate-limits)). `0`: no limit."""
+    tenant: NonNegativeInt = 0
+    """The most in any 60 seconds for each tenant, its end users together. `0`: no limit."""
+    all: NonNegativeInt = 0
+    """The most in any 60 seconds for all callers together. `0`: no limit."""
+
+
 class Limits(Section):
-    """Limits of one process. With several workers, each process has these limits for itself."""
+    """Limits of one process. With several workers, each process has these limits for itself, except the rates
+    (`…_per_minute`), which all processes on one database count together."""
 
     max_concurrent_requests: NonNegativeInt = 2000
     """How many requests that call a model may run at once: chat completions until the end of their answer, compactions
@@ -103,6 +116,11 @@ class Limits(Section):
     costs processor time: 20,000 take about ten seconds if they must be summarized for a small window."""
     max_tools: Annotated[int, Field(gt=0)] = 1000
     """The most tools of a chat completion. Requests with more are answered with 400."""
+    requests_per_minute: Rate = Rate()
+    tokens_per_minute: Rate = Rate()
+    assumed_answer_tokens: Tokens = 4096
+    """For budgets and rates: how long the answer to a request without a limit of its own may become. A longer answer is
+    not cut off; what it costs more than reserved is counted when it is known."""
 
 
 class Server(Section):

@@ -58,10 +58,8 @@ class UsageRecorder:
         )
         self._unwritten: dict[_SumKey, _Sum] = {}
         """By tenant, key, day and model."""
-        self._watched_keys: dict[str, _KeyCost] = {}
-        """What each API key with a budget that was used lately has cost this month, by the key's id."""
         self._lock = asyncio.Lock()
-        """Held while sums are written and read, so that no cost is counted twice or missing in between."""
+        """Held while sums are written."""
         self._purged_on = ""
 
     def start(self) -> None:
@@ -113,34 +111,8 @@ class UsageRecorder:
             total.completion_tokens += usage.output_tokens
         if cost_usd is None:
             total.unpriced_calls += 1
-            return
-        total.cost_usd += cost_usd
-        watched = self._watched_keys.get(key_id) if key_id is not None else None
-        if watched is not None and day >= watched.month_start:
-            watched.cost_usd += cost_usd
-
-    async def find_month_cost(self, key_id: str) -> float:
-        """Returns what an API key has cost in this calendar month (UTC), in US dollars. The number has all calls of
-        this process, and those of other processes until about ten seconds ago.
-
-        The store is read with the first question about a key; then the number is kept up to date in the background, as
-        long as somebody asks for it.
-
-        Raises:
-            StoreUnavailable: it was not read yet, and the store is unavailable.
-        """
-        month_start = self._now().date().replace(day=1).isoformat()
-        watched = self._watched_keys.get(key_id)
-        if watched is None or watched.month_start != month_start:
-            async with self._lock:
-                # Another request may have read it while this one waited for the lock.
-                watched = self._watched_keys.get(key_id)
-                if watched is None or watched.month_start != month_start:
-                    watched = _KeyCost(month_start)
-                    await self._read_cost(key_id, watched)
-                    self._watched_keys[key_id] = watched
-        watched.was_used = True
-        return watched.cost_usd
+        else:
+            total.cost_usd += cost_usd
 
     async def sum_usage(self, *, since_day: str, by: UsageGrouping, limit: int | None = None) -> list[UsageTotals]:
         """As `UsageStore.sum_usage`, with what this process has not written yet."""
@@ -148,19 +120,13 @@ class UsageRecorder:
         return await self._store.sum_usage(since_day=since_day, by=by, limit=limit)
 
     async def flush(self) -> None:
-        """Writes the sums, and reads again what the watched keys have cost.
+        """Writes the sums.
 
         Raises:
             StoreUnavailable: the sums that are not written yet stay in memory.
         """
         async with self._lock:
             await self._write_sums()
-            for key_id, watched in list(self._watched_keys.items()):
-                if watched.was_used:
-                    watched.was_used = False
-                    await self._read_cost(key_id, watched)
-                else:
-                    del self._watched_keys[key_id]
 
     async def _flush_and_purge(self) -> None:
         await self.flush()
@@ -203,14 +169,6 @@ class UsageRecorder:
         else:
             batch.clear()
 
-    async def _read_cost(self, key_id: str, watched: _KeyCost) -> None:
-        stored = await self._store.read_key_cost(key_id=key_id, since_day=watched.month_start)
-        watched.cost_usd = stored + sum(
-            total.cost_usd
-            for (_, known_key_id, day, _), total in self._unwritten.items()
-            if known_key_id == key_id and day >= watched.month_start
-        )
-
     async def _purge_once_a_day(self) -> None:
         today = self._now().date()
         if self._purged_on != today.isoformat():
@@ -240,13 +198,3 @@ class _Sum(msgspec.Struct):
             self.cached_tokens += other.cached_tokens
             self.completion_tokens += other.completion_tokens
             self.cost_usd += other.cost_usd
-
-
-class _KeyCost(msgspec.Struct):
-    """What an API key has cost this month."""
-
-    month_start: str
-    """The first day of the month."""
-    cost_usd: float = 0.0
-    was_used: bool = True
-    """Whether it was asked for since the last write."""

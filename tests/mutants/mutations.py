@@ -503,7 +503,7 @@ EDGE: Final = (
     Mutation(
         "key-budget",
         "app/pipeline/admission/request_coalescing.py",
-        "if request.caller.budget_usd is not None and self._key_budgets is not None:",
+        "if self._limits is not None and self._limits.is_limited(request.caller):",
         "if False:",
         ("tests/api/admin/test_costs.py::test_a_key_over_its_budget_is_refused_until_the_month_ends",),
         "A key that has spent its budget goes on spending.",

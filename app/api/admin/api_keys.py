@@ -28,6 +28,7 @@ from app.conversations.api_keys import (
     DEFAULT_SCOPES,
     MAX_BUDGET_USD,
     MAX_NAME_CHARS,
+    MAX_RATE,
     TENANT_PATTERN,
     ApiKeys,
     NewApiKey,
@@ -44,6 +45,11 @@ Budget = Annotated[
         description="US dollars for each calendar month (UTC). A key that has spent them gets 429 `budget_exceeded` "
         "until the next month. Null: no limit.",
     ),
+]
+
+Rate = Annotated[
+    int | None,
+    Field(ge=1, le=MAX_RATE, description="In place of the settings' limit for each key. Null: that limit."),
 ]
 
 
@@ -77,6 +83,15 @@ class NewKeyRequest(BaseModel):
         ),
     ] = None
     budget_usd: Budget = None
+    pass_through: Annotated[
+        list[Annotated[str, Field(pattern=r"\S")]] | None,
+        Field(
+            description="Paths below `/v1` that are passed through for it, in place of those of "
+            "`providers.<name>.pass_through`. Null: those."
+        ),
+    ] = None
+    requests_per_minute: Rate = None
+    tokens_per_minute: Rate = None
 
 
 class KeyChange(Strict):
@@ -102,6 +117,9 @@ class KeyObject(Described):
     retention_days: int | None
     budget_usd: float | None
     spent_usd: float
+    pass_through: list[str] | None
+    requests_per_minute: int | None
+    tokens_per_minute: int | None
 
 
 class NewKeyObject(KeyObject):
@@ -146,6 +164,9 @@ def build_api_key_routes(api_keys: ApiKeys, auth: Authenticator) -> APIRouter:
                 expires_at=_parse_expiry(new_key.expires_at),
                 retention_days=new_key.retention_days,
                 budget_usd=new_key.budget_usd,
+                pass_through=None if new_key.pass_through is None else tuple(new_key.pass_through),
+                requests_per_minute=new_key.requests_per_minute,
+                tokens_per_minute=new_key.tokens_per_minute,
             )
         )
         # The digest may be cached as unknown, and the new key must work at once.
@@ -188,6 +209,9 @@ def build_key_object(key: ApiKey, month_costs: Mapping[str, float]) -> dict[str,
         "retention_days": key.retention_days,
         "budget_usd": key.budget_usd,
         "spent_usd": month_costs.get(key.id, 0.0),
+        "pass_through": None if key.pass_through is None else list(key.pass_through),
+        "requests_per_minute": key.requests_per_minute,
+        "tokens_per_minute": key.tokens_per_minute,
     }
 
 

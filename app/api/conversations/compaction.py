@@ -33,7 +33,7 @@ from app.conversations.summaries.requested_compaction import CompactionQuery, Re
 from app.dialects.chat.stream_frames import DONE_FRAME, render_error_frames
 from app.errors import GatewayError, drop_tracebacks
 from app.pipeline.admission.admission import Admission
-from app.pipeline.admission.key_budgets import KeyBudgets
+from app.pipeline.admission.call_limits import CallLimits
 from app.pipeline.chat_request import Caller
 
 EVENT_STREAM_TYPE: Final = "text/event-stream"
@@ -79,7 +79,7 @@ class CompactionObject(Described):
 
 
 def build_compaction_routes(
-    compactions: RequestedCompactions, auth: Authenticator, admission: Admission, key_budgets: KeyBudgets
+    compactions: RequestedCompactions, auth: Authenticator, admission: Admission, limits: CallLimits
 ) -> APIRouter:
     """Builds the endpoint for compaction on request."""
     routes = APIRouter(
@@ -111,7 +111,7 @@ def build_compaction_routes(
         )
         if options.dry_run:
             return build_json_response(await compactions.estimate_compaction(caller, conversation_id, query))
-        await key_budgets.check_budget(caller)
+        await limits.admit(caller)
         await admission.acquire_slot(caller.tenant, functools.partial(has_disconnected, request.receive))
         give_back = functools.partial(admission.release_slot, caller.tenant)
         try:

@@ -29,7 +29,7 @@ from app.api.resource_schemas import (
 )
 from app.conversations.summaries.summaries import SummaryRecords
 from app.pipeline.admission.admission import Admission
-from app.pipeline.admission.key_budgets import KeyBudgets
+from app.pipeline.admission.call_limits import CallLimits
 from app.pipeline.chat_request import Caller
 
 MAX_TEXT_CHARS: Final = 1_000_000
@@ -110,7 +110,7 @@ SUMMARY_RESPONSE: Final[dict[int | str, dict[str, Any]]] = {200: {"model": Summa
 
 
 def build_summary_routes(
-    summaries: SummaryRecords, auth: Authenticator, admission: Admission, key_budgets: KeyBudgets
+    summaries: SummaryRecords, auth: Authenticator, admission: Admission, limits: CallLimits
 ) -> APIRouter:
     """Builds the endpoints that read and change summaries."""
     routes = APIRouter(
@@ -146,7 +146,7 @@ def build_summary_routes(
     async def get_summary(conversation_id: str, summary_id: str, caller: Caller = reads) -> Response:
         return build_json_response(await summaries.read_summary(caller, conversation_id, summary_id))
 
-    _add_change_routes(routes, summaries, auth, admission, key_budgets)
+    _add_change_routes(routes, summaries, auth, admission, limits)
     return routes
 
 
@@ -155,7 +155,7 @@ def _add_change_routes(
     summaries: SummaryRecords,
     auth: Authenticator,
     admission: Admission,
-    key_budgets: KeyBudgets,
+    limits: CallLimits,
 ) -> None:
     manages = Depends(auth.require_scope("manage"))
 
@@ -181,7 +181,7 @@ def _add_change_routes(
         caller: Caller = manages,
     ) -> Response:
         regeneration = options or SummaryRegeneration()
-        await key_budgets.check_budget(caller)
+        await limits.admit(caller)
         # It calls a model, so it needs a slot as a chat request does.
         async with admission.hold_slot(caller.tenant, functools.partial(has_disconnected, request.receive)):
             summary_object = await summaries.regenerate_summary(

@@ -281,6 +281,9 @@ class Authenticator:
             allowed_models=key.models,
             api_key_id=key.id,
             budget_usd=key.budget_usd,
+            requests_per_minute=key.requests_per_minute,
+            tokens_per_minute=key.tokens_per_minute,
+            pass_through=key.pass_through,
             may_see_all_tenants="admin" in key.scopes,
         )
         end_user = headers.get(self._end_user_header, "").strip(END_USER_WHITESPACE) if self._end_user_header else ""

@@ -15,6 +15,7 @@ from app.errors import (
     GatewayError,
     InternalError,
     MethodNotAllowed,
+    RateLimitExceeded,
     StoreUnreadable,
     UpstreamRefused,
     drop_tracebacks,
@@ -39,6 +40,8 @@ def build_error_headers(error: GatewayError) -> dict[str, str]:
         passed = select_client_headers(error.headers)
         return {name: value for name, value in passed.items() if name not in UPSTREAM_ONLY_HEADERS}
     headers = {"allow": ", ".join(error.allowed)} if isinstance(error, MethodNotAllowed) and error.allowed else {}
+    if isinstance(error, RateLimitExceeded):
+        headers |= error.rate_limit_headers
     pause_seconds = error.retry_after_seconds
     if pause_seconds is None and error.retryable and error.status in RETRY_AFTER_STATUSES:
         pause_seconds = RETRY_AFTER_SECONDS

@@ -13,12 +13,13 @@ from app.compaction.summarizer.summary_request import SummaryRequest
 from app.context.count.token_counter import choose_token_counter_name
 from app.context.view.view_rendering import ViewTokenCounter
 from app.dialects.chat.completion import FirstChoice
-from app.dialects.chat.usage import read_usage
+from app.dialects.chat.usage import TokenUsage, read_usage
 from app.errors import UpstreamUnavailable
 from app.observability.metrics import NO_METRICS, Metrics, SummaryFacts
+from app.store.key_budgets import KeyBudgets
 from app.store.usage_recorder import UsageRecorder
 from app.upstream.provider_contract import ClientKey, ContextWindow, ModelDeployment, RouteTarget
-from app.upstream.routing.prices import compute_call_cost_usd
+from app.upstream.routing.prices import LEAST_BYTES_PER_TOKEN, compute_call_cost_usd
 from app.upstream.routing.router import Router
 
 
@@ -59,6 +60,7 @@ class SummarizerClient:
         windows: finds the context window of a deployment.
         counter_for: returns the token counter of an encoding.
         usage: adds up tokens and costs for the API key of the request.
+        key_budgets: reserves what calls may cost.
         metrics: counts the calls.
     """
 
@@ -71,6 +73,7 @@ class SummarizerClient:
         windows: SummarizerWindows,
         counter_for: Callable[[str], ViewTokenCounter],
         usage: UsageRecorder | None = None,
+        key_budgets: KeyBudgets | None = None,
         metrics: Metrics = NO_METRICS,
     ) -> None:
         self._request = request
@@ -79,6 +82,7 @@ class SummarizerClient:
         self._windows = windows
         self._counter_for = counter_for
         self._usage = usage
+        self._key_budgets = key_budgets
         self._metrics = metrics
 
     async def compute_first_call_budget(self, limit_tokens: int) -> CallBudget:
@@ -105,23 +109,48 @@ class SummarizerClient:
     async def _call_router(
         self, prompt: SummaryPrompt, attempt: SummarizerAttempt, silence: asyncio.Timeout
     ) -> SummarizerAnswer:
+        reservation_ids: list[str] = []
+
         async def body_for(deployment: ModelDeployment) -> bytes:
             call_budget = await self._build_call_budget(deployment, prompt.limit_tokens, attempt)
             # Counting and cutting a long transcript would block the event loop.
-            return await asyncio.to_thread(build_summarizer_body, prompt, self._request.policy, deployment, call_budget)
+            body = await asyncio.to_thread(build_summarizer_body, prompt, self._request.policy, deployment, call_budget)
+            await self._reserve_cost(deployment, len(body), call_budget.output_tokens, reservation_ids)
+            return body
 
-        routed_reply = await self._router.send(self._target, body_for, client_key=self._request.client_key)
-        deployment, now = routed_reply.deployment, asyncio.get_running_loop().time
-        timeout_seconds = self._request.policy.summarizer.timeout_seconds
         try:
-            completion = await read_completion(
-                routed_reply.reply, deployment.key, lambda: silence.reschedule(now() + timeout_seconds)
-            )
+            routed_reply = await self._router.send(self._target, body_for, client_key=self._request.client_key)
+            deployment, now = routed_reply.deployment, asyncio.get_running_loop().time
+            timeout_seconds = self._request.policy.summarizer.timeout_seconds
+            try:
+                completion = await read_completion(
+                    routed_reply.reply, deployment.key, lambda: silence.reschedule(now() + timeout_seconds)
+                )
+            finally:
+                await routed_reply.reply.aclose()
+            answer = SummarizerAnswer(completion, deployment.upstream_model)
+            self._record_call(answer, deployment)
         finally:
-            await routed_reply.reply.aclose()
-        answer = SummarizerAnswer(completion, deployment.upstream_model)
-        self._record_call(answer, deployment)
+            for reservation_id in reservation_ids:
+                assert self._key_budgets is not None
+                self._key_budgets.release(reservation_id)
         return answer
+
+    async def _reserve_cost(
+        self, deployment: ModelDeployment, body_bytes: int, output_tokens: int, reservation_ids: list[str]
+    ) -> None:
+        """Reserves what a call may cost, and adds the reservation's id to `reservation_ids`.
+
+        Raises:
+            BudgetExceeded: the key's budget has not so much left.
+        """
+        budget = self._request.budget
+        if budget is None or self._key_budgets is None:
+            return
+        usage = TokenUsage(body_bytes // LEAST_BYTES_PER_TOKEN, output_tokens=output_tokens)
+        cost_usd = compute_call_cost_usd(deployment, usage)
+        if cost_usd and (reservation_id := await self._key_budgets.reserve(budget, cost_usd)) is not None:
+            reservation_ids.append(reservation_id)
 
     def _record_call(self, answer: SummarizerAnswer, deployment: ModelDeployment) -> None:
         """Counts a call and its cost, whether its answer is used or not."""

@@ -22,6 +22,7 @@ from app.context.view.view_rendering import ViewTokenCounter
 from app.dialects.chat.usage import sum_usages
 from app.errors import GatewayError, UpstreamRefused, drop_tracebacks
 from app.observability.metrics import NO_METRICS, Metrics
+from app.store.key_budgets import KeyBudgets
 from app.store.usage_recorder import UsageRecorder
 from app.upstream.routing.router import Router
 
@@ -45,6 +46,7 @@ class SummaryGenerator:
         counter_for: returns the token counter of an encoding.
         monotonic: returns seconds, for durations and backoffs.
         usage: adds up tokens and costs for the API keys of the requests.
+        key_budgets: reserves what calls may cost.
         metrics: counts summarizer calls.
     """
 
@@ -56,6 +58,7 @@ class SummaryGenerator:
         counter_for: Callable[[str], ViewTokenCounter],
         monotonic: Callable[[], float] = time.monotonic,
         usage: UsageRecorder | None = None,
+        key_budgets: KeyBudgets | None = None,
         metrics: Metrics = NO_METRICS,
     ) -> None:
         self._router = router
@@ -63,6 +66,7 @@ class SummaryGenerator:
         self._counter_for = counter_for
         self._monotonic = monotonic
         self._usage = usage
+        self._key_budgets = key_budgets
         self._metrics = metrics
         self._backoffs = SummarizerBackoffs(monotonic)
 
@@ -148,6 +152,7 @@ class SummaryGenerator:
             windows=self._windows,
             counter_for=self._counter_for,
             usage=self._usage,
+            key_budgets=self._key_budgets,
             metrics=self._metrics,
         )
 

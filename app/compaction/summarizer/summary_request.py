@@ -10,6 +10,7 @@ from app.compaction.part_summaries import LogPartSummaries
 from app.compaction.summarizer.prompts import PromptVariant
 from app.context.plan.outline import SummaryStyle
 from app.context.plan.policy import ContextPolicy
+from app.conversation.api_keys import KeyBudget
 from app.conversation.conversation_types import LogMessage, Summary
 from app.upstream.provider_contract import ClientKey
 
@@ -46,6 +47,8 @@ class SummaryRequest:
     client_key: ClientKey | None = None
     api_key_id: str | None = None
     """The API key whose usage the calls are."""
+    budget: KeyBudget | None = None
+    """The budget of that key."""
     focus: str | None = None
     """What the summary should pay attention to, in the client's words."""
     style: SummaryStyle = "additive"

@@ -15,6 +15,8 @@ import msgspec
 MAX_CALL_TOKENS: Final = 1_000_000_000
 """What counts of a larger number, which no model can have read or written. Sums of such numbers fit every database."""
 _SEPARATE_CACHE_FIELDS = frozenset({"cache_read_input_tokens", "cache_creation_input_tokens"})
+_ANSWER_LIMIT_FIELDS = "max_completion_tokens", "max_tokens", "max_output_tokens", "max_tokens_to_sample"
+_ANSWER_COUNT_FIELDS = "n", "best_of"
 _DETAIL_FIELDS = "prompt_tokens_details", "input_tokens_details"
 
 
@@ -49,6 +51,13 @@ def read_usage(usage: Mapping[str, Any] | None) -> TokenUsage | None:
     cached = _read_cached_tokens(usage) or read
     output = _read_positive_integer(usage, "completion_tokens") or _read_positive_integer(usage, "output_tokens")
     return TokenUsage(total, min(total, cached) if cached else 0, output)
+
+
+def read_answer_limit(fields: Mapping[str, Any]) -> tuple[int | None, int]:
+    """Returns the limit in tokens that the fields of any model call set for an answer, None if they set none; and how
+    many answers are generated."""
+    limit = max(_read_positive_integer(fields, name) for name in _ANSWER_LIMIT_FIELDS)
+    return limit or None, max(1, *(_read_positive_integer(fields, name) for name in _ANSWER_COUNT_FIELDS))
 
 
 def sum_usages(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:

@@ -16,13 +16,13 @@ from msgspec.structs import replace
 
 from app.pipeline.admission.admission import Admission, AdmissionBounds
 from app.pipeline.admission.answer_replay import StoredAnswers
+from app.pipeline.admission.call_limits import CallLimits
 from app.pipeline.admission.idempotency_keys import (
     IdempotencyClaim,
     IdempotencyKeys,
     make_key_in_use_error,
     make_key_reused_error,
 )
-from app.pipeline.admission.key_budgets import KeyBudgets
 from app.pipeline.admission.request_digest import TAIL_BYTES, are_same_request, make_coalescing_key
 from app.pipeline.admission.shared_attempt import AttemptWaiter, SharedAttempt
 from app.pipeline.background_tasks import BackgroundTasks
@@ -114,7 +114,7 @@ class RequestCoalescer:
         clock: returns monotonic seconds.
         now: returns the time of day.
         admission: limits how many requests run at once; None: no limit.
-        key_budgets: refuses requests of keys that have spent their budget; None: no key has one.
+        limits: the budgets and rates of callers; None: nothing is limited.
         max_frames_bytes: how many bytes of the frames of running streams are kept for clients that may still join.
     """
 
@@ -128,14 +128,14 @@ class RequestCoalescer:
         clock: Callable[[], float],
         now: Callable[[], datetime],
         admission: Admission | None = None,
-        key_budgets: KeyBudgets | None = None,
+        limits: CallLimits | None = None,
         max_frames_bytes: int = MAX_FRAMES_BYTES,
     ) -> None:
         self._pipeline = pipeline
         self._now = now
         self._stored_answers = stored_answers
         self._admission = admission or Admission(AdmissionBounds(), clock=clock)
-        self._key_budgets = key_budgets
+        self._limits = limits
         self._idempotency_keys = idempotency_keys
         self._tasks = tasks
         self._max_frames_bytes = max_frames_bytes
@@ -274,8 +274,13 @@ class RequestCoalescer:
                 attempt.replayed_answer, attempt.is_complete, attempt.is_recorded_by_key = claim_or_answer, True, True
                 return claim_or_answer
         # After the replays, which cost nothing.
-        if request.caller.budget_usd is not None and self._key_budgets is not None:
-            await self._key_budgets.check_budget(request.caller)
+        if self._limits is not None and self._limits.is_limited(request.caller):
+            attempt.allowance = await self._limits.admit(
+                request.caller,
+                body_bytes=len(request.body),
+                answer_tokens=self._limits.compute_answer_tokens(request.max_output_tokens, request.choice_count),
+            )
+            request = replace(request, allowance=attempt.allowance)
         # Without a stream and a key, `SharedAttempt.start` sees itself when the answer is complete. Without
         # `on_answer`, the pipeline may store question and answer in one write.
         if request.idempotency_key is not None or request.stream:
@@ -284,13 +289,18 @@ class RequestCoalescer:
         if not self._admission.try_acquire_slot(tenant):
             await self._admission.wait_for_slot(tenant, lambda: attempt.is_abandoned)
         attempt.has_slot = True
-        return await self._pipeline.answer(request)
+        answer = await self._pipeline.answer(request)
+        if attempt.allowance is None or not (headers := attempt.allowance.headers):
+            return answer
+        return replace(answer, headers={**answer.headers, **headers})
 
     def finish_attempt(self, attempt: SharedAttempt) -> None:
         """Removes an attempt that has ended from the running ones, and gives its slot back."""
         if attempt.has_slot:
             attempt.has_slot = False
             self._admission.release_slot(attempt.request.caller.tenant)
+        if attempt.allowance is not None:
+            attempt.allowance.finish()
         running = self._running_attempts[attempt.coalescing_key]
         running.remove(attempt)
         if not running:

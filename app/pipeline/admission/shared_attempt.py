@@ -16,6 +16,7 @@ from app.errors import GatewayError, UpstreamUnavailable
 from app.observability.request_facts import record_error
 from app.observability.request_record import timed_step
 from app.pipeline.admission.answer_replay import REPLAY_HEADERS
+from app.pipeline.admission.call_allowance import CallAllowance
 from app.pipeline.admission.idempotency_keys import IdempotencyClaim
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.respond.answer_types import Answer, StreamedAnswer, WholeAnswer
@@ -144,6 +145,7 @@ class SharedAttempt(msgspec.Struct, eq=False):
     reserved_frame_bytes: int = 0
     answer: Answer | None = None
     claim: IdempotencyClaim | None = None
+    allowance: CallAllowance | None = None
     waiters: list[AttemptWaiter] = []
     _change_futures: list[asyncio.Future[None]] = []
     _failure: Exception | None = None

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from app.context.calibration import Calibration
 from app.conversation.conversation_types import Conversation
 from app.dialects.chat.stream_relay import BAD_GATEWAY
+from app.dialects.chat.usage import TokenUsage
 from app.errors import ContextLengthExceeded, GatewayError, UpstreamRefused
 from app.pipeline.call.field_restorer import FieldRestorer
 from app.pipeline.call.upstream_reply import (
@@ -32,6 +33,7 @@ from app.store.contract.conversations import ConversationStore
 from app.upstream.protocols.overflow_detection import ContextOverflow, detect_overflow
 from app.upstream.provider_contract import ModelDeployment
 from app.upstream.routing.context_windows import ContextWindows
+from app.upstream.routing.prices import compute_call_cost_usd
 from app.upstream.routing.router import STATUS_OK, BufferedReply, Router
 
 DOUBTFUL_OVERFLOW_SHARE: Final = 0.5
@@ -97,6 +99,7 @@ class UpstreamCaller:
             UpstreamUnavailable: no deployment answered.
             ContextLengthExceeded: no view fits the window of the deployment.
         """
+        await self._reserve_cost(turn, view)
         sent_views: dict[str, View] = {}
 
         async def body_for(deployment: ModelDeployment) -> bytes:
@@ -160,6 +163,7 @@ class UpstreamCaller:
             UpstreamRefused: the upstream's own error, unchanged.
             UpstreamUnavailable: the deployment did not answer.
         """
+        await self._reserve_cost(turn, sent_view, deployment, added_tokens)
         restored_messages = await self._restore_messages(deployment, turn, sent_view)
         messages = [*(turn.request.raw_messages if restored_messages is None else restored_messages), *added_messages]
         built = build_upstream_body(
@@ -185,6 +189,30 @@ class UpstreamCaller:
         if error_body is None:
             return UpstreamAnswer(reply, deployment, sent_view)
         return await _accept_reply_or_raise(reply, error_body, deployment, sent_view, stream=turn.request.stream)
+
+    async def _reserve_cost(
+        self, turn: Turn, view: View, deployment: ModelDeployment | None = None, added_tokens: int = 0
+    ) -> None:
+        """Reserves what a call may cost at the most expensive of its deployments, if the caller's key has a budget.
+
+        Args:
+            deployment: of a further round of an answer; its cost comes on top of what is reserved.
+            added_tokens: raw tokens of messages after the view.
+
+        Raises:
+            BudgetExceeded: the budget has not so much left.
+        """
+        allowance, request = turn.request.allowance, turn.request
+        if allowance is None or not allowance.has_budget:
+            return
+        limit = view.compute_lowered_output_limit(added_tokens) or request.max_output_tokens
+        usage = TokenUsage(
+            view.prompt_tokens + view.budget.calibrate_tokens(added_tokens),
+            output_tokens=allowance.compute_answer_tokens(limit, request.choice_count),
+        )
+        deployments = turn.target.deployments if deployment is None else (deployment,)
+        cost_usd = max(compute_call_cost_usd(one, usage) or 0.0 for one in deployments)
+        await allowance.reserve(cost_usd if deployment is None else allowance.reserved_usd + cost_usd)
 
     async def _fit_view_to_deployment(self, deployment: ModelDeployment, turn: Turn, view: View) -> View:
         """Returns the view for a deployment: a smaller one, planned without a model call, if its window is smaller."""

@@ -282,6 +282,7 @@ class TurnCompactor:
             ),
             client_key=turn.client_key,
             api_key_id=request.caller.api_key_id,
+            budget=request.caller.budget,
             focus=request.summary_instructions,
             wait_seconds=self._wait_seconds,
         )

@@ -324,6 +324,8 @@ class ResponseDelivery:
         if usage is not None:
             self._record_call(turn, upstream_answer.deployment, usage)
         else:
+            if turn.request.allowance is not None:
+                turn.request.allowance.keep_open()
             # In the background: nothing that follows may be lost if the request is cancelled meanwhile.
             self._tasks.spawn(self._record_estimated_usage(turn, upstream_answer, report.prompt_tokens, message))
 
@@ -332,11 +334,18 @@ class ResponseDelivery:
     ) -> None:
         encoding = turn.resolved_request.conversation.token_counter_name
         messages = [] if message is None else [message]
-        output_tokens = sum(await self._message_counter.count_message_tokens(messages, encoding))
-        self._record_call(turn, upstream_answer.deployment, TokenUsage(prompt_tokens, output_tokens=output_tokens))
+        try:
+            output_tokens = sum(await self._message_counter.count_message_tokens(messages, encoding))
+            usage = TokenUsage(prompt_tokens, output_tokens=output_tokens)
+            self._record_call(turn, upstream_answer.deployment, usage)
+        finally:
+            if turn.request.allowance is not None:
+                turn.request.allowance.finish()
 
     def _record_call(self, turn: Turn, deployment: ModelDeployment, usage: TokenUsage) -> None:
         caller = turn.request.caller
+        if turn.request.allowance is not None:
+            turn.request.allowance.record_usage(usage)
         self._usage.record_call(
             caller.tenant,
             caller.api_key_id,

@@ -89,6 +89,13 @@ class EncryptedStore:
         self.sum_usage = inner.sum_usage
         self.read_key_cost = inner.read_key_cost
         self.purge_usage = inner.purge_usage
+        self.reserve_budget = inner.reserve_budget
+        self.read_budget_use = inner.read_budget_use
+        self.release_reservations = inner.release_reservations
+        self.renew_reservations = inner.renew_reservations
+        self.count_call = inner.count_call
+        self.correct_tokens = inner.correct_tokens
+        self.purge_limits = inner.purge_limits
 
     @property
     def is_fully_searchable(self) -> bool:

@@ -41,8 +41,8 @@ from app.store.memory.completions import MemoryCompletions
 from app.store.memory.conversation_pages import creation_sort_key, matches_conversation_query
 from app.store.memory.keys import MemoryKeys
 from app.store.memory.leases import MemoryLeases
+from app.store.memory.limits import MemoryLimits
 from app.store.memory.summaries import ConversationKey, MemorySummaries
-from app.store.memory.usage import MemoryUsage
 from app.store.redaction_effects import (
     REDACTED_KEY,
     MessageRedaction,
@@ -61,7 +61,7 @@ _LinkIndex = defaultdict[tuple[str, bytes], dict[tuple[str, int], None]]
 """(root, link) → where messages with this link are: (conversation id, seq), oldest first."""
 
 
-class MemoryStore(MemoryAnswers, MemoryCompletions, MemorySummaries, MemoryLeases, MemoryKeys, MemoryUsage):
+class MemoryStore(MemoryAnswers, MemoryCompletions, MemorySummaries, MemoryLeases, MemoryKeys, MemoryLimits):
     """`Store` in the memory of this process."""
 
     is_fully_searchable = True
@@ -72,7 +72,7 @@ class MemoryStore(MemoryAnswers, MemoryCompletions, MemorySummaries, MemoryLease
         MemorySummaries.__init__(self)
         MemoryLeases.__init__(self, clock=clock)
         MemoryKeys.__init__(self, clock=clock)
-        MemoryUsage.__init__(self)
+        MemoryLimits.__init__(self, clock=clock)
         self._messages: dict[ConversationKey, dict[int, LogMessage]] = defaultdict(dict)
         self._positions_by_link: _LinkIndex = defaultdict(dict)
         self._positions_by_skeleton: _LinkIndex = defaultdict(dict)

@@ -64,6 +64,8 @@ class PostgresStore(SqlStore):
     """`Store` on a PostgreSQL database. The schema must be up to date when the store opens."""
 
     deadline_sql = "now() + make_interval(secs => {}::float8)"
+    # The clock, and not `now()`: a transaction may have waited for its lock since it began.
+    second_sql = "(floor(extract(epoch FROM clock_timestamp()))::bigint + {}::bigint)"
 
     def __init__(self, dsn: str, *, clock: Callable[[], datetime], options: PostgresOptions | None = None) -> None:
         super().__init__(POSTGRES, clock=clock)
@@ -82,6 +84,9 @@ class PostgresStore(SqlStore):
 
     def _encode_deadline(self, after_seconds: float = 0) -> float:
         return float(after_seconds)
+
+    def _encode_second(self) -> int:
+        return 0
 
     async def check(self) -> StoreInfo:
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
@@ -30,10 +30,10 @@ from app.store.lineage import (
 )
 from app.store.search.term_ranking import hash_message_terms, hash_terms, split_index_batches
 from app.store.sql import conversation_transactions, summary_transactions
-from app.store.sql.dialects import Rows, Statement, TransactionSteps
+from app.store.sql.dialects import Rows, Statement
+from app.store.sql.limit_tables import SqlLimits
 from app.store.sql.required_schema_version import SCHEMA_VERSION
 from app.store.sql.rows import CONVERSATION_COLUMNS, decode_conversation, encode_json, lease_values
-from app.store.sql.side_tables import SqlSideTables
 
 Result = TypeVar("Result")
 
@@ -42,7 +42,7 @@ _REPLACE_METADATA: Final = f"""
     RETURNING {", ".join(CONVERSATION_COLUMNS)}"""
 
 
-class SqlStore(SqlSideTables):
+class SqlStore(SqlLimits):
     """The part of `Store` that is the same on SQLite and PostgreSQL."""
 
     is_fully_searchable = True
@@ -54,18 +54,6 @@ class SqlStore(SqlSideTables):
     @abstractmethod
     async def close(self) -> None:
         """As `Store.close`."""
-
-    @abstractmethod
-    def _run_transaction(
-        self, make_steps: Callable[[], TransactionSteps[Result]], *, exclusive_root: str | None = None
-    ) -> Awaitable[Result]:
-        """Runs the steps of a transaction, and returns their result.
-
-        Args:
-            make_steps: is called again if the transaction has to run again.
-            exclusive_root: if given, no other transaction with the same root runs meanwhile. Two that lock rows of a
-                family in different orders would wait for each other.
-        """
 
     @abstractmethod
     def _read_segments(self, root: str, segments: Sequence[LogSegment]) -> Awaitable[list[LogMessage]]:

@@ -6,5 +6,5 @@ from __future__ import annotations
 
 from typing import Final
 
-SCHEMA_VERSION: Final = "2026_11_27_summaries_of_versions"
+SCHEMA_VERSION: Final = "2026_11_28_limits"
 """Revision of the newest migration."""

@@ -345,8 +345,8 @@ def decode_api_key(row: Sequence[Any]) -> ApiKey:
     values: dict[str, Any] = dict(zip(API_KEY_COLUMNS, row, strict=True))
     for name in ("created_at", "expires_at", "revoked_at"):
         values[name] = None if values[name] is None else decode_time(values[name])
-    for name in ("scopes", "models"):
-        values[name] = tuple(orjson.loads(values[name]))
+    for name in ("scopes", "models", "pass_through"):
+        values[name] = None if values[name] is None else tuple(orjson.loads(values[name]))
     return ApiKey(**values)
 
 
@@ -355,6 +355,6 @@ def api_key_values(key: ApiKey, encode_time_value: Callable[[datetime], Any]) ->
     values = {name: getattr(key, name) for name in API_KEY_COLUMNS}
     for name in ("created_at", "expires_at", "revoked_at"):
         values[name] = None if values[name] is None else encode_time_value(values[name])
-    for name in ("scopes", "models"):
-        values[name] = orjson.dumps(values[name]).decode()
+    for name in ("scopes", "models", "pass_through"):
+        values[name] = None if values[name] is None else orjson.dumps(values[name]).decode()
     return values

@@ -3,7 +3,8 @@
 Keys of tables that belong to a family of branches begin with its `root`, so that a distributed PostgreSQL can keep a
 family on one shard (`root` as the distribution column): no foreign keys across shards, no sequences. Tables that are
 searched by tenant (`external_ids`, `completions`, `request_keys`, the tenant-wide search index) or by neither
-(`anchors`, `fingerprints`, `api_keys`, `usage_totals`, `server_secrets`, `model_facts`) are exceptions.
+(`anchors`, `fingerprints`, `api_keys`, `usage_totals`, `budget_reservations`, `rate_counts`,
+`server_secrets`, `model_facts`) are exceptions.
 
 Message bodies and other JSON are TEXT; the database never re-encodes them. Times are UTC: timestamptz on PostgreSQL,
 ISO-8601 text with microseconds on SQLite, where text order is time order.
@@ -314,6 +315,9 @@ api_keys = Table(
     Column("expires_at", TIME_TYPE),
     Column("revoked_at", TIME_TYPE),
     Column("budget_usd", Double),
+    Column("pass_through", Text),
+    Column("requests_per_minute", Integer),
+    Column("tokens_per_minute", Integer),
     PrimaryKeyConstraint("id", name="api_keys_pkey"),
     Index("api_keys_digest", "digest", unique=True),
 )
@@ -335,6 +339,31 @@ usage_totals = Table(
     sqlite_with_rowid=False,
 )
 """Sums that every process adds to every few seconds (`store.usage_recorder`)."""
+
+budget_reservations = Table(
+    "budget_reservations",
+    metadata,
+    Column("id", Text, nullable=False),
+    Column("key_id", Text, nullable=False),
+    Column("holder", Text, nullable=False),
+    Column("usd", Double, nullable=False),
+    Column("expires_at", TIME_TYPE, nullable=False),
+    PrimaryKeyConstraint("id", name="budget_reservations_pkey"),
+    Index("budget_reservations_key", "key_id"),
+)
+"""What running calls of keys with a budget may cost."""
+
+rate_counts = Table(
+    "rate_counts",
+    metadata,
+    Column("scope", Text, nullable=False),
+    Column("second", BigInteger, nullable=False),
+    Column("requests", BigInteger, nullable=False),
+    Column("tokens", BigInteger, nullable=False),
+    PrimaryKeyConstraint("scope", "second", name="rate_counts_pkey"),
+    sqlite_with_rowid=False,
+)
+"""Calls of the last minute by the second in which they began, for rate limits."""
 
 server_secrets = Table(
     "server_secrets",

@@ -17,6 +17,8 @@ from app.upstream.routing.known_model_windows import list_model_name_variants
 
 PRICE_TABLE_PATH: Final = Path(__file__).with_name("model_prices.json")
 MILLION: Final = 1_000_000
+LEAST_BYTES_PER_TOKEN: Final = 3
+"""For estimates of what a prompt costs that is not counted: a token has more bytes in nearly every text."""
 
 
 def find_price(deployment: ModelDeployment) -> TokenPrice:

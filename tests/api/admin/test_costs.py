@@ -15,7 +15,7 @@ import pytest
 
 from app.conversations.api_keys import ApiKeys, NewApiKey
 from app.store.contract.usage import UsageTotals
-from tests.live import DROP, TEST_DEPENDENCIES, Reply, ScriptedUpstream, chunk, completion, stream
+from tests.live import DROP, TEST_DEPENDENCIES, Reply, ScriptedUpstream, chunk, completion, serving, stream
 from tests.support.gateway import World, assistant, user, world
 
 NOW = datetime(2026, 11, 24, 6, 0, tzinfo=UTC)
@@ -23,6 +23,7 @@ PRICED = {"*": {"provider": "upstream", "context_window": 8192, "price": {"input
 """A prompt of 10 tokens and an answer of 2, as the scripted upstream reports them, cost 1 cent and 2 cents."""
 UNPRICED = {"*": {"provider": "upstream", "context_window": 8192}}
 HISTORY = [user("Hi"), assistant("Hello."), user("How are you?")]
+"""22 tokens by our own count: with an answer of `assumed_answer_tokens`, 4.2 cents are reserved for it."""
 
 
 class Gateway:
@@ -37,6 +38,9 @@ class Gateway:
         secret, key = await self.keys.create_key(NewApiKey(**{"name": "shop", "tenant": "shop", **fields}))
         return secret, key.id
 
+    async def spend(self, key_id: str, usd: float) -> None:
+        await self.inner.store.add_usage([UsageTotals("shop", key_id, NOW.date().isoformat(), "m", cost_usd=usd)])
+
     async def request(self, method: str, path: str, secret: str, **options: Any) -> httpx.Response:
         headers = {"authorization": f"Bearer {secret}", **options.pop("headers", {})}
         return await self.inner.client.request(method, f"{self.inner.base_url}{path}", headers=headers, **options)
@@ -49,10 +53,22 @@ class Gateway:
 
 
 @asynccontextmanager
-async def locked(upstream: ScriptedUpstream | None = None, **options: Any) -> AsyncIterator[Gateway]:
-    values = {"auth": {"mode": "keys", "cache_seconds": 0}, "models": PRICED, **options}
+async def locked(
+    upstream: ScriptedUpstream | None = None, *, provider: dict[str, Any] | None = None, **options: Any
+) -> AsyncIterator[Gateway]:
+    """A gateway in mode `keys`; `provider`: further settings of its provider."""
+    limits = {"assumed_answer_tokens": 2}
+    values = {"auth": {"mode": "keys", "cache_seconds": 0}, "models": PRICED, "limits": limits, **options}
     dependencies = dataclasses.replace(TEST_DEPENDENCIES, now=lambda: NOW)
-    async with world(upstream or ScriptedUpstream(), dependencies=dependencies, **values) as inner:
+    async with (
+        serving(upstream := upstream or ScriptedUpstream(), lifespan="off") as address,
+        world(
+            upstream,
+            dependencies=dependencies,
+            providers={"upstream": {"base_url": f"{address}/v1", "api_key": "sk-upstream", **(provider or {})}},
+            **values,
+        ) as inner,
+    ):
         yield Gateway(inner)
 
 
@@ -131,8 +147,8 @@ async def test_a_key_over_its_budget_is_refused_until_the_month_ends() -> None:
     async with locked() as gateway:
         secret, key_id = await gateway.make_key(budget_usd=0.05)
         other, _ = await gateway.make_key()
-        for _ in range(2):
-            await gateway.inner.say(HISTORY, key=secret)
+        await gateway.inner.say(HISTORY, key=secret)
+        await gateway.spend(key_id, 0.03)
         calls = len(gateway.inner.upstream.requests)
         options: list[dict[str, Any]] = [{}, {"stream": True}]
         for fields in options:
@@ -160,8 +176,9 @@ async def test_a_key_over_its_budget_is_refused_until_the_month_ends() -> None:
 )
 async def test_whatever_calls_a_model_needs_a_budget(path: str, body: dict[str, Any]) -> None:
     async with locked() as gateway:
-        secret, _ = await gateway.make_key(budget_usd=0.01)
+        secret, key_id = await gateway.make_key(budget_usd=0.05)
         said = await gateway.inner.say(HISTORY, key=secret)
+        await gateway.spend(key_id, 0.02)
         calls = len(gateway.inner.upstream.requests)
         refused = await gateway.request("POST", path.format(id=said["conversation_id"]), secret, json=body)
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "budget_exceeded")
@@ -172,7 +189,7 @@ async def test_whatever_calls_a_model_needs_a_budget(path: str, body: dict[str, 
 
 async def test_a_retry_gets_its_answer_although_the_budget_is_spent() -> None:
     async with locked() as gateway:
-        secret, _ = await gateway.make_key(budget_usd=0.01)
+        secret, _ = await gateway.make_key(budget_usd=0.05)
         named = {"headers": {"idempotency-key": "one"}}
         first = await gateway.inner.say(HISTORY, key=secret, **named)
         again = await gateway.inner.say(HISTORY, key=secret, **named)
@@ -271,7 +288,7 @@ async def test_a_changed_budget_counts_at_once_with_what_was_spent_before() -> N
         operator, _ = await gateway.make_key(scopes=("admin",))
         secret, key_id = await gateway.make_key()
         await gateway.inner.say(HISTORY, key=secret)
-        for budget, status in ((0.02, 429), (0.05, 200), (0.05, 429), (None, 200)):
+        for budget, status in ((0.02, 429), (0.08, 200), (0.08, 429), (None, 200)):
             changed = await gateway.request("POST", f"/admin/keys/{key_id}", operator, json={"budget_usd": budget})
             assert (changed.status_code, changed.json()["budget_usd"]) == (200, budget), changed.text
             assert changed.json()["spent_usd"] >= 0.03

@@ -27,7 +27,7 @@ from tests.support.gateway import World, answered, answering, user, world
 KEYS = {"mode": "keys", "cache_seconds": 0}
 SHAPE = {
     "id", "object", "name", "hint", "tenant", "scopes", "policy", "models", "created_at", "expires_at", "revoked_at",
-    "retention_days", "budget_usd", "spent_usd",
+    "retention_days", "budget_usd", "spent_usd", "pass_through", "requests_per_minute", "tokens_per_minute",
 }  # fmt: skip
 
 
@@ -397,9 +397,12 @@ def test_the_command_line_makes_lists_and_revokes_keys(database: str, capsys: py
     assert "auth.mode" in created
     wished = f"--name ops --tenant {tenant} --scopes admin,chat --models gpt-*,o3 --policy fade --json"
     limits = "--expires-at 2999-01-31 --retention-days 30 --budget-usd 20"
-    second = json.loads(told(capsys, "create", *wished.split(), *limits.split()))
+    rates = "--requests-per-minute 5 --tokens-per-minute 1000 --pass-through files,batches"
+    second = json.loads(told(capsys, "create", *wished.split(), *limits.split(), *rates.split()))
     assert second.keys() == SHAPE | {"key"}
     assert (second["budget_usd"], second["spent_usd"]) == (20.0, 0.0)
+    assert (second["requests_per_minute"], second["tokens_per_minute"]) == (5, 1000)
+    assert second["pass_through"] == ["files", "batches"]
     assert (second["scopes"], second["models"]) == (["chat", "admin"], ["gpt-*", "o3"])
     assert datetime.fromtimestamp(second["expires_at"], UTC) == datetime(2999, 1, 31, tzinfo=UTC)
     listed = told(capsys, "list")
@@ -473,6 +476,7 @@ def test_a_key_is_named_by_its_name_or_a_part_of_its_id(database: str, capsys: p
         (["create", "--name", "x", "--expires-in", "soon"], "--expires-in: expected a number"),
         (["create", "--name", "x", "--expires-at", "soon"], "--expires-at: expected such as"),
         (["create", "--name", "x", "--expires-at", "2020-01-01"], "must lie in the future"),
+        (["create", "--name", "x", "--requests-per-minute", "0"], "`requests_per_minute` must be 1 to 1,000,000,000."),
         (["create", "--name", "x", "--budget-usd", "0"], "`budget_usd` must be dollars for a month: more than 0"),
         (["create", "--name", "x", "--budget-usd", "nan"], "`budget_usd` must be dollars for a month: more than 0"),
         (["update", "key_none", "--budget-usd", "5"], "There is no API key 'key_none'"),

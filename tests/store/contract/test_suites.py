@@ -11,6 +11,7 @@ import pytest
 from app.store.contract.conversations import ConversationStore
 from app.store.contract.keys import KeyStore
 from app.store.contract.leases import LeaseStore
+from app.store.contract.limits import LimitStore
 from app.store.contract.store import Store
 from app.store.contract.summaries import SummaryStore
 from app.store.contract.usage import UsageStore
@@ -22,9 +23,10 @@ SUITES: dict[str, type] = {
     "leases": LeaseStore,
     "keys": KeyStore,
     "usage": UsageStore,
+    "limits": LimitStore,
     "test_whole_store.py": Store,
 }
-"""Folder or file of a suite, and its contract. The last has only what `Store` adds to the other five."""
+"""Folder or file of a suite, and its contract. The last has only what `Store` adds to the other six."""
 
 
 def used_names(file: Path) -> Iterator[str]:

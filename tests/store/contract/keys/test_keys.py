@@ -126,6 +126,9 @@ async def test_a_key_comes_back_as_it_was_added(store: Store) -> None:
         revoked_at=NOON,
         scopes=(),
         budget_usd=0.1,
+        pass_through=("files",),
+        requests_per_minute=5,
+        tokens_per_minute=1000,
     )
     for key in (full, plain):
         await store.add_api_key(key)

@@ -1,0 +1,86 @@
+"""What one request of a limited caller may use: it reserves the cost of its calls, and settles with what they used."""
+
+from __future__ import annotations
+
+from app.conversation.api_keys import KeyBudget
+from app.dialects.chat.usage import TokenUsage
+from app.pipeline.admission.rate_limits import CountedCall, RateLimits
+from app.store.key_budgets import KeyBudgets
+
+
+def compute_answer_tokens(limit: int | None, choice_count: int, assumed_tokens: int) -> int:
+    """Returns the most tokens that the answers to a request may have together.
+
+    Args:
+        limit: the request's limit for one answer, as the client wrote it.
+        assumed_tokens: the limit of a request without one.
+    """
+    return (limit if limit is not None and limit > 0 else assumed_tokens) * max(1, choice_count)
+
+
+class CallAllowance:
+    """The allowance of one request. It is settled when everybody who kept it open has called `finish`."""
+
+    def __init__(
+        self,
+        budgets: KeyBudgets,
+        budget: KeyBudget | None,
+        rates: RateLimits,
+        counted_call: CountedCall | None,
+        assumed_answer_tokens: int,
+    ) -> None:
+        self._budgets = budgets
+        self._budget = budget
+        self._rates = rates
+        self._counted_call = counted_call
+        self._assumed_answer_tokens = assumed_answer_tokens
+        self._open_count = 1
+        self._reservation_ids: list[str] = []
+        self._used_tokens = 0
+        self.reserved_usd = 0.0
+        """What is reserved for the request's calls until now."""
+
+    @property
+    def has_budget(self) -> bool:
+        return self._budget is not None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The `x-ratelimit-…` headers of the answer."""
+        return {} if self._counted_call is None else self._counted_call.headers
+
+    def compute_answer_tokens(self, limit: int | None, choice_count: int = 1) -> int:
+        """As `CallLimits.compute_answer_tokens`."""
+        return compute_answer_tokens(limit, choice_count, self._assumed_answer_tokens)
+
+    async def reserve(self, total_usd: float) -> None:
+        """Reserves what all calls of the request may cost together; what is reserved already counts.
+
+        Raises:
+            BudgetExceeded: the caller's budget has not so much left.
+        """
+        missing_usd = total_usd - self.reserved_usd
+        if self._budget is None or missing_usd <= 0:
+            return
+        reservation_id = await self._budgets.reserve(self._budget, missing_usd)
+        if reservation_id is not None:
+            self._reservation_ids.append(reservation_id)
+        self.reserved_usd = total_usd
+
+    def record_usage(self, usage: TokenUsage) -> None:
+        """Adds the tokens of an answer."""
+        self._used_tokens += usage.prompt_tokens + usage.output_tokens
+
+    def keep_open(self) -> None:
+        """Delays the settlement until `finish` is called once more: some usage is recorded later."""
+        self._open_count += 1
+
+    def finish(self) -> None:
+        """Settles in the background, unless somebody keeps the allowance open."""
+        self._open_count -= 1
+        if self._open_count:
+            return
+        for reservation_id in self._reservation_ids:
+            self._budgets.release(reservation_id)
+        if self._counted_call is not None:
+            self._rates.settle_call(self._counted_call, self._used_tokens)

@@ -1,0 +1,103 @@
+"""Lets requests that call a model in within the limits of their callers: budgets and rates. What a request has used of
+them is settled when it is over."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from app.conversation.api_keys import extract_application_tenant
+from app.pipeline.admission.call_allowance import CallAllowance, compute_answer_tokens
+from app.pipeline.admission.rate_limits import RateLimits
+from app.pipeline.chat_request import Caller
+from app.store.contract.limits import RateLimit
+from app.store.key_budgets import KeyBudgets
+
+BYTES_PER_TOKEN: Final = 4
+
+
+class RateSettings(msgspec.Struct, frozen=True):
+    """How many requests or tokens a minute may have. 0: no limit."""
+
+    key: int = 0
+    tenant: int = 0
+    all: int = 0
+
+
+NO_RATES: Final = RateSettings()
+
+
+class CallLimits:
+    """The limits of all callers.
+
+    Args:
+        requests, tokens: the rates of the settings. A key's own rate stands before that for each key.
+        assumed_answer_tokens: how long an answer may become if its request has no limit.
+    """
+
+    def __init__(
+        self,
+        budgets: KeyBudgets,
+        rates: RateLimits,
+        *,
+        requests: RateSettings = NO_RATES,
+        tokens: RateSettings = NO_RATES,
+        assumed_answer_tokens: int,
+    ) -> None:
+        self._budgets = budgets
+        self._rates = rates
+        self._requests = requests
+        self._tokens = tokens
+        self._has_rates = requests != NO_RATES or tokens != NO_RATES
+        self._assumed_answer_tokens = assumed_answer_tokens
+
+    def is_limited(self, caller: Caller) -> bool:
+        """Returns whether anything is limited for a caller."""
+        return bool(self._has_rates or caller.budget_usd or caller.requests_per_minute or caller.tokens_per_minute)
+
+    async def admit(self, caller: Caller, *, body_bytes: int = 0, answer_tokens: int = 0) -> CallAllowance | None:
+        """Counts a request in the rates of its caller, and checks that the caller's budget has something left.
+
+        Args:
+            body_bytes: of the request; a token has four of them.
+            answer_tokens: the most tokens that all its answers may have together.
+
+        Returns:
+            What the request may use, to be finished at its end; None if nothing is limited for the caller.
+
+        Raises:
+            BudgetExceeded: the budget is spent, or reserved by running requests.
+            RateLimitExceeded: there were too many requests or tokens in the last minute.
+        """
+        await self._budgets.check_budget(caller.budget)
+        counted_call = await self._rates.count_call(
+            self._list_rates(caller), tokens=body_bytes // BYTES_PER_TOKEN + answer_tokens
+        )
+        if counted_call is None and caller.budget is None:
+            return None
+        return CallAllowance(self._budgets, caller.budget, self._rates, counted_call, self._assumed_answer_tokens)
+
+    def compute_answer_tokens(self, limit: int | None, choice_count: int = 1) -> int:
+        """Returns the most tokens that the answers to a request may have together.
+
+        Args:
+            limit: the request's limit for one answer.
+        """
+        return compute_answer_tokens(limit, choice_count, self._assumed_answer_tokens)
+
+    def _list_rates(self, caller: Caller) -> list[RateLimit]:
+        """Lists the rates of a caller, the widest first."""
+        rates = [
+            RateLimit("all", self._requests.all or None, self._tokens.all or None),
+            RateLimit(
+                f"tenant {extract_application_tenant(caller.tenant)}",
+                self._requests.tenant or None,
+                self._tokens.tenant or None,
+            ),
+        ]
+        if caller.api_key_id is not None:
+            requests = caller.requests_per_minute or self._requests.key or None
+            tokens = caller.tokens_per_minute or self._tokens.key or None
+            rates.append(RateLimit(f"key {caller.api_key_id}", requests, tokens))
+        return [rate for rate in rates if rate.requests or rate.tokens]
