@@ -53,7 +53,6 @@ def build_worker_application(
     probes = HealthProbes(
         engine.store.check,
         version=VERSION,
-        has_upstream=lambda: engine.router.has_available_deployment,
         is_stopping=lambda: connections is not None and connections.stopping.is_set(),
     )
     hosts = HostRules(settings.auth.allowed_hosts, asks_for_key=settings.auth.mode == "keys")

@@ -236,7 +236,7 @@ UPSTREAM_FALLBACKS: Final = _define_counter(
 )
 BREAKER_OPEN: Final = _define_gauge(
     "upstream_breaker_open",
-    "1 while the circuit breaker of a deployment is open, or lets one call through as a trial.",
+    "1 while the circuit breaker of a deployment is open, for one tenant or for all.",
     *MODEL_LABELS,
     "purpose",
     merging="max",

@@ -120,6 +120,7 @@ class UpstreamCaller:
         opened = await self._router.send(
             turn.target,
             body_for,
+            tenant=turn.request.caller.tenant,
             client_key=turn.client_key,
             headers=turn.request.forwarded_headers,
             keeps_original=turn.keeps_original_answer,
@@ -176,6 +177,7 @@ class UpstreamCaller:
         opened = await self._router.send(
             dataclasses.replace(turn.target, deployments=(deployment,)),
             body_for,
+            tenant=turn.request.caller.tenant,
             client_key=turn.client_key,
             headers=turn.request.forwarded_headers,
         )

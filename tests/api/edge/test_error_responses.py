@@ -175,7 +175,7 @@ async def test_a_provider_that_keeps_failing_is_left_alone_for_a_while() -> None
     retries = {**ONE_TRY, "breaker_failures": 2}
     providers = {"upstream": {"base_url": "http://127.0.0.1:9/v1"}}
     async with world(ScriptedUpstream(), providers=providers, retries=retries) as w:
-        answers = [await w.post([user("x")]) for _ in range(3)]
+        answers = [await w.post([user(text)]) for text in ("x", "y", "z")]
     assert [answer.status_code for answer in answers] == [502, 502, 503]
     assert answers[-1].json()["error"]["code"] == "upstream_unavailable"
     assert int(answers[-1].headers["retry-after"]) > 1
