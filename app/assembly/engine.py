@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from app.api.edge.auth import Authenticator, AuthRules
+from app.api.edge.body_budget import BodyBudget
 from app.api.responses_request_parser import ResponsesRequestParser
 from app.assembly.dependencies import DEFAULT_DEPENDENCIES, Dependencies
 from app.assembly.providers_and_routes import (
@@ -103,6 +104,7 @@ class GatewayEngine:
         self.usage = UsageRecorder(self.store, now=dependencies.now)
         self.key_budgets = KeyBudgets(self.usage.find_month_cost, now=dependencies.now)
         self.admission = Admission(build_admission_bounds(settings), clock=time.monotonic, metrics=self.metrics)
+        self.body_budget = BodyBudget(settings.limits.max_concurrent_body_bytes, settings.server.body_limit_bytes)
         self._prefix_memory: PrefixMemory = PrefixCache()
 
     async def open(self) -> None:

@@ -80,6 +80,7 @@ def _build_answer_endpoint(engine: GatewayEngine, settings: Settings, parse_requ
         engine.authenticator,
         parse_request,
         body_limit_bytes=settings.server.body_limit_bytes,
+        body_budget=engine.body_budget,
         new_request_id=_new_request_id,
         extra_headers=SIMULATED_HEADER if settings.uses_simulated_model else {},
         metrics=engine.metrics,
