@@ -423,7 +423,6 @@ def build_retention_sweeper(
         leases=leases,
         days=settings.retention.days,
         context_hours=settings.retention.context_hours,
-        end_users=settings.auth.end_users,
         sweep_seconds=settings.retention.sweep_seconds,
         clock=dependencies.now,
         random=random.random,

@@ -117,6 +117,8 @@ class ConversationQuery(msgspec.Struct, frozen=True):
     """True: selects only conversations that are kept for continuing (`api_keys.is_context_tenant`)."""
     excludes_context_tenants: bool = False
     """True: leaves them out."""
+    with_derived_tenants: bool = False
+    """True: selects conversations of tenants derived from the tenant, too (`api_keys.belongs_to_tenant`)."""
 
 
 class CompletionQuery(msgspec.Struct, frozen=True):

@@ -268,7 +268,7 @@ class MemoryStore(MemoryAnswers, MemoryCompletions, MemorySummaries, MemoryLease
         found = [
             conversation
             for conversation in self._conversations.values()
-            if tenant in (None, conversation.tenant) and matches_conversation_query(conversation, query)
+            if matches_conversation_query(conversation, tenant, query)
         ]
         found.sort(key=creation_sort_key, reverse=query.descending)
         return found[: query.limit]
