@@ -17,8 +17,9 @@ from app.commands.progress import CommandProgress, pluralize, print_interruption
 from app.conversation.api_keys import belongs_to_tenant, is_context_tenant
 from app.conversations.erase.retention_sweeper import RetentionRule, RetentionSweeper
 from app.settings import Settings, load_settings
-from app.store.contract.conversations import ConversationQuery
-from app.store.contract.store import Store
+from app.store.contract.conversations import ConversationQuery, ConversationStore
+from app.store.contract.keys import KeyStore
+from app.store.contract.usage import UsageStore
 from app.store.leases import LeaseKeeper
 
 
@@ -68,7 +69,7 @@ async def _purge_conversations(
         try:
             tenant = arguments.tenant
             if tenant is not None:
-                await _require_tenant(store, tenant)
+                await _require_tenant(tenant, store, store, store)
             # An age on the command line replaces the configured rules, also for tenants whose keys have a retention.
             rules = (
                 [RetentionRule(_utc_now() - age, tenant)]
@@ -108,17 +109,17 @@ async def _purge_conversations(
             await leases.aclose()
 
 
-async def _require_tenant(store: Store, tenant: str) -> None:
+async def _require_tenant(tenant: str, conversations: ConversationStore, keys: KeyStore, usage: UsageStore) -> None:
     """Refuses a tenant of which the store has nothing: its name is misspelt, or it is erased already.
 
     Raises:
         CommandError: no conversation, no key and no sum of costs is of the tenant.
     """
     query = ConversationQuery(limit=1, with_derived_tenants=True)
-    if await store.list_conversations(tenant=tenant, query=query):
+    if await conversations.list_conversations(tenant=tenant, query=query):
         return
-    names = {key.tenant for key in await store.list_api_keys()}
-    names |= {total.tenant for total in await store.sum_usage(since_day="", by="tenant")}
+    names = {key.tenant for key in await keys.list_api_keys()}
+    names |= {total.tenant for total in await usage.sum_usage(since_day="", by="tenant")}
     if not any(belongs_to_tenant(name, tenant) for name in names):
         similar = ", ".join(map(repr, difflib.get_close_matches(tenant, sorted(names))))
         raise CommandError(
