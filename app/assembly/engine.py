@@ -64,6 +64,7 @@ from app.store.encryption.encrypted_store import EncryptedStore
 from app.store.leases import LeaseKeeper
 from app.store.measured_store import measure_store
 from app.store.usage_recorder import UsageRecorder
+from app.store.write_health import WriteHealth
 from app.upstream.routing.router import Router
 
 SHUTDOWN_TIMEOUT_SECONDS: Final = 5.0
@@ -409,7 +410,8 @@ def build_store(
     )
     # Also without a key: `EncryptedStore` then makes sure that ciphertext is never taken for text.
     return EncryptedStore(
-        measure_store(store, metrics), Cipher(settings.encryption.key_bytes, settings.encryption.active)
+        measure_store(store, metrics, WriteHealth(time.monotonic)),
+        Cipher(settings.encryption.key_bytes, settings.encryption.active),
     )
 
 

@@ -138,7 +138,12 @@ async def test_a_conversation_that_is_deleted_while_a_summary_is_prepared_gets_n
             await claim_lease(root=conversation.root, key=waited_for, holder="another process", seconds=3600)
         for number in range(40):
             await gateway.say([user(question(number))], conversation="c")
-            if list_summary_requests(upstream) or (is_waiting and waited_for in claimed):
+            await until(
+                lambda: (
+                    nothing_is_prepared() or list_summary_requests(upstream) or (is_waiting and waited_for in claimed)
+                )
+            )
+            if not nothing_is_prepared():
                 break
         await until(lambda: waited_for in claimed if is_waiting else bool(list_summary_requests(upstream)))
 
