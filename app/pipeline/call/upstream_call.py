@@ -104,6 +104,7 @@ class UpstreamCaller:
             # The view was planned for the first deployment; the others are its fallbacks.
             if deployment is not turn.target.deployments[0]:
                 sent_view = await self._fit_view_to_deployment(deployment, turn, view)
+                sent_view = replace(sent_view, fallback=deployment.key)
             sent_views[deployment.key] = sent_view
             messages = await self._restore_messages(deployment, turn, sent_view)
             built = build_upstream_body(

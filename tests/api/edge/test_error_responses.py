@@ -211,7 +211,10 @@ async def test_a_fallback_model_answers_for_one_that_is_down() -> None:
         }
         async with world(ScriptedUpstream(), **sections) as w:
             body = await w.say([user("x")])
+            streamed = await w.post([user("x"), {"role": "assistant", "content": "I am spare-1"}, user("y")])
     assert body["choices"][0]["message"]["content"] == "I am spare-1"
+    assert body["context"]["warnings"] == ["'up/spare-1' answered in place of the first deployment."]
+    assert streamed.headers["x-model-fallback"] == "up/spare-1"
 
 
 async def test_a_store_that_is_away_is_said_with_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
