@@ -145,6 +145,8 @@ def create_app(
 def _build_greeting(settings: Settings) -> str:
     """Returns the part of the start line that follows the address."""
     database = f"database: {settings.database.location}"
+    if settings.auth.mode == "open" and settings.telemetry.overview and not _is_local(settings.server.host):
+        database += "; mode open: everybody who reaches the port sees the numbers of /v1/admin/overview"
     if settings.uses_simulated_model:
         return f"SIMULATED MODEL: no provider is configured, answers are made up; {database}"
     return f"providers: {', '.join(settings.providers)}; {database}"
@@ -153,11 +155,15 @@ def _build_greeting(settings: Settings) -> str:
 def _make_operator_token(settings: Settings) -> str | None:
     """Makes an operator's token, unless the settings say something about it or strangers may reach the port: what a
     container prints is kept with its logs."""
-    host = settings.server.host
-    try:
-        is_local = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        is_local = False
-    if settings.auth.operator_token is not None or not settings.server.console or not is_local:
+    is_configured = settings.auth.operator_token is not None
+    if is_configured or not settings.server.console or not _is_local(settings.server.host):
         return None
     return OPERATOR_TOKEN_PREFIX + secrets.token_urlsafe(OPERATOR_TOKEN_BYTES)
+
+
+def _is_local(host: str) -> bool:
+    """Returns whether only this machine reaches an address."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

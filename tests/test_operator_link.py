@@ -67,6 +67,7 @@ def test_no_token_is_printed_where_strangers_may_come_or_one_is_configured(
         found = LINK.search(served.output)
         assert found is not None
         assert found[2] is None
+        assert ("sees the numbers of /v1/admin/overview" in served.output) == ("0.0.0.0" in arguments)
         assert "s" * 40 not in served.output
 
 
