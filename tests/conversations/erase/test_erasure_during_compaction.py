@@ -140,7 +140,9 @@ async def test_a_conversation_that_is_deleted_while_a_summary_is_prepared_gets_n
             await gateway.say([user(question(number))], conversation="c")
             await until(
                 lambda: (
-                    nothing_is_prepared() or list_summary_requests(upstream) or (is_waiting and waited_for in claimed)
+                    nothing_is_prepared()
+                    or bool(list_summary_requests(upstream))
+                    or (is_waiting and waited_for in claimed)
                 )
             )
             if not nothing_is_prepared():
