@@ -7,6 +7,7 @@ import gc
 import ipaddress
 import logging
 import secrets
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from typing import Any, Final
 
 from app.api.edge.connections import ClientConnections, ConnectionLimits
 from app.observability.log import configure_logging
-from app.server import IDLE_CONNECTION_SECONDS, create_stop_flag, run_server
+from app.server import IDLE_CONNECTION_SECONDS, create_stop_flag, follow_parent_process, run_server
 from app.settings import Settings
 from app.settings.checks import list_empty_key_warnings
 from migrations import run as migrations
@@ -49,8 +50,7 @@ def serve(settings: Settings, overrides: Sequence[str] = ()) -> int:
     token = _make_operator_token(settings)
     if token is not None:
         settings = settings.with_operator_token(token)
-    console_path = f"/console/#token={token}" if token else "/console/"
-    with _open_metrics_folder(settings) as folder:
+    with _open_metrics_folder(settings) as folder, _show_operator_token(token) as console_path:
         connections = ClientConnections(build_connection_limits(settings), stopping=create_stop_flag(settings.server))
         create = functools.partial(_create_worker_app, settings, folder, connections)
         return run_server(
@@ -96,6 +96,19 @@ def _open_metrics_folder(settings: Settings) -> Iterator[Path | None]:
         yield Path(path)
 
 
+@contextmanager
+def _show_operator_token(token: str | None) -> Iterator[str]:
+    """Yields the end of the console's address in the start line. What goes to no terminal is kept as a log, which more
+    people read: then the token is in a file for this user alone, which exists as long as the server."""
+    if token is None or sys.stdout.isatty():
+        yield f"/console/#token={token}" if token else "/console/"
+        return
+    with tempfile.NamedTemporaryFile("w", prefix="concertina-operator-token-") as file:
+        file.write(token)
+        file.flush()
+        yield f"/console/ (operator's token: {file.name})"
+
+
 def _create_worker_app(settings: Settings, metrics_folder: Path | None, connections: ClientConnections) -> Any:
     """Creates the application of a worker process.
 
@@ -104,6 +117,7 @@ def _create_worker_app(settings: Settings, metrics_folder: Path | None, connecti
     """
     # Again: a spawned worker process inherits no logging configuration.
     configure_logging(settings.server.log_level, settings.server.log_format)
+    follow_parent_process()
     return create_app(settings, metrics_folder, connections)
 
 
@@ -131,6 +145,8 @@ def create_app(
 def _build_greeting(settings: Settings) -> str:
     """Returns the part of the start line that follows the address."""
     database = f"database: {settings.database.location}"
+    if settings.auth.mode == "open" and settings.telemetry.overview and not _is_local(settings.server.host):
+        database += "; mode open: everybody who reaches the port sees the numbers of /v1/admin/overview"
     if settings.uses_simulated_model:
         return f"SIMULATED MODEL: no provider is configured, answers are made up; {database}"
     return f"providers: {', '.join(settings.providers)}; {database}"
@@ -139,11 +155,15 @@ def _build_greeting(settings: Settings) -> str:
 def _make_operator_token(settings: Settings) -> str | None:
     """Makes an operator's token, unless the settings say something about it or strangers may reach the port: what a
     container prints is kept with its logs."""
-    host = settings.server.host
-    try:
-        is_local = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        is_local = False
-    if settings.auth.operator_token is not None or not settings.server.console or not is_local:
+    is_configured = settings.auth.operator_token is not None
+    if is_configured or not settings.server.console or not _is_local(settings.server.host):
         return None
     return OPERATOR_TOKEN_PREFIX + secrets.token_urlsafe(OPERATOR_TOKEN_BYTES)
+
+
+def _is_local(host: str) -> bool:
+    """Returns whether only this machine reaches an address."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

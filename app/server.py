@@ -11,6 +11,8 @@ import errno
 import http.client
 import ipaddress
 import multiprocessing
+import multiprocessing.process
+import os
 import signal
 import socket
 import threading
@@ -92,9 +94,26 @@ def run_server(
         return 0
     # uvicorn gives back the handler that it found, and raises the signal once more when it has obeyed it.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # A terminal that is closed sends SIGHUP: answers that run are finished then, too.
+    signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
     server = _DrainingServer(config, line, connections.stopping, settings.leave_seconds)
     server.run(sockets=[listening])
     return 0 if server.started else EXIT_START_FAILED
+
+
+def follow_parent_process() -> None:
+    """Makes a worker process stop, with a drain, when the process that started it is gone: nobody else would stop it.
+    Does nothing in a server of one process."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the parent gets it too, and stops its workers
+    threading.Thread(target=_stop_after, args=(parent,), daemon=True).start()
+
+
+def _stop_after(parent: multiprocessing.process.BaseProcess) -> None:
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def build_uvicorn_config(
@@ -163,6 +182,9 @@ class _DrainingWorkers(Multiprocess):
         super().__init__(config, sockets)
         self._leaving = leaving
         self._leave_seconds = leave_seconds
+
+    def handle_hup(self) -> None:
+        self.handle_term()
 
     def handle_term(self) -> None:
         self._leaving.set()

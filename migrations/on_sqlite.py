@@ -11,7 +11,7 @@ from typing import Final
 from app.errors import StoreUnavailable
 from app.store.database_url import DatabaseLocation
 from app.store.sql.required_schema_version import SCHEMA_VERSION
-from app.store.sqlite.threads import translate_driver_error
+from app.store.sqlite.threads import create_private_file, translate_driver_error
 
 TIMEOUT_SECONDS: Final = 10.0
 LOCKED_PAUSE_SECONDS: Final = 0.02
@@ -51,7 +51,7 @@ def create(location: DatabaseLocation) -> bool:
     """
     path = location.path
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        create_private_file(path)
         with contextlib.closing(sqlite3.connect(path, timeout=TIMEOUT_SECONDS, isolation_level=None)) as connection:
             _use_write_ahead_log(connection)
             connection.execute("BEGIN IMMEDIATE")
@@ -66,7 +66,7 @@ def create(location: DatabaseLocation) -> bool:
     except sqlite3.Error as error:
         raise translate_driver_error(error) from error
     except OSError as error:
-        raise StoreUnavailable(f"The directory of {str(path)!r} cannot be made: {error}.") from error
+        raise StoreUnavailable(f"{str(path)!r} cannot be made: {error}.") from error
     return True
 
 

@@ -7,7 +7,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
@@ -16,6 +16,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from app.api.edge.auth import Authenticator
+from app.api.edge.body_budget import BodyBudget
 from app.api.edge.connections import SLOW_CLIENT
 from app.api.edge.error_responses import build_error_body, build_error_headers, log_unexpected_error
 from app.api.edge.headers import ResponseHeaders
@@ -118,6 +119,7 @@ class AnswerEndpoint:
     Args:
         parse_request: parses a request of the endpoint's protocol.
         body_limit_bytes: the largest accepted request body.
+        body_budget: bounds the bytes of all bodies in flight.
         new_request_id: makes the id of a request, in visible ASCII.
         extra_headers: sent with every answer; the simulated model announces itself by them.
     """
@@ -129,6 +131,7 @@ class AnswerEndpoint:
         parse_request: ParseRequest,
         *,
         body_limit_bytes: int,
+        body_budget: BodyBudget,
         new_request_id: Callable[[], str],
         extra_headers: Mapping[str, str],
         metrics: Metrics = NO_METRICS,
@@ -141,6 +144,7 @@ class AnswerEndpoint:
             name.encode("latin-1"): name for name in BODY_HEADERS | READ_HEADERS | authenticator.credential_headers
         }
         self._body_limit_bytes = body_limit_bytes
+        self._body_budget = body_budget
         self._new_request_id = new_request_id
         self._json_headers = ResponseHeaders({**JSON_HEADERS, **extra_headers})
         self._stream_headers = ResponseHeaders({**STREAM_HEADERS, **extra_headers})
@@ -148,6 +152,15 @@ class AnswerEndpoint:
         self._list_limits = list_limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with ExitStack() as holding:
+            await self._answer(scope, receive, send, holding)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, holding: ExitStack) -> None:
+        """Answers a request.
+
+        Args:
+            holding: ends after the answer; until then the request's body is counted.
+        """
         client = _ResponseSender(send)
         headers = read_selected_headers(scope, self._read_headers)
         request_id = self._new_request_id()
@@ -155,7 +168,8 @@ class AnswerEndpoint:
             # Before the body is read: a caller without a valid key must not make the gateway read and hold it.
             caller = await self._authenticator.authenticate(headers, "chat")
             record_caller(request_id, caller.tenant, caller.api_key_id)
-            body = await read_body(receive, headers, self._body_limit_bytes)
+            held_body = holding.enter_context(self._body_budget.hold_body(caller.tenant))
+            body = await read_body(receive, headers, self._body_limit_bytes, held_body)
             request = self._parse_request(body, headers, caller, request_id)
             record_requested_model(request.model, stream=request.stream)
             record_end_of_reading()

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from app.api.edge.auth import Authenticator, check_fallback_models_allowed, check_model_allowed
+from app.api.edge.body_budget import find_held_body
 from app.api.edge.error_responses import build_error_response
 from app.api.edge.headers import ResponseHeaders, select_client_headers, select_provider_headers
 from app.api.edge.request_reader import cancel_on_disconnect, read_body, read_headers
@@ -31,6 +32,7 @@ from app.pipeline.admission.call_limits import CallLimits
 from app.pipeline.chat_request import Caller
 from app.store.usage_recorder import UsageRecorder
 from app.upstream.provider_contract import (
+    PASSTHROUGH_LIMIT_BYTES,
     ClientKey,
     ModelDeployment,
     UpstreamProvider,
@@ -84,7 +86,9 @@ def build_passthrough_routes(
             caller = await auth.authenticate(headers, "chat")
             if is_simulated and path not in SIMULATED_PATHS:
                 raise unknown_path_error(request.url.path, passes_on=False)
-            body = await read_body(request.receive, headers, body_limit_bytes)
+            body = await read_body(
+                request.receive, headers, body_limit_bytes, find_held_body(request.scope, caller.tenant)
+            )
             passthrough_request = PassthroughRequest(
                 _read_raw_path(request, path), request.url.query, headers.get("content-type", ""), body
             )
@@ -117,6 +121,7 @@ def build_passthrough_routes(
             authorization=None if client_key is None else client_key.disclose_to_provider(provider),
             headers=passed,
             query=passthrough_request.query,
+            answer_limit_bytes=PASSTHROUGH_LIMIT_BYTES,
         )
         # A client that leaves is noticed by `_PassthroughResponse`.
         slot = admission.hold_slot(caller.tenant, lambda: False)

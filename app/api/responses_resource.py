@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 
 from app.api.edge.auth import Authenticator
+from app.api.edge.body_budget import find_held_body
 from app.api.edge.request_reader import read_body, read_headers
 from app.api.resource_schemas import (
     ERROR_RESPONSES,
@@ -149,7 +150,7 @@ def build_response_tool_routes(
     async def count_input_tokens(request: Request) -> Response:
         headers = read_headers(request.scope)
         caller = await auth.authenticate(headers, "chat")
-        body = await read_body(request.receive, headers, body_limit_bytes)
+        body = await read_body(request.receive, headers, body_limit_bytes, find_held_body(request.scope, caller.tenant))
         parsed = auth.authorize_request(parse_request(body, headers, caller, ""), headers)
         measured = await pipeline.measure_context(parsed)
         return build_json_response({"object": "response.input_tokens", "input_tokens": measured["prompt_tokens"]})

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from app.api.chat_request_parser import parse_chat_request
 from app.api.edge.auth import Authenticator
+from app.api.edge.body_budget import find_held_body
 from app.api.edge.request_reader import read_body, read_headers
 from app.api.resource_schemas import ERROR_RESPONSES, Described
 from app.pipeline.pipeline import Pipeline
@@ -45,7 +46,7 @@ def build_token_count_routes(pipeline: Pipeline, auth: Authenticator, *, body_li
     async def count(request: Request) -> Response:
         headers = read_headers(request.scope)
         caller = await auth.authenticate(headers, "chat")
-        body = await read_body(request.receive, headers, body_limit_bytes)
+        body = await read_body(request.receive, headers, body_limit_bytes, find_held_body(request.scope, caller.tenant))
         parsed = parse_chat_request(body, headers, caller, request_id="")
         measured = await pipeline.measure_context(auth.authorize_request(parsed, headers))
         return Response(orjson.dumps(measured), media_type="application/json")

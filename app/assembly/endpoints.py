@@ -66,14 +66,7 @@ from app.upstream.routing.model_catalogue import ModelCatalogue
 def build_endpoint_routes(engine: GatewayEngine, settings: Settings) -> Iterator[APIRouter]:
     """Yields the routes of all endpoints, in the order in which FastAPI tries them."""
     auth, body_limit_bytes = engine.authenticator, settings.server.body_limit_bytes
-    yield build_health_routes(
-        HealthProbes(
-            engine.store.check,
-            version=VERSION,
-            has_upstream=lambda: engine.router.has_available_deployment,
-            list_dead_loops=engine.list_dead_loops,
-        )
-    )
+    yield build_health_routes(HealthProbes(engine.store.check, version=VERSION, list_dead_loops=engine.list_dead_loops))
     yield from _build_telemetry_routes(engine, settings)
     yield from build_console_endpoints(engine, settings, version=VERSION)
     yield build_model_routes(_build_model_catalogue(engine, settings), auth)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from app.api.edge.auth import Authenticator, AuthRules
+from app.api.edge.body_budget import BodyBudget
 from app.api.responses_request_parser import ResponsesRequestParser
 from app.assembly.dependencies import DEFAULT_DEPENDENCIES, Dependencies
 from app.assembly.providers_and_routes import (
@@ -65,6 +66,7 @@ from app.store.key_budgets import KeyBudgets
 from app.store.leases import LeaseKeeper
 from app.store.measured_store import measure_store
 from app.store.usage_recorder import UsageRecorder
+from app.store.write_health import WriteHealth
 from app.upstream.routing.router import Router
 
 SHUTDOWN_TIMEOUT_SECONDS: Final = 5.0
@@ -113,6 +115,7 @@ class GatewayEngine:
         )
         self.call_limits = build_call_limits(settings, self.key_budgets, RateLimits(self.store, self.background_tasks))
         self.admission = Admission(build_admission_bounds(settings), clock=time.monotonic, metrics=self.metrics)
+        self.body_budget = BodyBudget(settings.limits.max_concurrent_body_bytes, settings.server.body_limit_bytes)
         self._prefix_memory: PrefixMemory = PrefixCache()
 
     async def open(self) -> None:
@@ -432,7 +435,8 @@ def build_store(
     )
     # Also without a key: `EncryptedStore` then makes sure that ciphertext is never taken for text.
     return EncryptedStore(
-        measure_store(store, metrics), Cipher(settings.encryption.key_bytes, settings.encryption.active)
+        measure_store(store, metrics, WriteHealth(time.monotonic)),
+        Cipher(settings.encryption.key_bytes, settings.encryption.active),
     )
 
 
@@ -450,7 +454,6 @@ def build_retention_sweeper(
         leases=leases,
         days=settings.retention.days,
         context_hours=settings.retention.context_hours,
-        end_users=settings.auth.end_users,
         sweep_seconds=settings.retention.sweep_seconds,
         clock=dependencies.now,
         random=random.random,

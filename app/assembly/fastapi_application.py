@@ -52,6 +52,8 @@ def build_fastapi_application(
         application.include_router(routes)
     install_error_handlers(application, passes_on=not settings.uses_simulated_model)
     # The middleware that is added last is the outermost: the body limit's 413 gets a request id, too.
-    application.add_middleware(BodyLimitMiddleware, limit_bytes=settings.server.body_limit_bytes)
+    application.add_middleware(
+        BodyLimitMiddleware, limit_bytes=settings.server.body_limit_bytes, budget=engine.body_budget
+    )
     application.add_middleware(RequestIdMiddleware, new_request_id=new_request_id)
     return application

@@ -53,7 +53,6 @@ def build_worker_application(
     probes = HealthProbes(
         engine.store.check,
         version=VERSION,
-        has_upstream=lambda: engine.router.has_available_deployment,
         is_stopping=lambda: connections is not None and connections.stopping.is_set(),
         list_dead_loops=engine.list_dead_loops,
     )
@@ -82,6 +81,7 @@ def _build_answer_endpoint(engine: GatewayEngine, settings: Settings, parse_requ
         engine.authenticator,
         parse_request,
         body_limit_bytes=settings.server.body_limit_bytes,
+        body_budget=engine.body_budget,
         new_request_id=_new_request_id,
         extra_headers=SIMULATED_HEADER if settings.uses_simulated_model else {},
         metrics=engine.metrics,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
+import difflib
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -12,9 +14,12 @@ from app.assembly.engine import build_retention_sweeper
 from app.commands import CommandError, parse_duration
 from app.commands.configured_store import open_configured_store
 from app.commands.progress import CommandProgress, pluralize, print_interruption
-from app.conversation.api_keys import is_context_tenant
+from app.conversation.api_keys import belongs_to_tenant, is_context_tenant
 from app.conversations.erase.retention_sweeper import RetentionRule, RetentionSweeper
 from app.settings import Settings, load_settings
+from app.store.contract.conversations import ConversationQuery, ConversationStore
+from app.store.contract.keys import KeyStore
+from app.store.contract.usage import UsageStore
 from app.store.leases import LeaseKeeper
 
 
@@ -63,6 +68,8 @@ async def _purge_conversations(
         leases.start()
         try:
             tenant = arguments.tenant
+            if tenant is not None:
+                await _require_tenant(tenant, store, store, store)
             # An age on the command line replaces the configured rules, also for tenants whose keys have a retention.
             rules = (
                 [RetentionRule(_utc_now() - age, tenant)]
@@ -102,6 +109,25 @@ async def _purge_conversations(
             await leases.aclose()
 
 
+async def _require_tenant(tenant: str, conversations: ConversationStore, keys: KeyStore, usage: UsageStore) -> None:
+    """Refuses a tenant of which the store has nothing: its name is misspelt, or it is erased already.
+
+    Raises:
+        CommandError: no conversation, no key and no sum of costs is of the tenant.
+    """
+    query = ConversationQuery(limit=1, with_derived_tenants=True)
+    if await conversations.list_conversations(tenant=tenant, query=query):
+        return
+    names = {key.tenant for key in await keys.list_api_keys()}
+    names |= {total.tenant for total in await usage.sum_usage(since_day="", by="tenant")}
+    if not any(belongs_to_tenant(name, tenant) for name in names):
+        similar = ", ".join(map(repr, difflib.get_close_matches(tenant, sorted(names))))
+        raise CommandError(
+            f"nothing is stored of a tenant {tenant!r}, so nothing was erased."
+            + (f" Did you mean {similar}?" if similar else "")
+        )
+
+
 async def _count_expired_conversations(retention_sweeper: RetentionSweeper, rule: RetentionRule) -> int:
     return len([None async for _ in retention_sweeper.stream_expired_conversations(rule)])
 
@@ -114,9 +140,11 @@ def _select_retention_rules(rules: list[RetentionRule], tenant: str | None) -> l
     """
     if tenant is not None:
         rules = [
-            RetentionRule(rule.untouched_since, tenant, is_context_only=rule.is_context_only)
+            # A rule for a part of the tenant, such as one end user, stays as it is.
+            rule if belongs_to_tenant(rule.tenant or "", tenant) else dataclasses.replace(rule, tenant=tenant)
             for rule in rules
-            if rule.tenant == tenant or (rule.tenant is None and tenant not in rule.excluded_tenants)
+            if belongs_to_tenant(rule.tenant or "", tenant)
+            or ((rule.tenant is None or belongs_to_tenant(tenant, rule.tenant)) and not rule.excludes(tenant))
         ]
     if all(rule.is_context_only for rule in rules):
         raise CommandError("no retention time is configured; set `retention.days`, or give --older-than.")

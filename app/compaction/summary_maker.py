@@ -451,7 +451,7 @@ DELETED_PARTS: Final = "deleted"
 
 
 async def is_job_outdated(store: ConversationAndSummaryStore, job: CompactionJob, source: SummarySource) -> bool:
-    """Whether messages were deleted since a job was built, or summaries that it reads have changed.
+    """Whether messages or the conversation were deleted since a job was built, or summaries that it reads have changed.
 
     False while the store is away, because then the result is not stored either.
     """
@@ -470,12 +470,13 @@ async def is_job_outdated(store: ConversationAndSummaryStore, job: CompactionJob
 async def _has_new_redactions(store: ConversationStore, conversation: Conversation) -> bool:
     conversation_id, last_seq = conversation.id, conversation.head_seq
     stored = await store.find_conversation(tenant=conversation.tenant, conversation_id=conversation_id)
-    if stored is None and conversation.lineage:
+    if stored is None and conversation.lineage and conversation.head_seq <= conversation.lineage[-1][1]:
         # A branch that is not stored yet: its parent knows what was deleted in the log that both share.
         conversation_id, last_seq = conversation.lineage[-1]
         stored = await store.find_conversation(tenant=conversation.tenant, conversation_id=conversation_id)
     if stored is None:
-        return False
+        # Messages of the log were stored, so the conversation was deleted; else it is not stored yet.
+        return conversation.head_seq >= 0
     known_seqs = [seq for seq in conversation.redacted_seqs if seq <= last_seq]
     return [seq for seq in stored.redacted_seqs if seq <= last_seq] != known_seqs
 

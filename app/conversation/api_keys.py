@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from datetime import datetime
 from typing import Final, Literal, get_args
 
@@ -76,6 +77,17 @@ def derive_context_tenant(tenant: str) -> str:
 def is_context_tenant(tenant: str) -> bool:
     """Returns whether the conversations of a tenant are kept for continuing only."""
     return tenant.endswith(CONTEXT_TENANT_SUFFIX)
+
+
+def belongs_to_tenant(tenant: str, owner: str) -> bool:
+    """Returns whether a tenant is another one, or is derived from it: one of its end users, or what is kept for
+    continuing only."""
+    return tenant == owner or tenant.startswith(f"{owner}{END_USER_SEPARATOR}")
+
+
+def list_enclosing_tenants(tenant: str) -> list[str]:
+    """Returns a tenant and all tenants that it is derived from: `a`, `a/b` and `a/b/c` of `a/b/c`."""
+    return list(itertools.accumulate(tenant.split(END_USER_SEPARATOR), f"{{}}{END_USER_SEPARATOR}{{}}".format))
 
 
 def extract_application_tenant(tenant: str) -> str:

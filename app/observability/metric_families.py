@@ -217,6 +217,9 @@ STORE_SECONDS: Final = _define_histogram(
 STORE_ERRORS: Final = _define_counter(
     "store_errors_total", "Operations that failed because the store was unavailable.", "operation"
 )
+STORE_UNWRITABLE: Final = _define_gauge(
+    "store_unwritable", "1 while writes to the database fail, as with a full disk.", merging="max"
+)
 STORE_QUEUE: Final = _define_gauge("store_queue_depth", "Operations of the store that wait or run.")
 
 UPSTREAM_REQUESTS: Final = _define_counter(
@@ -236,7 +239,7 @@ UPSTREAM_FALLBACKS: Final = _define_counter(
 )
 BREAKER_OPEN: Final = _define_gauge(
     "upstream_breaker_open",
-    "1 while the circuit breaker of a deployment is open, or lets one call through as a trial.",
+    "1 while the circuit breaker of a deployment is open, for one tenant or for all.",
     *MODEL_LABELS,
     "purpose",
     merging="max",

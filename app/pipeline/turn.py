@@ -114,6 +114,8 @@ class View(msgspec.Struct, frozen=True, dict=True):
     """What may be drawn from the log for this request."""
     refused_size: RefusedSize | None = None
     """Set if this view is sent in place of one that was refused."""
+    fallback: str | None = None
+    """The key of the deployment that got this view, if it is not the first for its model."""
 
     @cached_property
     def prompt_tokens(self) -> int:

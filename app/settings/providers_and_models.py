@@ -234,8 +234,9 @@ class Retries(Section):
     total_wait_seconds: Seconds = 60.0
     """The most that all pauses of one request may take together."""
     breaker_failures: Annotated[int, Field(ge=1)] = 5
-    """How many failures in a row open the circuit breaker of a deployment. The deployment is then not called for
-    `breaker_seconds`."""
+    """How many failures in a row open the circuit breaker of a deployment, which is then not called for
+    `breaker_seconds`. Failures of one prompt alone never open it. Those of one tenant pause only that tenant's calls;
+    those of several tenants pause all."""
     breaker_seconds: Seconds = 30.0
     """The first pause of a circuit breaker. Each further failure doubles it."""
     breaker_max_seconds: Seconds = 600.0

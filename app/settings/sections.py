@@ -101,6 +101,10 @@ class Limits(Section):
     waits; without a free slot it is refused at once."""
     max_wait_seconds: Seconds = 20.0
     """How long a request waits for a slot before it is refused."""
+    max_concurrent_body_bytes: NonNegativeInt = 268_435_456
+    """The most bytes that the bodies of all requests in flight may have together; one tenant's at most half of them,
+    but always one body of `server.body_limit_bytes`. Requests with more are answered with 503. While a body is
+    parsed and stored it takes up to five times its size of memory. `0`: no limit."""
     max_connections: NonNegativeInt = 10_000
     """How many connections may be open. Further ones are answered with 503 and closed. `0`: no limit."""
     max_head_bytes: Annotated[int, Field(ge=4096)] = 65_536

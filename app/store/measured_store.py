@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
 from collections.abc import Awaitable, Callable
@@ -13,7 +14,9 @@ from app.errors import StoreUnavailable
 from app.observability import metric_families
 from app.observability.metrics import HistogramSeries, Metrics
 from app.store.contract.conversations import LogAppend, PendingAppend
-from app.store.contract.store import Store
+from app.store.contract.leases import Lease
+from app.store.contract.store import Store, StoreInfo
+from app.store.write_health import PROBE_ROOT, PROBE_SECONDS, WRITING_OPERATIONS, WriteHealth
 
 Result = TypeVar("Result")
 
@@ -64,25 +67,46 @@ OPERATION_LABELS: Final = {
 """
 
 
-def measure_store(store: Store, metrics: Metrics) -> Store:
-    """Returns the store with each operation timed, and with a count of `StoreUnavailable` for each operation."""
-    if not metrics.is_on:
-        return store
+def measure_store(store: Store, metrics: Metrics, write_health: WriteHealth) -> Store:
+    """Returns the store with each operation timed, with a count of `StoreUnavailable` for each operation, and with its
+    writes watched."""
+    metrics.watch_gauge(metric_families.STORE_UNWRITABLE, lambda: int(write_health.is_failing))
     names = [name for name, _ in inspect.getmembers(Store, inspect.iscoroutinefunction)]
     operations = {
-        name: getattr(store, name) if name in UNTIMED else _time_operation(store, name, metrics) for name in names
+        name: getattr(store, name) if name in UNTIMED else _time_operation(store, name, metrics, write_health)
+        for name in names
     }
+    operations["check"] = functools.partial(_check, store, operations["check"], operations["claim_lease"], write_health)
     # `append` is no coroutine function (it may return a future), so the loop above does not see it.
-    operations["append"] = _time_append(store, metrics)
+    operations["append"] = _time_append(store, metrics, write_health)
     return cast(Store, SimpleNamespace(is_fully_searchable=store.is_fully_searchable, **operations))
+
+
+async def _check(
+    store: Store,
+    check: Callable[[], Awaitable[StoreInfo]],
+    claim_lease: Callable[..., Awaitable[Lease | None]],
+    write_health: WriteHealth,
+) -> StoreInfo:
+    """As `Store.check`, and fails while writes fail for long. Then it also writes: a process that is not ready gets no
+    requests whose writes could show that the store can be written again."""
+    info = await check()
+    if write_health.is_failing:
+        with contextlib.suppress(StoreUnavailable):
+            lease = await claim_lease(root=PROBE_ROOT, key=PROBE_ROOT, holder=PROBE_ROOT, seconds=PROBE_SECONDS)
+            if lease is not None:
+                await store.release_lease(lease)
+    write_health.raise_if_failing_for_long()
+    return info
 
 
 class _OperationMetrics:
     """The metric series of one operation. They are created when the operation first runs."""
 
-    __slots__ = ("_errors", "_metrics", "_name", "_seconds", "now")
+    __slots__ = ("_errors", "_metrics", "_name", "_seconds", "_write_health", "now")
 
-    def __init__(self, name: str, metrics: Metrics) -> None:
+    def __init__(self, name: str, metrics: Metrics, write_health: WriteHealth | None) -> None:
+        self._write_health = write_health
         self._name = name
         self._metrics = metrics
         self._seconds: HistogramSeries | None = None
@@ -104,6 +128,10 @@ class _OperationMetrics:
         self._metrics.store_queue.add(-1)
         if isinstance(error, StoreUnavailable):
             self._errors.add()
+            if self._write_health is not None:
+                self._write_health.record_failure(error)
+        elif self._write_health is not None and error is None and self._write_health.is_failing:
+            self._write_health.record_success()
 
     async def run_timed(self, work: Awaitable[Result]) -> Result:
         """Runs work that has not begun yet, and measures it."""
@@ -117,13 +145,16 @@ class _OperationMetrics:
             self.finish(started_at, failed)
 
 
-def _time_operation(store: Store, name: str, metrics: Metrics) -> Callable[..., Awaitable[Any]]:
-    operation = _OperationMetrics(OPERATION_LABELS.get(name, name), metrics)
+def _time_operation(
+    store: Store, name: str, metrics: Metrics, write_health: WriteHealth
+) -> Callable[..., Awaitable[Any]]:
+    watched = write_health if name in WRITING_OPERATIONS else None
+    operation = _OperationMetrics(OPERATION_LABELS.get(name, name), metrics, watched)
     return lambda *args, **kwargs: operation.run_timed(getattr(store, name)(*args, **kwargs))
 
 
-def _time_append(store: Store, metrics: Metrics) -> Callable[[LogAppend], PendingAppend]:
-    operation = _OperationMetrics("append", metrics)
+def _time_append(store: Store, metrics: Metrics, write_health: WriteHealth) -> Callable[[LogAppend], PendingAppend]:
+    operation = _OperationMetrics("append", metrics, write_health)
 
     def note(began: float, work: asyncio.Future[None]) -> None:
         operation.finish(began, None if work.cancelled() else work.exception())

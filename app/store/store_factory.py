@@ -61,9 +61,9 @@ def _create_sqlite_store(
     clock: Callable[[], datetime],
 ) -> Store:
     try:
-        location.path.parent.mkdir(parents=True, exist_ok=True)
+        _import_store_module("sqlite.threads").create_private_file(location.path)
     except OSError as error:
-        raise StoreUnavailable(f"The directory of {str(location.path)!r} cannot be made: {error}.") from error
+        raise StoreUnavailable(f"{str(location.path)!r} cannot be made: {error}.") from error
     options = _import_store_module("sqlite.threads").SqliteOptions(
         "FULL" if synchronous == "full" else "NORMAL", busy_timeout_seconds=timeout_seconds
     )

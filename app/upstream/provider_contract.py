@@ -31,6 +31,13 @@ CALL_PATHS: Final[Mapping[ProviderProtocol, str]] = {"openai": "/chat/completion
 """The path of a model call, below the provider's base URL."""
 
 
+ANSWER_LIMIT_BYTES: Final = 64 * 1024 * 1024
+"""The longest answer of a model, whole or streamed: it is held in memory until it is stored. A token takes some 300
+bytes of a stream, so this is room for 200,000."""
+PASSTHROUGH_LIMIT_BYTES: Final = 256 * 1024 * 1024
+"""The longest answer that is passed through, piece by piece."""
+
+
 class CallTimes(msgspec.Struct):
     """The times of a call, in monotonic seconds. A provider sets the last two as far as it can tell."""
 
@@ -51,6 +58,8 @@ class UpstreamRequest(msgspec.Struct, frozen=True):
     """Further headers to send, lower-case names."""
     query: str = ""
     times: CallTimes | None = None
+    answer_limit_bytes: int = ANSWER_LIMIT_BYTES
+    """A longer answer is cut off, and its call fails."""
     keeps_original: bool = False
     """Whether an answer that is translated brings the provider's own form, too: as `UpstreamReply.original_body`, or in
     a stream as an event named `original` before each translated chunk."""

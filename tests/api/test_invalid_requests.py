@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from app.api.edge.body_budget import BodyBudget
 from app.api.edge.request_reader import read_body
 from app.errors import RequestTooLarge
 from tests.live import ScriptedUpstream
@@ -227,8 +228,8 @@ async def test_a_body_that_is_announced_as_too_long_is_not_read() -> None:
     async def receive() -> Any:
         raise AssertionError("it was read")
 
-    with pytest.raises(RequestTooLarge):
-        await read_body(receive, {"content-length": "2001"}, 2000)
+    with BodyBudget(0, 2000).hold_body("a") as held_body, pytest.raises(RequestTooLarge):
+        await read_body(receive, {"content-length": "2001"}, 2000, held_body)
 
 
 async def test_odd_values_that_are_the_providers_to_judge_are_passed_on() -> None:

@@ -15,6 +15,7 @@ import pytest
 from app.api.answer_endpoint import AnswerEndpoint
 from app.api.chat_request_parser import parse_chat_request
 from app.api.edge.auth import Authenticator, AuthRules
+from app.api.edge.body_budget import BodyBudget
 from app.pipeline.admission.answer_replay import StoredAnswers
 from app.pipeline.admission.idempotency_keys import IdempotencyKeys
 from app.pipeline.admission.request_coalescing import RequestCoalescer
@@ -85,6 +86,7 @@ async def stopped(exchange: Unfinished, *, stream: bool) -> list[dict[str, Any]]
         ),
         parse_chat_request,
         body_limit_bytes=10_000,
+        body_budget=BodyBudget(0, 1000),
         new_request_id=lambda: "req_1",
         extra_headers={},
     )

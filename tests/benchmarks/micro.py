@@ -57,6 +57,7 @@ from app.observability.tracing import NoTracing
 from app.store.contract.store import Store
 from app.store.measured_store import measure_store
 from app.store.memory.backend import MemoryStore
+from app.store.write_health import WriteHealth
 from app.upstream.provider_contract import ModelDeployment, TokenPrice
 from app.upstream.routing.prices import compute_cost_usd, find_price
 from tests.benchmarks.messages import History, words
@@ -240,7 +241,7 @@ def telling() -> Iterator[Case | Known]:
     metrics, deployment = Metrics(), ModelDeployment(ScriptedProvider("p"), "gpt-4o", price=TokenPrice(2.0, 1.0, 8.0))
     facts = TurnFacts("p", "gpt-4o", "additive", "full", 1000, 2000, 0.5, 990, 10, 100, 0.01, 0.01)
     idle = MemoryStore(clock=lambda: NOW)
-    store = measure_store(idle, metrics)
+    store = measure_store(idle, metrics, WriteHealth(lambda: 0.0))
 
     def counted() -> None:
         compute_cost_usd(find_price(deployment), prompt_tokens=990, cached_tokens=10, completion_tokens=100)

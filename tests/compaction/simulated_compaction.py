@@ -181,6 +181,7 @@ class OneRouter:
         target: RouteTarget,
         build_body: Callable[[ModelDeployment], Awaitable[bytes]],
         *,
+        tenant: str = "",
         client_key: ClientKey | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> RoutedReply:

@@ -22,7 +22,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 WRITTEN_ADDRESS: Final = "http://127.0.0.1:8000"
-CONSOLE_LINK: Final = re.compile(r"Console: (http://\S+/console/#token=\S+)")
+CONSOLE_LINK: Final = re.compile(r"Console: (http://\S+/console/) \(operator's token: (\S+)\)")
 STEP_SECONDS: Final = 300.0
 STEPS_SECONDS: Final = 900
 """For a test that follows the whole way."""
@@ -123,7 +123,7 @@ class Newcomer:
         )
         found = CONSOLE_LINK.search(line)
         assert found is not None, f"no link to the console in {line!r}"
-        self.console_link = found[1]
+        self.console_link = f"{found[1]}#token={Path(found[2]).read_text()}"
 
     def stop(self) -> None:
         self._running.close()

@@ -8,10 +8,13 @@ import pytest
 
 from app.errors import StoreUnavailable
 from app.observability import metric_families as f
-from app.observability.metrics import NO_METRICS, Metrics
+from app.observability.metrics import Metrics
 from app.store.contract.store import Store
 from app.store.measured_store import measure_store
 from app.store.memory.backend import MemoryStore
+from app.store.write_health import WriteHealth
+
+HEALTH = WriteHealth(lambda: 0.0)
 
 
 def store() -> MemoryStore:
@@ -19,13 +22,13 @@ def store() -> MemoryStore:
 
 
 def test_everything_that_a_store_has_is_there() -> None:
-    shown = measure_store(store(), Metrics())
+    shown = measure_store(store(), Metrics(), HEALTH)
     assert [name for name in dir(Store) if not name.startswith("_") and not hasattr(shown, name)] == []
 
 
 async def test_each_operation_is_timed() -> None:
     metrics = Metrics()
-    await measure_store(store(), metrics).list_api_keys()
+    await measure_store(store(), metrics, HEALTH).list_api_keys()
     assert metrics.read_snapshot().sum_histogram(f.STORE_SECONDS, operation="keys")[1:].count(1) == 1
     assert metrics.read_snapshot().sum_series(f.STORE_QUEUE) == 0
 
@@ -37,10 +40,5 @@ async def test_a_store_that_is_away_is_counted_and_told(monkeypatch: pytest.Monk
     metrics, inner = Metrics(), store()
     monkeypatch.setattr(inner, "list_api_keys", away)
     with pytest.raises(StoreUnavailable):
-        await measure_store(inner, metrics).list_api_keys()
+        await measure_store(inner, metrics, HEALTH).list_api_keys()
     assert metrics.read_snapshot().sum_series(f.STORE_ERRORS, operation="keys") == 1
-
-
-def test_a_store_that_nobody_watches_is_left_as_it_is() -> None:
-    inner = store()
-    assert measure_store(inner, NO_METRICS) is inner

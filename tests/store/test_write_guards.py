@@ -433,9 +433,15 @@ async def test_what_one_tenant_does_with_a_completion_changes_nothing_for_anothe
     # The same id, as vendors may give it to two.
     kept = [
         StoredCompletion(
-            id="chatcmpl-1", tenant=tenant, root=tenant, conversation_id="conv", seq=1, model="m", created_at=NOON
+            id="chatcmpl-1",
+            tenant=conversation.tenant,
+            root=conversation.root,
+            conversation_id=conversation.id,
+            seq=1,
+            model="m",
+            created_at=NOON,
         )
-        for tenant in tenants
+        for conversation in [(await begin(store, tenant, CHAT))[0] for tenant in tenants]
     ]
     await asyncio.gather(*(store.save_completion(one) for one in kept))
     assert await store.replace_completion_metadata(

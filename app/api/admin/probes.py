@@ -16,11 +16,11 @@ from starlette.routing import Route
 from app.api.edge.error_responses import build_error_response
 from app.api.edge.headers import RequestIdMiddleware
 from app.api.resource_schemas import ErrorBody
-from app.errors import GatewayError, UpstreamUnavailable
+from app.errors import GatewayError
 from app.store.contract.store import StoreInfo
 
 NOT_READY_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
-    503: {"model": ErrorBody, "description": "The store is unavailable, or every provider has failed repeatedly."}
+    503: {"model": ErrorBody, "description": "The store is unavailable, or the process is about to stop."}
 }
 
 
@@ -32,7 +32,6 @@ class HealthProbes:
         check_store: Callable[[], Awaitable[StoreInfo]],
         *,
         version: str,
-        has_upstream: Callable[[], bool],
         is_stopping: Callable[[], bool] = lambda: False,
         list_dead_loops: Callable[[], Sequence[str]] = tuple,
     ) -> None:
@@ -40,22 +39,20 @@ class HealthProbes:
         Args:
             check_store: `Store.check`.
             version: the gateway's version, shown by `/healthz`.
-            has_upstream: whether some provider is not known to fail.
             is_stopping: whether the process is about to stop.
             list_dead_loops: returns the names of background loops that have ended by mistake.
         """
         self._list_dead_loops = list_dead_loops
         self._is_stopping = is_stopping
         self._check_store = check_store
-        self._has_upstream = has_upstream
         self._liveness_body = {"status": "ok", "version": version}
 
     async def answer_liveness(self) -> Response:
         return _json_response(self._liveness_body)
 
     async def answer_readiness(self) -> Response:
-        """Answers 200 if the store answers and not every upstream has failed repeatedly; 503 otherwise, and while the
-        process is about to stop."""
+        """Answers 200 if the store answers; 503 otherwise, and while the process is about to stop. Providers do not
+        count: one that is away is away for every process, and one client's requests could make one seem so."""
         if self._is_stopping():
             return _json_response({"status": "stopping"}, status=503)
         if dead_loops := self._list_dead_loops():
@@ -65,8 +62,6 @@ class HealthProbes:
             info = await self._check_store()
         except GatewayError as error:
             return build_error_response(error)
-        if not self._has_upstream():
-            return build_error_response(UpstreamUnavailable("Every upstream has failed repeatedly.", status=503))
         return _json_response({"status": "ready", "store": info.backend, "schema_version": info.schema_version})
 
     def build_routes(self, new_request_id: Callable[[], str]) -> dict[str, Route]:
@@ -94,7 +89,7 @@ def build_health_routes(probes: HealthProbes) -> APIRouter:
     async def healthz() -> Response:
         return await probes.answer_liveness()
 
-    @routes.get("/readyz", summary="Store, schema and a provider are available", responses=NOT_READY_RESPONSES)
+    @routes.get("/readyz", summary="Store and schema are available", responses=NOT_READY_RESPONSES)
     async def readyz() -> Response:
         return await probes.answer_readiness()
 

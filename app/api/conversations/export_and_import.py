@@ -10,6 +10,7 @@ from starlette.responses import Response, StreamingResponse
 
 from app.api.conversations.conversations import ConversationObject
 from app.api.edge.auth import Authenticator
+from app.api.edge.body_budget import find_held_body
 from app.api.edge.request_reader import read_body, read_headers
 from app.api.resource_schemas import ERROR_RESPONSES, Page, build_json_response, build_list_page
 from app.conversations.history.conversation_records import ConversationRecords
@@ -115,7 +116,8 @@ def build_transfer_routes(
         format: ImportFormat = "auto",
         caller: Caller = manages,
     ) -> Response:
-        body = await read_body(request.receive, read_headers(request.scope), body_limit_bytes)
+        held_body = find_held_body(request.scope, caller.tenant)
+        body = await read_body(request.receive, read_headers(request.scope), body_limit_bytes, held_body)
         result = await importer.import_file(caller.tenant, body, format)
         conversation_objects = [
             await records.build_conversation_object(conversation) for conversation in result.conversations

@@ -9,8 +9,9 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.api.edge.body_budget import HELD_BODY, UNKNOWN_SENDER, BodyBudget, HeldBody
 from app.api.edge.error_responses import build_error_response
-from app.errors import InvalidRequest, RequestTooLarge
+from app.errors import GatewayError, InvalidRequest, RequestTooLarge, drop_tracebacks
 from app.observability.request_facts import record_error
 
 
@@ -49,12 +50,13 @@ def _join_repeated_headers(headers: list[tuple[str, str]]) -> dict[str, str]:
     return {name: ", ".join(values) for name, values in lists.items()}
 
 
-async def read_body(receive: Receive, headers: Mapping[str, str], limit_bytes: int) -> bytes:
+async def read_body(receive: Receive, headers: Mapping[str, str], limit_bytes: int, held_body: HeldBody) -> bytes:
     """Reads the whole request body.
 
     Raises:
         RequestTooLarge: the body is longer than `limit_bytes`.
         InvalidRequest: the body is compressed.
+        Overloaded: all bodies in flight together have too many bytes.
         ClientDisconnected: the client disconnected before the body was complete.
     """
     # Refused before anything is read. A chunked body announces no length and is counted as it comes.
@@ -63,6 +65,9 @@ async def read_body(receive: Receive, headers: Mapping[str, str], limit_bytes: i
         raise _too_large_error(limit_bytes)
     if "content-encoding" in headers and headers["content-encoding"].lower() != "identity":
         raise InvalidRequest("Request bodies must not be compressed: send them without Content-Encoding.")
+    # All of it now: bodies that are read side by side would otherwise keep each other from their ends.
+    if announced is not None and announced.isdigit():
+        held_body.grow_to(int(announced))
     pieces: list[bytes] = []
     size = 0
     while True:
@@ -73,6 +78,7 @@ async def read_body(receive: Receive, headers: Mapping[str, str], limit_bytes: i
         size += len(piece)
         if size > limit_bytes:
             raise _too_large_error(limit_bytes)
+        held_body.grow_to(size)
         if not message.get("more_body", False):
             return b"".join((*pieces, piece)) if pieces else piece
         pieces.append(piece)
@@ -125,15 +131,17 @@ async def _expire_on_disconnect(receive: Receive, limit: asyncio.Timeout) -> Non
 
 
 class BodyLimitMiddleware:
-    """Answers 413 to a body of more than `limit_bytes`: at once if its length is announced, else when it is reached.
+    """Answers 413 to a body of more than `limit_bytes`: at once if its length is announced, else when it is reached;
+    and 503 if all bodies in flight together have too many bytes.
 
     FastAPI reports any error while it reads a body as a malformed body. So its reader gets a disconnect, FastAPI's
-    answer to that is discarded, and 413 is sent in its place.
+    answer to that is discarded, and the error is sent in its place.
     """
 
-    def __init__(self, app: ASGIApp, limit_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, limit_bytes: int, budget: BodyBudget) -> None:
         self._app = app
         self._limit_bytes = limit_bytes
+        self._budget = budget
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -141,44 +149,50 @@ class BodyLimitMiddleware:
             return
         announced = read_headers(scope).get("content-length", "")
         if announced.isdigit() and int(announced) > self._limit_bytes:
-            await self._send_too_large(scope, receive, send)
+            await _send_error(_too_large_error(self._limit_bytes), scope, receive, send)
             return
-        reading = _LimitedReceiver(receive, self._limit_bytes)
+        with self._budget.hold_body(UNKNOWN_SENDER) as held_body:
+            scope[HELD_BODY] = held_body
+            reading = _LimitedReceiver(receive, self._limit_bytes, held_body)
 
-        async def send_unless_refused(message: Message) -> None:
-            if not reading.is_too_long or reading.has_response_started:
-                reading.has_response_started = True
-                await send(message)
+            async def send_unless_refused(message: Message) -> None:
+                if reading.error is None or reading.has_response_started:
+                    reading.has_response_started = True
+                    await send(message)
 
-        await self._app(scope, reading.receive, send_unless_refused)
-        if reading.is_too_long and not reading.has_response_started:
-            await self._send_too_large(scope, receive, send)
+            await self._app(scope, reading.receive, send_unless_refused)
+            if reading.error is not None and not reading.has_response_started:
+                await _send_error(reading.error, scope, receive, send)
 
-    async def _send_too_large(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = RequestTooLarge(
-            f"The request body is larger than {self._limit_bytes} bytes.",
-            hint="Raise `server.body_limit_bytes` to allow it.",
-        )
-        record_error(refusal, replaces=True)  # FastAPI's discarded answer has recorded an error
-        await build_error_response(refusal)(scope, receive, send)
+
+async def _send_error(error: GatewayError, scope: Scope, receive: Receive, send: Send) -> None:
+    record_error(error, replaces=True)  # FastAPI's discarded answer has recorded an error
+    await build_error_response(error)(scope, receive, send)
 
 
 class _LimitedReceiver:
-    """Receives a body and ends it with a disconnect when it is longer than the limit."""
+    """Receives a body and ends it with a disconnect when it is longer than the limit, or there is no room for it."""
 
-    def __init__(self, receive: Receive, limit_bytes: int) -> None:
+    def __init__(self, receive: Receive, limit_bytes: int, held_body: HeldBody) -> None:
         self._receive = receive
-        self._remaining_bytes = limit_bytes
-        self.is_too_long = False
+        self._limit_bytes = limit_bytes
+        self._held_body = held_body
+        self._size = 0
+        self.error: GatewayError | None = None
         self.has_response_started = False
         """Whether a response has begun, which must then be completed."""
 
     async def receive(self) -> Message:
-        if self.is_too_long:
+        if self.error is not None:
             return {"type": "http.disconnect"}
         message = await self._receive()
-        self._remaining_bytes -= len(message.get("body", b""))
-        if self._remaining_bytes < 0:
-            self.is_too_long = True
+        self._size += len(message.get("body", b""))
+        try:
+            if self._size > self._limit_bytes:
+                raise _too_large_error(self._limit_bytes)
+            self._held_body.grow_to(self._size)
+        except GatewayError as error:
+            drop_tracebacks(error)
+            self.error = error
             return {"type": "http.disconnect"}
         return message

@@ -119,7 +119,9 @@ class SummarizerClient:
             return body
 
         try:
-            routed_reply = await self._router.send(self._target, body_for, client_key=self._request.client_key)
+            routed_reply = await self._router.send(
+                self._target, body_for, tenant=self._request.tenant, client_key=self._request.client_key
+            )
             deployment, now = routed_reply.deployment, asyncio.get_running_loop().time
             timeout_seconds = self._request.policy.summarizer.timeout_seconds
             try:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from app.conversation.api_keys import derive_context_tenant, extract_application_tenant
+from app.conversation.api_keys import list_enclosing_tenants
 from app.conversation.conversation_types import Conversation
 from app.errors import ConversationBusy
 from app.observability.background_loops import BackgroundLoop
@@ -48,16 +48,17 @@ class SweepResult:
 
 @dataclass(frozen=True, slots=True)
 class RetentionRule:
-    """Selects expired conversations: those of `tenant` (None: of all tenants but `excluded_tenants`) without a new
-    message since `untouched_since`. With `is_context_only`, only those that are kept for continuing."""
+    """Selects expired conversations: those of `tenant` (None: of all tenants) without a new message since
+    `untouched_since`, except those of `excluded_tenants`. A tenant stands for what is derived from it, too, such as its
+    end users. With `is_context_only`, only those that are kept for continuing."""
 
     untouched_since: datetime
     tenant: str | None = None
     excluded_tenants: Collection[str] = ()
     is_context_only: bool = False
 
-    def applies_to_tenant(self, tenant: str) -> bool:
-        return self.tenant in (None, tenant) and tenant not in self.excluded_tenants
+    def excludes(self, tenant: str) -> bool:
+        return any(enclosing in self.excluded_tenants for enclosing in list_enclosing_tenants(tenant))
 
 
 class RetentionSweeper:
@@ -71,7 +72,6 @@ class RetentionSweeper:
         leases: LeaseKeeper,
         days: int | None,
         context_hours: float,
-        end_users: bool = False,
         sweep_seconds: float,
         clock: Callable[[], datetime],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -82,8 +82,6 @@ class RetentionSweeper:
         Args:
             days: the retention of tenants whose keys have none; None: no limit.
             context_hours: the retention of conversations that are kept for continuing only.
-            end_users: whether end users have tenants of their own. Then all tenants are searched, since the store
-                cannot select the tenants of one application.
             sweep_seconds: the time between two sweeps, plus or minus a tenth.
             random: uniform in [0, 1).
         """
@@ -92,7 +90,6 @@ class RetentionSweeper:
         self._leases = leases
         self._days = days
         self._context_hours = context_hours
-        self._end_users = end_users
         self._sweep_seconds = sweep_seconds
         self._clock = clock
         self._sleep = sleep
@@ -162,20 +159,7 @@ class RetentionSweeper:
         return rules
 
     async def stream_expired_conversations(self, rule: RetentionRule) -> AsyncIterator[Conversation]:
-        """Yields the conversations that a rule selects, oldest first in each tenant."""
-        if rule.tenant is None or self._end_users:
-            tenants: Sequence[str | None] = (None,)
-        else:
-            tenants = (rule.tenant, derive_context_tenant(rule.tenant))
-        for tenant in tenants:
-            async for conversation in self._stream_tenant_conversations(tenant, rule):
-                if rule.applies_to_tenant(extract_application_tenant(conversation.tenant)):
-                    yield conversation
-
-    async def _stream_tenant_conversations(
-        self, tenant: str | None, rule: RetentionRule
-    ) -> AsyncIterator[Conversation]:
-        """Yields the conversations of a tenant (None: of all) that are old enough for a rule."""
+        """Yields the conversations that a rule selects, oldest first."""
         cursor: tuple[datetime, str] | None = None
         while True:
             query = ConversationQuery(
@@ -184,10 +168,12 @@ class RetentionSweeper:
                 after=cursor,
                 updated_before=rule.untouched_since,
                 is_context_only=rule.is_context_only,
+                with_derived_tenants=True,
             )
-            page = await self._store.list_conversations(tenant=tenant, query=query)
+            page = await self._store.list_conversations(tenant=rule.tenant, query=query)
             for conversation in page:
-                yield conversation
+                if not rule.excludes(conversation.tenant):
+                    yield conversation
             if len(page) < BATCH_SIZE:
                 return
             last = page[-1]

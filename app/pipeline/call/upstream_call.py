@@ -107,6 +107,7 @@ class UpstreamCaller:
             # The view was planned for the first deployment; the others are its fallbacks.
             if deployment is not turn.target.deployments[0]:
                 sent_view = await self._fit_view_to_deployment(deployment, turn, view)
+                sent_view = replace(sent_view, fallback=deployment.key)
             sent_views[deployment.key] = sent_view
             messages = await self._restore_messages(deployment, turn, sent_view)
             built = build_upstream_body(
@@ -123,6 +124,7 @@ class UpstreamCaller:
         opened = await self._router.send(
             turn.target,
             body_for,
+            tenant=turn.request.caller.tenant,
             client_key=turn.client_key,
             headers=turn.request.forwarded_headers,
             keeps_original=turn.keeps_original_answer,
@@ -180,6 +182,7 @@ class UpstreamCaller:
         opened = await self._router.send(
             dataclasses.replace(turn.target, deployments=(deployment,)),
             body_for,
+            tenant=turn.request.caller.tenant,
             client_key=turn.client_key,
             headers=turn.request.forwarded_headers,
         )

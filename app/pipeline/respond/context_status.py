@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
+from urllib.parse import quote
 
 import msgspec
 import orjson
@@ -48,6 +49,8 @@ class ContextReport(msgspec.Struct, frozen=True):
     offset_tokens: int = 0
     """The part of `prompt_tokens` that the provider counts in addition to slope × our count."""
     recovered: bool = False
+    fallback: str | None = None
+    """The key of the deployment that answered, if it is not the first for its model."""
     warnings: tuple[str, ...] = ()
     searches: Sequence[Mapping[str, Any]] = ()
     """The searches of the model, `{query, found}` each. The sequence grows while the answer is made."""
@@ -121,6 +124,9 @@ class ContextReport(msgspec.Struct, frozen=True):
         }
         if self.conversation_id is not None:
             headers["x-conversation-id"] = self.conversation_id
+        if self.fallback is not None:
+            # Clients choose the name of a model that only the wildcard serves: it may have any character.
+            headers["x-model-fallback"] = quote(self.fallback, safe="/:@")
         return headers
 
     def add_warning(self, warning: str, status: ContextStatus | None = None) -> ContextReport:

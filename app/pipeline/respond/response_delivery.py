@@ -516,8 +516,10 @@ def build_context_report(turn: Turn, view: View) -> ContextReport:
         compacts_above=_compute_threshold_with_quotations(turn.policy, view),
         max_output_tokens=output_limit,
         recovered=view.is_overflow_recovered,
+        fallback=view.fallback,
         warnings=(
             *view.warnings,
+            *(() if view.fallback is None else (f"{view.fallback!r} answered in place of the first deployment.",)),
             *(() if output_limit is None else (_describe_lowered_output_limit(view.budget, output_limit),)),
             *resolved_request.warnings,
         ),

@@ -117,6 +117,8 @@ class ConversationQuery(msgspec.Struct, frozen=True):
     """True: selects only conversations that are kept for continuing (`api_keys.is_context_tenant`)."""
     excludes_context_tenants: bool = False
     """True: leaves them out."""
+    with_derived_tenants: bool = False
+    """True: selects conversations of tenants derived from the tenant, too (`api_keys.belongs_to_tenant`)."""
 
 
 class CompletionQuery(msgspec.Struct, frozen=True):
@@ -282,7 +284,8 @@ class ConversationStore(Protocol):
     async def erase_conversation(self, *, tenant: str, conversation_id: str) -> bool:
         """Erases a conversation's row, its own messages with their index, client versions and anchors, summaries made
         in it, the places of its fingerprints (the fingerprints stay, and are spent), leases, the client's ids for it,
-        and its stored completions.
+        and its stored completions. The leases include those of all summaries of the family: what is being made of the
+        erased words cannot be stored afterwards.
 
         Messages that a branch still shares pass to that branch, with all rows that belong to them and with the
         summaries that end at one of them. If the conversation that shares most merely shares the rows
@@ -336,7 +339,8 @@ class ConversationStore(Protocol):
         """
 
     async def save_completion(self, completion: StoredCompletion) -> None:
-        """Stores a completion. It replaces one with the same id of the same tenant."""
+        """Stores a completion. It replaces one with the same id of the same tenant. Does nothing if its conversation is
+        gone."""
 
     async def list_completions(self, *, tenant: str, query: CompletionQuery) -> list[StoredCompletion]:
         """Returns a page of a tenant's stored completions, by creation time, then by id."""

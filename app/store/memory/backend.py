@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from app.conversation.conversation_types import ClientVersion, Conversation, LogMessage, Summary
+from app.conversation.conversation_types import ClientVersion, Conversation, LogMessage, StoredCompletion, Summary
 from app.conversation.identity import extract_family_root
 from app.conversation.search_terms import extract_message_terms
 from app.store.contract.conversations import (
@@ -268,7 +268,7 @@ class MemoryStore(MemoryAnswers, MemoryCompletions, MemorySummaries, MemoryLease
         found = [
             conversation
             for conversation in self._conversations.values()
-            if tenant in (None, conversation.tenant) and matches_conversation_query(conversation, query)
+            if matches_conversation_query(conversation, tenant, query)
         ]
         found.sort(key=creation_sort_key, reverse=query.descending)
         return found[: query.limit]
@@ -477,6 +477,11 @@ class MemoryStore(MemoryAnswers, MemoryCompletions, MemorySummaries, MemoryLease
         if message.in_skeleton:
             del self._positions_by_skeleton[root, message.skeleton][conversation_id, message.seq]
 
+    async def save_completion(self, completion: StoredCompletion) -> None:
+        conversation = self._conversations.get((completion.root, completion.conversation_id))
+        if conversation is not None and conversation.tenant == completion.tenant:
+            self._completions[completion.tenant, completion.id] = completion
+
     async def erase_conversation(self, *, tenant: str, conversation_id: str) -> bool:
         conversation = await self.find_conversation(tenant=tenant, conversation_id=conversation_id)
         if conversation is None:
@@ -503,7 +508,8 @@ class MemoryStore(MemoryAnswers, MemoryCompletions, MemorySummaries, MemoryLease
         self._replace_family_members(root, plan.changed)
         del self._conversations[conversation_key]
         self._external_ids = {name: key for name, key in self._external_ids.items() if key != conversation_key}
-        self._drop_leases(root, conversation.id)
+        # Without its lease, a summary that is being made of the conversation cannot be stored.
+        self._drop_leases(root, (conversation.id, *SUMMARY_LEASE_PREFIXES))
         await self._move_or_delete_summaries(root, conversation.id, hands_over=plan.is_heir_relative)
         self._move_or_delete_completions(root, conversation.id, plan)
         return True

@@ -19,9 +19,6 @@ class MemoryCompletions:
     def __init__(self) -> None:
         self._completions: dict[tuple[str, str], StoredCompletion] = {}
 
-    async def save_completion(self, completion: StoredCompletion) -> None:
-        self._completions[completion.tenant, completion.id] = completion
-
     async def list_completions(self, *, tenant: str, query: CompletionQuery) -> list[StoredCompletion]:
         found = [
             completion

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 import orjson
 
-from app.conversation.conversation_types import ClientVersion, Conversation, LogMessage, Summary
+from app.conversation.conversation_types import ClientVersion, Conversation, LogMessage, StoredCompletion, Summary
 from app.conversation.identity import extract_family_root
 from app.errors import StoreUnavailable
 from app.store.contract.conversations import SearchHit
@@ -179,6 +179,9 @@ class SqlStore(SqlLimits):
         await self._run_transaction(
             lambda: summary_transactions.add_summary(self._dialect, tenant, root, summary, fence_query)
         )
+
+    async def save_completion(self, completion: StoredCompletion) -> None:
+        await self._run_transaction(lambda: conversation_transactions.save_completion(self._dialect, completion))
 
     async def revise_summary(self, *, tenant: str, root: str, summary: Summary) -> None:
         await self._run_transaction(lambda: summary_transactions.revise_summary(self._dialect, tenant, root, summary))

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 import orjson
 
-from app.conversation.conversation_types import ClientVersion, Conversation, LogMessage, Summary
+from app.conversation.conversation_types import ClientVersion, Conversation, LogMessage, StoredCompletion, Summary
 from app.store.contract.conversations import WriteConflict
 from app.store.contract.leases import SUMMARY_LEASE_PREFIXES
 from app.store.lineage import (
@@ -36,9 +36,11 @@ from app.store.redaction_effects import (
 from app.store.sql import fingerprints, summary_transactions
 from app.store.sql.dialects import SearchIndexCleanup, SqlDialect, TransactionSteps
 from app.store.sql.rows import (
+    COMPLETION_COLUMNS,
     MESSAGE_COLUMNS,
     SUMMARY_COLUMNS,
     client_version_values,
+    completion_values,
     decode_lineage,
     decode_summary,
     encode_json,
@@ -55,6 +57,11 @@ _SUMMARIES_READ_BY: Final = f"""
         k.conversation_id = :member OR EXISTS (
             SELECT 1 FROM messages m
             WHERE m.root = k.root AND m.conversation_id = :member AND m.seq = k.to_seq - 1 AND m.link = k.to_link))"""
+_SAVE_COMPLETION: Final = f"""
+    INSERT INTO completions ({", ".join(COMPLETION_COLUMNS)})
+    VALUES ({", ".join(f":{name}" for name in COMPLETION_COLUMNS)})
+    ON CONFLICT (tenant, id) DO UPDATE
+    SET {", ".join(f"{name} = excluded.{name}" for name in COMPLETION_COLUMNS)}"""
 _ERASE_REVISIONS: Final = """
     DELETE FROM chunk_revisions WHERE root = :root AND NOT EXISTS (
         SELECT 1 FROM chunks c WHERE c.root = chunk_revisions.root AND c.id = chunk_revisions.chunk_id)"""
@@ -109,6 +116,20 @@ def erase_conversation(
     # `erase_summaries` deletes summaries only; this deletes the revisions that they leave.
     yield dialect.build_statement(_ERASE_REVISIONS, root=root)
     return True
+
+
+def save_completion(dialect: SqlDialect, completion: StoredCompletion) -> TransactionSteps[None]:
+    """As `ConversationStore.save_completion`."""
+    # Locked: an erasure that has begun ends before, and one that comes later finds the completion.
+    conversation = yield dialect.build_statement(
+        f"SELECT 1 FROM conversations WHERE {_IS_CONVERSATION}{dialect.row_lock_clause}",
+        root=completion.root,
+        id=completion.conversation_id,
+        tenant=completion.tenant,
+    )
+    if conversation:
+        values = completion_values(completion, dialect.encode_time(completion.created_at))
+        yield dialect.build_statement(_SAVE_COMPLETION, **values)
 
 
 def _decode_member(row: tuple[str, str, str]) -> FamilyMember:

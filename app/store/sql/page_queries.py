@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from app.conversation.api_keys import CONTEXT_TENANT_SUFFIX
+from app.conversation.api_keys import CONTEXT_TENANT_SUFFIX, END_USER_SEPARATOR
 from app.conversation.identity import extract_family_root
 from app.dialects.responses.item_ids import RESPONSE_ID_PREFIX
 from app.store.contract.conversations import CompletionQuery, ConversationQuery
@@ -27,11 +27,15 @@ _TIME_BOUNDS = (
 class _PageQuery:
     """Collects the conditions of a page query and their values."""
 
-    def __init__(self, dialect: SqlDialect, tenant: str | None) -> None:
+    def __init__(self, dialect: SqlDialect, tenant: str | None, *, with_derived_tenants: bool = False) -> None:
         self._dialect = dialect
         self._conditions: list[str] = []
         self._values: dict[str, Any] = {}
-        if tenant is not None:
+        if tenant is not None and with_derived_tenants:
+            prefix = f"{tenant}{END_USER_SEPARATOR}"
+            condition = "(tenant = :tenant OR substr(tenant, 1, :tenant_prefix_length) = :tenant_prefix)"
+            self.add_condition(condition, tenant=tenant, tenant_prefix=prefix, tenant_prefix_length=len(prefix))
+        elif tenant is not None:
             self.add_condition("tenant = :tenant", tenant=tenant)
 
     def add_condition(self, condition: str, **values: Any) -> None:
@@ -62,7 +66,9 @@ class _PageQuery:
 def build_conversations_query(dialect: SqlDialect, tenant: str | None, query: ConversationQuery) -> Statement:
     """Builds the query for a page of conversations. Rows have `CONVERSATION_COLUMNS`."""
     # With an ancestor, `_add_ancestor_condition` adds the tenant.
-    page = _PageQuery(dialect, tenant if query.ancestor_id is None else None)
+    page = _PageQuery(
+        dialect, tenant if query.ancestor_id is None else None, with_derived_tenants=query.with_derived_tenants
+    )
     for name, condition in _TIME_BOUNDS:
         bound = getattr(query, name)
         if bound is not None:

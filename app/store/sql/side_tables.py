@@ -26,7 +26,6 @@ from app.store.sql.rows import (
     USAGE_KEY_COLUMNS,
     USAGE_SUM_COLUMNS,
     api_key_values,
-    completion_values,
     decode_api_key,
     decode_completion,
     decode_conversation,
@@ -34,11 +33,6 @@ from app.store.sql.rows import (
 )
 
 _IS_COMPLETION: Final = "tenant = :tenant AND id = :id"
-_SAVE_COMPLETION: Final = f"""
-    INSERT INTO completions ({", ".join(COMPLETION_COLUMNS)})
-    VALUES ({", ".join(f":{name}" for name in COMPLETION_COLUMNS)})
-    ON CONFLICT (tenant, id) DO UPDATE
-    SET {", ".join(f"{name} = excluded.{name}" for name in COMPLETION_COLUMNS)}"""
 # A claim succeeds if there is no row, if the row has expired, or if the same holder renews its own running claim.
 _CLAIM_IDEMPOTENCY_KEY: Final = """
     INSERT INTO request_keys (tenant, key, digest, holder, state, kept_seconds, expires_at)
@@ -106,10 +100,6 @@ class SqlSideTables(ABC):
     async def list_conversations(self, *, tenant: str | None, query: ConversationQuery) -> list[Conversation]:
         rows = await self._execute_read(*page_queries.build_conversations_query(self._dialect, tenant, query))
         return [decode_conversation(row) for row in rows]
-
-    async def save_completion(self, completion: StoredCompletion) -> None:
-        values = completion_values(completion, self._dialect.encode_time(completion.created_at))
-        await self._write_rows(_SAVE_COMPLETION, **values)
 
     async def list_completions(self, *, tenant: str, query: CompletionQuery) -> list[StoredCompletion]:
         rows = await self._execute_read(*page_queries.build_completions_query(self._dialect, tenant, query))

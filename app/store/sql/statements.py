@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from app.store.contract.conversations import MAX_LINK_MATCHES
+from app.store.contract.leases import SUMMARY_LEASE_PREFIXES
 from app.store.sql.rows import (
     ANCHOR_COLUMNS,
     CLIENT_VERSION_COLUMNS,
@@ -211,7 +212,10 @@ _SHARED: Final[dict[str, tuple[str, Sequence[str]]]] = {
     "erase_external_ids": ("DELETE FROM external_ids WHERE root = :root AND conversation_id = :id", ("root", "id")),
     # The keys of a conversation's leases begin with its id.
     "erase_leases": (
-        "DELETE FROM leases WHERE root = :root AND substr(key, 1, length(:id)) = :id",
+        # Without its lease, a summary that is being made of the conversation cannot be stored.
+        "DELETE FROM leases WHERE root = :root AND (substr(key, 1, length(:id)) = :id"
+        + "".join(f" OR key LIKE '{prefix}%'" for prefix in SUMMARY_LEASE_PREFIXES)
+        + ")",
         ("root", "id"),
     ),
     "erase_summaries": (

@@ -64,6 +64,18 @@ class SqliteOptions:
     busy_timeout_seconds: float = 5.0
 
 
+def create_private_file(path: Path) -> None:
+    """Creates an empty file and its folder for this user alone, unless they exist: the file holds conversations. SQLite
+    gives its further files the same permissions.
+
+    Raises:
+        OSError: the folder or the file cannot be made.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not path.exists():
+        path.touch(mode=0o600)
+
+
 def open_sqlite_connection(path: Path, options: SqliteOptions) -> sqlite3.Connection:
     """Opens a connection in autocommit mode to a file in write-ahead-log mode."""
     connection = sqlite3.connect(

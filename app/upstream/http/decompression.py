@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
 from app.errors import UpstreamUnavailable
-from app.upstream.http.http_client_contract import BODY_LIMIT_BYTES, call_failed_error, incomplete_answer_error
+from app.upstream.http.http_client_contract import call_failed_error, incomplete_answer_error
 
 ENCODINGS: Final = frozenset({"deflate", "gzip", "x-gzip"})
 UNSUPPORTED_ENCODINGS: Final = frozenset({"br", "compress", "zstd"})
@@ -22,9 +22,6 @@ EVENT_LOOP_PIECE_BYTES: Final = 16 * 1024
 costs more."""
 FIRST_STEP_OUTPUT_BYTES: Final = 64 * 1024
 """The most that the first step of a piece yields: a fraction of a millisecond of work."""
-DECOMPRESSED_LIMIT_BYTES: Final = 64 * 1024 * 1024
-"""The longest decompressed answer that is read whole. It takes only kilobytes on the wire, so the network does not
-slow its sender down."""
 _RAW_DEFLATE_BITS: Final = -zlib.MAX_WBITS
 _ZLIB_BITS: Final = zlib.MAX_WBITS
 _GZIP_BITS: Final = 16 + zlib.MAX_WBITS
@@ -103,7 +100,9 @@ def pop_content_encoding(headers: dict[str, str], provider_name: str) -> str:
     return encoding if encoding in ENCODINGS else ""
 
 
-async def decompress_pieces(pieces: AsyncIterator[bytes], encoding: str, provider_name: str) -> AsyncIterator[bytes]:
+async def decompress_pieces(
+    pieces: AsyncIterator[bytes], encoding: str, provider_name: str, limit_bytes: int
+) -> AsyncIterator[bytes]:
     """Yields a compressed body in decompressed pieces. Only the beginning of a small piece is decompressed on the event
     loop.
 
@@ -111,13 +110,15 @@ async def decompress_pieces(pieces: AsyncIterator[bytes], encoding: str, provide
         pieces: the compressed body.
         encoding: one of `ENCODINGS`.
         provider_name: for error messages.
+        limit_bytes: the most bytes of the decompressed body. It takes only kilobytes on the wire, so the network does
+            not slow its sender down.
 
     Raises:
         UpstreamUnavailable: the body is not compressed as announced, breaks off, or is too long; or as iterating
             raises.
     """
     decompressor = Decompressor(encoding)
-    allowed_bytes = BODY_LIMIT_BYTES
+    allowed_bytes = limit_bytes
     try:
         async for piece in pieces:
             steps = decompressor.decompress(piece)
@@ -127,30 +128,13 @@ async def decompress_pieces(pieces: AsyncIterator[bytes], encoding: str, provide
             while output:
                 allowed_bytes -= len(output)
                 if allowed_bytes < 0:
-                    raise decompressed_too_long_error(provider_name, BODY_LIMIT_BYTES)
+                    raise decompressed_too_long_error(provider_name, limit_bytes)
                 yield output
                 output = await asyncio.to_thread(next, steps, b"") if decompressor.has_pending_output else b""
     except zlib.error as error:
         raise incomplete_answer_error(provider_name) from error
     if not decompressor.is_complete:
         raise incomplete_answer_error(provider_name)
-
-
-async def read_decompressed_body(pieces: AsyncIterator[bytes], provider_name: str) -> bytes:
-    """Returns a decompressed body as a whole.
-
-    Raises:
-        UpstreamUnavailable: the body is longer than `DECOMPRESSED_LIMIT_BYTES`; or as iterating raises.
-    """
-    parts: list[bytes] = []
-    size = 0
-    async for piece in pieces:
-        parts.append(piece)
-        size += len(piece)
-        if size > DECOMPRESSED_LIMIT_BYTES:
-            raise decompressed_too_long_error(provider_name, DECOMPRESSED_LIMIT_BYTES)
-    # Joining megabytes would hold up the event loop.
-    return await asyncio.to_thread(b"".join, parts) if size > STEP_OUTPUT_BYTES else b"".join(parts)
 
 
 def decompressed_too_long_error(provider_name: str, limit_bytes: int) -> UpstreamUnavailable:

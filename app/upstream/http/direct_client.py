@@ -12,7 +12,7 @@ from typing import Final
 from urllib.parse import SplitResult
 
 from app.errors import UpstreamUnavailable
-from app.upstream.http.decompression import decompress_pieces, pop_content_encoding, read_decompressed_body
+from app.upstream.http.decompression import decompress_pieces, pop_content_encoding
 from app.upstream.http.dialer import Dialer
 from app.upstream.http.http1_connection import Http1Connection
 from app.upstream.http.http_client_contract import (
@@ -20,10 +20,11 @@ from app.upstream.http.http_client_contract import (
     IDLE_CONNECTION_SECONDS,
     HttpTimeouts,
     RequestHead,
+    answer_too_long_error,
     drop_connection_headers,
     read_whole_body,
 )
-from app.upstream.provider_contract import CallTimes, ConnectionDropped
+from app.upstream.provider_contract import ANSWER_LIMIT_BYTES, CallTimes, ConnectionDropped
 
 CLOSE_TIMEOUT_SECONDS: Final = 1.0
 
@@ -52,14 +53,22 @@ class DirectClient:
         self._idle_timer: asyncio.TimerHandle | None = None
         self._all_closed: asyncio.Event | None = None
 
-    async def send(self, head: RequestHead, body: bytes, deadline: float | None, times: CallTimes | None) -> Http1Reply:
+    async def send(
+        self,
+        head: RequestHead,
+        body: bytes,
+        deadline: float | None,
+        times: CallTimes | None,
+        *,
+        limit_bytes: int = ANSWER_LIMIT_BYTES,
+    ) -> Http1Reply:
         """See `upstream.http.http_client_contract.HttpClient`."""
         if self._idle_connections:
             # The connection that was used last is the least likely to have been closed by the server.
             connection, _ = self._idle_connections.popitem()
             try:
                 await connection.send(head, body, deadline)
-                return Http1Reply(connection, self._provider_name, times)
+                return Http1Reply(connection, self._provider_name, times, limit_bytes)
             # The server closed the idle connection: try once more on a new one.
             except ConnectionDropped:
                 if head.method not in IDEMPOTENT_METHODS:
@@ -69,7 +78,7 @@ class DirectClient:
         if connection.is_open:
             self._open_connections.add(connection)
         await connection.send(head, body, deadline)
-        return Http1Reply(connection, self._provider_name, times)
+        return Http1Reply(connection, self._provider_name, times, limit_bytes)
 
     async def aclose(self) -> None:
         """Closes all connections, including those with calls under way."""
@@ -133,18 +142,25 @@ class Http1Reply:
         connection: the connection on which the head has come.
         provider_name: for error messages.
         times: receives the times of first byte and end.
+        limit_bytes: the longest body.
 
     Raises:
         UpstreamUnavailable: the body has an encoding that is not supported.
     """
 
-    __slots__ = ("_connection", "_encoding", "_has_body_started", "_provider_name", "_times", "headers", "status")
+    __slots__ = (
+        *("_allowed_bytes", "_connection", "_encoding", "_has_body_started", "_limit_bytes", "_provider_name"),
+        *("_times", "headers", "status"),
+    )
     original_body: bytes | None = None
 
-    def __init__(self, connection: Http1Connection, provider_name: str, times: CallTimes | None) -> None:
+    def __init__(
+        self, connection: Http1Connection, provider_name: str, times: CallTimes | None, limit_bytes: int
+    ) -> None:
         self._connection: Http1Connection | None = connection
         self._provider_name = provider_name
         self._times = times
+        self._limit_bytes = self._allowed_bytes = limit_bytes
         self._has_body_started = False
         self.status = connection.status
         headers = connection.headers
@@ -166,14 +182,10 @@ class Http1Reply:
         """
         try:
             if self._encoding:
-                return await read_decompressed_body(self.iter_bytes(), self._provider_name)
+                return await read_whole_body(self.iter_bytes())
             # Most answers come in one piece, which needs no join.
             first_piece = await self._read_piece()
-            return (
-                first_piece
-                if self._connection is None
-                else await read_whole_body(self.iter_bytes(), self._provider_name, first_piece)
-            )
+            return first_piece if self._connection is None else await read_whole_body(self.iter_bytes(), first_piece)
         except UpstreamUnavailable:
             await self.aclose()
             raise
@@ -183,14 +195,15 @@ class Http1Reply:
         connection is closed.
 
         Raises:
-            UpstreamUnavailable: the body breaks off or stays silent too long.
+            UpstreamUnavailable: the body breaks off, stays silent too long, or is too long.
         """
         if not self._encoding:
             while piece := await self._read_piece():
                 yield piece
             return
         try:
-            async for piece in decompress_pieces(self._iter_encoded_bytes(), self._encoding, self._provider_name):
+            encoded = self._iter_encoded_bytes()
+            async for piece in decompress_pieces(encoded, self._encoding, self._provider_name, self._limit_bytes):
                 yield piece
         except UpstreamUnavailable:
             await self.aclose()
@@ -216,6 +229,11 @@ class Http1Reply:
         if not connection.body_pieces and not connection.is_complete:
             await connection.wait_for_body()
         piece = connection.take_body()
+        self._allowed_bytes -= len(piece)
+        if self._allowed_bytes < 0:
+            self._connection = None
+            connection.abort()
+            raise answer_too_long_error(self._provider_name, self._limit_bytes)
         if not self._has_body_started:
             self._has_body_started = True
             if not connection.is_complete:

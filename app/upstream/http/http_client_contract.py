@@ -16,12 +16,16 @@ from typing import Final, Protocol
 import msgspec
 
 from app.errors import UpstreamUnavailable
-from app.upstream.provider_contract import AnswerTimedOut, CallTimes, ConnectionDropped, UpstreamReply
+from app.upstream.provider_contract import (
+    ANSWER_LIMIT_BYTES,
+    AnswerTimedOut,
+    CallTimes,
+    ConnectionDropped,
+    UpstreamReply,
+)
 
 IDLE_CONNECTION_SECONDS: Final = 30.0
 """How long an unused connection is kept."""
-BODY_LIMIT_BYTES: Final = 256 * 1024 * 1024
-"""The longest answer that is read whole."""
 DRAIN_TIMEOUT_SECONDS: Final = 0.1
 """How long to wait after `[DONE]` for the end of the response, so that its connection can be used again."""
 READ_BUFFER_BYTES: Final = 256 * 1024
@@ -93,7 +97,13 @@ class HttpClient(Protocol):
     """Sends calls to one server. It does not follow redirects or keep cookies."""
 
     async def send(
-        self, head: RequestHead, body: bytes, deadline: float | None, times: CallTimes | None
+        self,
+        head: RequestHead,
+        body: bytes,
+        deadline: float | None,
+        times: CallTimes | None,
+        *,
+        limit_bytes: int = ANSWER_LIMIT_BYTES,
     ) -> UpstreamReply:
         """Sends a request and returns when status and headers have come.
 
@@ -102,6 +112,7 @@ class HttpClient(Protocol):
             body: may be empty.
             deadline: loop time at which the whole answer must have ended; None for never.
             times: receives the times of first byte and end.
+            limit_bytes: a longer body is cut off; reading it raises `UpstreamUnavailable`.
 
         Raises:
             UpstreamUnavailable: no connection, or the answer is not HTTP.
@@ -119,22 +130,15 @@ def drop_connection_headers(headers: dict[str, str]) -> None:
         del headers[name]
 
 
-async def read_whole_body(chunks: AsyncIterator[bytes], provider_name: str, first_piece: bytes = b"") -> bytes:
-    """Returns a body as a whole.
-
-    Raises:
-        UpstreamUnavailable: the body is too large to hold; or as iterating raises.
-    """
-    pieces = [first_piece]
+async def read_whole_body(pieces: AsyncIterator[bytes], first_piece: bytes = b"") -> bytes:
+    """Returns a body as a whole. Raises as iterating does."""
+    parts = [first_piece]
     size = len(first_piece)
-    async for piece in chunks:
-        pieces.append(piece)
+    async for piece in pieces:
+        parts.append(piece)
         size += len(piece)
-        if size > BODY_LIMIT_BYTES:
-            raise UpstreamUnavailable(
-                f"Provider {provider_name!r} sent an answer of more than {BODY_LIMIT_BYTES} bytes."
-            )
-    return b"".join(pieces)
+    # Joining megabytes would hold up the event loop.
+    return b"".join(parts) if size <= WRITE_PIECE_BYTES else await asyncio.to_thread(b"".join, parts)
 
 
 async def drain_stream(pieces: AsyncIterator[bytes]) -> None:
@@ -210,6 +214,10 @@ def connection_dropped_error(provider_name: str) -> ConnectionDropped:
 
 def call_failed_error(provider_name: str, reason: str) -> UpstreamUnavailable:
     return UpstreamUnavailable(f"The call to provider {provider_name!r} failed: {reason}.")
+
+
+def answer_too_long_error(provider_name: str, limit_bytes: int) -> UpstreamUnavailable:
+    return UpstreamUnavailable(f"Provider {provider_name!r} sent an answer of more than {limit_bytes} bytes.")
 
 
 def proxy_refusal_error(provider_name: str, status: int) -> UpstreamUnavailable:

@@ -17,7 +17,7 @@ from urllib.parse import SplitResult
 import httpx
 
 from app.errors import UpstreamUnavailable
-from app.upstream.http.decompression import decompress_pieces, pop_content_encoding, read_decompressed_body
+from app.upstream.http.decompression import decompress_pieces, pop_content_encoding
 from app.upstream.http.dialer import ascii_host, load_trusted_ca_context
 from app.upstream.http.http_client_contract import (
     BODILESS_METHODS,
@@ -28,6 +28,7 @@ from app.upstream.http.http_client_contract import (
     HttpTimeouts,
     RequestHead,
     answer_timeout_error,
+    answer_too_long_error,
     call_failed_error,
     connect_timeout_error,
     connection_dropped_error,
@@ -39,7 +40,7 @@ from app.upstream.http.http_client_contract import (
     unreachable_error,
 )
 from app.upstream.http.httpx_network import NetworkBackend, NetworkStream
-from app.upstream.provider_contract import CallTimes, ConnectionDropped
+from app.upstream.provider_contract import ANSWER_LIMIT_BYTES, CallTimes, ConnectionDropped
 
 NEVER: Final = float("inf")
 ONE_CONNECTION: Final = httpx.Limits(
@@ -78,7 +79,15 @@ class HttpxClient:
         self._idle_transports: dict[httpx.AsyncHTTPTransport, float] = {}
         """With the loop time of their last answer; the longest idle one first."""
 
-    async def send(self, head: RequestHead, body: bytes, deadline: float | None, times: CallTimes | None) -> HttpxReply:
+    async def send(
+        self,
+        head: RequestHead,
+        body: bytes,
+        deadline: float | None,
+        times: CallTimes | None,
+        *,
+        limit_bytes: int = ANSWER_LIMIT_BYTES,
+    ) -> HttpxReply:
         """See `upstream.http.http_client_contract.HttpClient`."""
         await self._close_idle_transports()
         while True:
@@ -87,7 +96,7 @@ class HttpxClient:
             try:
                 response = await self._send_once(transport, call, head, body)
                 release = functools.partial(self._release, transport, response)
-                return HttpxReply(self._provider_name, response, call, times, release)
+                return HttpxReply(self._provider_name, response, call, times, release, limit_bytes)
             # The server may have closed the connection while it was idle: try the next.
             except BaseException as error:
                 self._transports.discard(transport)
@@ -236,12 +245,16 @@ class HttpxReply:
         call: its time limits.
         times: receives the times of first byte and end.
         on_close: called once, when the answer is closed.
+        limit_bytes: the longest body.
 
     Raises:
         UpstreamUnavailable: the body has an encoding that is not supported.
     """
 
-    __slots__ = ("_call", "_encoding", "_on_close", "_provider_name", "_response", "_times", "headers", "status")
+    __slots__ = (
+        *("_call", "_encoding", "_limit_bytes", "_on_close", "_provider_name", "_response", "_times"),
+        *("headers", "status"),
+    )
     original_body: bytes | None = None
 
     def __init__(
@@ -251,8 +264,10 @@ class HttpxReply:
         call: _Call,
         times: CallTimes | None,
         on_close: Callable[[], None],
+        limit_bytes: int,
     ) -> None:
         self._provider_name = provider_name
+        self._limit_bytes = limit_bytes
         self._response = response
         self._call = call
         self._times = times
@@ -270,9 +285,7 @@ class HttpxReply:
             UpstreamUnavailable: the body broke off, took too long, or is too large to hold.
         """
         try:
-            if self._encoding:
-                return await read_decompressed_body(self.iter_bytes(), self._provider_name)
-            return await read_whole_body(self.iter_bytes(), self._provider_name)
+            return await read_whole_body(self.iter_bytes())
         except UpstreamUnavailable:
             await self.aclose()
             raise
@@ -281,14 +294,15 @@ class HttpxReply:
         """Yields the body in pieces as they arrive. If the consumer is cancelled, the connection is closed.
 
         Raises:
-            UpstreamUnavailable: the body breaks off or stays silent too long.
+            UpstreamUnavailable: the body breaks off, stays silent too long, or is too long.
         """
         if not self._encoding:
             async for piece in self._iter_encoded_bytes():
                 yield piece
             return
         try:
-            async for piece in decompress_pieces(self._iter_encoded_bytes(), self._encoding, self._provider_name):
+            encoded = self._iter_encoded_bytes()
+            async for piece in decompress_pieces(encoded, self._encoding, self._provider_name, self._limit_bytes):
                 yield piece
         except UpstreamUnavailable:
             await self.aclose()
@@ -299,7 +313,7 @@ class HttpxReply:
         cancelled.
         """
         call, times = self._call, self._times
-        pieces = self._response.aiter_raw()
+        pieces, allowed_bytes = self._response.aiter_raw(), self._limit_bytes
         piece_by = call.answer_by
         while True:
             try:
@@ -318,6 +332,10 @@ class HttpxReply:
                 times.first_byte_at = time.monotonic()
             if not piece:
                 break
+            allowed_bytes -= len(piece)
+            if allowed_bytes < 0:
+                await self.aclose()
+                raise answer_too_long_error(self._provider_name, self._limit_bytes)
             yield piece
             # While the consumer handles a piece, the silence is its own and not the provider's.
             piece_by = call.limit_time(call.timeouts.between_bytes_seconds)

@@ -120,7 +120,10 @@ class OpenAIProvider:
             span.set(self._server_attributes)
         seconds = self._timeouts.total_seconds
         deadline = None if seconds is None else asyncio.get_running_loop().time() + seconds
-        return await self._call_client.send(self._find_or_build_head(request), request.body, deadline, request.times)
+        head = self._find_or_build_head(request)
+        return await self._call_client.send(
+            head, request.body, deadline, request.times, limit_bytes=request.answer_limit_bytes
+        )
 
     async def list_models(self, authorization: str | None) -> list[dict[str, Any]]:
         """Returns its model list; `{"data": […]}`, `{"models": […]}` and a bare list are understood.

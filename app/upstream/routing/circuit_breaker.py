@@ -1,4 +1,4 @@
-"""A circuit breaker for each deployment: after several failures in a row, calls pause for a growing time."""
+"""A circuit breaker: after several failures in a row, calls pause for a growing time."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ _PAUSE_GROWTH = 2.0
 
 
 class CircuitBreaker:
-    """Closed: every call goes through. Open: no call does until the pause is over; then one call at a time is a trial.
-
-    Only failures of the deployment itself count (no connection, no answer, 5xx), never a refusal of a request.
+    """Closed: every call goes through. Open: no call does until the pause is over; then one call in each pause is a
+    trial.
 
     Args:
-        failure_threshold: how many failures in a row open it; 0: it is always open, so one call at a time goes through.
+        failure_threshold: how many failures in a row open it.
         pause_seconds: the first pause; each further one is twice as long, up to `max_pause_seconds`.
         max_pause_seconds: the longest pause.
         clock: monotonic seconds.
@@ -24,15 +23,7 @@ class CircuitBreaker:
     """
 
     __slots__ = (
-        *(
-            "_clock",
-            "_failure_threshold",
-            "_first_pause",
-            "_max_pause",
-            "_trial_allowed_at",
-            "_pause",
-            "_has_trial",
-        ),
+        *("_clock", "_failure_threshold", "_first_pause", "_has_trial", "_max_pause", "_pause", "_paused_since"),
         *("failure_count", "is_open"),
     )
 
@@ -43,25 +34,29 @@ class CircuitBreaker:
         self._first_pause = self._pause = pause_seconds
         self._max_pause = max_pause_seconds
         self._clock = clock
-        self.failure_count = 0
-        self._trial_allowed_at = 0.0
+        self._paused_since = 0.0
         self._has_trial = False
-        self.is_open = failure_threshold <= 0
+        self.failure_count = 0
+        self.is_open = False
 
     @property
     def seconds_until_trial(self) -> float:
-        """Returns the seconds until a trial is allowed; 0 if it is allowed now, or under way."""
-        return max(0.0, self._trial_allowed_at - self._clock()) if self.is_open else 0.0
+        """Returns the seconds until a trial is allowed; 0 if it is allowed now."""
+        return max(0.0, self._paused_since + self._pause - self._clock()) if self.is_open else 0.0
 
-    def try_enter(self) -> bool:
+    def try_enter(self, *, pauses: int = 1) -> bool:
         """Says whether a call may be made. A permitted call must end in `record_success`, `record_failure` or
         `cancel_trial`.
+
+        Args:
+            pauses: after how many pauses the call may be a trial.
         """
         if not self.is_open:
             return True
-        # One trial at a time: a server that recovers must not get all waiting calls at once.
-        if self._has_trial or self.seconds_until_trial > 0:
+        if self._clock() < self._paused_since + pauses * self._pause:
             return False
+        # The next trial waits another pause, not for the end of this one: a trial that hangs stops nobody for ever.
+        self._paused_since = self._clock()
         self._has_trial = True
         return True
 
@@ -69,19 +64,22 @@ class CircuitBreaker:
         self.failure_count = 0
         self._pause = self._first_pause
         self._has_trial = False
-        self.is_open = self._failure_threshold <= 0
+        self.is_open = False
 
-    def record_failure(self) -> None:
-        was_open = self.is_open
+    def record_failure(self, *, may_open: bool = True) -> None:
+        """Counts a failure. Without `may_open` it does not open a closed breaker."""
         self.failure_count += 1
-        self.is_open = self.failure_count >= self._failure_threshold
-        self._has_trial = False
-        if not self.is_open:
-            return
-        if was_open:
+        if self.is_open:
             self._pause = min(self._pause * _PAUSE_GROWTH, self._max_pause)
-        self._trial_allowed_at = self._clock() + self._pause
+        elif not may_open or self.failure_count < self._failure_threshold:
+            return
+        self.is_open = True
+        self._has_trial = False
+        self._paused_since = self._clock()
 
     def cancel_trial(self) -> None:
-        """Ends a trial without a result: its call was cancelled, or never made."""
-        self._has_trial = False
+        """Ends a trial without a result, so that the next call is one: its call was cancelled, or never made. Does
+        nothing after a result."""
+        if self._has_trial:
+            self._has_trial = False
+            self._paused_since -= self._pause

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from app.conversation.api_keys import extract_application_tenant
 from app.errors import ClientKeyWithheld, ContextLengthExceeded, UpstreamUnavailable, drop_tracebacks
 from app.observability.metrics import NO_METRICS, Metrics
 from app.observability.tracing import current_span
@@ -31,6 +32,7 @@ from app.upstream.provider_contract import (
     UpstreamRequest,
 )
 from app.upstream.routing.circuit_breaker import CircuitBreaker
+from app.upstream.routing.deployment_breaker import DeploymentBreaker
 from app.upstream.routing.measured_calls import MeasuredCalls
 from app.upstream.routing.routes import ModelRoute, Routes
 
@@ -53,8 +55,9 @@ class RetryPolicy:
     `attempts` is the number at each deployment, the first one included. Before each retry there is a pause:
     `base_seconds`, doubled each time up to `max_seconds`, less up to half at random; or what ``Retry-After`` says. If
     that is more than `retry_after_max_seconds`, the next deployment is called, or the client gets the answer. All
-    pauses together take at most `total_wait_seconds`. A deployment with `breaker_failures` in a row is not called for
-    `breaker_seconds`, then twice as long each time up to `breaker_max_seconds`.
+    pauses together take at most `total_wait_seconds`. After `breaker_failures` in a row, of several prompts, a
+    deployment is not called for `breaker_seconds`, then twice as long each time up to `breaker_max_seconds`: by the
+    tenant whose calls fail, or by all if those of several tenants do.
     """
 
     attempts: int = 3
@@ -100,7 +103,7 @@ class Router:
         self._sleep = sleep
         self._clock = clock
         self._random = random
-        self._breakers: dict[str, CircuitBreaker] = {}
+        self._breakers: dict[str, DeploymentBreaker] = {}
         self._max_breakers = max_breakers
         self._calls = MeasuredCalls(metrics, purpose, clock)
 
@@ -112,24 +115,12 @@ class Router:
         """
         return self.routes.resolve(model)
 
-    def is_deployment_available(self, deployment: ModelDeployment) -> bool:
-        """Says whether the breaker of a deployment lets calls through."""
-        breaker = self._breakers.get(deployment.key)
-        return breaker is None or breaker.seconds_until_trial == 0
-
-    @property
-    def has_available_deployment(self) -> bool:
-        """Says whether a deployment that is configured by name, or was called before, may be called now."""
-        configured = (one for name in self.routes.names for one in self.resolve(name).deployments)
-        if any(self.is_deployment_available(deployment) for deployment in configured) or not self._breakers:
-            return True
-        return any(breaker.seconds_until_trial == 0 for breaker in self._breakers.values())
-
     async def send(
         self,
         target: RouteTarget,
         build_body: BuildBody,
         *,
+        tenant: str = "",
         client_key: ClientKey | None = None,
         headers: Mapping[str, str] | None = None,
         keeps_original: bool = False,
@@ -141,6 +132,7 @@ class Router:
             target: the deployments to try.
             build_body: builds the request body for a deployment, in its provider's protocol; called once for each that
                 is tried.
+            tenant: whose call it is.
             client_key: the client's own credential.
             headers: further headers to send.
             keeps_original: see `UpstreamRequest`.
@@ -150,20 +142,22 @@ class Router:
             ClientKeyWithheld: a deployment answered 401, and the client's key is not meant for it.
             GatewayError: whatever `build_body` raises for the first deployment.
         """
-        call = _RoutedCall(target, headers or {}, client_key, keeps_original=keeps_original)
+        # Failures that follow one client's key are that key's, whichever end user sends it.
+        tenant = tenant if client_key is None else extract_application_tenant(tenant)
+        call = _RoutedCall(target, headers or {}, tenant, client_key, keeps_original=keeps_original)
         for deployment in target.deployments:
             breaker = self._breakers.get(deployment.key) or self._add_breaker(deployment)
-            if breaker.is_open and not breaker.try_enter():
-                call.record_open_breaker(breaker.seconds_until_trial)
+            is_trial = breaker.is_open_for(tenant)
+            if is_trial and not breaker.try_enter(tenant):
+                call.record_open_breaker(breaker.seconds_until_trial(tenant))
                 continue
-            is_trial = breaker.is_open
             try:
                 reply = await self._try_deployment(call, deployment, build_body, breaker)
             finally:
-                # Also on cancellation: otherwise the breaker would wait for this trial for ever. After a result this
-                # changes nothing.
+                # Also on cancellation: otherwise the breaker would wait for this trial for another pause. After a
+                # result this changes nothing.
                 if is_trial:
-                    breaker.cancel_trial()
+                    breaker.cancel_trial(tenant)
                 if breaker.is_open != (deployment.key in self._calls.open_breakers):
                     self._calls.record_breaker_state(deployment, is_open=breaker.is_open)
             if reply is not None:
@@ -174,7 +168,7 @@ class Router:
         return call.return_or_raise_last()
 
     async def _try_deployment(
-        self, call: _RoutedCall, deployment: ModelDeployment, build_body: BuildBody, breaker: CircuitBreaker
+        self, call: _RoutedCall, deployment: ModelDeployment, build_body: BuildBody, breaker: DeploymentBreaker
     ) -> RoutedReply | None:
         """Calls one deployment until it answers or must not be called again; returns None in the latter case."""
         try:
@@ -193,7 +187,7 @@ class Router:
                 return failure
             is_last = retry + 1 == self._policy.attempts
             # An open breaker asks for a longer pause than a retry makes.
-            if is_last or not failure.may_retry or breaker.is_open:
+            if is_last or not failure.may_retry or breaker.is_open_for(call.tenant):
                 return None
             pause = self._choose_retry_pause(retry, failure)
             # The next deployment may answer at once: waiting longer here helps nobody.
@@ -208,7 +202,7 @@ class Router:
         return None
 
     async def _send_once(
-        self, call: _RoutedCall, deployment: ModelDeployment, body: bytes, breaker: CircuitBreaker
+        self, call: _RoutedCall, deployment: ModelDeployment, body: bytes, breaker: DeploymentBreaker
     ) -> RoutedReply | _FailedAttempt:
         key = call.client_key
         request = UpstreamRequest(
@@ -222,16 +216,15 @@ class Router:
         try:
             reply = await self._calls.send(deployment, request, retries=call.attempt_count - 1)
         except UpstreamUnavailable as error:
-            breaker.record_failure()
+            breaker.record_failure(call.tenant, body)
             call.record_error(error)
             # A kept connection that the server has closed meanwhile says nothing about the server: retry at once, but
             # only once.
             is_first_drop = isinstance(error, ConnectionDropped) and not call.record_dropped_connection(deployment)
             return _FailedAttempt(may_retry=not isinstance(error, AnswerTimedOut), retry_at_once=is_first_drop)
         if reply.status != STATUS_OK and _is_retryable(reply.status):
-            return await self._judge_retryable_reply(call, deployment, reply, breaker)
-        if breaker.failure_count:
-            breaker.record_success()
+            return await self._judge_retryable_reply(call, deployment, body, reply, breaker)
+        breaker.record_success(call.tenant)
         if reply.status == STATUS_UNAUTHORIZED:
             try:
                 raise_if_key_withheld(reply.status, deployment.provider, key)
@@ -241,7 +234,12 @@ class Router:
         return RoutedReply(reply, deployment, call.attempt_count)
 
     async def _judge_retryable_reply(
-        self, call: _RoutedCall, deployment: ModelDeployment, reply: UpstreamReply, breaker: CircuitBreaker
+        self,
+        call: _RoutedCall,
+        deployment: ModelDeployment,
+        sent_body: bytes,
+        reply: UpstreamReply,
+        breaker: DeploymentBreaker,
     ) -> RoutedReply | _FailedAttempt:
         """Judges an error answer that may pass by itself. The answer is kept: it is returned if no later attempt does
         better.
@@ -249,7 +247,7 @@ class Router:
         try:
             body = await reply.read()
         except UpstreamUnavailable as error:
-            breaker.record_failure()
+            breaker.record_failure(call.tenant, sent_body)
             call.record_error(error)
             return _FailedAttempt(may_retry=True)
         finally:
@@ -258,12 +256,12 @@ class Router:
         overflow = detect_overflow(reply.status, body)
         # Some servers answer an overflow with 5xx. It is no failure of the server, and a retry would not help.
         if overflow is not None and overflow.is_certain:
-            breaker.record_success()
+            breaker.record_success(call.tenant)
             return answer
         if reply.status >= 500:
-            breaker.record_failure()
+            breaker.record_failure(call.tenant, sent_body)
         else:
-            breaker.record_success()
+            breaker.record_success(call.tenant)
         call.last_reply = answer
         call.failure_text = f"It answered {reply.status}."
         # OpenAI's and Anthropic's servers send `x-should-retry: false` if a retry cannot succeed.
@@ -273,8 +271,11 @@ class Router:
             may_retry=not (retry_forbidden or quota_exhausted), retry_after_seconds=parse_retry_after(reply.headers)
         )
 
-    def _log_failed_deployment(self, call: _RoutedCall, deployment: ModelDeployment, breaker: CircuitBreaker) -> None:
-        breaker_text = f" It gets no calls for {breaker.seconds_until_trial:.0f} s." if breaker.is_open else ""
+    def _log_failed_deployment(
+        self, call: _RoutedCall, deployment: ModelDeployment, breaker: DeploymentBreaker
+    ) -> None:
+        pause_seconds = breaker.seconds_until_trial(call.tenant)
+        breaker_text = f" It gets no calls of this tenant for {pause_seconds:.0f} s." if pause_seconds else ""
         log.warning(
             "%s gave no usable answer, tries so far: %d. %s%s",
             deployment.key,
@@ -297,14 +298,15 @@ class Router:
         pause: float = min(self._policy.base_seconds * 2**retry, self._policy.max_seconds)
         return pause * (1 - 0.5 * jitter)
 
-    def _add_breaker(self, deployment: ModelDeployment) -> CircuitBreaker:
+    def _add_breaker(self, deployment: ModelDeployment) -> DeploymentBreaker:
         if len(self._breakers) >= self._max_breakers:
             del self._breakers[next(iter(self._breakers))]
-        policy = self._policy
-        breaker = self._breakers[deployment.key] = CircuitBreaker(
-            policy.breaker_failures, policy.breaker_seconds, policy.breaker_max_seconds, self._clock
-        )
+        breaker = self._breakers[deployment.key] = DeploymentBreaker(self._make_circuit_breaker)
         return breaker
+
+    def _make_circuit_breaker(self) -> CircuitBreaker:
+        policy = self._policy
+        return CircuitBreaker(policy.breaker_failures, policy.breaker_seconds, policy.breaker_max_seconds, self._clock)
 
 
 @dataclass(slots=True)
@@ -341,6 +343,8 @@ class _RoutedCall(msgspec.Struct):
 
     target: RouteTarget
     headers: Mapping[str, str]
+    tenant: str
+    """Whose failures the call's are."""
     client_key: ClientKey | None = None
     keeps_original: bool = False
     attempt_count: int = 0

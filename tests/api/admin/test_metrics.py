@@ -135,7 +135,7 @@ async def test_an_open_breaker_shows() -> None:
     async with world(upstream, retries=retries, models=models) as w:
         await w.post([user("Hi")], model=MODEL)
         assert (await told(w))("upstream_breaker_open") == 0
-        await w.post([user("Hi")], model=MODEL)
+        await w.post([user("Hello")], model=MODEL)
         assert (await told(w))("upstream_breaker_open", purpose="answer", **OF_MODEL) == 1
 
 

@@ -175,7 +175,7 @@ async def test_a_provider_that_keeps_failing_is_left_alone_for_a_while() -> None
     retries = {**ONE_TRY, "breaker_failures": 2}
     providers = {"upstream": {"base_url": "http://127.0.0.1:9/v1"}}
     async with world(ScriptedUpstream(), providers=providers, retries=retries) as w:
-        answers = [await w.post([user("x")]) for _ in range(3)]
+        answers = [await w.post([user(text)]) for text in ("x", "y", "z")]
     assert [answer.status_code for answer in answers] == [502, 502, 503]
     assert answers[-1].json()["error"]["code"] == "upstream_unavailable"
     assert int(answers[-1].headers["retry-after"]) > 1
@@ -211,7 +211,10 @@ async def test_a_fallback_model_answers_for_one_that_is_down() -> None:
         }
         async with world(ScriptedUpstream(), **sections) as w:
             body = await w.say([user("x")])
+            streamed = await w.post([user("x"), {"role": "assistant", "content": "I am spare-1"}, user("y")])
     assert body["choices"][0]["message"]["content"] == "I am spare-1"
+    assert body["context"]["warnings"] == ["'up/spare-1' answered in place of the first deployment."]
+    assert streamed.headers["x-model-fallback"] == "up/spare-1"
 
 
 async def test_a_store_that_is_away_is_said_with_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:

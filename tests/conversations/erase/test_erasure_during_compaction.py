@@ -113,6 +113,51 @@ async def test_what_was_read_before_an_erasure_is_not_summarized_ahead_after_it(
         assert all(SECRET not in chunk.text for chunk in gateway.chunks())
 
 
+@pytest.mark.parametrize("is_waiting", [True, False], ids=["waiting for its range", "at the model"])
+async def test_a_conversation_that_is_deleted_while_a_summary_is_prepared_gets_none(
+    monkeypatch: pytest.MonkeyPatch, is_waiting: bool
+) -> None:
+    gate = asyncio.Event()
+    upstream = ScriptedUpstream(
+        default=lambda body: replace(telling(body), gate=gate) if is_summary(body) else answering(body)
+    )
+    policies = {"additive": {"token_floor": 1, "prepare_ratio": 0.3}}
+    async with world(upstream, window=WINDOW, policies=policies) as gateway:
+        await gateway.say([user(f"My secret is {SECRET}.")], conversation="c")
+        (conversation,) = gateway.conversations()
+        waited_for = f"range:{compute_start_position(conversation.tenant).link.hex()}"
+        if is_waiting:
+            claim_lease = gateway.store.claim_lease
+            claimed: list[str] = []
+
+            async def claim(**arguments: Any) -> Any:
+                claimed.append(arguments["key"])
+                return await claim_lease(**arguments)
+
+            monkeypatch.setattr(gateway.store, "claim_lease", claim)
+            await claim_lease(root=conversation.root, key=waited_for, holder="another process", seconds=3600)
+        for number in range(40):
+            await gateway.say([user(question(number))], conversation="c")
+            await until(
+                lambda: (
+                    nothing_is_prepared()
+                    or bool(list_summary_requests(upstream))
+                    or (is_waiting and waited_for in claimed)
+                )
+            )
+            if not nothing_is_prepared():
+                break
+        await until(lambda: waited_for in claimed if is_waiting else bool(list_summary_requests(upstream)))
+
+        await done(gateway, "DELETE", conversation.id)
+        gate.set()
+        await until(nothing_is_prepared)
+
+        assert gateway.chunks() == []
+        assert not gateway.store._list_root_summaries(conversation.root)
+        assert not (is_waiting and list_summary_requests(upstream))
+
+
 def list_summary_requests(upstream: ScriptedUpstream) -> list[dict[str, Any]]:
     return [body for body in upstream.requests if is_summary(body)]
 

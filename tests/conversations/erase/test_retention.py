@@ -96,7 +96,7 @@ async def test_what_holds_for_an_application_holds_for_its_end_users(store: Memo
     applications = {name: derive_end_user_tenant(name, b"anna", "") for name in (short, long, fresh_tenant())}
     conversations = {name: await talk(store, tenant) for name, tenant in applications.items()}
     clock.forward(11 * DAY)
-    retention = retention_of(store, clock, end_users=True)
+    retention = retention_of(store, clock)
     assert await retention.sweep() == SweepResult(erased_conversations=1)
     assert await kept(store) == {one.id for name, one in conversations.items() if name != short}
     clock.forward(20 * DAY)

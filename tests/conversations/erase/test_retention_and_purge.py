@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from app.__main__ import main
-from app.conversation.api_keys import derive_context_tenant
+from app.conversation.api_keys import SCOPES, ApiKey, derive_context_tenant
 from app.store.contract.conversations import ConversationQuery
 from app.store.memory.backend import MemoryStore
 from app.store.store_factory import create_store
@@ -120,6 +120,37 @@ async def test_what_is_kept_for_continuing_goes_with_its_tenant_and_is_not_expor
     assert "2 conversations would be erased" in capsys.readouterr().out
     assert await purge(old, "--older-than", "4w", "--tenant", tenant) == 0
     assert words_in(old, ["tourmaline", *WORDS]) == WORDS
+
+
+async def test_purging_erases_one_end_user_or_all_of_an_application(old: Path) -> None:
+    tenant, store = fresh_tenant(), create_store(url_in(old), clock=long_ago)
+    await store.open()
+    for owner, word in ((tenant, "own"), (f"{tenant}/anna", "anna"), (f"{tenant}/anna/context-only", "anna")):
+        await begin(store, owner, [f"user of-{word}-tourmaline", "assistant yes"])
+    await begin(store, f"{tenant}/bert", ["user of-bert-tourmaline", "assistant yes"])
+    await store.close()
+    words = [f"of-{name}-tourmaline" for name in ("own", "anna", "bert")]
+
+    assert await purge(old, "--older-than", "4w", "--tenant", f"{tenant}/anna") == 0
+    assert words_in(old, [*words, *WORDS]) == [words[0], words[2], *WORDS]
+    assert await purge(old, "--tenant", tenant, days=30) == 0
+    assert words_in(old, [*words, *WORDS]) == WORDS
+
+
+async def test_purging_of_a_tenant_that_nobody_has_is_an_error(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tenant, store = fresh_tenant(), create_store(url_in(old))
+    await store.open()
+    await begin(store, tenant, ["user hello", "assistant yes"])
+    key = ApiKey("key_1", "d", "abcd", "k", "marmalade-shop", SCOPES, datetime.now(UTC))
+    await store.add_api_key(key)
+    await store.close()
+
+    for misspelt in (f"{tenant}x", f"{tenant}/anna", "marmalade-ship"):
+        assert await purge(old, "--older-than", "0m", "--tenant", misspelt) == 1
+        assert f"nothing is stored of a tenant {misspelt!r}" in (told := capsys.readouterr().err)
+    assert "Did you mean 'marmalade-shop'?" in told
+    assert await purge(old, "--older-than", "0m", "--tenant", "marmalade-shop") == 0
+    assert words_in(old, WORDS) == WORDS
 
 
 async def test_purging_without_an_age_follows_the_configured_rule(old: Path) -> None:

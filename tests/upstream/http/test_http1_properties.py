@@ -13,6 +13,7 @@ from app.errors import UpstreamUnavailable
 from app.upstream.http.direct_client import Http1Reply
 from app.upstream.http.http1_connection import Http1Connection
 from app.upstream.http.http_client_contract import HttpTimeouts, RequestHead
+from app.upstream.provider_contract import ANSWER_LIMIT_BYTES
 from tests.upstream.http.loopback_server import END, chunked
 
 HEAD = RequestHead("POST", "/v1", {}, b"POST /v1 HTTP/1.1\r\n")
@@ -69,7 +70,7 @@ async def _answered(pieces: list[bytes], *, ends: bool) -> Said:
         group.create_task(arrive())
         try:
             await connection.send(HEAD, b"{}", None)
-            reply = Http1Reply(connection, "test", None)
+            reply = Http1Reply(connection, "test", None, ANSWER_LIMIT_BYTES)
             body = await reply.read()
         except UpstreamUnavailable as error:
             assert connection not in kept or connection.is_complete

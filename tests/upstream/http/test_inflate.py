@@ -11,11 +11,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from app.errors import UpstreamUnavailable
-from app.upstream.http import decompression
 from app.upstream.http.direct_client import DirectClient
 from app.upstream.http.http_client_contract import HttpClient, HttpTimeouts, RequestHead
 from app.upstream.http.httpx_client import HttpxClient
-from app.upstream.provider_contract import UpstreamReply
+from app.upstream.provider_contract import ANSWER_LIMIT_BYTES, UpstreamReply
 
 MB = 1024 * 1024
 LONGEST_STEP_SECONDS = 0.05
@@ -33,7 +32,14 @@ def zipped(size: int) -> bytes:
     return b"".join([*(packing.compress(piece) for _ in range(size // MB)), packing.flush()])
 
 
-async def take(client: str, body: bytes, read: Callable[[UpstreamReply], Awaitable[int]]) -> tuple[int, float]:
+async def take(
+    client: str,
+    body: bytes,
+    read: Callable[[UpstreamReply], Awaitable[int]],
+    *,
+    encoding: str = "gzip",
+    limit_bytes: int = ANSWER_LIMIT_BYTES,
+) -> tuple[int, float]:
     """Have an answer read.
 
     Returns:
@@ -42,7 +48,8 @@ async def take(client: str, body: bytes, read: Callable[[UpstreamReply], Awaitab
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+        head = f"HTTP/1.1 200 OK\r\ncontent-encoding: {encoding}\r\ncontent-length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
         await writer.drain()
         writer.close()
 
@@ -64,7 +71,7 @@ async def take(client: str, body: bytes, read: Callable[[UpstreamReply], Awaitab
         "GET", "/", {"host": urlsplit(address).netloc}, f"GET / HTTP/1.1\r\nhost: {address}\r\n".encode()
     )
     async with server, asyncio.timeout(60):
-        reply = await made.send(head, b"", None, None)
+        reply = await made.send(head, b"", None, None, limit_bytes=limit_bytes)
         watching = asyncio.ensure_future(watch())
         try:
             await asyncio.sleep(0)
@@ -103,10 +110,20 @@ async def test_a_whole_answer_that_inflates_too_far_is_refused(client: str) -> N
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-async def test_a_stream_that_inflates_too_far_is_cut(monkeypatch: pytest.MonkeyPatch, client: str) -> None:
-    monkeypatch.setattr(decompression, "BODY_LIMIT_BYTES", 8 * MB)
+async def test_a_stream_that_inflates_too_far_is_cut(client: str) -> None:
     with pytest.raises(UpstreamUnavailable, match="compressed answer of more than 8388608 bytes"):
-        await take(client, zipped(9 * MB), stream)
+        await take(client, zipped(9 * MB), stream, limit_bytes=8 * MB)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("read", [read_whole, stream])
+async def test_a_plain_answer_that_is_too_long_is_cut(
+    client: str, read: Callable[[UpstreamReply], Awaitable[int]]
+) -> None:
+    size, _ = await take(client, bytes(8 * MB), read, encoding="identity", limit_bytes=8 * MB)
+    assert size == 8 * MB
+    with pytest.raises(UpstreamUnavailable, match="an answer of more than 8388608 bytes"):
+        await take(client, bytes(8 * MB + 1), read, encoding="identity", limit_bytes=8 * MB)
 
 
 async def test_small_pieces_are_inflated_without_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,8 @@ from app.upstream.provider_contract import (
     UpstreamReply,
     UpstreamRequest,
 )
+from app.upstream.routing.circuit_breaker import CircuitBreaker
+from app.upstream.routing.deployment_breaker import MAX_TENANTS, DeploymentBreaker
 from app.upstream.routing.router import RetryPolicy, Router, parse_retry_after
 from app.upstream.routing.routes import ConfiguredDeployment, ModelRoute
 from tests.upstream.http.loopback_server import Received, loopback, whole
@@ -45,13 +47,17 @@ class Bench:
         )
         self.bodies: list[str] = []
 
-    async def open(self) -> RoutedReply:
+    async def open(self, prompt: str = "", tenant: str = "t") -> RoutedReply:
         async def body_for(deployment: ModelDeployment) -> bytes:
             self.bodies.append(deployment.key)
-            return deployment.key.encode()
+            return f"{deployment.key}{prompt}".encode()
 
         return await self.router.send(
-            self.router.resolve("m"), body_for, client_key=ClientKey("Bearer x", "a"), headers={"h": "1"}
+            self.router.resolve("m"),
+            body_for,
+            tenant=tenant,
+            client_key=ClientKey("Bearer x", "a"),
+            headers={"h": "1"},
         )
 
 
@@ -153,9 +159,12 @@ async def test_the_log_says_how_a_deployment_failed(
 
 async def test_the_log_says_how_long_a_deployment_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
     policy = RetryPolicy(breaker_failures=2, breaker_seconds=30)
-    await Bench(ScriptedProvider("a", answer(500)), ScriptedProvider("b"), policy=policy).open()
+    bench = Bench(ScriptedProvider("a", answer(500)), ScriptedProvider("b"), policy=policy)
+    await bench.open("one prompt")
+    await bench.open("another")
     assert caplog.messages == [
-        "a/m gave no usable answer, tries so far: 2. It answered 500. It gets no calls for 30 s."
+        "a/m gave no usable answer, tries so far: 3. It answered 500.",
+        "a/m gave no usable answer, tries so far: 1. It answered 500. It gets no calls of this tenant for 30 s.",
     ]
 
 
@@ -254,10 +263,87 @@ async def test_a_fallback_that_the_conversation_does_not_fit_is_left_out() -> No
 class TestBreaker:
     POLICY = RetryPolicy(attempts=1, breaker_failures=3, breaker_seconds=10, breaker_max_seconds=30)
 
-    async def fail(self, bench: Bench, times: int) -> None:
-        for _ in range(times):
+    async def fail(self, bench: Bench, times: int, tenant: str = "t") -> None:
+        """Sends several prompts, of which each fails."""
+        for number in range(times):
             with pytest.raises(UpstreamUnavailable):
-                await bench.open()
+                await bench.open(f"{number}", tenant)
+
+    async def test_one_tenants_failures_pause_no_other_tenant(self) -> None:
+        provider = ScriptedProvider("a", *[UNREACHABLE] * 3, answer())
+        bench = Bench(provider, policy=self.POLICY)
+        await self.fail(bench, 20, "hostile")
+
+        assert len(provider.calls) == 3
+        assert (await bench.open("hello", "innocent")).reply.status == 200
+
+    async def test_the_failures_of_one_prompt_pause_nobody(self) -> None:
+        provider = ScriptedProvider("a", *[UNREACHABLE] * 20, answer())
+        bench = Bench(provider, policy=self.POLICY)
+        for _ in range(10):
+            for tenant in ("one", "another"):
+                with pytest.raises(UpstreamUnavailable, match="no connection"):
+                    await bench.open("a prompt that crashes the server", tenant)
+
+        assert (await bench.open("hello", "another")).reply.status == 200
+
+    async def test_failures_that_follow_one_clients_key_are_that_keys(self) -> None:
+        bench = Bench(ScriptedProvider("a", *[UNREACHABLE] * 3, answer()), policy=self.POLICY)
+        for number in range(6):
+            with pytest.raises(UpstreamUnavailable):
+                await bench.open(f"{number}", f"key/user-{number}")
+
+        assert (await bench.open("hello", "another")).reply.status == 200
+
+    async def test_failures_of_several_tenants_pause_all(self) -> None:
+        provider = ScriptedProvider("a", UNREACHABLE)
+        bench = Bench(provider, policy=self.POLICY)
+        await self.fail(bench, 2, "one")
+        await self.fail(bench, 1, "another")
+
+        with pytest.raises(UpstreamUnavailable, match="gets no calls") as caught:
+            await bench.open("hello", "a third")
+
+        assert (caught.value.status, caught.value.retry_after_seconds) == (503, 10)
+        assert len(provider.calls) == 3
+
+    async def test_a_tenant_whose_trial_failed_does_not_keep_the_others_from_theirs(self) -> None:
+        bench = Bench(ScriptedProvider("a", *[UNREACHABLE] * 4, answer()), policy=self.POLICY)
+        await self.fail(bench, 2, "one")
+        await self.fail(bench, 1, "hostile")
+        bench.time.now += 10.1
+        await self.fail(bench, 1, "hostile")
+
+        bench.time.now += 20.1
+        await self.fail(bench, 3, "hostile")
+        assert (await bench.open("hello", "one")).reply.status == 200
+
+    async def test_a_trial_that_hangs_stops_nobody_for_ever(self) -> None:
+        class Hanging(ScriptedProvider):
+            async def send(self, call: UpstreamRequest) -> UpstreamReply:
+                if len(self.calls) == 3:
+                    self.calls.append(call)
+                    await asyncio.Event().wait()
+                return await super().send(call)
+
+        bench = Bench(Hanging("a", *[UNREACHABLE] * 3, answer()), policy=self.POLICY)
+        await self.fail(bench, 3)
+        bench.time.now += 10.1
+        trial = asyncio.ensure_future(bench.open())
+        await asyncio.sleep(0)
+        await self.fail(bench, 1)
+        bench.time.now += 10.1
+
+        assert (await bench.open()).reply.status == 200
+        trial.cancel()
+
+    async def test_tenants_that_clients_make_up_do_not_pile_up(self) -> None:
+        breaker = DeploymentBreaker(lambda: CircuitBreaker(2, 10, 30, lambda: 0.0))
+        for number in range(MAX_TENANTS + 5):
+            breaker.record_failure(f"t{number}", b"")
+
+        assert not breaker.is_open
+        assert len(breaker._tenants) == MAX_TENANTS
 
     async def test_it_opens_after_failures_in_a_row_and_says_when_to_come_back(self) -> None:
         provider = ScriptedProvider("a", UNREACHABLE)
@@ -269,7 +355,6 @@ class TestBreaker:
 
         assert (caught.value.status, caught.value.retry_after_seconds) == (503, 10)
         assert len(provider.calls) == 3
-        assert not bench.router.is_deployment_available(bench.router.resolve("m").deployments[0])
 
     async def test_a_success_in_between_starts_the_count_again(self) -> None:
         provider = ScriptedProvider("a", UNREACHABLE, UNREACHABLE, answer(), UNREACHABLE, UNREACHABLE, answer())
@@ -298,8 +383,8 @@ class TestBreaker:
         broken, second = ScriptedProvider("a", UNREACHABLE), ScriptedProvider("b")
         bench = Bench(broken, second, policy=self.POLICY)
 
-        for _ in range(10):
-            assert (await bench.open()).deployment.key == "b/m"
+        for number in range(10):
+            assert (await bench.open(f"{number}")).deployment.key == "b/m"
         assert len(broken.calls) == 3
 
     @pytest.mark.parametrize("status", [400, 401, 404, 408, 429])
@@ -340,23 +425,27 @@ class TestBreaker:
         time = Time()
         router = Router(
             routes,
-            by_name(ScriptedProvider("a", *[UNREACHABLE] * len(routes))),
-            RetryPolicy(attempts=1, breaker_failures=1),
+            by_name(ScriptedProvider("a", UNREACHABLE)),
+            RetryPolicy(attempts=1, breaker_failures=2),
             sleep=time.sleep,
             clock=time.clock,
             random=lambda: 0.0,
             max_breakers=2,
         )
 
-        async def body_for(deployment: ModelDeployment) -> bytes:
-            return b""
+        async def fail(name: str, prompt: bytes) -> str:
+            async def body_for(deployment: ModelDeployment) -> bytes:
+                return prompt
+
+            with pytest.raises(UpstreamUnavailable) as caught:
+                await router.send(router.resolve(name), body_for)
+            return caught.value.message
 
         for name in routes:
-            with pytest.raises(UpstreamUnavailable):
-                await router.send(router.resolve(name), body_for, client_key=None, headers={})
+            for prompt in (b"one", b"two"):
+                await fail(name, prompt)
 
-        is_available = {name: router.is_deployment_available(router.resolve(name).deployments[0]) for name in routes}
-        assert is_available == {"m0": True, "m1": True, "m2": False, "m3": False}
+        assert [await fail(name, b"three") == "no connection" for name in ("m3", "m2", "m1")] == [False, False, True]
 
 
 def test_a_date_to_retry_after_is_taken_against_the_answers_own_clock() -> None:

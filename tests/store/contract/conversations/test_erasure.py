@@ -14,9 +14,11 @@ from msgspec.structs import replace as struct_replace
 from app.conversation.conversation_types import AnswerAnchor, Conversation, IssuedAnswer, LogMessage
 from app.conversation.search_terms import extract_terms
 from app.store.contract.conversations import WriteConflict
+from app.store.contract.leases import SUMMARY_LEASE_PREFIXES, LeaseLost
 from app.store.contract.store import Store
 from app.store.lineage import ErasurePlan, FamilyMember, plan_erasure
 from app.store.memory.backend import MemoryStore
+from tests.store.contract.conversations.test_list_pages import completion
 from tests.store.example_logs import (
     begin,
     branch_off,
@@ -59,6 +61,23 @@ async def test_a_conversation_is_erased_with_all_that_belongs_to_it(store: Store
     assert found == []
     assert await store.renew_leases([fence, other], 60) == [fence]
     assert not await store.erase_conversation(tenant=tenant, conversation_id=conversation.id)
+
+
+@pytest.mark.parametrize("prefix", SUMMARY_LEASE_PREFIXES)
+async def test_what_is_being_made_of_an_erased_conversation_is_not_stored(store: Store, prefix: str) -> None:
+    tenant = fresh_tenant()
+    conversation, log = await begin(store, tenant, CHAT)
+    lease = await lease_on(store, conversation.root, f"{prefix}{log[0].link.hex()}")
+    await store.erase_conversation(tenant=tenant, conversation_id=conversation.id)
+
+    with pytest.raises(LeaseLost):
+        await store.add_summary(
+            tenant=tenant, root=conversation.root, summary=chunk_over(conversation, log, 0, 4), fence=lease
+        )
+    await store.save_completion(completion(conversation, 1))
+
+    assert await store.find_summaries(tenant=tenant, root=conversation.root, links=links(log)) == []
+    assert await store.find_completion(tenant=tenant, completion_id="chatcmpl-1") is None
 
 
 async def test_a_conversation_is_erased_by_the_clients_own_id_and_only_by_its_tenant(store: Store) -> None:

@@ -211,6 +211,17 @@ async def test_responses_are_listed_with_completions_or_left_out(store: Store) -
         assert {one.id for one in await store.list_completions(tenant=tenant, query=query)} == expected
 
 
+async def test_conversations_of_end_users_are_listed_with_their_application(store: Store) -> None:
+    tenant = f"{fresh_tenant()}_%"
+    owners = (tenant, f"{tenant}/anna", f"{tenant}/anna/context-only", f"{tenant}0", f"x{tenant[1:-1]}y/anna")
+    conversations = {owner: (await begin(store, owner, CHAT))[0].id for owner in owners}
+
+    for owner, expected in ((tenant, owners[:3]), (f"{tenant}/anna", owners[1:3]), (f"{tenant}/a", ())):
+        found = await listed(store, owner, with_derived_tenants=True, limit=9999)
+        assert set(found) == {conversations[one] for one in expected}
+    assert await listed(store, tenant) == [conversations[tenant]]
+
+
 async def test_conversations_that_are_kept_for_continuing_are_listed_alone(store: Store) -> None:
     tenant = fresh_tenant()
     shown, _ = await begin(store, tenant, CHAT)
