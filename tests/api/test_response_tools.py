@@ -9,6 +9,8 @@ import pytest
 from fastapi import FastAPI
 
 from app.api.edge.auth import Authenticator
+from app.api.edge.body_budget import BodyBudget
+from app.api.edge.request_reader import BodyLimitMiddleware
 from app.api.responses_resource import build_response_tool_routes
 from app.errors import InvalidRequest
 from app.pipeline.chat_request import Caller, ChatRequest
@@ -41,6 +43,7 @@ def client_of(services: Services) -> httpx.AsyncClient:
         return ResponsesTurns(None, tenant=caller.tenant).request(body.decode())
 
     app = FastAPI()
+    app.add_middleware(BodyLimitMiddleware, limit_bytes=1_000, budget=BodyBudget(0, 1_000))
     app.include_router(
         build_response_tool_routes(
             cast(Pipeline, services), cast(Authenticator, services), parse, body_limit_bytes=1_000

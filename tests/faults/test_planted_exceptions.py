@@ -177,9 +177,7 @@ async def test_a_dead_loop_makes_the_process_not_ready() -> None:
     settings = load_settings(environ={}, arguments={("database", "url"): "memory://"})
     engine = GatewayEngine(settings, dependencies=TEST_DEPENDENCIES)
     await engine.open()
-    probes = HealthProbes(
-        engine.store.check, version="1", has_upstream=lambda: True, list_dead_loops=engine.list_dead_loops
-    )
+    probes = HealthProbes(engine.store.check, version="1", list_dead_loops=engine.list_dead_loops)
     assert (await probes.answer_readiness()).status_code == 200
     task = engine.usage.writes._task
     assert task is not None
