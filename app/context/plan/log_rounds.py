@@ -109,10 +109,10 @@ class LogTail:
         if seq == self.end_seq:
             # A view that shows no message verbatim still needs the question, unless it has been answered.
             return None if self.ends_with_final_answer else self.newest_user_message
-        before = self.find_message(seq - 1).message
-        # A message after a final answer, such as a note before the next question, belongs to a new turn.
-        opens_turn = before.role == "assistant" and not before.calls_tools
-        if opens_turn or self.find_message(seq).message.role == "user":
+        before, first = self.find_message(seq - 1).message, self.find_message(seq).message
+        # A note after a final answer belongs to the turn of the next question; another answer does not.
+        opens_turn = before.role == "assistant" and not before.calls_tools and first.role != "assistant"
+        if opens_turn or first.role == "user":
             return None
         return self._find_user_message_before(seq)
 
