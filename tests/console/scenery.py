@@ -102,10 +102,11 @@ class Filled(Console):
 
 @asynccontextmanager
 async def running(**sections: Any) -> AsyncIterator[Console]:
-    """A gateway in this process; `sections` of the configuration may be given."""
-    arguments: dict[Any, Any] = {
-        (name,): value for name, value in {"database": {"url": "memory://"}, **sections}.items()
-    }
+    """A gateway in this process, whose turns wait for their summaries; `sections` of the configuration may be given."""
+    policies = {**sections.get("policies", {})}
+    policies["additive"] = {"blocking": True, **policies.get("additive", {})}
+    values = {"database": {"url": "memory://"}, **sections, "policies": policies}
+    arguments: dict[Any, Any] = {(name,): value for name, value in values.items()}
     settings = load_settings(environ={}, arguments=arguments)
     await asyncio.to_thread(migrations.prepare_database, settings.database.url.get_secret_value(), auto_migrate=True)
     async with serving(create_test_app(settings)) as address, httpx.AsyncClient(base_url=address, timeout=60) as client:
