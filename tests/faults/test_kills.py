@@ -206,7 +206,7 @@ async def world(folder: Path, backend: Backend) -> AsyncIterator[World]:
             count=2,
             upstream=f"{address}/v1",
             compaction={"lease_seconds": LEASE_SECONDS},
-            policies={"additive": {"token_floor": 1, "prepare_ratio": 1.0}},
+            policies={"additive": {"token_floor": 1, "prepare_ratio": 1.0, "blocking": True}},
             database={"timeout_seconds": 10},
         ) as stage,
         httpx.AsyncClient(timeout=30) as client,
