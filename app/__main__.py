@@ -280,15 +280,15 @@ def _add_import_command(commands: SubcommandParsers) -> None:
     import_command = _add_command(
         commands,
         "import",
-        "take in conversations of other programs, or exports",
-        "conversations.json --tenant ten_… --format chatgpt",
+        "take in exports, or message lists in OpenAI's form",
+        "all.jsonl --tenant ten_…",
     )
     import_command.add_argument("file", metavar="FILE", help="the file; - for what comes in")
     import_command.add_argument("--tenant", metavar="T", required=True, help="whose conversations they are to be")
     import_command.add_argument(
         "--format",
         default="auto",
-        choices=("auto", "jsonl", "openai", "chatgpt", "langchain"),
+        choices=("auto", "jsonl", "openai"),
         help="what the file is; without it its shape tells",
     )
     _add_config_option(import_command)
