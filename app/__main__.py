@@ -115,7 +115,6 @@ def build_parser() -> argparse.ArgumentParser:
     check.add_argument("file", metavar="FILE", help="the YAML file")
     _add_doctor_command(commands)
     _add_simulate_command(commands)
-    _add_show_plan_command(commands)
     _add_keys_command(commands)
     _add_export_command(commands)
     _add_import_command(commands)
@@ -188,19 +187,6 @@ def _add_simulate_command(commands: SubcommandParsers) -> None:
     simulate.add_argument("--seconds-per-token", type=float, default=0.0, help="pause between streamed words")
     simulate.add_argument("--summary-seconds", type=float, default=0.0, help="further pause before a summary")
     simulate.add_argument("--window", type=int, default=128_000, help="tokens, for models whose name states none")
-
-
-def _add_show_plan_command(commands: SubcommandParsers) -> None:
-    show_plan = _add_command(
-        commands, "show-plan", "say what would be sent for a stored conversation, and why", "conv_… --model sim-8k"
-    )
-    show_plan.add_argument("conversation", metavar="CONVERSATION", help="its id, as answers carry it")
-    _add_config_option(show_plan)
-    show_plan.add_argument("--model", metavar="M", help="plan for this model; without it for that of the last answer")
-    show_plan.add_argument("--policy", metavar="P", help="plan by this policy; without it by the configured one")
-    show_plan.add_argument("--window", metavar="TOKENS", type=int, help="plan for a context window of this size")
-    show_plan.add_argument("--answer", metavar="SEQ", type=int, help="what the model saw for this answer, instead")
-    show_plan.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def _add_keys_command(commands: SubcommandParsers) -> None:

@@ -14,7 +14,6 @@ from tests.harness import Process
 READING = {
     "keys list": 1,
     "keys revoke key_0": 1,
-    "show-plan conv_0": 1,
     "export": 1,
     "purge --dry-run": 1,
     "verify": 2,
