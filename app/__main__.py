@@ -124,7 +124,6 @@ def build_parser() -> argparse.ArgumentParser:
     )
     _add_config_option(reencrypt)
     _add_quiet_option(reencrypt)
-    _add_verify_command(commands)
     _add_completion_command(commands)
     return parser
 
@@ -236,15 +235,6 @@ def _add_purge_command(commands: SubcommandParsers) -> None:
     purge.add_argument("--tenant", metavar="T", help="of this tenant only")
     purge.add_argument("--dry-run", action="store_true", help="say how many there are, and erase nothing")
     _add_quiet_option(purge)
-
-
-def _add_verify_command(commands: SubcommandParsers) -> None:
-    verify = _add_command(
-        commands, "verify", "check everything that is stored against itself", "--config my.yaml --json"
-    )
-    _add_config_option(verify)
-    verify.add_argument("--json", action="store_true", help="print one JSON object")
-    _add_quiet_option(verify)
 
 
 def _add_export_command(commands: SubcommandParsers) -> None:

@@ -16,7 +16,6 @@ READING = {
     "keys revoke key_0": 1,
     "export": 1,
     "purge --dry-run": 1,
-    "verify": 2,
 }
 """Commands with the exit status where there is no database."""
 
