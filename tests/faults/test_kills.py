@@ -232,5 +232,5 @@ async def test_a_gateway_killed_at_any_stage_loses_and_doubles_nothing(
             if backend == "postgres" or stage.fault is not UNHEARD:
                 await w.kill_at(stage)
         verified = await w.stage.verify()
-        assert verified["findings"] == []
-        assert verified["chunks"] > 0 or stages is TURN
+        assert verified.faults == []
+        assert verified.chunks > 0 or stages is TURN
