@@ -620,19 +620,10 @@ def test_a_key_from_a_file_loses_its_line_end_and_may_not_have_another(file: Pat
     assert "one line" in refused
 
 
-def doubled(first: str, more: str, times: int = 40) -> str:
-    """A YAML file of a few lines in which each stands for twice as much as the one before."""
-    return "\n".join([f"a0: &a0 {first}", *(f"a{n}: &a{n} {more.replace('*', f'*a{n - 1}')}" for n in range(1, times))])
-
-
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (doubled("[x]", "[*, *]"), "too large with its aliases written out"),
-        (doubled("{k: v}", "{a: *, b: *}"), "too large with its aliases written out"),
-        (doubled("{k: v}", "{<<: [*, *]}"), "too large with its aliases written out"),
-        (doubled("[x]", "[*, *]") + "\n? *a39\n: 1", "too large with its aliases written out"),
-        (f"a: &a {'x' * 1_000_000}\nb: [{'*a, ' * 100}]", "too large with its aliases written out"),
+        ("a: " + "x" * 1024 * 1024, "too long: at most 1,048,576 characters"),
         ("a: " + "[" * 100_000, "nested too deeply: at most 32 levels"),
         ("a: " + "{a: " * 50_000, "nested too deeply: at most 32 levels"),
         ("? " + "[" * 3000 + "]" * 3000 + "\n: 1", "nested too deeply: at most 32 levels"),
@@ -649,7 +640,7 @@ def test_a_file_that_would_take_long_to_read_is_refused_at_once(text: str, told:
     assert time.process_time() - began < 2
 
 
-@pytest.mark.parametrize("text", ["[" * 50_000, doubled("[x]", "[*, *]").replace("\n", ", ")])
+@pytest.mark.parametrize("text", ["[" * 50_000, "x" * 1024 * 1024])
 def test_a_variable_that_would_take_long_to_read_is_refused_at_once(text: str) -> None:
     began = time.process_time()
     with pytest.raises(ConfigurationError, match="CONCERTINA_MODELS"):
