@@ -16,8 +16,8 @@ from app.assembly.providers_and_routes import build_policy, build_providers
 from app.context.count.vocabulary import VOCABULARIES
 from app.context.plan.policy import STAGES_OF_KIND, ContextPolicy
 from app.settings import ConfigurationError, Settings, load_settings
-from app.settings.configuration_errors import SettingPath
-from app.settings.policies import POLICY_KINDS, Stage
+from app.settings.configuration_errors import REMOVED_SETTINGS, SettingPath
+from app.settings.policies import POLICY_KINDS, Policy, Stage
 from app.settings.providers_and_models import Encoding, Model, Quirks
 from app.settings.settings_tree import list_setting_paths
 from app.upstream.provider_contract import ProviderQuirks as UpstreamQuirks
@@ -432,7 +432,7 @@ def test_a_bad_value_of_a_variable_names_the_variable() -> None:
         ("policies: {checkpoint: {trigger: {type: token_ratio, value: 70}}}", "expected less than 1"),
         ("policies: {checkpoint: {trigger: {value: 0.7}}}", "policies.checkpoint.trigger.type"),
         ("policies: {fade: {stages: [mask_result]}}", "did you mean 'mask_results'?"),
-        ("policies: {fade: {hard_clear_ratio: 0.2}}", "expected at least soft_trim_ratio (0.3)"),
+        ("policies: {fade: {hard_clear_ratio: 0.2}}", "this setting is gone, and its value is always 0.5; remove it"),
         ("models: {m: {price: {input: 1}}}", "models.m.price.output"),
         ("models: {m: {deployments: [{price: {cached_input: 1, output: 2}}]}}", "models.m.deployments[0].price.input"),
         ("models: {m: {price: {input: -1, output: 1}}}", "models.m.price.input"),
@@ -658,3 +658,11 @@ def test_a_provider_is_called_by_its_protocol(file: Path) -> None:
     text = "providers: {a: {base_url: 'http://h/v1'}, b: {base_url: 'http://h/v1', protocol: responses}}\n"
     providers = build_providers(loaded(text + "models: {'*': {provider: a}}", file))
     assert {name: provider.protocol for name, provider in providers.items()} == {"a": "openai", "b": "responses"}
+
+
+def test_a_setting_that_is_gone_names_the_value_that_planning_uses() -> None:
+    policy = ContextPolicy()
+    assert {name: getattr(policy, name) for name in REMOVED_SETTINGS} == REMOVED_SETTINGS
+    assert not set(REMOVED_SETTINGS) & set(Policy.model_fields)
+    with pytest.raises(ConfigurationError, match=r"its value is always 0\.2; remove it"):
+        load_settings(environ={"CONCERTINA_POLICIES__MINE__OLDEST_SHARE": "0.3"})
