@@ -6,6 +6,7 @@ import functools
 import gc
 import ipaddress
 import logging
+import os
 import secrets
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from typing import Any, Final
 
 from app.api.edge.connections import ClientConnections, ConnectionLimits
 from app.observability.log import configure_logging
+from app.observability.worker_metric_files import FOLDER_VARIABLE, drop_gauges_of_dead_workers
 from app.server import IDLE_CONNECTION_SECONDS, create_stop_flag, follow_parent_process, run_server
 from app.settings import Settings
 from app.settings.checks import list_empty_key_warnings
@@ -59,6 +61,7 @@ def serve(settings: Settings, overrides: Sequence[str] = ()) -> int:
             connections,
             greeting=_build_greeting(settings),
             console_path=console_path if settings.server.console else None,
+            on_worker_end=lambda: None if folder is None else drop_gauges_of_dead_workers(folder),
         )
 
 
@@ -93,6 +96,8 @@ def _open_metrics_folder(settings: Settings) -> Iterator[Path | None]:
         yield None
         return
     with folder as path:
+        # The worker processes inherit it, and `prometheus_client` reads it when it is imported.
+        os.environ[FOLDER_VARIABLE] = path  # noqa: TID251 - no setting of ours
         yield Path(path)
 
 

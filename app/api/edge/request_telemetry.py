@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Final
 
 import msgspec
+from prometheus_client import Histogram
 from starlette.types import Message, Receive, Scope, Send
 
 from app.api.edge.asgi_front import AsgiFront
@@ -17,7 +18,7 @@ from app.errors import UpstreamRefused
 from app.observability import metric_families
 from app.observability.log import MAX_FIELD_CHARS
 from app.observability.metric_families import CONSOLE_LABEL, MODEL_CALL_ENDPOINTS, OTHER_LABEL, is_application_endpoint
-from app.observability.metrics import HistogramSeries, Metrics
+from app.observability.metrics import Metrics
 from app.observability.recent_requests import EndedRequest, RecentRequests
 from app.observability.request_facts import RequestFacts, begin_request_facts, log_request
 from app.observability.request_record import RequestRecord, begin_request_record
@@ -84,7 +85,7 @@ class RequestTelemetry:
         watch = _ResponseObserver(send, self._metrics, self._seconds, span, begin_request_facts(), self._seconds())
         is_model_call = scope["path"] in MODEL_CALL_ENDPOINTS and scope["method"] == "POST"
         if is_model_call:
-            self._metrics.in_flight.add()
+            self._metrics.in_flight.inc()
             if self._recent_requests is not None:
                 watch.record = begin_request_record(self._seconds, watch.started_at, self._unix_seconds())
         with span:
@@ -92,9 +93,9 @@ class RequestTelemetry:
                 await self._app(scope, receive, watch.send)
             finally:
                 if is_model_call:
-                    self._metrics.in_flight.add(-1)
+                    self._metrics.in_flight.dec()
                 if watch.is_stream:
-                    self._metrics.streams.add(-1)
+                    self._metrics.streams.dec()
                 self._finish_request(scope, watch)
 
     def _finish_request(self, scope: Scope, watch: _ResponseObserver) -> None:
@@ -118,12 +119,12 @@ class RequestTelemetry:
         series = self._series_by_endpoint.get(key)
         if series is None:
             series = self._series_by_endpoint[key] = _EndpointSeries(self._metrics, *key)
-        series.requests.add()
+        series.requests.inc()
         series.seconds.observe(duration)
         if series.first_byte is not None and watch.first_byte_seconds is not None:
             series.first_byte.observe(watch.first_byte_seconds)
         if not watch.is_complete:
-            self._metrics.counter_series(metric_families.DISCONNECTS).add()
+            self._metrics.counter_series(metric_families.DISCONNECTS).inc()
         if (error := watch.facts.error) is not None:
             self._metrics.count_error(error.name, error.status, is_of_application=is_application_endpoint(endpoint))
         elif watch.status >= FIRST_ERROR_STATUS and watch.status != CLIENT_CLOSED_REQUEST:
@@ -141,7 +142,7 @@ class _EndpointSeries:
         stream = "true" if streams else "false"
         self.requests = metrics.counter_series(metric_families.REQUESTS, endpoint, str(status))
         self.seconds = metrics.histogram_series(metric_families.REQUEST_SECONDS, endpoint, stream)
-        self.first_byte: HistogramSeries | None = None
+        self.first_byte: Histogram | None = None
         if endpoint in MODEL_CALL_ENDPOINTS:
             self.first_byte = metrics.histogram_series(metric_families.FIRST_BYTE_SECONDS, stream)
 
@@ -190,7 +191,7 @@ class _ResponseObserver(msgspec.Struct):
         kind = headers.get(b"content-type")
         if kind is not None and kind.startswith(EVENT_STREAM):
             self.is_stream = True
-            self._metrics.streams.add()
+            self._metrics.streams.inc()
         facts.request_id = _read_name(headers, b"x-request-id")
         if facts.context_status is None:
             facts.context_status = _read_name(headers, b"x-context-status")
