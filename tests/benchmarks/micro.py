@@ -51,7 +51,7 @@ from app.observability.metrics import Metrics, TurnFacts
 from app.observability.recent_requests import EndedRequest, RecentRequests
 from app.observability.request_facts import RequestFacts
 from app.observability.request_record import begin_request_record, record_caller, record_end_of_reading
-from app.observability.tracing import NoTracing
+from app.observability.tracing import Tracing
 from app.observability.worker_metric_files import FOLDER_VARIABLE
 from app.store.contract.store import Store
 from app.store.measured_store import measure_store
@@ -264,7 +264,7 @@ def telling() -> Iterator[Case | Known]:
         lifespan=lambda _: nullcontext(),
         new_request_id=str,
     )
-    watched = RequestTelemetry(front, metrics, NoTracing(), seconds=time.monotonic, logs_requests=False)
+    watched = RequestTelemetry(front, metrics, Tracing(), seconds=time.monotonic, logs_requests=False)
     scope = {"type": "http", "method": "POST", "path": CHAT_PATH, "headers": []}
     for name, app in (("watched", watched), ("not watched", front)):
         stream = partial(lambda one: asyncio.run(one(scope, None, _sent)), app)

@@ -22,7 +22,16 @@ from app.observability.metrics import Metrics
 from app.observability.recent_requests import EndedRequest, RecentRequests
 from app.observability.request_facts import RequestFacts, begin_request_facts, log_request
 from app.observability.request_record import RequestRecord, begin_request_record
-from app.observability.tracing import CANCELLED_ERROR_TYPE, CONVERSATION_ATTRIBUTE, NO_SPAN, Span, Tracing
+from app.observability.tracing import (
+    CANCELLED_ERROR_TYPE,
+    CONVERSATION_ATTRIBUTE,
+    NOT_TRACED,
+    Span,
+    Tracing,
+    fail_span,
+    run_in_span,
+    span_ids,
+)
 
 PROBE_PATHS: Final = ("/healthz", "/readyz", "/metrics")
 """Paths that machines request every few seconds: logged only if they fail, and never traced."""
@@ -73,7 +82,7 @@ class RequestTelemetry:
         if scope["type"] != "http" or not self._is_observing:
             await self._app(scope, receive, send)
             return
-        span = NO_SPAN
+        started = NOT_TRACED
         if self._tracing.is_on and scope["path"] not in PROBE_PATHS:
             method = scope["method"] if scope["method"] in METHODS else OTHER_METHOD
             attributes = {
@@ -81,14 +90,16 @@ class RequestTelemetry:
                 "url.scheme": scope.get("scheme", "http"),
                 "network.protocol.version": scope.get("http_version", "1.1"),
             }
-            span = self._tracing.start_request_span(method, scope["headers"], attributes)
-        watch = _ResponseObserver(send, self._metrics, self._seconds, span, begin_request_facts(), self._seconds())
+            started = self._tracing.start_request_span(method, scope["headers"], attributes)
+        watch = _ResponseObserver(
+            send, self._metrics, self._seconds, started.span, begin_request_facts(), self._seconds()
+        )
         is_model_call = scope["path"] in MODEL_CALL_ENDPOINTS and scope["method"] == "POST"
         if is_model_call:
             self._metrics.in_flight.inc()
             if self._recent_requests is not None:
                 watch.record = begin_request_record(self._seconds, watch.started_at, self._unix_seconds())
-        with span:
+        with run_in_span(started):
             try:
                 await self._app(scope, receive, watch.send)
             finally:
@@ -106,7 +117,7 @@ class RequestTelemetry:
             is_console = method in ("GET", "HEAD") and any(name == CONSOLE_HEADER for name, _ in scope["headers"])
             self._count_request(CONSOLE_LABEL if is_console else route or OTHER_LABEL, watch, duration)
         method = method if method in METHODS else OTHER_METHOD
-        if watch.span.is_recording:
+        if watch.span.is_recording():
             _finish_request_span(watch, method, route)
         if self._logs_requests and (watch.status >= FIRST_SERVER_ERROR_STATUS or scope["path"] not in PROBE_PATHS):
             _log_request(watch, method, route, duration)
@@ -179,8 +190,7 @@ class _ResponseObserver(msgspec.Struct):
         else:
             if self.first_byte_seconds is None:
                 self.first_byte_seconds = self._seconds() - self.started_at
-                if self.span is not NO_SPAN:
-                    self.span.add_event("first_byte")
+                self.span.add_event("first_byte")
             if not message.get("more_body", False):
                 self.is_complete = True
         return self._send(message)
@@ -206,17 +216,17 @@ def _finish_request_span(watch: _ResponseObserver, method: str, route: str | Non
     if watch.status != CLIENT_CLOSED_REQUEST:
         attributes["http.response.status_code"] = watch.status
     if route is not None:
-        span.rename(f"{method} {route}")
+        span.update_name(f"{method} {route}")
         attributes |= {"http.route": route, "url.path": route}
     if facts.conversation_id is not None:
         attributes[CONVERSATION_ATTRIBUTE] = facts.conversation_id
     if facts.request_id is not None:
         attributes["concertina.request_id"] = facts.request_id
-    span.set(attributes)
+    span.set_attributes(attributes)
     if not watch.is_complete:
-        span.fail(CANCELLED_ERROR_TYPE)
+        fail_span(span, CANCELLED_ERROR_TYPE)
     elif _has_failed(watch):
-        span.fail((facts.error and facts.error.code) or str(watch.status))
+        fail_span(span, (facts.error and facts.error.code) or str(watch.status))
 
 
 def _log_request(watch: _ResponseObserver, method: str, route: str | None, duration: float) -> None:
@@ -232,8 +242,7 @@ def _log_request(watch: _ResponseObserver, method: str, route: str | None, durat
         log_fields["first_byte_ms"] = int(watch.first_byte_seconds * 1_000_000 + 0.5) / 1000
     if not watch.is_complete:
         log_fields["cut"] = True
-    if watch.span is not NO_SPAN:
-        log_fields.update(watch.span.ids)
+    log_fields.update(span_ids(watch.span))
     log_request(watch.facts, logging.WARNING if _has_failed(watch) else logging.INFO, log_fields)
 
 

@@ -10,7 +10,7 @@ from app.errors import UpstreamUnavailable
 from app.observability import metric_families
 from app.observability.metrics import MAX_MODEL_LABELS, Metrics
 from app.observability.request_record import RequestStep, current_request_record
-from app.observability.tracing import current_span
+from app.observability.tracing import current_span, is_recorded
 from app.upstream.provider_contract import (
     AnswerTimedOut,
     CallTimes,
@@ -57,7 +57,7 @@ class MeasuredCalls:
             UpstreamUnavailable: as `UpstreamProvider.send`.
         """
         provider = deployment.provider
-        span = start_chat_span(deployment, retries) if current_span().is_recording else None
+        span = start_chat_span(deployment, retries) if is_recorded(current_span()) else None
         step = self._begin_step(deployment)
         try:
             reply = await (provider.send(request) if span is None else span.send(provider, request))
@@ -159,7 +159,7 @@ async def send_passthrough(provider: UpstreamProvider, request: UpstreamRequest)
     Raises:
         UpstreamUnavailable: as `UpstreamProvider.send`.
     """
-    span = start_passthrough_span(provider, request) if current_span().is_recording else None
+    span = start_passthrough_span(provider, request) if is_recorded(current_span()) else None
     return await provider.send(request) if span is None else MeasuredReply(await span.send(provider, request), span)
 
 
