@@ -171,6 +171,7 @@ def _build_totals(numbers: MetricsSnapshot) -> dict[str, Any]:
         "requests": _count_application_requests(numbers),
         "errors": sum(error["count"] for error in errors if error["status"] >= FIRST_SERVER_ERROR_STATUS),
         "refusals": sum(error["count"] for error in errors if error["status"] < FIRST_SERVER_ERROR_STATUS),
+        "fallbacks": int(numbers.sum_series(f.UPSTREAM_FALLBACKS)),
         "prompt_tokens": int(tokens.get("estimated", 0)),
         "log_tokens": int(tokens.get("log", 0)),
         "saved_tokens": int(tokens.get("saved", 0)),

@@ -71,6 +71,13 @@ def test_errors_that_no_application_was_told_are_none() -> None:
     assert (told["totals"]["refusals"], told["totals"]["errors"]) == (1, 1)
 
 
+def test_answers_of_another_deployment_than_the_first_are_counted() -> None:
+    metrics = Metrics()
+    for provider in ("first", "second"):
+        metrics.counter_series(f.UPSTREAM_FALLBACKS, provider, "m").inc()
+    assert overview_of(metrics).build_overview()["totals"]["fallbacks"] == 2
+
+
 def test_what_is_saved_is_less_what_summaries_cost() -> None:
     metrics = Metrics()
     metrics.count_turn(TURN)

@@ -50,6 +50,7 @@ class OverviewTotals(Described):
     requests: int
     errors: int
     refusals: int
+    fallbacks: int
     prompt_tokens: int
     log_tokens: int
     saved_tokens: int
