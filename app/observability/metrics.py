@@ -125,7 +125,10 @@ class Metrics(Collector):
         self.store_queue = self.gauge_series(f.STORE_QUEUE)
         self._pressure_series = self.histogram_series(f.CONTEXT_PRESSURE)
         self.gauge_series(f.WORKERS).set(1)
-        self.gauge_series(f.START_TIME).set(unix_seconds())
+        # A worker that takes the place of one that ended finds the time of the first one in its file.
+        start_time = self.gauge_series(f.START_TIME)
+        if self.is_on and not next(iter(start_time.collect())).samples[0].value:
+            start_time.set(unix_seconds())
 
     def counter_series(self, family: MetricFamily, *labels: str) -> Counter:
         """Returns a series of a counter. From the first call on the series is part of `/metrics`."""

@@ -10,7 +10,6 @@ import contextlib
 import fcntl
 import itertools
 import logging
-import os
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -57,7 +56,7 @@ def join_metric_folder(folder: Path) -> BinaryIO:
 
 
 def count_alone() -> None:
-    """Lets this process count in its own memory, though the environment names a folder."""
+    """Lets this process count in its own memory, though the environment may have named a folder."""
     values.ValueClass = values.MutexValue
 
 
@@ -76,14 +75,13 @@ def drop_gauges_of_dead_workers(folder: Path) -> None:
 
 def _try_lock(folder: Path, number: int) -> BinaryIO | None:
     """Locks a number; returns None if a living process has it."""
-    with contextlib.ExitStack() as stack:
-        lock = stack.enter_context((folder / f"{number}.worker").open("ab"))
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return None
-        stack.pop_all()
-        return lock
+    lock = (folder / f"{number}.worker").open("ab")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return None
+    return lock
 
 
 def _reserve_file(path: Path, size: int) -> None:
@@ -93,6 +91,5 @@ def _reserve_file(path: Path, size: int) -> None:
         return
     # Under another name first: readers cannot read a file that is empty.
     unfinished = path.with_suffix(".new")
-    with unfinished.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, size)
+    unfinished.write_bytes(bytes(size))
     unfinished.rename(path)

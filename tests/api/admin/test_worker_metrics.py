@@ -12,6 +12,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.harness import Gateway
 
 WORKERS = 2
@@ -54,6 +56,7 @@ def workers_of(gateway: Gateway) -> list[int]:
     return [int(pid) for pid in listed if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
+@pytest.mark.timeout(300)  # it starts six worker processes
 def test_killed_workers_take_no_number_with_them(tmp_path: Path) -> None:
     turns = 'turns_total{policy="additive",status="full"}'
     config: dict[str, Any] = {
