@@ -41,7 +41,7 @@ HOME_OF_LIBRARY = {
     "httpcore": {"upstream"},
     "httptools": {"upstream"},
     "httpx": {"upstream"},
-    "opentelemetry": {"observability"},  # an extra: nobody else may need it
+    "opentelemetry": {"observability"},  # its SDK is an extra: nobody else may need it
     "pydantic": {"api", "settings"},
     "pydantic_settings": {"settings"},
     "python_multipart": {"api"},

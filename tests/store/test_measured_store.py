@@ -29,7 +29,7 @@ def test_everything_that_a_store_has_is_there() -> None:
 async def test_each_operation_is_timed() -> None:
     metrics = Metrics()
     await measure_store(store(), metrics, HEALTH).list_api_keys()
-    assert metrics.read_snapshot().sum_histogram(f.STORE_SECONDS, operation="keys")[1:].count(1) == 1
+    assert metrics.read_snapshot().sum_histogram(f.STORE_SECONDS, operation="keys").count(1) == 1
     assert metrics.read_snapshot().sum_series(f.STORE_QUEUE) == 0
 
 

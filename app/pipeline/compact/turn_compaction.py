@@ -112,7 +112,7 @@ class TurnCompactor:
             new_summaries.extend(result.summaries)
             turn, view = await self._replan_with_summaries(new_summaries, turn, view)
         facts = _build_compaction_status(results)
-        current_span().set(
+        current_span().set_attributes(
             {
                 "concertina.compaction.outcome": facts.get("outcome", "none"),
                 "concertina.compaction.summaries": len(new_summaries),
