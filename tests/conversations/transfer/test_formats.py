@@ -25,8 +25,8 @@ from app.dialects.chat.message import decode_body
 from app.errors import InvalidRequest
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.token_counting import MessageCounter
-from app.store.memory.backend import MemoryStore
 from tests.conversations.transfer.chatgpt_files import chatgpt_conversation, chatgpt_message, node
+from tests.support.memory_store import MemoryStore
 
 DUMPS = Path(__file__).parent / "langchain_dumps"
 ENCODING = "o200k_base"
