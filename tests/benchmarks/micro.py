@@ -55,7 +55,6 @@ from app.observability.tracing import Tracing
 from app.observability.worker_metric_files import FOLDER_VARIABLE
 from app.store.contract.store import Store
 from app.store.measured_store import measure_store
-from app.store.memory.backend import MemoryStore
 from app.store.write_health import WriteHealth
 from app.upstream.provider_contract import ModelDeployment, TokenPrice
 from app.upstream.routing.prices import compute_cost_usd, find_price
@@ -65,6 +64,7 @@ from tests.benchmarks.telling import CHUNKS as CHUNKS_OF_STREAM
 from tests.benchmarks.telling import costs
 from tests.benchmarks.upstream import stream_frames
 from tests.context.planned_conversation import assistant, chunk_of, log_of, user
+from tests.support.memory_store import MemoryStore
 from tests.upstream.scripted_provider import ScriptedProvider
 
 RUNS: Final = 5

@@ -25,7 +25,7 @@ from app.conversation.conversation_types import (
     LogMessage,
     Summary,
 )
-from app.store.contract.conversations import ConversationHit, LinkMatch, LogAppend, SearchHit
+from app.store.contract.conversations import ConversationHit, LinkMatch, LogAppend, PendingAppend, SearchHit
 from app.store.contract.leases import Lease
 from app.store.contract.store import StoreInfo
 from app.store.lineage import LogSegment
@@ -177,7 +177,7 @@ class SqliteStore(SqlStore):
         )
 
     # Not async: the job is queued at the call, so that appends keep the order of the calls.
-    def append(self, write: LogAppend) -> asyncio.Future[None]:
+    def append(self, write: LogAppend) -> PendingAppend:
         return self._writer_thread.submit(AppendJob(write, self._clock()))
 
     async def erase_conversation(self, *, tenant: str, conversation_id: str) -> bool:

@@ -16,9 +16,9 @@ import pytest
 from app.conversation.conversation_types import Conversation
 from app.errors import StoreUnavailable
 from app.store.contract.conversations import LogAppend
-from app.store.memory.backend import MemoryStore
 from tests.live import ScriptedUpstream
 from tests.support.gateway import Messages, World, answered, answering, assistant, call, result, system, user, world
+from tests.support.memory_store import MemoryStore
 
 HISTORY: list[dict[str, Any]] = [
     system("Be brief."),

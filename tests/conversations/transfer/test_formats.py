@@ -23,7 +23,7 @@ from app.dialects.chat.message import decode_body
 from app.errors import InvalidRequest
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.token_counting import MessageCounter
-from app.store.memory.backend import MemoryStore
+from tests.support.memory_store import MemoryStore
 
 ENCODING = "o200k_base"
 
