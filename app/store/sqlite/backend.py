@@ -196,7 +196,8 @@ class SqliteStore(SqlStore):
             )
         )
         await self._truncate_write_ahead_log()
-        if self._path.stat().st_size <= self._max_vacuum_bytes:
+        # A database in memory has no file that keeps what was deleted.
+        if self._path.exists() and self._path.stat().st_size <= self._max_vacuum_bytes:
             await self.scrub_deleted_data()
         return deleted_summaries
 
