@@ -218,7 +218,7 @@ async def hostile_conversation(console: Console) -> str:
         body = await console.say(line(number), name)
     found = str(body["conversation_id"])
     await console.entitle(found, HOSTILE["image"])
-    for summary in (await console.get(f"conversations/{found}/summaries"))["data"][:1]:
+    for summary in (await console.get(f"conversations/{found}/context"))["summaries"][:1]:
         text = f"{HOSTILE['script']} {HOSTILE['link']} {HOSTILE['picture']}"
         await console.ask("PATCH", f"conversations/{found}/summaries/{summary['id']}", json={"text": text})
     return found

@@ -342,7 +342,9 @@ class TurnWriter:
             timeline_step = record.begin_step("store", {"what": step.removeprefix("store ")})
             work.add_done_callback(lambda _: record.end_step(timeline_step))
         if is_recorded(current_span()):
-            work.add_done_callback(functools.partial(_end_span, start_child_span(step)))
+            end_span = functools.partial(_end_span, start_child_span(step))
+            # A store may be done at once. A callback would run after the request has gone on.
+            end_span(work) if work.done() else work.add_done_callback(end_span)
         return work
 
     async def _append_without_erased_instructions(self, write: LogAppend) -> None:
