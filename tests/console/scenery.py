@@ -218,9 +218,11 @@ async def hostile_conversation(console: Console) -> str:
         body = await console.say(line(number), name)
     found = str(body["conversation_id"])
     await console.entitle(found, HOSTILE["image"])
-    for summary in (await console.get(f"conversations/{found}/context"))["summaries"][:1]:
+    oldest = (await console.get(f"conversations/{found}/summaries"))["data"][0]["id"]
+    shown = (await console.get(f"conversations/{found}/context"))["summaries"][0]["id"]
+    for summary in {oldest, shown}:
         text = f"{HOSTILE['script']} {HOSTILE['link']} {HOSTILE['picture']}"
-        await console.ask("PATCH", f"conversations/{found}/summaries/{summary['id']}", json={"text": text})
+        await console.ask("PATCH", f"conversations/{found}/summaries/{summary}", json={"text": text})
     return found
 
 
