@@ -6,11 +6,13 @@ so a cut never separates a call from its result.
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
+from typing import Final
 
 import msgspec
 
@@ -135,6 +137,10 @@ class LogTail:
             return self._start_anchor
         found = self.find_message(self._user_seqs[position - 1])
         return TurnAnchor(found.seq, found.tokens)
+
+
+NO_NEW_MESSAGE: Final = sys.maxsize
+"""As the first new message: the model has answered all."""
 
 
 def find_first_new_seq(tail: LogTail, *, known_to_seq: int, room_tokens: int) -> int:
