@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "app").rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
 LINES = [
     {"main", "server", "__main__", "commands", "assembly"},
@@ -57,8 +57,13 @@ EFFECTS |= {"tempfile", "threading", "time", "urllib.request", "uuid"}
 
 
 def name_of(file: Path) -> str:
-    """`app/store/sql.py` as `store.sql`."""
-    return ".".join(file.relative_to(ROOT / "app").with_suffix("").parts).removesuffix(".__init__")
+    """`app/store/sql.py` as `store.sql`, `tests/live.py` as `live`."""
+    return ".".join(file.relative_to(ROOT).with_suffix("").parts[1:]).removesuffix(".__init__")
+
+
+@cache
+def parse(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
@@ -79,52 +84,79 @@ def may_import(room: str, target: str) -> bool:
     return target.split(".")[0] in below.union({room}, *LINES[line + 1 :], LINES[0] if line == 0 else ())
 
 
-@pytest.mark.parametrize("file", FILES, ids=name_of)
-def test_imports_point_down(file: Path) -> None:
-    room = name_of(file).split(".")[0]
-    targets = [name.removeprefix("app.") for name in imports(ast.parse(file.read_text())) if name.startswith("app.")]
-    assert [target for target in targets if room and not may_import(room, target)] == []
+def find_faults(files: Iterable[Path], find: Callable[[str, ast.Module], Iterable[str]]) -> list[str]:
+    """What is wrong in each of some files, with the file's path before it.
+
+    Args:
+        find: called with the room and the code of a file.
+    """
+    faults = []
+    for file in files:
+        room = name_of(file).split(".")[0]
+        faults += [f"{file.relative_to(ROOT)}: {fault}" for fault in find(room, parse(file))]
+    return faults
 
 
-@pytest.mark.parametrize("file", FILES, ids=name_of)
-def test_a_library_is_known_to_its_rooms_only(file: Path) -> None:
-    room = name_of(file).split(".")[0]
-    libraries = {name.split(".")[0] for name in imports(ast.parse(file.read_text()))}
-    assert [name for name in libraries if room not in HOME_OF_LIBRARY.get(name, {room})] == []
+def files_of(*rooms: str) -> list[Path]:
+    return [file for file in FILES if name_of(file).split(".")[0] in rooms]
 
 
-@pytest.mark.parametrize("file", [file for file in FILES if name_of(file).split(".")[0] == "conversation"], ids=name_of)
-def test_the_nouns_need_nothing_but_json_values_and_hashes(file: Path) -> None:
-    libraries = {name.split(".")[0] for name in imports(ast.parse(file.read_text()))}
-    assert libraries - sys.stdlib_module_names <= {"app", "msgspec", "orjson"}
+def test_imports_point_down() -> None:
+    def find(room: str, tree: ast.Module) -> list[str]:
+        targets = [name.removeprefix("app.") for name in imports(tree) if name.startswith("app.")]
+        return [target for target in targets if room and not may_import(room, target)]
+
+    assert find_faults(FILES, find) == []
 
 
-@pytest.mark.parametrize("file", [file for file in FILES if name_of(file).split(".")[0] in PURE], ids=name_of)
-def test_decisions_are_pure(file: Path) -> None:
-    tree = ast.parse(file.read_text())
-    effects = [name for name in imports(tree) if any(f"{name}.".startswith(f"{effect}.") for effect in EFFECTS)]
-    awaits = [type(node).__name__ for node in ast.walk(tree) if isinstance(node, ast.AsyncFunctionDef | ast.Await)]
-    calls = [node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
-    assert effects + awaits + [name for name in calls if name in {"open", "print", "input"}] == []
+def test_a_library_is_known_to_its_rooms_only() -> None:
+    def find(room: str, tree: ast.Module) -> list[str]:
+        libraries = {name.split(".")[0] for name in imports(tree)}
+        return [name for name in libraries if room not in HOME_OF_LIBRARY.get(name, {room})]
+
+    assert find_faults(FILES, find) == []
 
 
-@pytest.mark.parametrize("file", FILES, ids=name_of)
-def test_imports_stand_at_the_top(file: Path) -> None:
-    nodes = ast.walk(ast.parse(file.read_text()))
-    functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    assert [name for function in functions for name in imports(function)] == []
+def test_the_nouns_need_nothing_but_json_values_and_hashes() -> None:
+    def find(room: str, tree: ast.Module) -> set[str]:
+        libraries = {name.split(".")[0] for name in imports(tree)}
+        return libraries - sys.stdlib_module_names - {"app", "msgspec", "orjson"}
+
+    assert find_faults(files_of("conversation"), find) == []
 
 
-@pytest.mark.parametrize("file", FILES, ids=name_of)
-def test_migrations_are_run_by_the_store_and_the_commands_only(file: Path) -> None:
-    names = [name for name in imports(ast.parse(file.read_text())) if name.split(".")[0] == "migrations"]
-    assert names == [] or name_of(file).split(".")[0] in MAY_IMPORT_MIGRATIONS
+def test_decisions_are_pure() -> None:
+    def find(room: str, tree: ast.Module) -> list[str]:
+        nodes = list(ast.walk(tree))
+        effects = [name for name in imports(tree) if any(f"{name}.".startswith(f"{effect}.") for effect in EFFECTS)]
+        awaits = [type(node).__name__ for node in nodes if isinstance(node, ast.AsyncFunctionDef | ast.Await)]
+        calls = [node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+        return effects + awaits + [name for name in calls if name in {"open", "print", "input"}]
+
+    assert find_faults(files_of(*PURE), find) == []
 
 
-@pytest.mark.parametrize("file", [file for file in FILES if name_of(file).startswith("pipeline.")], ids=name_of)
-def test_only_the_pipeline_knows_its_order(file: Path) -> None:
-    names = [name for name in imports(ast.parse(file.read_text())) if f"{name}.".startswith("app.pipeline.pipeline.")]
-    assert names == []
+def test_imports_stand_at_the_top() -> None:
+    def find(room: str, tree: ast.Module) -> list[str]:
+        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        return [name for function in functions for name in imports(function)]
+
+    assert find_faults(FILES, find) == []
+
+
+def test_migrations_are_run_by_the_store_and_the_commands_only() -> None:
+    def find(room: str, tree: ast.Module) -> list[str]:
+        names = [name for name in imports(tree) if name.split(".")[0] == "migrations"]
+        return [] if room in MAY_IMPORT_MIGRATIONS else names
+
+    assert find_faults(FILES, find) == []
+
+
+def test_only_the_pipeline_knows_its_order() -> None:
+    def find(room: str, tree: ast.Module) -> list[str]:
+        return [name for name in imports(tree) if f"{name}.".startswith("app.pipeline.pipeline.")]
+
+    assert find_faults(files_of("pipeline"), find) == []
 
 
 SUB_FOLDERS = {
@@ -164,21 +196,28 @@ def test_each_sub_folder_of_a_room_is_named_here() -> None:
     assert found == SUB_FOLDERS
 
 
-@pytest.mark.parametrize("folder", NEVER_IMPORTS)
-def test_a_sub_folder_knows_nothing_of_those_beside_it(folder: str) -> None:
-    files = (ROOT / "app" / folder.replace(".", "/")).rglob("*.py")
-    names = [name.removeprefix("app.") for file in files for name in imports(ast.parse(file.read_text()))]
-    assert [name for name in names if any(f"{name}.".startswith(f"{x}.") for x in NEVER_IMPORTS[folder])] == []
+def test_a_sub_folder_knows_nothing_of_those_beside_it() -> None:
+    faults = []
+    for folder, others in NEVER_IMPORTS.items():
+
+        def find(room: str, tree: ast.Module, others: set[str] = others) -> list[str]:
+            names = [name.removeprefix("app.") for name in imports(tree)]
+            return [name for name in names if any(f"{name}.".startswith(f"{other}.") for other in others)]
+
+        faults += find_faults(sorted((ROOT / "app" / folder.replace(".", "/")).rglob("*.py")), find)
+    assert faults == []
 
 
 WHOLE_STORE = ("assembly", "commands.configured_store", "store")
 """What builds, opens or wraps a backend. All others take the contract that they use."""
 
 
-@pytest.mark.parametrize("file", FILES, ids=name_of)
-def test_only_those_who_build_or_wrap_a_backend_take_all_four_contracts(file: Path) -> None:
-    names = [name for name in imports(ast.parse(file.read_text())) if name == "app.store.contract.store.Store"]
-    assert names == [] or f"{name_of(file)}.".startswith(tuple(f"{name}." for name in WHOLE_STORE))
+def test_only_those_who_build_or_wrap_a_backend_take_all_four_contracts() -> None:
+    def find(room: str, tree: ast.Module) -> list[str]:
+        return [name for name in imports(tree) if name == "app.store.contract.store.Store"]
+
+    others = [file for file in FILES if not f"{name_of(file)}.".startswith(tuple(f"{name}." for name in WHOLE_STORE))]
+    assert find_faults(others, find) == []
 
 
 PROTOCOL_WORDS = {
@@ -222,21 +261,17 @@ def protocol_words(tree: ast.AST) -> set[str]:
     return words & PROTOCOL_WORDS
 
 
-CORE_FILES = [file for file in FILES if name_of(file).split(".")[0] in CORE]
+CORE_FILES = files_of(*CORE)
 
 
-@pytest.mark.parametrize("file", CORE_FILES, ids=name_of)
-def test_the_core_names_no_word_of_a_protocol(file: Path) -> None:
-    words, may_name = protocol_words(ast.parse(file.read_text())), name_of(file) in OWN_WIRE
-    assert words == set() or may_name
-    assert words or not may_name, "the file names no such word any more: take it from the list"
+def test_the_core_names_no_word_of_a_protocol() -> None:
+    others = [file for file in CORE_FILES if name_of(file) not in OWN_WIRE]
+    assert find_faults(others, lambda _, tree: protocol_words(tree)) == []
 
 
-def test_each_file_that_may_name_words_of_a_protocol_exists() -> None:
-    assert OWN_WIRE.keys() <= set(map(name_of, CORE_FILES))
-
-
-TESTS = sorted((ROOT / "tests").rglob("*.py"))
+def test_each_file_that_may_name_words_of_a_protocol_names_one() -> None:
+    named = {name_of(file) for file in CORE_FILES if protocol_words(parse(file))}
+    assert OWN_WIRE.keys() - named == set(), "the file names no such word any more: take it from the list"
 
 
 def dotted_patches(tree: ast.AST) -> Iterator[str]:
@@ -251,7 +286,6 @@ def dotted_patches(tree: ast.AST) -> Iterator[str]:
                     yield name
 
 
-@pytest.mark.parametrize("file", TESTS, ids=lambda file: str(file.relative_to(ROOT)))
-def test_no_test_patches_a_module_of_ours_by_its_path(file: Path) -> None:
+def test_no_test_patches_a_module_of_ours_by_its_path() -> None:
     """Such a patch breaks when code moves. Clocks, bounds and stores are arguments (`app/assembly/dependencies.py`)."""
-    assert list(dotted_patches(ast.parse(file.read_text()))) == []
+    assert find_faults(TESTS, lambda _, tree: dotted_patches(tree)) == []
