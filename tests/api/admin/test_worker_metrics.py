@@ -18,7 +18,7 @@ from tests.harness import Gateway
 
 WORKERS = 2
 BACK_SECONDS = 60.0
-KILLS = 4
+KILLS = 20 if os.environ.get("CONCERTINA_TEST_EXAMPLES") == "thorough" else 4
 MANY = 20
 """Connections go to workers at random: one may serve a few in a row."""
 
@@ -56,7 +56,7 @@ def workers_of(gateway: Gateway) -> list[int]:
     return [int(pid) for pid in listed if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
-@pytest.mark.timeout(300)  # it starts six worker processes
+@pytest.mark.timeout(600)  # it starts a worker process for each kill
 def test_killed_workers_take_no_number_with_them(tmp_path: Path) -> None:
     turns = 'turns_total{policy="additive",status="full"}'
     config: dict[str, Any] = {
