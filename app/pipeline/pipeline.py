@@ -17,7 +17,7 @@ Where failures go:
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -60,7 +60,6 @@ from app.pipeline.compact.turn_compaction import (
 from app.pipeline.persist.question_write import QuestionWrite
 from app.pipeline.persist.turn_writer import TurnWriter
 from app.pipeline.resolve.conversation_resolver import ConversationResolver
-from app.pipeline.resolve.held_leases import HeldLeases
 from app.pipeline.resolve.model_context import ModelContexts
 from app.pipeline.respond.answer_types import Answer, StreamedAnswer
 from app.pipeline.respond.context_status import ContextReport, select_forwarded_headers
@@ -132,7 +131,7 @@ class Pipeline:
         Raises:
             GatewayError: any class of the tree in `app.errors`, with the context headers that are known by then.
         """
-        held_leases = HeldLeases()
+        held_leases = AsyncExitStack()
         turn: Turn | None = None
         view: View | None = None
         try:
@@ -157,13 +156,13 @@ class Pipeline:
         except BaseException as error:
             # BaseException, because a cancelled request must release its lease, too. Without the release, the next
             # append to the conversation would wait until the lease expires.
-            await held_leases.release()
+            await held_leases.aclose()
             if isinstance(error, GatewayError) and turn is not None:
                 error.context_headers.update(self._build_error_headers(turn, view))
             raise
 
     @timed_step("resolve")
-    async def _resolve_turn(self, request: ChatRequest, held_leases: HeldLeases) -> Turn:
+    async def _resolve_turn(self, request: ChatRequest, held_leases: AsyncExitStack) -> Turn:
         """Finds everything that planning needs: model, policy, window, conversation and pins. Writes nothing."""
         model_context = await self._model_contexts.find_model_context(request)
         resolved_request = await self._conversation_resolver.resolve(request, model_context.encoding, held_leases)
@@ -178,9 +177,9 @@ class Pipeline:
             self._model_contexts.build_turn(request, model_context, resolved_request)
         )
 
-    async def _replay_stored_answer(self, turn: Turn, stored_answer: LogMessage, held_leases: HeldLeases) -> Answer:
+    async def _replay_stored_answer(self, turn: Turn, stored_answer: LogMessage, held_leases: AsyncExitStack) -> Answer:
         """Returns the stored answer of a retry. It adds nothing to the log, so the lease is released before."""
-        await held_leases.release()
+        await held_leases.aclose()
         request, conversation = turn.request, turn.resolved_request.conversation
         # Reports the answer as complete to the request's attempt, as for a new answer.
         if request.on_answer is not None:
@@ -271,7 +270,7 @@ class Pipeline:
         return upstream_answer, turn_without_tool, sent_view
 
     def _build_streamed_answer(
-        self, turn: Turn, view: View, upstream_answer: UpstreamAnswer, held_leases: HeldLeases
+        self, turn: Turn, view: View, upstream_answer: UpstreamAnswer, held_leases: AsyncExitStack
     ) -> StreamedAnswer:
         context_report = build_context_report(turn, upstream_answer.sent_view)
         headers = {
@@ -283,7 +282,7 @@ class Pipeline:
         )
 
     def _build_compaction_progress_answer(
-        self, turn: Turn, view: View, compaction: TurnCompactionTask, held_leases: HeldLeases
+        self, turn: Turn, view: View, compaction: TurnCompactionTask, held_leases: AsyncExitStack
     ) -> StreamedAnswer:
         context_report = build_context_report(turn, view)
         frames = self._stream_progress_then_answer(turn, view, compaction, held_leases, context_report)
@@ -294,7 +293,7 @@ class Pipeline:
         turn: Turn,
         view: View,
         compaction: TurnCompactionTask,
-        held_leases: HeldLeases,
+        held_leases: AsyncExitStack,
         context_report: ContextReport,
     ) -> AsyncGenerator[bytes, None]:
         """Streams progress events while the compaction runs, then the answer."""
@@ -328,13 +327,13 @@ class Pipeline:
         except GatewayError as error:
             # The response has begun, so the status code is sent already: the error becomes an error event at the end of
             # the stream.
-            await held_leases.release()
+            await held_leases.aclose()
             record_error(error)
             drop_tracebacks(error)
             yield answer_format.render_error_frames(error)
             return
         except BaseException:
-            await held_leases.release()
+            await held_leases.aclose()
             raise
         context_report = build_context_report(turn, upstream_answer.sent_view)
         async with aclosing(
@@ -363,7 +362,7 @@ class Pipeline:
         # A response that names its conversation brings new items only, so those of the conversation are counted, too.
         if request.protocol != "responses" or request.context_mode != "append":
             request = replace(request, context_mode="stateless")
-        async with HeldLeases() as held_leases:
+        async with AsyncExitStack() as held_leases:
             turn = await self._resolve_turn(request, held_leases)
         budget = self._view_builder.compute_budget(turn)
         tokens = budget.calibrate_tokens(turn.planned_instructions_tokens + turn.resolved_request.log_tokens)
