@@ -4,11 +4,11 @@ written."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final
 
 import msgspec
 
-from app.compaction.summarizer.summary_generator import SAME_MODEL, compute_max_input_tokens
+from app.compaction.summarizer.summarizer_request_body import compute_max_input_tokens
+from app.compaction.summarizer.summary_request import SAME_MODEL
 from app.context.calibration import AttachmentCost
 from app.context.count.token_counter import choose_token_counter_name
 from app.context.plan.policy import ContextPolicy
@@ -23,9 +23,6 @@ from app.pipeline.view.last_view_and_calibration import read_calibration
 from app.upstream.provider_contract import ClientKey, ContextWindow, RouteTarget
 from app.upstream.routing.context_windows import ContextWindows
 from app.upstream.routing.routes import Routes
-
-MAX_MODEL_CONTEXTS: Final = 1_000
-"""How many pairs of policy and model are cached."""
 
 
 class ModelContext(msgspec.Struct, frozen=True):
@@ -64,8 +61,6 @@ class ModelContexts:
         self._model_policies = model_policies
         self._calibration_slopes = calibration_slopes
         self._message_counter = message_counter
-        self._model_contexts: dict[tuple[str, str], ModelContext] = {}
-        """The last context of each policy and model. Most turns can use it again."""
 
     async def find_model_context(self, request: ChatRequest) -> ModelContext:
         """Finds a request's policy, model and window.
@@ -75,22 +70,12 @@ class ModelContexts:
             ModelNotFound: no provider has that model.
         """
         policy = self.find_policy(request)
-        cached_context = self._model_contexts.get((policy.name, request.model))
-        # Routes never change, windows do.
-        target = self._routes.resolve(request.model) if cached_context is None else cached_context.target
+        target = self._routes.resolve(request.model)
         deployment = target.deployments[0]
         authorization = request.caller.authorization
         client_key = None if authorization is None else ClientKey(authorization, deployment.provider.name)
         window = await self._windows.find_window(deployment, client_key)
-        if (
-            cached_context is not None
-            and cached_context.policy is policy
-            and cached_context.window == window
-            # Another summarizer model has a window of its own, which may have changed since.
-            and policy.summarizer.model == SAME_MODEL
-        ):
-            return cached_context
-        model_context = ModelContext(
+        return ModelContext(
             policy=policy,
             target=target,
             window=window,
@@ -98,11 +83,6 @@ class ModelContexts:
             model_key=deployment.key,
             encoding=choose_token_counter_name(deployment.upstream_model, deployment.encoding),
         )
-        if len(self._model_contexts) >= MAX_MODEL_CONTEXTS:
-            # The names of models come from clients, so the cache is bounded; to fill it again is cheap.
-            self._model_contexts.clear()
-        self._model_contexts[policy.name, request.model] = model_context
-        return model_context
 
     def build_turn(self, request: ChatRequest, model_context: ModelContext, resolved_request: ResolvedRequest) -> Turn:
         """Returns the turn of a resolved request, ready for planning."""

@@ -39,8 +39,6 @@ from app.store.contract.conversations import ConversationStore
 from app.store.contract.summaries import ConversationAndSummaryStore
 
 UNTOUCHED_PLAN: Final = Plan(status="full", summaries=(), boundary=LOG_START, prompt_tokens=0, fits=True)
-MAX_CACHED_BUDGETS: Final = 1_000
-"""How many budgets are cached."""
 MAX_READ_GAP_MESSAGES: Final = 2
 """Ranges with at most this many messages between them are read as one range, and the messages between are ignored."""
 LONG_TAIL_MESSAGES: Final = 1_000
@@ -58,40 +56,22 @@ class ViewBuilder:
         self._client_words = ClientWordsReader(store)
         self._message_counter = message_counter
         self._standing_requests = StandingRequestReader(store=store, message_counter=message_counter)
-        self._budget_cache: dict[tuple[object, ...], tuple[ContextPolicy, Budget]] = {}
 
     def compute_budget(self, turn: Turn, window: int | None = None, slope: float | None = None) -> Budget:
         """Returns the budget of a turn, or of the same turn with another window or slope."""
-        if slope is None:
-            slope = turn.calibration.slope
-        budget = self._compute_uncalibrated_budget(turn, window)
-        return budget if slope == budget.calibration_ratio else replace(budget, calibration_ratio=slope)
-
-    def _compute_uncalibrated_budget(self, turn: Turn, provider_window: int | None) -> Budget:
-        """Returns the budget of a turn without its calibration. Such budgets are cached, because few different ones
-        exist."""
-        policy, requested_output, max_input = turn.policy, turn.request.max_output_tokens, turn.window.max_input_tokens
-        window, is_guess = (
-            provider_window or turn.window.tokens,
-            provider_window is None and turn.window.source == "default",
+        budget = compute_budget(
+            turn.policy,
+            window=window or turn.window.tokens,
+            requested_output=turn.request.max_output_tokens,
+            calibration_ratio=turn.calibration.slope if slope is None else slope,
         )
-        compact_threshold = turn.request.compact_threshold
-        key = (policy.name, window, is_guess, requested_output, max_input, compact_threshold)
-        cached = self._budget_cache.get(key)
-        if cached is not None and cached[0] is policy:
-            return cached[1]
-        budget = compute_budget(policy, window=window, requested_output=requested_output)
-        if is_guess:
+        if window is None and turn.window.source == "default":
             # The real window may be larger than the guess, so the requested output is left to the provider.
             budget = replace(budget, requested_output=0)
+        max_input, compact_threshold = turn.window.max_input_tokens, turn.request.compact_threshold
         if max_input is not None and max_input < budget.limit:
             budget = replace(budget, limit=max_input, compaction_threshold=min(budget.compaction_threshold, max_input))
-        if compact_threshold is not None:
-            budget = budget.replace_threshold(compact_threshold)
-        if len(self._budget_cache) >= MAX_CACHED_BUDGETS:
-            self._budget_cache.clear()
-        self._budget_cache[key] = policy, budget
-        return budget
+        return budget if compact_threshold is None else budget.replace_threshold(compact_threshold)
 
     async def build_view(
         self,
