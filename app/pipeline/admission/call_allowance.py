@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from app.conversation.api_keys import KeyBudget
 from app.dialects.chat.usage import TokenUsage
 from app.pipeline.admission.rate_limits import CountedCall, RateLimits
 from app.store.key_budgets import KeyBudgets
 
 
-def compute_answer_tokens(limit: int | None, choice_count: int, assumed_tokens: int) -> int:
-    """Returns the most tokens that the answers to a request may have together.
+class CallAllowance:
+    """The allowance of one request. It is settled when everybody who kept it open has called `finish`.
 
     Args:
-        limit: the request's limit for one answer, as the client wrote it.
-        assumed_tokens: the limit of a request without one.
+        compute_answer_tokens: as `CallLimits.compute_answer_tokens`.
     """
-    return (limit if limit is not None and limit > 0 else assumed_tokens) * max(1, choice_count)
-
-
-class CallAllowance:
-    """The allowance of one request. It is settled when everybody who kept it open has called `finish`."""
 
     def __init__(
         self,
@@ -27,13 +23,13 @@ class CallAllowance:
         budget: KeyBudget | None,
         rates: RateLimits,
         counted_call: CountedCall | None,
-        assumed_answer_tokens: int,
+        compute_answer_tokens: Callable[[int | None, int], int],
     ) -> None:
         self._budgets = budgets
         self._budget = budget
         self._rates = rates
         self._counted_call = counted_call
-        self._assumed_answer_tokens = assumed_answer_tokens
+        self.compute_answer_tokens = compute_answer_tokens
         self._open_count = 1
         self._reservation_ids: list[str] = []
         self._used_tokens = 0
@@ -48,10 +44,6 @@ class CallAllowance:
     def headers(self) -> dict[str, str]:
         """The `x-ratelimit-…` headers of the answer."""
         return {} if self._counted_call is None else self._counted_call.headers
-
-    def compute_answer_tokens(self, limit: int | None, choice_count: int = 1) -> int:
-        """As `CallLimits.compute_answer_tokens`."""
-        return compute_answer_tokens(limit, choice_count, self._assumed_answer_tokens)
 
     async def reserve(self, total_usd: float) -> None:
         """Reserves what all calls of the request may cost together; what is reserved already counts.

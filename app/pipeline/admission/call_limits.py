@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from app.conversation.api_keys import extract_application_tenant
-from app.pipeline.admission.call_allowance import CallAllowance, compute_answer_tokens
+from app.pipeline.admission.call_allowance import CallAllowance
 from app.pipeline.admission.rate_limits import RateLimits
 from app.pipeline.chat_request import Caller
 from app.store.contract.limits import RateLimit
@@ -76,15 +76,15 @@ class CallLimits:
         )
         if counted_call is None and caller.budget is None:
             return None
-        return CallAllowance(self._budgets, caller.budget, self._rates, counted_call, self._assumed_answer_tokens)
+        return CallAllowance(self._budgets, caller.budget, self._rates, counted_call, self.compute_answer_tokens)
 
     def compute_answer_tokens(self, limit: int | None, choice_count: int = 1) -> int:
         """Returns the most tokens that the answers to a request may have together.
 
         Args:
-            limit: the request's limit for one answer.
+            limit: the request's limit for one answer, as the client wrote it.
         """
-        return compute_answer_tokens(limit, choice_count, self._assumed_answer_tokens)
+        return (limit if limit is not None and limit > 0 else self._assumed_answer_tokens) * max(1, choice_count)
 
     def _list_rates(self, caller: Caller) -> list[RateLimit]:
         """Lists the rates of a caller, the widest first."""
