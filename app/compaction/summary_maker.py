@@ -131,30 +131,7 @@ class SummaryMaker:
 
         If it fails, the request that needs the range makes the summary.
         """
-        if self._summary_generator.is_backing_off(self._build_summary_request(job, source)):
-            return RangeResult(None, "none")
-        try:
-            async with self._acquire_lease(job, source) as lease:
-                stored_summary = await self._find_usable_summary(job, source) if lease else None
-                if stored_summary is not None or lease is None:
-                    return RangeResult(stored_summary, "found" if stored_summary else "none")
-                if await is_job_outdated(self._store, job, source):
-                    return OUTDATED_RESULT
-                on_start()
-                try:
-                    generated = await self._summary_generator.generate_summary(
-                        self._build_summary_request(job, source, lease)
-                    )
-                except (NoUsableSummary, GatewayError) as error:
-                    return RangeResult(
-                        None, "none", warning=f"No summary was made ahead of need: {_describe_failure(error)}."
-                    )
-                result = RangeResult(
-                    self._build_summary(job, source, generated.text, generated), "made", generated=generated
-                )
-                return await self._store_result(job, source, result, lease)
-        except ConversationBusy:
-            return RangeResult(None, "none")
+        return await self._make_in_background(job, source, on_start, replaces_mechanical=False)
 
     async def replace_mechanical_summary(
         self, job: CompactionJob, source: SummarySource, on_start: Callable[[], None]
@@ -163,17 +140,20 @@ class SummaryMaker:
 
         Does nothing if there is no such summary, if every model is backing off, or if the model fails again.
         """
+        return await self._make_in_background(job, source, on_start, replaces_mechanical=True)
+
+    async def _make_in_background(
+        self, job: CompactionJob, source: SummarySource, on_start: Callable[[], None], *, replaces_mechanical: bool
+    ) -> RangeResult:
+        """Makes a summary by a model, or not at all, where none is stored; or in place of a mechanical one."""
         if self._summary_generator.is_backing_off(self._build_summary_request(job, source)):
             return RangeResult(None, "none")
         try:
             async with self._acquire_lease(job, source) as lease:
-                stored_summary = await self._find_usable_summary(job, source) if lease else None
-                if (
-                    stored_summary is None
-                    or stored_summary.kind != "mechanical"
-                    or stored_summary.to_link != source.to_link
-                ):
-                    return RangeResult(stored_summary, "none" if stored_summary is None else "found")
+                stored = await self._find_usable_summary(job, source) if lease else None
+                is_replaceable = stored and stored.kind == "mechanical" and stored.to_link == source.to_link
+                if lease is None or (not is_replaceable if replaces_mechanical else stored is not None):
+                    return RangeResult(stored, "found" if stored else "none")
                 if await is_job_outdated(self._store, job, source):
                     return OUTDATED_RESULT
                 on_start()
@@ -182,15 +162,11 @@ class SummaryMaker:
                         self._build_summary_request(job, source, lease)
                     )
                 except (NoUsableSummary, GatewayError) as error:
-                    return RangeResult(
-                        stored_summary,
-                        "found",
-                        warning=f"The summary is still one without a model: {_describe_failure(error)}.",
-                    )
-                new_summary = replace(self._build_summary(job, source, generated.text, generated), id=stored_summary.id)
-                return await self._store_result(
-                    job, source, RangeResult(new_summary, "made", generated=generated), lease
-                )
+                    warning = f"No model wrote a summary in the background: {_describe_failure(error)}."
+                    return RangeResult(stored, "found" if stored else "none", warning=warning)
+                summary = self._build_summary(job, source, generated.text, generated)
+                summary = replace(summary, id=stored.id) if stored else summary
+                return await self._store_result(job, source, RangeResult(summary, "made", generated=generated), lease)
         except ConversationBusy:
             return RangeResult(None, "none")
 
