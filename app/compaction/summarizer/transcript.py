@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from app.context.quote.quotation_message import compute_fence_mark
+from app.context.stages.truncation_caps import compute_equal_cap
 from app.conversation.conversation_types import LogMessage, Summary
 from app.conversation.item import TOOL_RESULT_ROLES, UNNAMED_TOOL, Item
 
@@ -140,22 +141,10 @@ def _cut_to_common_size(
 ) -> list[TranscriptEntry]:
     """Cuts long entries to a common size, so that all take about `limit_tokens`. If that size would be tiny, leaves out
     entries in the middle instead."""
-    cap = _find_size_cap(sizes, limit_tokens)
+    cap = compute_equal_cap(sizes, limit_tokens)
     if cap < MIN_ENTRY_TOKENS + SPEAKER_LINE_TOKENS and len(entries) > 2:
         return _drop_middle(entries, sizes, limit_tokens)
     return [_shorten_entry(entry, size, cap) for entry, size in zip(entries, sizes, strict=True)]
-
-
-def _find_size_cap(sizes: Sequence[int], limit_tokens: int) -> int:
-    """Finds the largest cap for which the capped sizes sum to at most `limit_tokens`."""
-    remaining_tokens = limit_tokens
-    ordered = sorted(sizes)
-    for index, size in enumerate(ordered):
-        share = remaining_tokens // (len(ordered) - index)
-        if size > share:
-            return max(share, 0)
-        remaining_tokens -= size
-    return ordered[-1] if ordered else 0
 
 
 def _drop_middle(entries: Sequence[TranscriptEntry], sizes: Sequence[int], limit_tokens: int) -> list[TranscriptEntry]:
