@@ -4,6 +4,7 @@ written."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import msgspec
 
@@ -40,27 +41,17 @@ class ModelContext(msgspec.Struct, frozen=True):
     """The tokenizer's name for a new conversation."""
 
 
+@dataclass(eq=False, kw_only=True)
 class ModelContexts:
     """Finds the policy, the model and the window of requests."""
 
-    def __init__(
-        self,
-        *,
-        routes: Routes,
-        windows: ContextWindows,
-        policies: Mapping[str, ContextPolicy],
-        default_policy: str,
-        model_policies: Mapping[str, str],
-        calibration_slopes: CalibrationSlopes,
-        message_counter: MessageCounter,
-    ) -> None:
-        self._routes = routes
-        self._windows = windows
-        self.policies = policies
-        self._default_policy = default_policy
-        self._model_policies = model_policies
-        self._calibration_slopes = calibration_slopes
-        self._message_counter = message_counter
+    routes: Routes
+    windows: ContextWindows
+    policies: Mapping[str, ContextPolicy]
+    default_policy: str
+    model_policies: Mapping[str, str]
+    calibration_slopes: CalibrationSlopes
+    message_counter: MessageCounter
 
     async def find_model_context(self, request: ChatRequest) -> ModelContext:
         """Finds a request's policy, model and window.
@@ -70,11 +61,11 @@ class ModelContexts:
             ModelNotFound: no provider has that model.
         """
         policy = self.find_policy(request)
-        target = self._routes.resolve(request.model)
+        target = self.routes.resolve(request.model)
         deployment = target.deployments[0]
         authorization = request.caller.authorization
         client_key = None if authorization is None else ClientKey(authorization, deployment.provider.name)
-        window = await self._windows.find_window(deployment, client_key)
+        window = await self.windows.find_window(deployment, client_key)
         return ModelContext(
             policy=policy,
             target=target,
@@ -88,7 +79,7 @@ class ModelContexts:
         """Returns the turn of a resolved request, ready for planning."""
         model_key, conversation = model_context.model_key, resolved_request.conversation
         calibration = read_calibration(
-            conversation.state, model_key, self._calibration_slopes.find_start_slope(model_key, conversation.tenant)
+            conversation.state, model_key, self.calibration_slopes.find_start_slope(model_key, conversation.tenant)
         )
         attachments = self._count_new_attachments(resolved_request)
         return Turn(
@@ -107,7 +98,7 @@ class ModelContexts:
         Raises:
             PolicyNotFound: there is no policy of that name.
         """
-        model_policy = self._model_policies.get(request.model, self._default_policy)
+        model_policy = self.model_policies.get(request.model, self.default_policy)
         name = request.policy or request.caller.default_policy or model_policy
         policy = self.policies.get(name)
         if policy is None:
@@ -121,7 +112,7 @@ class ModelContexts:
         """Yields the cost of each new message with images, audio or files."""
         for entry in resolved_request.new_messages:
             if any(name in entry.message.raw for name in ATTACHMENT_MARKERS):
-                counter = self._message_counter.find_token_counter(resolved_request.conversation.token_counter_name)
+                counter = self.message_counter.find_token_counter(resolved_request.conversation.token_counter_name)
                 if tokens := counter.count_attachments(entry.message):
                     yield AttachmentCost(entry.seq, tokens)
 
@@ -130,6 +121,6 @@ class ModelContexts:
     ) -> int:
         summarizer_model = policy.summarizer.model
         if summarizer_model != SAME_MODEL:
-            deployment = self._routes.resolve(summarizer_model).deployments[0]
-            window = await self._windows.find_window(deployment, client_key)
+            deployment = self.routes.resolve(summarizer_model).deployments[0]
+            window = await self.windows.find_window(deployment, client_key)
         return compute_max_input_tokens(policy, window.tokens)
