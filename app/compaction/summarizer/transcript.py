@@ -37,7 +37,6 @@ class Transcript:
 
     text: str
     mark: str
-    is_shortened: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +74,7 @@ def render_fenced_transcript(
     sizes = [count_tokens(entry.text) + SPEAKER_LINE_TOKENS for entry in entries]
     best, best_size, allowed = whole_transcript, 0, float(limit_tokens)
     for attempt in range(MAX_FILL_ATTEMPTS):
-        shortened_transcript = _render_fenced_entries(
-            _cut_to_common_size(entries, sizes, int(allowed)), is_shortened=True
-        )
+        shortened_transcript = _render_fenced_entries(_cut_to_common_size(entries, sizes, int(allowed)))
         size = count_tokens(shortened_transcript.text)
         if best_size < size <= limit_tokens:
             best, best_size = shortened_transcript, size
@@ -85,11 +82,7 @@ def render_fenced_transcript(
             break
         # Sizes before rendering are estimates: the next try aims lower, or higher, by the ratio that this one was off.
         allowed *= SHRINK_FACTOR * limit_tokens / size
-    return (
-        best
-        if best_size
-        else _render_fenced_entries([TranscriptEntry(entries[0].number, "note", "[left out]")], is_shortened=True)
-    )
+    return best if best_size else _render_fenced_entries([TranscriptEntry(entries[0].number, "note", "[left out]")])
 
 
 def cut_entries(
@@ -127,13 +120,13 @@ def _flatten_name(text: str) -> str:
     return " ".join(text.split())[:80]
 
 
-def _render_fenced_entries(entries: Sequence[TranscriptEntry], *, is_shortened: bool = False) -> Transcript:
+def _render_fenced_entries(entries: Sequence[TranscriptEntry]) -> Transcript:
     mark = compute_fence_mark([(entry.speaker, entry.text) for entry in entries])
     lines = [f"<transcript {mark}>"]
     for entry in entries:
         lines += (f"--- {mark} [{entry.number}] {entry.speaker}", entry.text)
     lines.append(f"</transcript {mark}>")
-    return Transcript("\n".join(lines), mark, is_shortened)
+    return Transcript("\n".join(lines), mark)
 
 
 def _cut_to_common_size(
