@@ -57,37 +57,26 @@ def plan_view(
     # Most turns end here. The shortcut skips all candidates, since this runs on each request.
     if summarize == "auto" and (whole := _plan_whole_log(outline, budget, policy)) is not None:
         return whole
-    chosen = _plan_log(outline, budget, policy, counter, summarizer_input_tokens, summarize, through_seq)
+
+    def plan_log(outline: Outline) -> Plan:
+        mode: SummarizeMode = summarize if policy.may_summarize else "never"
+        if policy.kind == "checkpoint":
+            return CheckpointPlanner(outline, budget, policy, counter, through_seq).plan(mode)
+        if policy.kind != "additive":
+            return _plan_shortened_log(outline, budget, policy, counter)
+        planner = _AdditivePlanner(outline, budget, policy, counter, summarizer_input_tokens, mode)
+        if mode == "now":
+            return planner.plan_requested_compaction(through_seq)
+        if mode == "ahead":
+            return planner.plan_over_threshold()
+        # Views from stored summaries are free; only if none is under the threshold is a new summary considered.
+        return planner.plan_under_threshold() or planner.plan_over_threshold()
+
+    chosen = plan_log(outline)
     # Standing requests never make a view too long that would fit without them. An unfinished plan does not tell yet.
     if chosen.fits or chosen.needs_tail or not chosen.standing_requests:
         return chosen
-    outline = replace(outline, standing_requests=NO_STANDING_REQUESTS)
-    return _plan_log(outline, budget, policy, counter, summarizer_input_tokens, summarize, through_seq)
-
-
-def _plan_log(
-    outline: Outline,
-    budget: Budget,
-    policy: ContextPolicy,
-    counter: ViewTokenCounter,
-    summarizer_input_tokens: int,
-    summarize: SummarizeMode,
-    through_seq: int | None,
-) -> Plan:
-    """Plans a log that may have to be shortened. The arguments are those of `plan_view`."""
-    if not policy.may_summarize:
-        summarize = "never"
-    if policy.kind == "checkpoint":
-        return CheckpointPlanner(outline, budget, policy, counter, through_seq).plan(summarize)
-    if policy.kind != "additive":
-        return _plan_shortened_log(outline, budget, policy, counter)
-    planner = _AdditivePlanner(outline, budget, policy, counter, summarizer_input_tokens, summarize)
-    if summarize == "now":
-        return planner.plan_requested_compaction(through_seq)
-    if summarize == "ahead":
-        return planner.plan_over_threshold()
-    # Views from stored summaries are free; only if none is under the threshold is a new summary considered.
-    return planner.plan_under_threshold() or planner.plan_over_threshold()
+    return plan_log(replace(outline, standing_requests=NO_STANDING_REQUESTS))
 
 
 def _plan_whole_log(outline: Outline, budget: Budget, policy: ContextPolicy) -> Plan | None:
@@ -330,16 +319,9 @@ class _AdditivePlanner:
 
     def _build_range_finder(self, view: ViewCandidate) -> SummaryRangeFinder:
         return SummaryRangeFinder(
-            outline=self.outline,
-            tail=self._shortening_planner.log_tail,
-            shown_summaries=view.summaries,
-            view_tokens=view.tokens,
-            budget=self.budget,
-            policy=self.policy,
-            counter=self.counter,
-            summarizer_input_tokens=self.budget.compute_raw_tokens(self.summarizer_input_tokens),
-            first_new_seq=self._shortening_planner.first_new_seq,
-            edits=self._shortening_planner.last_edits,
+            self._shortening_planner,
+            view,
+            self.budget.compute_raw_tokens(self.summarizer_input_tokens),
             buffer_turns=self._count_buffer_turns(view),
             keeps_short_turns=self.summarize != "now",
         )
