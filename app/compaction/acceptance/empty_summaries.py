@@ -12,7 +12,11 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from app.compaction.acceptance.empty_summary_words import UNSPECIFIC_CHINESE, UNSPECIFIC_WORDS
+from app.compaction.acceptance.empty_summary_words import (
+    NO_SUMMARY_SENTENCES,
+    UNSPECIFIC_CHINESE,
+    UNSPECIFIC_WORDS,
+)
 from app.compaction.acceptance.values_appendix import strip_appendix
 from app.conversation.search_terms import COMMON_TERMS, extract_terms
 
@@ -21,20 +25,24 @@ MIN_RANGE_TERMS: Final = 8
 MIN_FOREIGN_TERMS: Final = 6
 """A summary in another script than its range is taken on trust if it has this many terms; a refusal has fewer."""
 
+_SENTENCE: Final = re.compile(r"(?:[^.!?。！？\n]|[.!?](?=[^\s.!?]))+")
+_LABEL: Final = r"[\s*#>\"'“«(-]*(?:(?:summary|zusammenfassung|résumé|resumen|resumo|摘要|总结)\W+)?"
+_NO_SUMMARY: Final = re.compile(f"{_LABEL}(?:{'|'.join(NO_SUMMARY_SENTENCES)})", re.IGNORECASE)
+"""Sentences that speak of the task, or refuse it, do not count. The others decide: a summary may report a refusal."""
+_NUMBER: Final = re.compile(r"\d{2}")
 _CHINESE_FILLER: Final = re.compile("|".join(sorted(UNSPECIFIC_CHINESE.split(), key=len, reverse=True)))
 _UNSPECIFIC_TERMS: Final = COMMON_TERMS.union(extract_terms(UNSPECIFIC_WORDS))
 
 
 def says_nothing(summary: str, range_texts: Iterable[str]) -> bool:
-    """Whether a summary has no word about its range: nothing but stop words and words of refusals and of the task.
+    """Whether a summary has no word about its range, beside stop words, refusals and talk about the task.
 
     Args:
         summary: the text of the summary, with or without its appendix.
         range_texts: the texts of the messages and summaries that it replaces.
     """
-    text = _CHINESE_FILLER.sub(" ", strip_appendix(summary))
-    # A single character, such as a list's number, names nothing.
-    terms = {term for term in extract_terms(text) if len(term) > 1} - _UNSPECIFIC_TERMS
+    sentences = [one for one in _SENTENCE.findall(strip_appendix(summary)) if not _is_refusal(one)]
+    terms = _extract_specific_terms(_CHINESE_FILLER.sub(" ", "\n".join(sentences)))
     if not terms:
         return True
     range_terms: set[str] = set()
@@ -48,6 +56,16 @@ def says_nothing(summary: str, range_texts: Iterable[str]) -> bool:
     # A summary in another script shares no words with its range. It is good if it names several things.
     is_foreign = _find_main_script(range_terms) not in set(map(_find_script, terms))
     return not (is_foreign and len(terms) >= MIN_FOREIGN_TERMS)
+
+
+def _is_refusal(sentence: str) -> bool:
+    """Whether a sentence refuses the task, or speaks of it. A sentence with a number tells a fact."""
+    return _NO_SUMMARY.match(sentence) is not None and _NUMBER.search(sentence) is None
+
+
+def _extract_specific_terms(text: str) -> set[str]:
+    """Extracts the terms that may name something. A single character, such as a list's number, names nothing."""
+    return {term for term in extract_terms(text) if len(term) > 1} - _UNSPECIFIC_TERMS
 
 
 def _find_main_script(terms: Iterable[str]) -> str:
