@@ -169,8 +169,8 @@ STORE: Final = (
     Mutation(
         "versions-in-plain-text",
         "app/store/encryption/sealed_fields.py",
-        "if not self.is_encrypting or not version.bodies:",
-        "if not self.is_encrypting or version.bodies:",
+        "bodies=bodies) if bodies:",
+        "bodies=bodies) if not bodies:",
         (f"{CLIENT_VERSIONS}::test_versions_come_back_as_they_were_written[encrypted memory]",),
         "What a client shows in the place of messages lies in plain text in an encrypted database.",
     ),
