@@ -73,16 +73,6 @@ STORE: Final = (
         "Two processes that append at once write two different messages to one place of the log.",
     ),
     Mutation(
-        "joined-appends-without-fence",
-        "app/store/sqlite/append_batching.py",
-        "            require_lease(connection, write.fence, now)",
-        "            pass",
-        (
-            f"{GUARDS}::test_of_appends_at_once_those_whose_lease_was_lost_are_not_written[sqlite-False-have_taken_over]",
-        ),
-        "A process that lost its lease still writes its turn, if other turns are written at the same moment.",
-    ),
-    Mutation(
         "fence-without-token",
         "app/store/sqlite/writes.py",
         "AND holder = ? AND token = ? AND expires_at > ?",

@@ -20,7 +20,6 @@ import asyncpg
 from app.conversation.conversation_types import (
     AnswerAnchor,
     AnswerProof,
-    ClientVersion,
     Conversation,
     IssuedAnswer,
     LogMessage,
@@ -46,12 +45,10 @@ from app.store.sql.backend import SqlStore
 from app.store.sql.dialects import POSTGRES, Rows, Statement, TransactionSteps
 from app.store.sql.fingerprints import decode_proof
 from app.store.sql.rows import (
-    decode_client_version,
     decode_conversation,
     decode_link_match,
     decode_log_message,
     decode_summary,
-    encode_json,
     lease_values,
 )
 
@@ -147,34 +144,6 @@ class PostgresStore(SqlStore):
         await self._connections.fetch(
             statements.ASSIGN_EXTERNAL_ID, tenant, external_id, conversation.root, conversation.id
         )
-
-    async def _read_segments(self, root: str, segments: Sequence[LogSegment]) -> list[LogMessage]:
-        if len(segments) == 1:
-            (one,) = segments
-            rows = await self._connections.fetch(
-                SQL.select_messages, root, one.conversation_id, one.from_seq, one.to_seq
-            )
-        else:
-            rows = await self._connections.fetch(
-                statements.READ_SEGMENTS,
-                root,
-                [one.conversation_id for one in segments],
-                [one.from_seq for one in segments],
-                [one.to_seq for one in segments],
-            )
-        return [decode_log_message(row) for row in rows]
-
-    async def read_client_versions(
-        self, conversation: Conversation, *, until_seq: int | None = None
-    ) -> list[ClientVersion]:
-        until = conversation.head_seq if until_seq is None else until_seq
-        rows = await self._connections.fetch(
-            statements.READ_CLIENT_VERSIONS,
-            conversation.root,
-            [ancestor_id for ancestor_id, _ in conversation.lineage_with_self],
-            [min(upto_seq, until) for _, upto_seq in conversation.lineage_with_self],
-        )
-        return [decode_client_version(row) for row in rows]
 
     async def add_anchors(self, anchors: Sequence[AnswerAnchor]) -> None:
         await self._connections.fetch(statements.ADD_ANCHORS, *build_anchor_arguments(anchors, self._clock()))
@@ -332,9 +301,6 @@ class PostgresStore(SqlStore):
         )
         renewed = {tuple(row) for row in rows}
         return [lease for lease in leases if (lease.root, lease.key, lease.token) not in renewed]
-
-    async def merge_model_facts(self, *, model: str, facts: Mapping[str, Any]) -> None:
-        await self._connections.fetch(statements.MERGE_MODEL_FACTS, model, encode_json(facts))
 
     async def _execute_read(self, sql: str, arguments: tuple[Any, ...]) -> Rows:
         return await self._connections.fetch(sql, *arguments)

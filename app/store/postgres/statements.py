@@ -296,32 +296,6 @@ ASSIGN_EXTERNAL_ID: Final = number_parameters(
     "$",
 )
 
-READ_SEGMENTS: Final = number_parameters(
-    f"""
-    SELECT {", ".join(f"m.{name}" for name in MESSAGE_COLUMNS)}
-    FROM unnest(:ids::text[], :from_seqs::int[], :to_seqs::int[]) AS s (id, from_seq, to_seq)
-    CROSS JOIN LATERAL (
-        SELECT * FROM messages m
-        WHERE m.root = :root AND m.conversation_id = s.id AND m.seq >= s.from_seq AND m.seq < s.to_seq
-        OFFSET 0) m
-    ORDER BY m.seq""",
-    ("root", "ids", "from_seqs", "to_seqs"),
-    "$",
-)
-
-
-READ_CLIENT_VERSIONS: Final = number_parameters(
-    f"""
-    SELECT {", ".join(f"v.{name}" for name in CLIENT_VERSION_COLUMNS)}
-    FROM unnest(:ids::text[], :until_seqs::int[]) AS s (id, until_seq)
-    CROSS JOIN LATERAL (
-        SELECT * FROM client_versions v
-        WHERE v.root = :root AND v.conversation_id = s.id AND v.since_seq <= s.until_seq OFFSET 0) v
-    ORDER BY v.since_seq, v.seq""",
-    ("root", "ids", "until_seqs"),
-    "$",
-)
-
 ADD_ANCHORS: Final = number_parameters(f"{_INSERT_ANCHORS} ON CONFLICT DO NOTHING", _ANCHOR_PARAMETERS, "$")
 ISSUE_ANSWERS: Final = number_parameters(f"WITH {_GIVEN_CTE} {_ISSUE.format(condition='true')}", _ISSUE_PARAMETERS, "$")
 FIND_PROOFS: Final = number_parameters(
@@ -400,14 +374,5 @@ RENEW_LEASES: Final = number_parameters(
     WHERE l.root = w.root AND l.key = w.key AND l.holder = w.holder AND l.token = w.token
     RETURNING l.root, l.key, l.token""",
     ("seconds", "roots", "keys", "holders", "tokens"),
-    "$",
-)
-
-MERGE_MODEL_FACTS: Final = number_parameters(
-    """
-    INSERT INTO model_facts (model, facts, updated_at) VALUES (:model, :facts, now())
-    ON CONFLICT (model) DO UPDATE
-    SET facts = (model_facts.facts::jsonb || excluded.facts::jsonb)::text, updated_at = excluded.updated_at""",
-    ("model", "facts"),
     "$",
 )

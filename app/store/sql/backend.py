@@ -30,16 +30,35 @@ from app.store.lineage import (
 )
 from app.store.search.term_ranking import hash_message_terms, hash_terms, split_index_batches
 from app.store.sql import conversation_transactions, summary_transactions
-from app.store.sql.dialects import Rows, Statement
+from app.store.sql.dialects import Rows, Statement, TransactionSteps
 from app.store.sql.limit_tables import SqlLimits
 from app.store.sql.required_schema_version import SCHEMA_VERSION
-from app.store.sql.rows import CONVERSATION_COLUMNS, decode_conversation, encode_json, lease_values
+from app.store.sql.rows import (
+    CLIENT_VERSION_COLUMNS,
+    CONVERSATION_COLUMNS,
+    MESSAGE_COLUMNS,
+    decode_client_version,
+    decode_conversation,
+    decode_log_message,
+    encode_json,
+    lease_values,
+)
 
 Result = TypeVar("Result")
 
 _REPLACE_METADATA: Final = f"""
     UPDATE conversations SET metadata = :metadata WHERE root = :root AND id = :id AND tenant = :tenant
     RETURNING {", ".join(CONVERSATION_COLUMNS)}"""
+
+
+MAX_SELECTS: Final = 64
+"""SELECTs of one statement. SQLite allows 500."""
+_SELECT_MESSAGES: Final = f"""
+    SELECT {", ".join(MESSAGE_COLUMNS)} FROM messages
+    WHERE root = :root AND conversation_id = :id{{n}} AND seq >= :from_seq{{n}} AND seq < :to_seq{{n}}"""
+_SELECT_CLIENT_VERSIONS: Final = f"""
+    SELECT {", ".join(CLIENT_VERSION_COLUMNS)} FROM client_versions
+    WHERE root = :root AND conversation_id = :id{{n}} AND since_seq <= :until_seq{{n}}"""
 
 
 class SqlStore(SqlLimits):
@@ -54,10 +73,6 @@ class SqlStore(SqlLimits):
     @abstractmethod
     async def close(self) -> None:
         """As `Store.close`."""
-
-    @abstractmethod
-    def _read_segments(self, root: str, segments: Sequence[LogSegment]) -> Awaitable[list[LogMessage]]:
-        """Reads the messages of at least one segment, in the order of the log."""
 
     @abstractmethod
     def _index_batch(
@@ -139,7 +154,42 @@ class SqlStore(SqlLimits):
 
     async def _read_ranges(self, conversation: Conversation, ranges: Iterable[tuple[int, int]]) -> list[LogMessage]:
         segments = find_range_segments(conversation.lineage_with_self, ranges)
-        return await self._read_segments(conversation.root, segments) if segments else []
+        found: list[LogMessage] = []
+        for start in range(0, len(segments), MAX_SELECTS):
+            part = [(one.conversation_id, one.from_seq, one.to_seq) for one in segments[start : start + MAX_SELECTS]]
+            rows = await self._execute_long_read(
+                *self._build_union(_SELECT_MESSAGES, "seq", conversation.root, ("id", "from_seq", "to_seq"), part)
+            )
+            found += map(decode_log_message, rows)
+        return found
+
+    async def read_client_versions(
+        self, conversation: Conversation, *, until_seq: int | None = None
+    ) -> list[ClientVersion]:
+        until = conversation.head_seq if until_seq is None else until_seq
+        found: list[ClientVersion] = []
+        path = [(owner_id, min(upto_seq, until)) for owner_id, upto_seq in conversation.lineage_with_self]
+        for start in range(0, len(path), MAX_SELECTS):
+            part = path[start : start + MAX_SELECTS]
+            rows = await self._execute_long_read(
+                *self._build_union(
+                    _SELECT_CLIENT_VERSIONS, "since_seq, seq", conversation.root, ("id", "until_seq"), part
+                )
+            )
+            found += map(decode_client_version, rows)
+        return found
+
+    def _build_union(
+        self, select: str, order: str, root: str, names: Sequence[str], parts: Sequence[tuple[Any, ...]]
+    ) -> Statement:
+        """Builds a query with one SELECT for each part, so that each uses its own range of an index.
+
+        Args:
+            select: has the parameter `:root`, and each of `names` followed by `{n}`.
+        """
+        text = " UNION ALL ".join(select.format(n=n) for n in range(len(parts)))
+        values = {f"{name}{n}": value for n, part in enumerate(parts) for name, value in zip(names, part, strict=True)}
+        return self._dialect.build_statement(f"{text} ORDER BY {order}", root=root, **values)
 
     async def index_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
         located_messages = locate_messages(conversation.lineage_with_self, entries)
@@ -206,6 +256,25 @@ class SqlStore(SqlLimits):
 
     async def release_lease(self, lease: Lease) -> None:
         await self._execute_write(self._dialect.statements.release_lease, lease_values(lease))
+
+    async def merge_model_facts(self, *, model: str, facts: Mapping[str, Any]) -> None:
+        now = self._dialect.encode_time(self._clock())
+
+        def steps() -> TransactionSteps[None]:
+            rows = yield self._dialect.build_statement(
+                "SELECT facts FROM model_facts WHERE model = :model", model=model
+            )
+            known = orjson.loads(rows[0][0]) if rows else {}
+            yield self._dialect.build_statement(
+                """
+                INSERT INTO model_facts (model, facts, updated_at) VALUES (:model, :facts, :now)
+                ON CONFLICT (model) DO UPDATE SET facts = excluded.facts, updated_at = excluded.updated_at""",
+                model=model,
+                facts=encode_json({**known, **facts}),
+                now=now,
+            )
+
+        await self._run_transaction(steps, exclusive_root=f"facts of {model}")
 
     async def read_model_facts(self) -> dict[str, dict[str, Any]]:
         rows = await self._execute_read(self._dialect.statements.select_model_facts, ())
