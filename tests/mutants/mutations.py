@@ -98,9 +98,9 @@ STORE: Final = (
     ),
     Mutation(
         "lease-taken-over-early",
-        "app/store/sqlite/writes.py",
-        "WHERE leases.expires_at <= ?6 OR leases.holder = excluded.holder",
-        "WHERE leases.expires_at != ?6 OR leases.holder = excluded.holder",
+        "app/store/sql/backend.py",
+        "WHERE leases.expires_at <= {now} OR leases.holder = excluded.holder",
+        "WHERE leases.expires_at != {now} OR leases.holder = excluded.holder",
         ("tests/store/test_leases.py::test_two_keepers_on_one_database_take_turns[sqlite]",),
         "Two processes hold the lease of one conversation at the same time.",
     ),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -64,6 +64,8 @@ class PostgresStore(SqlStore):
     # The clock, and not `now()`: a transaction may have waited for its lock since it began.
     second_sql = "(floor(extract(epoch FROM clock_timestamp()))::bigint + {}::bigint)"
 
+    microsecond_sql = "((extract(epoch FROM now()) * 1000000)::bigint + {}::bigint)"
+
     def __init__(self, dsn: str, *, clock: Callable[[], datetime], options: PostgresOptions | None = None) -> None:
         super().__init__(POSTGRES, clock=clock)
         self._connections = PostgresPool(dsn, options or PostgresOptions())
@@ -83,6 +85,9 @@ class PostgresStore(SqlStore):
         return float(after_seconds)
 
     def _encode_second(self) -> int:
+        return 0
+
+    def _encode_microsecond(self) -> int:
         return 0
 
     async def check(self) -> StoreInfo:
@@ -139,11 +144,6 @@ class PostgresStore(SqlStore):
             by_skeleton = row[0]
             found[by_skeleton].append(decode_link_match(row[2:], by_skeleton=by_skeleton))
         return found
-
-    async def assign_external_id(self, *, tenant: str, external_id: str, conversation: Conversation) -> None:
-        await self._connections.fetch(
-            statements.ASSIGN_EXTERNAL_ID, tenant, external_id, conversation.root, conversation.id
-        )
 
     async def add_anchors(self, anchors: Sequence[AnswerAnchor]) -> None:
         await self._connections.fetch(statements.ADD_ANCHORS, *build_anchor_arguments(anchors, self._clock()))
@@ -285,22 +285,6 @@ class PostgresStore(SqlStore):
 
     def _build_fence_query(self, fence: Lease) -> Statement:
         return statements.FENCE_QUERY, lease_values(fence)
-
-    async def claim_lease(self, *, root: str, key: str, holder: str, seconds: float) -> Lease | None:
-        rows = await self._connections.fetch(statements.CLAIM_LEASE, root, key, holder, timedelta(seconds=seconds))
-        return Lease(root, key, holder, rows[0][0]) if rows else None
-
-    async def renew_leases(self, leases: Sequence[Lease], seconds: float) -> list[Lease]:
-        rows = await self._connections.fetch(
-            statements.RENEW_LEASES,
-            timedelta(seconds=seconds),
-            [lease.root for lease in leases],
-            [lease.key for lease in leases],
-            [lease.holder for lease in leases],
-            [lease.token for lease in leases],
-        )
-        renewed = {tuple(row) for row in rows}
-        return [lease for lease in leases if (lease.root, lease.key, lease.token) not in renewed]
 
     async def _execute_read(self, sql: str, arguments: tuple[Any, ...]) -> Rows:
         return await self._connections.fetch(sql, *arguments)

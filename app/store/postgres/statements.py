@@ -279,23 +279,6 @@ def _build_links_relation(parameter: str) -> str:
         )) WITH ORDINALITY AS u (link, depth))"""
 
 
-ASSIGN_EXTERNAL_ID: Final = number_parameters(
-    """
-    WITH previous AS (
-        SELECT root, conversation_id FROM external_ids WHERE tenant = :tenant AND external_id = :external_id),
-    renamed AS (
-        UPDATE conversations c
-        SET external_id = CASE WHEN c.root = :root AND c.id = :id THEN :external_id::text END
-        WHERE (c.root = :root AND c.id = :id)
-           OR (c.root, c.id) IN (SELECT p.root, p.conversation_id FROM previous p))
-    INSERT INTO external_ids (tenant, external_id, root, conversation_id)
-    VALUES (:tenant, :external_id, :root, :id)
-    ON CONFLICT (tenant, external_id) DO UPDATE
-    SET root = excluded.root, conversation_id = excluded.conversation_id""",
-    ("tenant", "external_id", "root", "id"),
-    "$",
-)
-
 ADD_ANCHORS: Final = number_parameters(f"{_INSERT_ANCHORS} ON CONFLICT DO NOTHING", _ANCHOR_PARAMETERS, "$")
 ISSUE_ANSWERS: Final = number_parameters(f"WITH {_GIVEN_CTE} {_ISSUE.format(condition='true')}", _ISSUE_PARAMETERS, "$")
 FIND_PROOFS: Final = number_parameters(
@@ -354,25 +337,3 @@ def build_summaries_query(*, on_path: bool, begins: bool, at_links: bool, with_t
 
 
 FENCE_QUERY: Final = number_parameters(_FENCE_QUERY, LEASE_PARAMETERS, "$")
-
-CLAIM_LEASE: Final = number_parameters(
-    """
-    INSERT INTO leases (root, key, holder, token, expires_at)
-    VALUES (:root, :key, :holder, (extract(epoch FROM now()) * 1000000)::bigint, now() + :seconds::interval)
-    ON CONFLICT (root, key) DO UPDATE
-    SET holder = excluded.holder, token = greatest(leases.token + 1, excluded.token), expires_at = excluded.expires_at
-    WHERE leases.expires_at <= now() OR leases.holder = excluded.holder
-    RETURNING token""",
-    ("root", "key", "holder", "seconds"),
-    "$",
-)
-
-RENEW_LEASES: Final = number_parameters(
-    """
-    UPDATE leases l SET expires_at = now() + :seconds::interval
-    FROM unnest(:roots::text[], :keys::text[], :holders::text[], :tokens::bigint[]) AS w (root, key, holder, token)
-    WHERE l.root = w.root AND l.key = w.key AND l.holder = w.holder AND l.token = w.token
-    RETURNING l.root, l.key, l.token""",
-    ("seconds", "roots", "keys", "holders", "tokens"),
-    "$",
-)

@@ -51,6 +51,22 @@ _REPLACE_METADATA: Final = f"""
     RETURNING {", ".join(CONVERSATION_COLUMNS)}"""
 
 
+_ASSIGN_EXTERNAL_ID: Final = """
+    INSERT INTO external_ids (tenant, external_id, root, conversation_id)
+    VALUES (:tenant, :external_id, :root, :id)
+    ON CONFLICT (tenant, external_id) DO UPDATE SET root = excluded.root, conversation_id = excluded.conversation_id"""
+_RENAME: Final = "UPDATE conversations SET external_id = :external_id WHERE root = :root AND id = :id"
+# Tokens are microseconds since 1970, and grow even though releasing a lease deletes the row.
+_CLAIM_LEASE: Final = """
+    INSERT INTO leases (root, key, holder, token, expires_at) VALUES (:root, :key, :holder, {token}, {deadline})
+    ON CONFLICT (root, key) DO UPDATE
+    SET holder = excluded.holder, expires_at = excluded.expires_at,
+        token = CASE WHEN excluded.token > leases.token THEN excluded.token ELSE leases.token + 1 END
+    WHERE leases.expires_at <= {now} OR leases.holder = excluded.holder
+    RETURNING token"""
+_RENEW_LEASES: Final = """
+    UPDATE leases SET expires_at = {deadline} WHERE (root, key, holder, token) IN (VALUES {leases})
+    RETURNING root, key, holder, token"""
 MAX_SELECTS: Final = 64
 """SELECTs of one statement. SQLite allows 500."""
 _SELECT_MESSAGES: Final = f"""
@@ -65,6 +81,8 @@ class SqlStore(SqlLimits):
     """The part of `Store` that is the same on SQLite and PostgreSQL."""
 
     is_fully_searchable = True
+    microsecond_sql = "{}"
+    """SQL for the microseconds since 1970 that `_encode_microsecond` returns, with a place for its parameter."""
 
     @abstractmethod
     async def check(self) -> StoreInfo:
@@ -253,6 +271,56 @@ class SqlStore(SqlLimits):
 
     def _delete_stray_summaries(self, keys: Sequence[summary_transactions.SummaryKey]) -> Awaitable[int]:
         return self._run_transaction(lambda: summary_transactions.delete_stray_summaries(self._dialect, keys))
+
+    async def assign_external_id(self, *, tenant: str, external_id: str, conversation: Conversation) -> None:
+        build_statement = self._dialect.build_statement
+
+        def steps() -> TransactionSteps[None]:
+            # The former conversation loses the id: two with one external id would both be listed under it.
+            rows = yield self._dialect.statements.select_by_external_id, (tenant, external_id)
+            for former in map(decode_conversation, rows):
+                yield build_statement(_RENAME, external_id=None, root=former.root, id=former.id)
+            here = {"external_id": external_id, "root": conversation.root, "id": conversation.id}
+            yield build_statement(_ASSIGN_EXTERNAL_ID, tenant=tenant, **here)
+            yield build_statement(_RENAME, **here)
+
+        await self._run_transaction(steps, exclusive_root=f"external id {external_id!r} of {tenant!r}")
+
+    async def claim_lease(self, *, root: str, key: str, holder: str, seconds: float) -> Lease | None:
+        text = _CLAIM_LEASE.format(
+            token=self.microsecond_sql.format(":token"),
+            deadline=self.deadline_sql.format(":expires_at"),
+            now=self.deadline_sql.format(":now"),
+        )
+        rows = await self._write_rows(
+            text,
+            root=root,
+            key=key,
+            holder=holder,
+            token=self._encode_microsecond(),
+            expires_at=self._encode_deadline(seconds),
+            now=self._encode_deadline(),
+        )
+        return Lease(root, key, holder, rows[0][0]) if rows else None
+
+    def _encode_microsecond(self) -> int:
+        return int(self._clock().timestamp() * 1_000_000)
+
+    async def renew_leases(self, leases: Sequence[Lease], seconds: float) -> list[Lease]:
+        if not leases:
+            return []
+        values: dict[str, Any] = {"expires_at": self._encode_deadline(seconds)}
+        for n, lease in enumerate(leases):
+            values |= {
+                f"root{n}": lease.root,
+                f"key{n}": lease.key,
+                f"holder{n}": lease.holder,
+                f"token{n}": lease.token,
+            }
+        held = ", ".join(f"(:root{n}, :key{n}, :holder{n}, CAST(:token{n} AS BIGINT))" for n in range(len(leases)))
+        text = _RENEW_LEASES.format(deadline=self.deadline_sql.format(":expires_at"), leases=held)
+        renewed = {tuple(row) for row in await self._write_rows(text, **values)}
+        return [lease for lease in leases if lease_values(lease) not in renewed]
 
     async def release_lease(self, lease: Lease) -> None:
         await self._execute_write(self._dialect.statements.release_lease, lease_values(lease))

@@ -116,11 +116,6 @@ class SqliteStore(SqlStore):
             )
         )
 
-    async def assign_external_id(self, *, tenant: str, external_id: str, conversation: Conversation) -> None:
-        await self._writer_thread.submit(
-            partial(writes.assign_external_id, tenant=tenant, external_id=external_id, conversation=conversation)
-        )
-
     async def add_anchors(self, anchors: Sequence[AnswerAnchor]) -> None:
         await self._writer_thread.submit(partial(writes.add_anchors, anchors=anchors, now=self._clock()))
 
@@ -216,18 +211,6 @@ class SqliteStore(SqlStore):
 
     def _build_fence_query(self, fence: Lease) -> Statement:
         return writes.build_fence_query(fence, self._clock())
-
-    async def claim_lease(self, *, root: str, key: str, holder: str, seconds: float) -> Lease | None:
-        now = self._clock()
-        return await self._writer_thread.submit(
-            lambda connection: writes.claim_lease(connection, root, key, holder, seconds, now)
-        )
-
-    async def renew_leases(self, leases: Sequence[Lease], seconds: float) -> list[Lease]:
-        now = self._clock()
-        return await self._writer_thread.submit(
-            lambda connection: writes.renew_leases(connection, leases, seconds, now)
-        )
 
     async def _execute_read(self, sql: str, arguments: tuple[Any, ...]) -> Rows:
         return await self._lookup_thread.submit(lambda connection: connection.execute(sql, arguments).fetchall())

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from msgspec.structs import astuple, replace
@@ -37,13 +37,6 @@ Result = TypeVar("Result")
 SEARCH_INDEX_CLEANUP: Final = SqliteIndexCleanup()
 
 _FENCE_QUERY: Final = "SELECT 1 FROM leases WHERE root = ? AND key = ? AND holder = ? AND token = ? AND expires_at > ?"
-_CLAIM_LEASE: Final = """
-    INSERT INTO leases (root, key, holder, token, expires_at) VALUES (?1, ?2, ?3, ?4, ?5)
-    ON CONFLICT (root, key) DO UPDATE
-    SET holder = excluded.holder, token = max(leases.token + 1, excluded.token), expires_at = excluded.expires_at
-    WHERE leases.expires_at <= ?6 OR leases.holder = excluded.holder
-    RETURNING token"""
-_RENEW_LEASE: Final = "UPDATE leases SET expires_at = ? WHERE root = ? AND key = ? AND holder = ? AND token = ?"
 _ISSUE_FINGERPRINT: Final = f"""
     INSERT INTO fingerprints ({", ".join(FINGERPRINT_COLUMNS)})
     SELECT ?1, ?2, ?3, ?4
@@ -53,10 +46,6 @@ _ISSUE_FINGERPRINT: Final = f"""
             WHERE json_extract(o.value, '$[0]') = f.conversation_id AND json_extract(o.value, '$[1]') > f.seq)))
     ON CONFLICT (digest) DO UPDATE SET {SPEND_FINGERPRINT}"""
 """Takes a `FingerprintRow`. One that is spent, or is the same owner's, is left out; any other that exists is spent."""
-_ASSIGN_EXTERNAL_ID: Final = """
-    INSERT INTO external_ids (tenant, external_id, root, conversation_id) VALUES (?, ?, ?, ?)
-    ON CONFLICT (tenant, external_id) DO UPDATE
-    SET root = excluded.root, conversation_id = excluded.conversation_id"""
 
 
 def write_log_append(connection: sqlite3.Connection, write: LogAppend, now: datetime) -> None:
@@ -181,36 +170,6 @@ def erase_conversation(connection: sqlite3.Connection, tenant: str, conversation
     )
 
 
-def assign_external_id(
-    connection: sqlite3.Connection, tenant: str, external_id: str, conversation: Conversation
-) -> None:
-    # The former conversation loses the id: two conversations with one external id would both be listed under it.
-    row = connection.execute(SQL.select_by_external_id, (tenant, external_id)).fetchone()
-    rename = "UPDATE conversations SET external_id = ? WHERE root = ? AND id = ?"
-    if row is not None:
-        previous = decode_conversation(row)
-        connection.execute(rename, (None, previous.root, previous.id))
-    connection.execute(_ASSIGN_EXTERNAL_ID, (tenant, external_id, conversation.root, conversation.id))
-    connection.execute(rename, (external_id, conversation.root, conversation.id))
-
-
 def add_anchors(connection: sqlite3.Connection, anchors: Sequence[AnswerAnchor], now: datetime) -> None:
     moment = encode_time(now)
     connection.executemany(SQL.insert_anchor, [(*astuple(anchor), moment) for anchor in anchors])
-
-
-def claim_lease(
-    connection: sqlite3.Connection, root: str, key: str, holder: str, seconds: float, now: datetime
-) -> Lease | None:
-    # Microseconds since 1970, and more than the stored token: tokens grow even though releasing deletes the row.
-    token = int(now.timestamp() * 1_000_000)
-    expires_at = encode_time(now + timedelta(seconds=seconds))
-    row = connection.execute(_CLAIM_LEASE, (root, key, holder, token, expires_at, encode_time(now))).fetchone()
-    return None if row is None else Lease(root, key, holder, row[0])
-
-
-def renew_leases(connection: sqlite3.Connection, leases: Sequence[Lease], seconds: float, now: datetime) -> list[Lease]:
-    expires_at = encode_time(now + timedelta(seconds=seconds))
-    return [
-        lease for lease in leases if connection.execute(_RENEW_LEASE, (expires_at, *lease_values(lease))).rowcount != 1
-    ]
