@@ -45,8 +45,10 @@ SHARED_CODE = list_lines(threads.run_batch_in_transaction, threads._run_in_savep
 """What a whole batch depends on: its transaction. If that fails, all of it may fail, but nobody waits for ever."""
 SQLITE_CODE = SHARED_CODE + list_lines(
     threads._run_job,
-    threads.run_batch_in_transaction,
     writes.write_log_append,
+    writes._insert_conversation,
+    writes._message_rows,
+    writes._require_lease,
 )
 
 

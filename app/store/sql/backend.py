@@ -65,8 +65,10 @@ _CLAIM_LEASE: Final = """
     WHERE leases.expires_at <= {now} OR leases.holder = excluded.holder
     RETURNING token"""
 _RENEW_LEASES: Final = """
-    UPDATE leases SET expires_at = {deadline} WHERE (root, key, holder, token) IN (VALUES {leases})
-    RETURNING root, key, holder, token"""
+    WITH w (root, key, holder, token) AS (VALUES {leases})
+    UPDATE leases SET expires_at = {deadline} FROM w
+    WHERE leases.root = w.root AND leases.key = w.key AND leases.holder = w.holder AND leases.token = w.token
+    RETURNING leases.root, leases.key, leases.holder, leases.token"""
 MAX_SELECTS: Final = 64
 """SELECTs of one statement. SQLite allows 500."""
 _SELECT_MESSAGES: Final = f"""
