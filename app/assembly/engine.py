@@ -61,7 +61,7 @@ from app.pipeline.view.view_builder import ViewBuilder
 from app.settings import Settings
 from app.store.contract.store import Store
 from app.store.encryption.cipher import Cipher
-from app.store.encryption.encrypted_store import EncryptedStore
+from app.store.encryption.encrypted_store import encrypt_store
 from app.store.key_budgets import KeyBudgets
 from app.store.leases import LeaseKeeper
 from app.store.measured_store import measure_store
@@ -432,8 +432,8 @@ def build_store(
         pool_size=settings.database.pool_size,
         statement_cache_size=settings.database.statement_cache_size,
     )
-    # Also without a key: `EncryptedStore` then makes sure that ciphertext is never taken for text.
-    return EncryptedStore(
+    # Also without a key: the store then makes sure that ciphertext is never taken for text.
+    return encrypt_store(
         measure_store(store, metrics, WriteHealth(time.monotonic)),
         Cipher(settings.encryption.key_bytes, settings.encryption.active),
     )

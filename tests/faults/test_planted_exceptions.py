@@ -23,7 +23,7 @@ from app.settings import load_settings
 from app.store.contract.store import Store
 from app.store.leases import LeaseKeeper
 from app.store.postgres import append_queue
-from app.store.sqlite import append_batching, threads, writes
+from app.store.sqlite import threads, writes
 from app.store.store_factory import create_store
 from app.store.usage_recorder import UsageRecorder
 from migrations.run import prepare_database
@@ -45,9 +45,10 @@ SHARED_CODE = list_lines(threads.run_batch_in_transaction, threads._run_in_savep
 """What a whole batch depends on: its transaction. If that fails, all of it may fail, but nobody waits for ever."""
 SQLITE_CODE = SHARED_CODE + list_lines(
     threads._run_job,
-    append_batching.run_jobs_combining_appends,
-    append_batching._write_append_batch,
     writes.write_log_append,
+    writes._insert_conversation,
+    writes._message_rows,
+    writes._require_lease,
 )
 
 

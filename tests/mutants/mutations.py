@@ -73,16 +73,6 @@ STORE: Final = (
         "Two processes that append at once write two different messages to one place of the log.",
     ),
     Mutation(
-        "joined-appends-without-fence",
-        "app/store/sqlite/append_batching.py",
-        "            require_lease(connection, write.fence, now)",
-        "            pass",
-        (
-            f"{GUARDS}::test_of_appends_at_once_those_whose_lease_was_lost_are_not_written[sqlite-False-have_taken_over]",
-        ),
-        "A process that lost its lease still writes its turn, if other turns are written at the same moment.",
-    ),
-    Mutation(
         "fence-without-token",
         "app/store/sqlite/writes.py",
         "AND holder = ? AND token = ? AND expires_at > ?",
@@ -108,9 +98,9 @@ STORE: Final = (
     ),
     Mutation(
         "lease-taken-over-early",
-        "app/store/sqlite/writes.py",
-        "WHERE leases.expires_at <= ?6 OR leases.holder = excluded.holder",
-        "WHERE leases.expires_at != ?6 OR leases.holder = excluded.holder",
+        "app/store/sql/backend.py",
+        "WHERE leases.expires_at <= {now} OR leases.holder = excluded.holder",
+        "WHERE leases.expires_at != {now} OR leases.holder = excluded.holder",
         ("tests/store/test_leases.py::test_two_keepers_on_one_database_take_turns[sqlite]",),
         "Two processes hold the lease of one conversation at the same time.",
     ),
@@ -169,8 +159,8 @@ STORE: Final = (
     Mutation(
         "versions-in-plain-text",
         "app/store/encryption/sealed_fields.py",
-        "if not self.is_encrypting or not version.bodies:",
-        "if not self.is_encrypting or version.bodies:",
+        "bodies=bodies) if bodies:",
+        "bodies=bodies) if not bodies:",
         (f"{CLIENT_VERSIONS}::test_versions_come_back_as_they_were_written[encrypted memory]",),
         "What a client shows in the place of messages lies in plain text in an encrypted database.",
     ),

@@ -53,7 +53,6 @@ class FoundMessages(Page):
     data: list[FoundMessage]
     terms: list[str]
     complete: bool
-    limited: bool
 
 
 def build_search_routes(
@@ -96,7 +95,7 @@ def build_search_routes(
 
 def _build_search_page(result: SearchResult, query: str) -> dict[str, Any]:
     page = build_list_page([_build_found_message(hit, query) for hit in result.hits], has_more=False)
-    return {**page, "terms": list(result.terms), "complete": result.is_complete, "limited": result.is_limited}
+    return {**page, "terms": list(result.terms), "complete": result.is_complete}
 
 
 def _build_found_message(hit: MessageHit, query: str) -> dict[str, Any]:
