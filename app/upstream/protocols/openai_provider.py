@@ -19,10 +19,8 @@ import orjson
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
 from app.errors import InvalidRequest, UpstreamUnavailable
 from app.observability.tracing import NO_SPAN, current_span
-from app.upstream.http.dialer import DEFAULT_PORTS, ascii_host
-from app.upstream.http.direct_client import DirectClient
-from app.upstream.http.http_client_contract import HttpClient, HttpTimeouts, RequestHead
-from app.upstream.http.httpx_client import HttpxClient
+from app.upstream.http.http_client import DEFAULT_PORTS, HttpClient, ascii_host
+from app.upstream.http.http_client_contract import HttpTimeouts, RequestHead
 from app.upstream.provider_contract import ClientKeyRule, ProviderProtocol, UpstreamReply, UpstreamRequest
 from app.upstream.routing.traced_calls import server_attributes
 
@@ -98,10 +96,7 @@ class OpenAIProvider:
             self._configured_headers.setdefault("authorization", basic)
         self.client_key_rule: ClientKeyRule = "never" if self._authorization else client_key_rule
         self._cached_heads: dict[tuple[str, str, str, bool], RequestHead] = {}
-        self._httpx_client = HttpxClient(name, url, self._timeouts, ssl_context, proxy)
-        self._call_client: HttpClient = (
-            self._httpx_client if proxy else DirectClient(name, url, self._timeouts, ssl_context)
-        )
+        self._client = HttpClient(name, url, self._timeouts, ssl_context, proxy)
         self._server_attributes = server_attributes(name, base_url)
         """What spans say about the server."""
 
@@ -121,7 +116,7 @@ class OpenAIProvider:
         seconds = self._timeouts.total_seconds
         deadline = None if seconds is None else asyncio.get_running_loop().time() + seconds
         head = self._find_or_build_head(request)
-        return await self._call_client.send(
+        return await self._client.send(
             head, request.body, deadline, request.times, limit_bytes=request.answer_limit_bytes
         )
 
@@ -133,7 +128,7 @@ class OpenAIProvider:
         """
         request = UpstreamRequest("/models", method="GET", authorization=authorization)
         deadline = asyncio.get_running_loop().time() + MODELS_TIMEOUT_SECONDS
-        reply = await self._httpx_client.send(self._find_or_build_head(request), request.body, deadline, request.times)
+        reply = await self._client.send(self._find_or_build_head(request), request.body, deadline, request.times)
         try:
             body = await reply.read()
         finally:
@@ -143,8 +138,7 @@ class OpenAIProvider:
         return parse_model_list(self.name, body)
 
     async def aclose(self) -> None:
-        await self._call_client.aclose()
-        await self._httpx_client.aclose()
+        await self._client.aclose()
 
     def _find_or_build_head(self, request: UpstreamRequest) -> RequestHead:
         """Returns the head of a call. A head without anything of a caller is built once and cached."""
@@ -173,9 +167,7 @@ class OpenAIProvider:
                 f"The header {_find_invalid_header(headers)!r} cannot be passed on: it contains control characters.",
                 code="invalid_header",
             )
-        return RequestHead(
-            request.method, target, headers, f"{request.method} {target} HTTP/1.1\r\n{lines}".encode("latin-1")
-        )
+        return RequestHead(request.method, target, headers)
 
     def _build_request_target(self, request: UpstreamRequest) -> str:
         path = request.path
