@@ -33,6 +33,6 @@ USER concertina
 WORKDIR /data
 VOLUME /data
 EXPOSE 8000
-HEALTHCHECK --interval=10s --timeout=3s --start-period=20s --retries=3 \
+HEALTHCHECK --interval=10s --timeout=10s --start-period=20s --retries=3 \
     CMD ["python", "-c", "import urllib.request as r, concertina_gateway.__main__; from app.settings import load_settings; r.urlopen(f'http://127.0.0.1:{load_settings().server.port}/healthz', timeout=2)"]
 CMD ["concertina", "serve"]

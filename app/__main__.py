@@ -115,7 +115,6 @@ def build_parser() -> argparse.ArgumentParser:
     check.add_argument("file", metavar="FILE", help="the YAML file")
     _add_doctor_command(commands)
     _add_simulate_command(commands)
-    _add_show_plan_command(commands)
     _add_keys_command(commands)
     _add_export_command(commands)
     _add_import_command(commands)
@@ -125,7 +124,6 @@ def build_parser() -> argparse.ArgumentParser:
     )
     _add_config_option(reencrypt)
     _add_quiet_option(reencrypt)
-    _add_verify_command(commands)
     _add_completion_command(commands)
     return parser
 
@@ -190,19 +188,6 @@ def _add_simulate_command(commands: SubcommandParsers) -> None:
     simulate.add_argument("--window", type=int, default=128_000, help="tokens, for models whose name states none")
 
 
-def _add_show_plan_command(commands: SubcommandParsers) -> None:
-    show_plan = _add_command(
-        commands, "show-plan", "say what would be sent for a stored conversation, and why", "conv_… --model sim-8k"
-    )
-    show_plan.add_argument("conversation", metavar="CONVERSATION", help="its id, as answers carry it")
-    _add_config_option(show_plan)
-    show_plan.add_argument("--model", metavar="M", help="plan for this model; without it for that of the last answer")
-    show_plan.add_argument("--policy", metavar="P", help="plan by this policy; without it by the configured one")
-    show_plan.add_argument("--window", metavar="TOKENS", type=int, help="plan for a context window of this size")
-    show_plan.add_argument("--answer", metavar="SEQ", type=int, help="what the model saw for this answer, instead")
-    show_plan.add_argument("--json", action="store_true", help="print one JSON object")
-
-
 def _add_keys_command(commands: SubcommandParsers) -> None:
     keys = _add_command(
         commands,
@@ -252,15 +237,6 @@ def _add_purge_command(commands: SubcommandParsers) -> None:
     _add_quiet_option(purge)
 
 
-def _add_verify_command(commands: SubcommandParsers) -> None:
-    verify = _add_command(
-        commands, "verify", "check everything that is stored against itself", "--config my.yaml --json"
-    )
-    _add_config_option(verify)
-    verify.add_argument("--json", action="store_true", help="print one JSON object")
-    _add_quiet_option(verify)
-
-
 def _add_export_command(commands: SubcommandParsers) -> None:
     export = _add_command(commands, "export", "write stored conversations as chat messages", "--out copies")
     export.add_argument("conversations", metavar="CONVERSATION", nargs="*", help="its id; without any, all of them")
@@ -280,15 +256,15 @@ def _add_import_command(commands: SubcommandParsers) -> None:
     import_command = _add_command(
         commands,
         "import",
-        "take in conversations of other programs, or exports",
-        "conversations.json --tenant ten_… --format chatgpt",
+        "take in exports, or message lists in OpenAI's form",
+        "all.jsonl --tenant ten_…",
     )
     import_command.add_argument("file", metavar="FILE", help="the file; - for what comes in")
     import_command.add_argument("--tenant", metavar="T", required=True, help="whose conversations they are to be")
     import_command.add_argument(
         "--format",
         default="auto",
-        choices=("auto", "jsonl", "openai", "chatgpt", "langchain"),
+        choices=("auto", "jsonl", "openai"),
         help="what the file is; without it its shape tells",
     )
     _add_config_option(import_command)

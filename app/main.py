@@ -6,6 +6,7 @@ import functools
 import gc
 import ipaddress
 import logging
+import os
 import secrets
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from typing import Any, Final
 
 from app.api.edge.connections import ClientConnections, ConnectionLimits
 from app.observability.log import configure_logging
+from app.observability.worker_metric_files import FOLDER_VARIABLE, count_alone, drop_gauges_of_dead_workers
 from app.server import IDLE_CONNECTION_SECONDS, create_stop_flag, follow_parent_process, run_server
 from app.settings import Settings
 from app.settings.checks import list_empty_key_warnings
@@ -59,6 +61,7 @@ def serve(settings: Settings, overrides: Sequence[str] = ()) -> int:
             connections,
             greeting=_build_greeting(settings),
             console_path=console_path if settings.server.console else None,
+            on_worker_end=lambda: None if folder is None else drop_gauges_of_dead_workers(folder),
         )
 
 
@@ -80,6 +83,9 @@ def _open_metrics_folder(settings: Settings) -> Iterator[Path | None]:
 
     Yields None if there is one process, if it keeps nothing to share, or if no folder can be made.
     """
+    # A folder that the environment names already may not exist, or have numbers of another program.
+    os.environ.pop(FOLDER_VARIABLE, None)  # noqa: TID251 - no setting of ours
+    count_alone()
     telemetry = settings.telemetry
     if settings.server.workers == 1 or not (telemetry.metrics or telemetry.recent_requests):
         yield None
@@ -93,6 +99,8 @@ def _open_metrics_folder(settings: Settings) -> Iterator[Path | None]:
         yield None
         return
     with folder as path:
+        # The worker processes inherit it, and `prometheus_client` reads it when it is imported.
+        os.environ[FOLDER_VARIABLE] = path  # noqa: TID251 - no setting of ours
         yield Path(path)
 
 

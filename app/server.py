@@ -67,6 +67,7 @@ def run_server(
     *,
     greeting: str,
     console_path: str | None = None,
+    on_worker_end: Callable[[], None] = lambda: None,
 ) -> int:
     """Serve until SIGTERM or SIGINT; after `leave_seconds` running requests finish, for at most `drain_seconds`.
 
@@ -75,6 +76,7 @@ def run_server(
         connections: of this process, or what those of each worker begin as.
         greeting: added to the start line.
         console_path: path and fragment of the console, for the link in the start line.
+        on_worker_end: called when one of several worker processes has ended and its successor is started.
 
     Returns:
         The exit status: 1 when it could not start.
@@ -90,7 +92,9 @@ def run_server(
         line += f". Console: {address}{console_path}"
     if settings.workers > 1:
         threading.Thread(target=_print_when_ready, args=(listening, line), daemon=True).start()
-        _DrainingWorkers(config, [listening], connections.stopping, settings.leave_seconds).run()
+        workers = _DrainingWorkers(config, [listening], connections.stopping, settings.leave_seconds)
+        workers.on_worker_end = on_worker_end
+        workers.run()
         return 0
     # uvicorn gives back the handler that it found, and raises the signal once more when it has obeyed it.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -182,6 +186,13 @@ class _DrainingWorkers(Multiprocess):
         super().__init__(config, sockets)
         self._leaving = leaving
         self._leave_seconds = leave_seconds
+        self.on_worker_end: Callable[[], None] = lambda: None
+
+    def keep_subprocess_alive(self) -> None:
+        before = list(self.processes)
+        super().keep_subprocess_alive()
+        if self.processes != before:
+            self.on_worker_end()
 
     def handle_hup(self) -> None:
         self.handle_term()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from openai import OpenAI, OpenAIError
 
-from demo.processes import Running, gateway, told_by_show_plan
+from demo.processes import Running, gateway
 from demo.screen import Screen, is_right
 from demo.script import SYSTEM, Turn, conversation
 from demo.stored import read
@@ -23,7 +23,6 @@ ALL_TURNS, QUICK_TURNS = 60, 24
 PACE_SECONDS = 0.3
 SUMMARY_SECONDS = 1.2
 """How long the simulated model takes for a summary when somebody watches."""
-PLAN_WIDTH = 120
 INTERRUPTED = 130
 
 
@@ -61,12 +60,12 @@ def _run(running: Running, turns: list[Turn], screen: Screen, *, pace_seconds: f
         for turn in turns:
             _take(turn, client, done, running, screen)
             time.sleep(pace_seconds)
+        return _conclude(running, client, done, screen)
     except OpenAIError as error:
         screen.text(f"turn {len(done) + 1} failed: {error}")
         return 1
     finally:
         openai.close()
-    return _conclude(running, client, done, screen)
 
 
 def _take(turn: Turn, client: Client, done: list[tuple[Turn, Answer]], running: Running, screen: Screen) -> None:
@@ -85,8 +84,7 @@ def _conclude(running: Running, client: Client, done: list[tuple[Turn, Answer]],
     conversation_id = done[-1][1].conversation_id
     kept = asyncio.run(read(running.database_url, conversation_id))
     is_whole = kept.holds(client.messages[1:])
-    screen.text(f"\n$ concertina show-plan {conversation_id}")
-    screen.text(told_by_show_plan(running, conversation_id, width=PLAN_WIDTH))
+    screen.view(client.show_view(conversation_id))
     instructions = done[0][1].prompt_tokens - kept.log[0].tokens
     full = [instructions + entry.tokens_total for entry in kept.log if entry.message.role == "user"]
     screen.sums(done, full, stored=len(kept.log), is_whole=is_whole)

@@ -21,10 +21,9 @@ _ADDRESS = re.compile(r"listening on (http://\S+)")
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A gateway that answers, and where its configuration lies."""
+    """A gateway that answers."""
 
     base_url: str
-    config: Path
     database_url: str
 
 
@@ -49,17 +48,7 @@ def gateway(folder: Path, *, summary_seconds: float) -> Iterator[Running]:
         }
         config.write_text(yaml.safe_dump(settings))
         address = stack.enter_context(_started(["serve", "--config", str(config)]))
-        yield Running(f"{address}/v1", config, database_url)
-
-
-def told_by_show_plan(running: Running, conversation_id: str, *, width: int) -> str:
-    """What `concertina show-plan` prints for a conversation."""
-    arguments = ["show-plan", conversation_id, "--config", str(running.config)]
-    environment = {**ENVIRONMENT, "COLUMNS": str(width)}
-    ended = subprocess.run(  # noqa: S603 - our own command
-        _command(arguments), cwd=ROOT, env=environment, capture_output=True, text=True, check=True
-    )
-    return ended.stdout
+        yield Running(f"{address}/v1", database_url)
 
 
 def _command(arguments: Sequence[str]) -> list[str]:

@@ -92,6 +92,22 @@ class Screen:
         table.add_row("messages in the database", f"{stored}, {verdict}")
         self.console.print(table)
 
+    def view(self, view: Mapping[str, Any]) -> None:
+        """What would be sent now: what becomes of each message of the log."""
+        self.console.print(
+            f"\nGET …/conversations/{view['conversation_id']}/context: {view['status']}, "
+            f"{view['prompt_tokens']:,} tokens of {view['limit']:,}"
+        )
+        table = Table(title="The log, every message of it", title_justify="left", expand=True)
+        for name, width in (("seq", 4), ("role", 9), ("tokens", 6), ("sent", 6), ("as", 15)):
+            table.add_column(name, no_wrap=True, width=width)
+        table.add_column("text", no_wrap=True, overflow="ellipsis", ratio=1)
+        for message in view["messages"]["data"]:
+            numbers = (str(message[name]) for name in ("seq", "role", "tokens", "shown_tokens"))
+            sent_as = f"in {message['summary_id'][:12]}" if message["summary_id"] else message["disposition"]
+            table.add_row(*numbers, sent_as + (" + quoted" if message["quoted"] else ""), Text(message["text"]))
+        self.console.print(table)
+
     def text(self, text: str) -> None:
         self.console.print(Text(text.rstrip()))
 

@@ -47,6 +47,12 @@ class Client:
         self.messages.append({"role": "assistant", "content": answer.text})
         return answer
 
+    def show_view(self, conversation_id: str) -> Mapping[str, Any]:
+        """What would be sent if the conversation went on now: `GET …/context`."""
+        path = f"/conversations/{conversation_id}/context?order=asc&limit=1000"
+        view: Mapping[str, Any] = self.openai.get(path, cast_to=dict[str, Any])
+        return view
+
     def _whole(self) -> Answer:
         completion = self.openai.chat.completions.create(model=MODEL, messages=self.messages)
         told = completion.model_extra or {}

@@ -59,15 +59,20 @@ def create(location: DatabaseLocation) -> bool:
             # connection rolls back.
             if connection.execute("SELECT 1 FROM sqlite_master").fetchone() is not None:
                 return False
-            for statement in TABLES.read_text().split(";"):
-                connection.execute(statement)
-            connection.execute("INSERT INTO alembic_version (version_num) VALUES (?)", (SCHEMA_VERSION,))
+            create_tables(connection)
             connection.execute("COMMIT")
     except sqlite3.Error as error:
         raise translate_driver_error(error) from error
     except OSError as error:
         raise StoreUnavailable(f"{str(path)!r} cannot be made: {error}.") from error
     return True
+
+
+def create_tables(connection: sqlite3.Connection) -> None:
+    """Creates all tables in the caller's transaction, and records their schema version."""
+    for statement in TABLES.read_text().split(";"):
+        connection.execute(statement)
+    connection.execute("INSERT INTO alembic_version (version_num) VALUES (?)", (SCHEMA_VERSION,))
 
 
 def _use_write_ahead_log(connection: sqlite3.Connection) -> None:

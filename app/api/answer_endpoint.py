@@ -212,7 +212,7 @@ class AnswerEndpoint:
         try:
             answer = await waiter.wait_for_answer()
             if REPLAY_HEADER in answer.headers:
-                self._metrics.counter_series(REPLAYS).add()
+                self._metrics.counter_series(REPLAYS).inc()
             if isinstance(answer, WholeAnswer):
                 waiter.record_delivery()
         except GatewayError as error:

@@ -25,7 +25,7 @@ from app.api.passthrough_model import (
     replace_model_name,
 )
 from app.api.passthrough_paths import check_path_allowed, is_own_path, normalize_path
-from app.api.passthrough_usage import AdmittedCall, UsageReader, admit_call
+from app.api.passthrough_usage import AdmittedCall, AnswerUsageReader, admit_call
 from app.errors import GatewayError, InsufficientPermissions, MethodNotAllowed, UpstreamUnavailable
 from app.pipeline.admission.admission import Admission
 from app.pipeline.admission.call_limits import CallLimits
@@ -235,7 +235,7 @@ class _PassthroughResponse(Response):
 
     async def _relay_response(self, send: Send) -> None:
         reply = await send_passthrough(self._provider, self._upstream_request)
-        usage_reader = UsageReader(reply.headers.get("content-type", ""))
+        usage_reader = AnswerUsageReader(reply.headers.get("content-type", ""))
         is_answer = 200 <= reply.status < 300
         try:
             raise_if_key_withheld(reply.status, self._provider, self._client_key)

@@ -148,7 +148,7 @@ class AdmittedCall(msgspec.Struct, frozen=True):
             self.allowance.finish()
 
 
-class UsageReader:
+class AnswerUsageReader:
     """Reads the usage in an answer, while it is relayed: in a JSON body, or in the events of a stream.
 
     Args:

@@ -54,7 +54,6 @@ from app.conversations.transfer.conversation_import import ConversationImporter
 from app.conversations.transfer.message_export import ConversationExporter
 from app.conversations.views.stored_turn import StoredTurnBuilder
 from app.conversations.views.view_pages import ViewPages
-from app.observability.prometheus import PrometheusExposition
 from app.pipeline.view.standing_requests import StandingRequestReader
 from app.settings import Settings
 from app.settings.providers_and_models import EVERY_MODEL
@@ -118,7 +117,7 @@ def _build_telemetry_routes(engine: GatewayEngine, settings: Settings) -> Iterat
     section, metrics = settings.telemetry, engine.metrics
     token = section.metrics_token.get_secret_value() if section.metrics_token else None
     # All routes exist in any case. If they get None, they answer 404 and name the setting to change.
-    yield build_metrics_routes(PrometheusExposition(metrics.read_snapshot) if metrics.is_on else None, token=token)
+    yield build_metrics_routes(metrics.render if metrics.is_on else None, token=token)
     yield build_overview_routes(
         engine.overview.build_overview if metrics.is_on and section.overview else None, engine.authenticator
     )

@@ -165,7 +165,6 @@ class GatewayEngine:
             await provider.aclose()
         await self.store.close()
         await self.tracing.aclose()
-        self.metrics.close()
         if self.recent_requests is not None:
             self.recent_requests.close()
 

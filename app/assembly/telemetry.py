@@ -14,7 +14,7 @@ from app.observability.metric_families import ERRORS
 from app.observability.metrics import NO_METRICS, Metrics
 from app.observability.overview import MetricsOverview, ProcessInfo
 from app.observability.recent_requests import RecentRequests
-from app.observability.tracing import NoTracing, Tracing
+from app.observability.tracing import Tracing
 from app.settings import Settings
 from app.settings.providers_and_models import EVERY_MODEL
 from app.simulator.context_window import LISTED_MODELS
@@ -83,11 +83,11 @@ def build_tracing(settings: Settings) -> Tracing:
     """Builds the tracing of a process; without an endpoint for traces, it does nothing."""
     traces = settings.telemetry.traces
     if not traces.endpoint:
-        return NoTracing()
-    # By name: OpenTelemetry is an optional extra. Where it is not installed, the settings refuse an endpoint.
+        return Tracing()
+    # By name: OpenTelemetry's SDK is an optional extra. Where it is not installed, the settings refuse an endpoint.
     otel = import_module("app.observability.opentelemetry_tracing")
     headers = {name: value.get_secret_value() for name, value in traces.headers.items()}
-    tracing: Tracing = otel.OtelTracing(
+    tracing: Tracing = otel.ExportedTracing(
         otel.build_span_exporter(traces.endpoint, headers),
         service_name=traces.service_name,
         version=importlib.metadata.version("concertina-gateway"),

@@ -39,9 +39,9 @@ from app.settings.configuration_errors import find_nearest_name
 from app.settings.providers_and_models import EVERY_MODEL, Provider, Timeouts
 from app.settings.value_types import strip_credentials
 from app.store.contract.summaries import ConversationAndSummaryStore
-from app.store.database_snapshot import open_database_snapshot
 from app.store.encryption.cipher import Cipher
 from app.store.encryption.sealed_fields import FieldSealer
+from app.store.summary_rows import open_summary_rows
 from app.upstream.protocols.openai_provider import parse_model_list
 from app.upstream.provider_contract import (
     CALL_PATHS,
@@ -204,8 +204,8 @@ async def _examine_store(settings: Settings) -> Report:
 async def _replace_empty_summaries(store: ConversationAndSummaryStore, settings: Settings) -> int:
     """Has the summaries made anew that say nothing; returns how many there were."""
     sealer = FieldSealer(Cipher(settings.encryption.key_bytes, settings.encryption.active))
-    async with open_database_snapshot(settings.database.url.get_secret_value()) as snapshot:
-        replacer = EmptySummaryReplacer(store, snapshot, sealer, counter_for=load_token_counter, now=datetime.now(UTC))
+    async with open_summary_rows(settings.database.url.get_secret_value()) as rows:
+        replacer = EmptySummaryReplacer(store, rows, sealer, counter_for=load_token_counter, now=datetime.now(UTC))
         return await replacer.run()
 
 

@@ -1,5 +1,4 @@
-"""`concertina import`: stores conversations from exports of other programs or of the gateway in the database: all
-conversations of a file, or none.
+"""`concertina import`: stores conversations of a file in the database, all or none.
 
 The module's name ends with an underscore because `import` is a keyword of Python.
 """
@@ -38,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     # Before the database is touched: a faulty file changes nothing.
     checked_conversations = parse_and_check_import_file(_read_import_file(arguments.file), arguments.format)
     prepare_configured_database(settings, "an import into")
-    message_count = sum(history.message_count for history in checked_conversations)
+    message_count = sum(len(conversation.log) for conversation in checked_conversations)
     try:
         with CommandProgress("importing", "messages", quiet=arguments.quiet) as progress:
             progress.set_total(message_count)

@@ -257,7 +257,7 @@ class Compactor:
         shared_work = self._running_work.get(key)
         if shared_work is None:
             shared_work = self._running_work[key] = _SharedWork(job.conversation_id, self._monotonic())
-            self._metrics.running_compactions.add()
+            self._metrics.running_compactions.inc()
             coroutine = self._run_work(key, make, shared_work, slots)
             shared_work.task = asyncio.create_task(coroutine)  # noqa: TID251  aclose awaits and cancels it
             shared_work.task.add_done_callback(lambda task: self._finish_work(key, shared_work, task))
@@ -298,12 +298,12 @@ class Compactor:
         self._cached_results.setdefault(key, (self._monotonic() + RESULT_CACHE_SECONDS, cached_result))
 
     def _record_metrics(self, key: RangeKey, work: _SharedWork, task: asyncio.Task[RangeResult]) -> None:
-        self._metrics.running_compactions.add(-1)
+        self._metrics.running_compactions.dec()
         if not self._metrics.is_on:
             return
         outcome = "cancelled" if task.cancelled() else "failed" if task.exception() else task.result().outcome
         trigger = next((name for prefix, name in METRIC_TRIGGERS.items() if key[1].startswith(prefix)), "request")
-        self._metrics.counter_series(COMPACTIONS, outcome, trigger).add()
+        self._metrics.counter_series(COMPACTIONS, outcome, trigger).inc()
         self._metrics.histogram_series(COMPACTION_SECONDS, outcome).observe(self._monotonic() - work.started_at)
 
     def _find_cached_result(self, key: RangeKey) -> RangeResult | None:

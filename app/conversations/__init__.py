@@ -1,1 +1,1 @@
-"""Operations on stored conversations other than answering: read, search, edit, erase, export, import, verify."""
+"""Operations on stored conversations other than answering: read, search, edit, erase, export, import."""

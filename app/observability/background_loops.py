@@ -79,7 +79,7 @@ class BackgroundLoop:
                 if task is None or task.cancelling():
                     raise
                 failures += 1
-                self._failures.add()
+                self._failures.inc()
                 # An error that may pass by itself, such as an unavailable store, needs no traceback.
                 trace = None if getattr(error, "retryable", False) else error
                 log.error(

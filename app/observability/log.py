@@ -22,7 +22,7 @@ from typing import Any, Final, Literal, TextIO
 
 import orjson
 
-from app.observability.tracing import current_span
+from app.observability.tracing import current_span, span_ids
 
 LogFormat = Literal["auto", "json", "text"]
 
@@ -228,7 +228,7 @@ def collect_log_fields(record: logging.LogRecord) -> dict[str, Any]:
     if (fields := getattr(record, PRERENDERED_FIELDS, None)) is not None:
         return {name: _redact_value(value) for name, value in fields.items()}
     extra = {name: value for name, value in vars(record).items() if name not in _OWN_ATTRIBUTES}
-    all_fields = {**(_scope.get() or {}), **extra, **current_span().ids}
+    all_fields = {**(_scope.get() or {}), **extra, **span_ids(current_span())}
     return {name: _redact_value(value) for name, value in all_fields.items() if _is_loggable(value)}
 
 

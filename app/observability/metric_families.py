@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 PREFIX: Final = "concertina_"
 MetricKind = Literal["counter", "gauge", "histogram"]
-GaugeMerge = Literal["sum", "max", "min"]
+GaugeMerge = Literal["livesum", "livemax", "min"]
 
 # Upper ends of histogram buckets. Requests and model calls take from milliseconds to minutes.
 SECONDS_BOUNDS: Final = (
@@ -84,7 +84,7 @@ class MetricFamily:
         help: the description in `/metrics` and `docs/telemetry.md`.
         labels: the names of the labels.
         bounds: the upper ends of a histogram's buckets, without infinity.
-        merging: how a gauge's values of several processes become one number.
+        merging: how a gauge's values of several processes become one number. `live` leaves out those that have ended.
     """
 
     name: str
@@ -92,25 +92,19 @@ class MetricFamily:
     help: str
     labels: tuple[str, ...] = ()
     bounds: tuple[float, ...] = ()
-    merging: GaugeMerge = "sum"
+    merging: GaugeMerge = "livesum"
 
     @property
     def full_name(self) -> str:
         """The name in `/metrics`."""
         return PREFIX + self.name
 
-    @property
-    def cells_per_series(self) -> int:
-        """The number of cells of one series. A histogram has its sum, then a count for each bucket."""
-        # Two more than bounds: the sum, and the bucket above the last bound.
-        return len(self.bounds) + 2 if self.kind == "histogram" else 1
-
 
 def _define_counter(name: str, description: str, *labels: str) -> MetricFamily:
     return MetricFamily(name, "counter", description, labels)
 
 
-def _define_gauge(name: str, description: str, *labels: str, merging: GaugeMerge = "sum") -> MetricFamily:
+def _define_gauge(name: str, description: str, *labels: str, merging: GaugeMerge = "livesum") -> MetricFamily:
     return MetricFamily(name, "gauge", description, labels, merging=merging)
 
 
@@ -218,7 +212,7 @@ STORE_ERRORS: Final = _define_counter(
     "store_errors_total", "Operations that failed because the store was unavailable.", "operation"
 )
 STORE_UNWRITABLE: Final = _define_gauge(
-    "store_unwritable", "1 while writes to the database fail, as with a full disk.", merging="max"
+    "store_unwritable", "1 while writes to the database fail, as with a full disk.", merging="livemax"
 )
 STORE_QUEUE: Final = _define_gauge("store_queue_depth", "Operations of the store that wait or run.")
 
@@ -242,7 +236,7 @@ BREAKER_OPEN: Final = _define_gauge(
     "1 while the circuit breaker of a deployment is open, for one tenant or for all.",
     *MODEL_LABELS,
     "purpose",
-    merging="max",
+    merging="livemax",
 )
 
 BACKGROUND_TASKS: Final = _define_gauge("background_tasks", "Tasks that run in the background.")
@@ -257,7 +251,7 @@ START_TIME: Final = _define_gauge(
     "start_time_seconds", "When the first worker process started, Unix time.", merging="min"
 )
 BUILD_INFO: Final = _define_gauge(
-    "build_info", "1; the labels say what is running.", "version", "database", merging="max"
+    "build_info", "1; the labels say what is running.", "version", "database", merging="livemax"
 )
 
 FAMILIES: Final[tuple[MetricFamily, ...]] = tuple(

@@ -1,6 +1,7 @@
 """Counts events in metrics: one `Metrics` object for a process, which each room gets as an argument.
 
-A count takes a few hundred nanoseconds. It takes no lock, so everything here must run in the event loop's thread.
+The series are `prometheus_client`'s. Each `Metrics` has a registry of its own, because tests, and applications that
+embed the gateway, have several in one process.
 """
 
 from __future__ import annotations
@@ -8,61 +9,28 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, BinaryIO, Final
 
 import msgspec
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
 
 from app.observability import metric_families as f
 from app.observability.metric_families import OTHER_LABEL, MetricFamily
-from app.observability.metric_readings import MetricsReader, MetricsSnapshot
-from app.observability.shared_metric_cells import CounterCells, create_private_cells, open_shared_cells
+from app.observability.metric_readings import MetricsSnapshot
+from app.observability.worker_metric_files import count_alone, join_metric_folder
 
 log = logging.getLogger(__name__)
 
 MAX_MODEL_LABELS: Final = 100
 """How many models have a label of their own. It bounds the series, because clients choose the names of models."""
 MAX_CACHED_MODEL_SERIES: Final = 500
-"""How many combinations of provider, model, status and policy have their cells cached."""
-
-
-class CounterSeries:
-    """One series of a counter or gauge.
-
-    Attributes:
-        cell: the index of its cell, for callers that add to several cells at once.
-    """
-
-    __slots__ = ("_values", "cell")
-
-    def __init__(self, values: memoryview[float], cell: int) -> None:
-        self._values = values
-        self.cell = cell
-
-    def add(self, number: float = 1.0) -> None:
-        self._values[self.cell] += number
-
-    def set(self, number: float) -> None:
-        self._values[self.cell] = number
-
-
-class HistogramSeries:
-    """One series of a histogram."""
-
-    __slots__ = ("_bounds", "_cell", "_values")
-
-    def __init__(self, values: memoryview[float], cell: int, bounds: tuple[float, ...]) -> None:
-        self._values = values
-        self._cell = cell
-        self._bounds = bounds
-
-    def observe(self, number: float) -> None:
-        # The first cell is the sum. A value at a bound belongs to the bucket that ends there, as in Prometheus.
-        cell = self._cell
-        self._values[cell] += number
-        self._values[cell + 1 + bisect_left(self._bounds, number)] += 1
+"""How many combinations of provider, model, status and policy have their series cached."""
 
 
 class TurnFacts(msgspec.Struct, array_like=True):
@@ -108,12 +76,12 @@ class SummaryFacts(msgspec.Struct, frozen=True):
     cost_usd: float | None = None
 
 
-class Metrics:
+class Metrics(Collector):
     """The metrics of one process.
 
     Args:
         folder: the folder in which all workers count; None if this process serves alone. If the folder cannot be used,
-            the process counts alone, too.
+            the process counts alone, too. A process has one `Metrics` with a folder: the library's files are global.
         models: the configured names of models: each has a label.
         is_known_model: whether a name is that of a well-known model. Such names get a label up to `MAX_MODEL_LABELS`.
             All other names were made up by clients or providers, and share the label `other`.
@@ -140,72 +108,73 @@ class Metrics:
         clock: Callable[[], float] = time.perf_counter,
         unix_seconds: Callable[[], float] = time.time,
     ) -> None:
-        cells = None if folder is None else _open_shared_cells(folder)
-        self._cells = cells or create_private_cells()
-        self._reader = MetricsReader(self._cells, None if cells is None else folder)
-        self._counter_cache: dict[tuple[MetricFamily, tuple[str, ...]], CounterSeries] = {}
-        self._histogram_cache: dict[tuple[MetricFamily, tuple[str, ...]], HistogramSeries] = {}
+        self._lock = None if folder is None else _join_folder(folder)
+        registry = CollectorRegistry(auto_describe=False)
+        self._families = {family: _create_family(family, registry) for family in f.FAMILIES if self.is_on}
+        self._source: Collector = registry
+        if self._lock is not None:
+            self._source = MultiProcessCollector(None, str(folder))  # type: ignore[no-untyped-call]
         self._is_known_model = is_known_model
         self._model_labels: dict[str, str] = {name: name for name in models}
         self._model_series: dict[tuple[str, str, str, str], _ModelSeries] = {}
-        self._watched_gauges: list[tuple[CounterSeries, Callable[[], float]]] = []
+        self._watched_gauges: list[tuple[Gauge, Callable[[], float]]] = []
         self.now = clock
-        self.in_flight = self.counter_series(f.REQUESTS_IN_FLIGHT)
-        self.streams = self.counter_series(f.STREAMS_OPEN)
-        self.running_compactions = self.counter_series(f.RUNNING_COMPACTIONS)
-        self.store_queue = self.counter_series(f.STORE_QUEUE)
+        self.in_flight = self.gauge_series(f.REQUESTS_IN_FLIGHT)
+        self.streams = self.gauge_series(f.STREAMS_OPEN)
+        self.running_compactions = self.gauge_series(f.RUNNING_COMPACTIONS)
+        self.store_queue = self.gauge_series(f.STORE_QUEUE)
         self._pressure_series = self.histogram_series(f.CONTEXT_PRESSURE)
-        self.counter_series(f.WORKERS).set(1)
-        # Counters begin at 0: if one first appears at 1, a rate over it misses the first event. Counters with labels
-        # begin when the values of their labels are known.
-        for family in f.FAMILIES:
-            if family.kind == "counter" and not family.labels:
-                self.counter_series(family)
-        _set_start_time(self._cells, unix_seconds())
+        self.gauge_series(f.WORKERS).set(1)
+        # A worker that takes the place of one that ended finds the time of the first one in its file.
+        start_time = self.gauge_series(f.START_TIME)
+        if self.is_on and not next(iter(start_time.collect())).samples[0].value:
+            start_time.set(unix_seconds())
 
-    def counter_series(self, family: MetricFamily, *labels: str) -> CounterSeries:
-        """Returns a series of a counter or gauge. From the first call on the series is part of `/metrics`."""
-        key = (family, labels)
-        series = self._counter_cache.get(key)
-        if series is None:
-            series = self._counter_cache[key] = CounterSeries(
-                self._cells.values, self._cells.find_or_allocate_cell(family, labels)
-            )
+    def counter_series(self, family: MetricFamily, *labels: str) -> Counter:
+        """Returns a series of a counter. From the first call on the series is part of `/metrics`."""
+        series: Counter = self._find_series(family, labels)
         return series
 
-    def histogram_series(self, family: MetricFamily, *labels: str) -> HistogramSeries:
+    def gauge_series(self, family: MetricFamily, *labels: str) -> Gauge:
+        """Returns a series of a gauge. From the first call on the series is part of `/metrics`."""
+        series: Gauge = self._find_series(family, labels)
+        return series
+
+    def histogram_series(self, family: MetricFamily, *labels: str) -> Histogram:
         """Returns a series of a histogram. From the first call on the series is part of `/metrics`."""
-        key = (family, labels)
-        series = self._histogram_cache.get(key)
-        if series is None:
-            cell = self._cells.find_or_allocate_cell(family, labels)
-            series = self._histogram_cache[key] = HistogramSeries(self._cells.values, cell, family.bounds)
+        series: Histogram = self._find_series(family, labels)
         return series
 
     def watch_gauge(self, family: MetricFamily, read_value: Callable[[], float], *labels: str) -> None:
         """Registers a function that returns a number; it is called whenever metrics are read."""
-        self._watched_gauges.append((self.counter_series(family, *labels), read_value))
+        self._watched_gauges.append((self.gauge_series(family, *labels), read_value))
 
     def set_build_info(self, *, version: str, database: str) -> None:
         """Sets the gauge `build_info`, whose labels say what is running."""
-        self.counter_series(f.BUILD_INFO, version, database).set(1)
+        self.gauge_series(f.BUILD_INFO, version, database).set(1)
+
+    def collect(self) -> Iterator[Metric]:
+        """Reads the counters of all processes that ever counted, and the gauges of those that live."""
+        # Other workers' gauges are as old as their last reading, at most one interval of the overview.
+        for gauge, read_value in self._watched_gauges:
+            gauge.set(read_value())
+        for metric in self._source.collect():
+            # The library adds the time of each series' creation, which is no metric of ours.
+            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
+            yield metric
 
     def read_snapshot(self) -> MetricsSnapshot:
         """Reads everything that was counted until now, by all workers."""
-        # Before the reading, which sees the gauges in the cells only. Other workers' gauges are as old as their last
-        # reading, at most one interval of the overview.
-        self.refresh_gauges()
-        return self._reader.read_snapshot()
+        return MetricsSnapshot(self.collect())
 
-    def refresh_gauges(self) -> None:
-        """Writes the current values of watched gauges into the cells, where other workers read them, too."""
-        for gauge, read_value in self._watched_gauges:
-            gauge.set(read_value())
+    def render(self, accept: str) -> tuple[bytes, str]:
+        """Renders all metrics for Prometheus. Returns the body and its content type.
 
-    def close(self) -> None:
-        """Closes the files of this process's cells and those of the other workers."""
-        self._reader.close()
-        self._cells.close()
+        Args:
+            accept: the request's header `Accept`. It selects OpenMetrics; otherwise Prometheus' text format is used.
+        """
+        encode, content_type = choose_encoder(accept)
+        return encode(self), content_type
 
     def model_label(self, name: str, *, is_served: bool = True) -> str:
         """Returns the label of a model: its name if it is configured or well known, else `other`.
@@ -231,49 +200,51 @@ class Metrics:
             status: the HTTP status.
             is_of_application: False if the client is a probe, a scraper, the console or an operator.
         """
-        self.counter_series(f.ERRORS, code or OTHER_LABEL, str(status)).add()
+        self.counter_series(f.ERRORS, code or OTHER_LABEL, str(status)).inc()
         if not is_of_application:
-            self.counter_series(f.OPERATOR_ERRORS, code or OTHER_LABEL, str(status)).add()
+            self.counter_series(f.OPERATOR_ERRORS, code or OTHER_LABEL, str(status)).inc()
 
     def count_turn(self, facts: TurnFacts) -> None:
         """Counts the answer of a model."""
-        # Adds to the cells directly: a call for each number would take longer than the counting.
         key = (facts.provider, facts.model, facts.status, facts.policy)
         series = self._model_series.get(key) or self._find_model_series(key)
-        values = self._cells.values
-        values[series.turns] += 1
+        series.turns.inc()
         self._pressure_series.observe(facts.pressure)
-        values[series.estimated] += facts.prompt_tokens
-        values[series.log] += facts.log_tokens
+        series.estimated.inc(facts.prompt_tokens)
+        series.log.inc(facts.log_tokens)
         # A view can have more tokens than the log, by quotations or summaries. A counter must not go down.
         if facts.log_tokens > facts.prompt_tokens:
-            values[series.saved] += facts.log_tokens - facts.prompt_tokens
+            series.saved.inc(facts.log_tokens - facts.prompt_tokens)
         if facts.reported_tokens is not None:
-            values[series.reported] += facts.reported_tokens
+            series.reported.inc(facts.reported_tokens)
             if facts.cached_tokens:
-                values[series.cached] += facts.cached_tokens
-            values[series.completion] += facts.completion_tokens or 0
+                series.cached.inc(facts.cached_tokens)
+            series.completion.inc(facts.completion_tokens or 0)
         # An unknown cost is not counted as 0: the call counts as unpriced instead.
         if facts.cost_usd is not None:
-            values[series.cost] += facts.cost_usd
+            series.cost.inc(facts.cost_usd)
         else:
-            self.counter_series(f.UNPRICED_CALLS, "usage" if facts.reported_tokens is None else "price").add()
+            self.counter_series(f.UNPRICED_CALLS, "usage" if facts.reported_tokens is None else "price").inc()
         if facts.saved_usd is not None:
-            values[series.saved_cost] += facts.saved_usd
+            series.saved_cost.inc(facts.saved_usd)
         if not facts.is_whole:
-            self.counter_series(f.INTERRUPTED_TURNS).add()
+            self.counter_series(f.INTERRUPTED_TURNS).inc()
         if facts.has_recovered:
-            self.counter_series(f.OVERFLOW_RECOVERIES).add()
+            self.counter_series(f.OVERFLOW_RECOVERIES).inc()
 
     def count_summary_call(self, facts: SummaryFacts) -> None:
         """Counts a summarizer call that was answered, whether or not the answer was usable."""
         model = self.model_label(facts.model)
-        self.counter_series(f.SUMMARY_TOKENS, "prompt", facts.provider, model).add(facts.prompt_tokens)
-        self.counter_series(f.SUMMARY_TOKENS, "completion", facts.provider, model).add(facts.completion_tokens)
+        self.counter_series(f.SUMMARY_TOKENS, "prompt", facts.provider, model).inc(facts.prompt_tokens)
+        self.counter_series(f.SUMMARY_TOKENS, "completion", facts.provider, model).inc(facts.completion_tokens)
         if facts.cost_usd is not None:
-            self.counter_series(f.COST, "summary", facts.provider, model).add(facts.cost_usd)
+            self.counter_series(f.COST, "summary", facts.provider, model).inc(facts.cost_usd)
         else:
-            self.counter_series(f.UNPRICED_CALLS, "price" if facts.is_reported else "usage").add()
+            self.counter_series(f.UNPRICED_CALLS, "price" if facts.is_reported else "usage").inc()
+
+    def _find_series(self, family: MetricFamily, labels: tuple[str, ...]) -> Any:
+        metric = self._families[family]
+        return metric.labels(*labels) if labels else metric
 
     def _find_model_series(self, key: tuple[str, str, str, str]) -> _ModelSeries:
         """Returns the series of a model, and caches them up to `MAX_CACHED_MODEL_SERIES`."""
@@ -285,43 +256,55 @@ class Metrics:
 
 
 class _ModelSeries:
-    """The cells for answers of one model with the same status and policy, so that they are looked up once."""
+    """The series for answers of one model with the same status and policy, so that they are looked up once."""
 
     def __init__(self, metrics: Metrics, provider: str, model: str, turn_labels: tuple[str, str]) -> None:
         self._metrics = metrics
         self._labels = model_labels = (provider, model)
-        self.turns = metrics.counter_series(f.TURNS, *turn_labels).cell
-        self.estimated = metrics.counter_series(f.PROMPT_TOKENS, "estimated", *model_labels).cell
-        self.reported = metrics.counter_series(f.PROMPT_TOKENS, "reported", *model_labels).cell
-        self.log = metrics.counter_series(f.PROMPT_TOKENS, "log", *model_labels).cell
-        self.saved = metrics.counter_series(f.PROMPT_TOKENS, "saved", *model_labels).cell
-        self.cached = metrics.counter_series(f.PROMPT_TOKENS, "cached", *model_labels).cell
-        self.completion = metrics.counter_series(f.COMPLETION_TOKENS, *model_labels).cell
+        self.turns = metrics.counter_series(f.TURNS, *turn_labels)
+        self.estimated = metrics.counter_series(f.PROMPT_TOKENS, "estimated", *model_labels)
+        self.reported = metrics.counter_series(f.PROMPT_TOKENS, "reported", *model_labels)
+        self.log = metrics.counter_series(f.PROMPT_TOKENS, "log", *model_labels)
+        self.saved = metrics.counter_series(f.PROMPT_TOKENS, "saved", *model_labels)
+        self.cached = metrics.counter_series(f.PROMPT_TOKENS, "cached", *model_labels)
+        self.completion = metrics.counter_series(f.COMPLETION_TOKENS, *model_labels)
 
     @functools.cached_property
-    def cost(self) -> int:
-        """The cell of the cost. It is created by the first priced answer: an unknown cost must not appear as 0."""
-        return self._metrics.counter_series(f.COST, "answer", *self._labels).cell
+    def cost(self) -> Counter:
+        """The counter of the cost. It is created by the first priced answer: an unknown cost must not appear as 0."""
+        return self._metrics.counter_series(f.COST, "answer", *self._labels)
 
     @functools.cached_property
-    def saved_cost(self) -> int:
-        return self._metrics.counter_series(f.SAVED_COST, *self._labels).cell
+    def saved_cost(self) -> Counter:
+        return self._metrics.counter_series(f.SAVED_COST, *self._labels)
 
 
-def _open_shared_cells(folder: Path) -> CounterCells | None:
+def _join_folder(folder: Path) -> BinaryIO | None:
     # A worker without metrics is better than no worker: the process counts alone, and `/metrics` lacks its numbers.
     try:
-        return open_shared_cells(folder)
+        return join_metric_folder(folder)
     except OSError as error:
         log.warning("cannot share metrics, so only this process reports its numbers: %s", error)
+        count_alone()
         return None
 
 
-def _set_start_time(cells: CounterCells, unix_seconds: float) -> None:
-    """Sets the start time, unless a process before this one has set it in the same files."""
-    cell = cells.find_or_allocate_cell(f.START_TIME, ())
-    if not cells.values[cell]:
-        cells.values[cell] = unix_seconds
+def _create_family(family: MetricFamily, registry: CollectorRegistry) -> Counter | Gauge | Histogram:
+    arguments = (family.full_name, family.help, family.labels)
+    if family.kind == "counter":
+        return Counter(*arguments, registry=registry)
+    if family.kind == "gauge":
+        return Gauge(*arguments, registry=registry, multiprocess_mode=family.merging)
+    return Histogram(*arguments, registry=registry, buckets=family.bounds)
+
+
+class _NoSeries:
+    """A series that counts nothing."""
+
+    def inc(self, amount: float = 1) -> None: ...
+    def dec(self, amount: float = 1) -> None: ...
+    def set(self, value: float) -> None: ...
+    def observe(self, amount: float) -> None: ...
 
 
 class _NoMetrics(Metrics):
@@ -332,15 +315,10 @@ class _NoMetrics(Metrics):
     def watch_gauge(self, family: MetricFamily, read_value: Callable[[], float], *labels: str) -> None:
         return None
 
-    def count_turn(self, facts: TurnFacts) -> None:
-        return None
-
-    def count_summary_call(self, facts: SummaryFacts) -> None:
-        return None
-
-    def count_error(self, code: str | None, status: int, *, is_of_application: bool = True) -> None:
-        return None
+    def _find_series(self, family: MetricFamily, labels: tuple[str, ...]) -> Any:
+        return _NO_SERIES
 
 
+_NO_SERIES: Final = _NoSeries()
 NO_METRICS: Final[Metrics] = _NoMetrics()
-"""The metrics of a process without metrics. Single series can still be added to; nobody reads them."""
+"""The metrics of a process without metrics. Single series can still be added to; nothing is counted."""

@@ -128,7 +128,10 @@ class MetricsOverview:
             "latency": {name: self._build_latency(name, numbers) for name in LATENCIES},
             "models": _build_model_rows(numbers),
             "errors": _build_application_errors(numbers),
-            "series": {"interval_seconds": INTERVAL_SECONDS, "samples": [sample.fields for sample in self._samples]},
+            "series": {
+                "interval_seconds": INTERVAL_SECONDS,
+                "samples": [sample.fields for sample in list(self._samples)],
+            },
         }
 
     def _build_latency(self, name: str, numbers: MetricsSnapshot) -> dict[str, float | None]:
@@ -138,13 +141,14 @@ class MetricsOverview:
         recent = since_start
         if len(self._samples) > RECENT_SAMPLES:
             recent = _subtract_series(since_start, self._samples[-RECENT_SAMPLES - 1].histograms[name])
-        series = recent if sum(recent[1:]) else since_start
+        series = recent if sum(recent) else since_start
         return {
             quantile: _round_seconds(estimate_quantile(share, family, series)) for quantile, share in QUANTILES.items()
         }
 
     async def _sample(self) -> None:
-        self.take_sample()
+        # In a thread: with several workers, reading their files takes up to 50 ms.
+        await asyncio.to_thread(self.take_sample)
 
 
 def _build_gauges(numbers: MetricsSnapshot) -> dict[str, int]:
@@ -162,11 +166,12 @@ def _build_totals(numbers: MetricsSnapshot) -> dict[str, Any]:
     errors = _build_application_errors(numbers)
     tokens = numbers.sum_by_label(f.PROMPT_TOKENS, "kind")
     summaries = numbers.sum_by_label(f.SUMMARY_TOKENS, "kind")
-    costs, saved = numbers.sum_by_label(f.COST, "kind"), [series[0] for _, series in numbers.iter_series(f.SAVED_COST)]
+    costs, saved = numbers.sum_by_label(f.COST, "kind"), [number for _, number in numbers.iter_series(f.SAVED_COST)]
     return {
         "requests": _count_application_requests(numbers),
         "errors": sum(error["count"] for error in errors if error["status"] >= FIRST_SERVER_ERROR_STATUS),
         "refusals": sum(error["count"] for error in errors if error["status"] < FIRST_SERVER_ERROR_STATUS),
+        "fallbacks": int(numbers.sum_series(f.UPSTREAM_FALLBACKS)),
         "prompt_tokens": int(tokens.get("estimated", 0)),
         "log_tokens": int(tokens.get("log", 0)),
         "saved_tokens": int(tokens.get("saved", 0)),
@@ -186,25 +191,25 @@ def _build_totals(numbers: MetricsSnapshot) -> dict[str, Any]:
 def _count_application_requests(numbers: MetricsSnapshot) -> int:
     """Counts the requests of applications, without those of probes, scrapers, the console and operators."""
     requests = numbers.iter_series(f.REQUESTS)
-    return int(sum(count for labels, (count,) in requests if is_application_endpoint(labels["endpoint"])))
+    return int(sum(count for labels, count in requests if is_application_endpoint(labels["endpoint"])))
 
 
 def _build_model_rows(numbers: MetricsSnapshot) -> list[dict[str, Any]]:
     """Builds a row for each model: calls, errors, tokens and cost. The model with the most calls comes first."""
     rows: dict[tuple[str, str], dict[str, Any]] = {}
-    for labels, (count,) in numbers.iter_series(f.UPSTREAM_REQUESTS):
+    for labels, count in numbers.iter_series(f.UPSTREAM_REQUESTS):
         if labels["purpose"] == "answer":
             row = _find_model_row(rows, labels)
             row["requests"] += int(count)
             row["errors"] += 0 if labels["outcome"] == "ok" else int(count)
-    for labels, (count,) in numbers.iter_series(f.PROMPT_TOKENS):
+    for labels, count in numbers.iter_series(f.PROMPT_TOKENS):
         name = {"estimated": "prompt_tokens", "cached": "cached_tokens"}.get(labels["kind"])
         if name is not None:
             _find_model_row(rows, labels)[name] += int(count)
-    for labels, (count,) in numbers.iter_series(f.COMPLETION_TOKENS):
+    for labels, count in numbers.iter_series(f.COMPLETION_TOKENS):
         _find_model_row(rows, labels)["completion_tokens"] += int(count)
     # Both kinds of cost, of answers and of summaries, count for the model that was called.
-    for labels, (count,) in numbers.iter_series(f.COST):
+    for labels, count in numbers.iter_series(f.COST):
         row = _find_model_row(rows, labels)
         row["cost_usd"] = _round_dollars((row["cost_usd"] or 0.0) + count)
     return sorted(rows.values(), key=lambda row: (-row["requests"], row["model"]))
@@ -224,10 +229,10 @@ def _build_application_errors(numbers: MetricsSnapshot) -> list[dict[str, Any]]:
     A client that disconnected (499) got no error.
     """
     operator_counts = {
-        (labels["code"], labels["status"]): count for labels, (count,) in numbers.iter_series(f.OPERATOR_ERRORS)
+        (labels["code"], labels["status"]): count for labels, count in numbers.iter_series(f.OPERATOR_ERRORS)
     }
     errors = []
-    for labels, (count,) in numbers.iter_series(f.ERRORS):
+    for labels, count in numbers.iter_series(f.ERRORS):
         code, status = labels["code"], labels["status"]
         remaining = int(count - operator_counts.get((code, status), 0.0))
         if remaining > 0 and int(status) != CLIENT_CLOSED_REQUEST:
@@ -238,7 +243,7 @@ def _build_application_errors(numbers: MetricsSnapshot) -> list[dict[str, Any]]:
 def _sum_latency(name: str, numbers: MetricsSnapshot) -> list[float]:
     family, selections = LATENCIES[name]
     totals = [numbers.sum_histogram(family, **labels) for labels in selections]
-    return [sum(cells) for cells in zip(*totals, strict=True)]
+    return [sum(counts) for counts in zip(*totals, strict=True)]
 
 
 def _subtract_series(series: list[float], before: list[float]) -> list[float]:

@@ -35,6 +35,7 @@ from app.observability.tracing import (
     CONVERSATION_ATTRIBUTE,
     STREAMED_ATTRIBUTE,
     current_span,
+    share_attributes,
     trace_span,
 )
 from app.pipeline.admission.answer_replay import render_stored_answer
@@ -172,8 +173,7 @@ class Pipeline:
             resolved_request = await self._pin_updater.apply_request_pins(request, resolved_request)
         if resolved_request.is_stored:
             set_log_conversation(resolved_request.conversation.id)
-            if (span := current_span()).is_recording:
-                span.set_shared({CONVERSATION_ATTRIBUTE: resolved_request.conversation.id})
+            share_attributes({CONVERSATION_ATTRIBUTE: resolved_request.conversation.id})
         return self._window_learner.limit_turn(
             self._model_contexts.build_turn(request, model_context, resolved_request)
         )
@@ -218,8 +218,7 @@ class Pipeline:
             view = await self._quotation_builder.add_quotations(turn, view)
         elif turn.search_tool_session is not None:
             turn = remove_search_tool(turn)
-        if (span := current_span()).is_recording:
-            span.set_shared({COMPACTED_ATTRIBUTE: bool(view.plan.summaries), STREAMED_ATTRIBUTE: turn.request.stream})
+        share_attributes({COMPACTED_ATTRIBUTE: bool(view.plan.summaries), STREAMED_ATTRIBUTE: turn.request.stream})
         return turn, view
 
     async def _call_upstream_and_write_question(self, turn: Turn, view: View) -> tuple[UpstreamAnswer, Turn, View]:

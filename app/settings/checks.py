@@ -314,8 +314,6 @@ def _check_policy(path: SettingPath, policy: Policy, settings: Settings) -> Iter
             trigger = f"threshold_ratio ({policy.threshold_ratio:g})"
             yield (*path, name), f"expected less than {trigger}: a new view may not be above it again at once"
     yield from _check_trigger((*path, "trigger"), policy)
-    if policy.hard_clear_ratio < policy.soft_trim_ratio:
-        yield (*path, "hard_clear_ratio"), f"expected at least soft_trim_ratio ({policy.soft_trim_ratio:g})"
     model_paths = [("model",), *(("fallbacks", index) for index in range(len(policy.summarizer.fallbacks)))]
     for model_path, model in zip(model_paths, (policy.summarizer.model, *policy.summarizer.fallbacks), strict=True):
         # `*` is served as an entry, but it is no name that can be sent to a provider.

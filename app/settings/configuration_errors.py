@@ -15,6 +15,20 @@ from app.settings.settings_tree import find_setting_type, list_child_keys, list_
 SettingPath = tuple[str | int, ...]
 """The place of a setting: keys and list positions, from the top of the settings."""
 
+REMOVED_SETTINGS = {
+    "result_max_chars": 400_000,
+    "arguments_ratio": 0.15,
+    "arguments_max_chars": 200_000,
+    "oldest_share": 0.2,
+    "keep_last_assistants": 3,
+    "soft_trim_ratio": 0.3,
+    "hard_clear_ratio": 0.5,
+    "soft_trim_chars": 1_500,
+    "min_prunable_tool_chars": 50_000,
+    "emergency_chars": 200,
+    "told_result_chars": 200,
+}
+"""Settings of policies that there were once, with the values that are always used now."""
 _SECTION_ERROR_TYPES = {"model_type", "model_attributes_type", "dict_type", "dataclass_type"}
 # The beginnings of pydantic's types of errors for numbers, booleans and choices. Only their messages quote the value: a
 # wrong value of another type may be a secret.
@@ -77,6 +91,13 @@ def suggest_names(word: str, valid: Iterable[str]) -> str:
     return f"valid: {', '.join(map(repr, names))}" if names else "there are none"
 
 
+def describe_removed_setting(path: SettingPath) -> str | None:
+    """Returns the message about a setting that there was once; None for all others."""
+    if path[0] != "policies" or path[-1] not in REMOVED_SETTINGS:
+        return None
+    return f"this setting is gone, and its value is always {REMOVED_SETTINGS[str(path[-1])]}; remove it"
+
+
 def build_configuration_fault(error: ErrorDetails, places: Mapping[SettingPath, str]) -> ConfigurationFault:
     """Builds the fault for a pydantic error. The message quotes the value only if the value cannot be a secret."""
     location: SettingPath = error["loc"]
@@ -122,6 +143,9 @@ def _describe_expected(error: ErrorDetails) -> str:
 def _describe_unknown_setting(location: SettingPath) -> str:
     # A similar name in the same section first, then the same name in another section, then all names of the section.
     *parent, word = location
+    removed_message = describe_removed_setting(location)
+    if removed_message:
+        return removed_message
     nearest_name = find_nearest_name(str(word), list_child_keys(find_setting_type(tuple(parent))))
     if nearest_name:
         return f"unknown setting; did you mean {format_setting_path((*parent, nearest_name))!r}?"

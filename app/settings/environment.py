@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from app.settings.configuration_errors import ConfigurationFault, SettingPath
+from app.settings.configuration_errors import ConfigurationFault, SettingPath, describe_removed_setting
 from app.settings.settings_source import SettingsSource, build_value_source
 from app.settings.settings_tree import (
     ANY_NAME,
@@ -73,7 +73,8 @@ def _read_variable(
         # A file may take values from variables of any name, such as `${CONCERTINA_PEPPER}`.
         if is_referred_to:
             return SettingsSource()
-        return SettingsSource(faults=[ConfigurationFault((), f"unknown variable; {_suggest_variable(path)}", variable)])
+        message = describe_removed_setting(path) or f"unknown variable; {_suggest_variable(path)}"
+        return SettingsSource(faults=[ConfigurationFault((), message, variable)])
     # Scalars stay text, so that YAML does not turn a key such as `12345` or `no` into another type. pydantic parses
     # numbers and booleans.
     value: Any = text

@@ -186,39 +186,15 @@ class Policy(Section):
     result_ratio: Share = 0.3
     """`cap_messages`: the most that one tool result may take, as a share of the window without reserve and
     instructions."""
-    result_max_chars: Chars = 400_000
-    """`cap_messages`: the most characters of one tool result, if `result_ratio` allows more."""
-    arguments_ratio: Share = 0.15
-    """`cap_messages`: the most that the arguments of one tool call may take, as a share of the window without reserve
-    and instructions. Shortened arguments are still a JSON object."""
-    arguments_max_chars: Chars = 200_000
-    """`cap_messages`: the most characters of one call's arguments, if `arguments_ratio` allows more."""
-    oldest_share: Annotated[float, Field(gt=0, le=1)] = 0.2
-    """`mask_results`, `cap_messages`, `fade_results`: how much the oldest tool result may keep, as a share of what the
-    newest one may keep. The results between them keep amounts between the two."""
     fade_bands: tuple[Band, ...] = ((0.99, 0.05), (0.9, 0.2), (0.85, 0.5), (0.8, 1.0))
     """`fade_results`: pairs of a pressure and a share. From that pressure on, each result keeps that share of its cap
     (`result_ratio`). Of the pressures that are reached, the highest counts."""
     position_pruning: bool = False
     """`true`: stage `prune_by_position` runs. `false`: it does nothing, even if `stages` names it."""
-    keep_last_assistants: Annotated[int, Field(ge=0)] = 3
-    """`prune_by_position`: how many of the last turns are not pruned."""
-    soft_trim_ratio: Share = 0.3
-    """`prune_by_position`: from this relative age on (0: newest, 1: oldest), only head and tail of a result remain."""
-    hard_clear_ratio: Share = 0.5
-    """`prune_by_position`: from this relative age on, only a placeholder remains of a result."""
-    soft_trim_chars: Chars = 1_500
-    """`prune_by_position`: how many characters remain of a result's head, and how many of its tail."""
-    min_prunable_tool_chars: Chars = 50_000
-    """`prune_by_position`: results with fewer characters are not pruned."""
-    emergency_chars: Chars = 200
-    """`share_evenly`: the fewest characters that each message keeps."""
     max_tool_result_tokens: Tokens = 2_000
     """`truncate_results`: once the limit is passed, results that are longer than this are truncated, oldest first."""
     summarize_after_turns: Annotated[int, Field(ge=0)] = 4
     """`tell_old_rounds`: tool rounds that are at least this many turns old are replaced by one line per call."""
-    told_result_chars: Chars = 200
-    """`tell_old_rounds`: how many characters of the result each line repeats."""
     clear_tool_results: ClearToolResults = ClearToolResults()
     clear_reasoning: ClearReasoning = ClearReasoning()
     summarizer: Summarizer = Summarizer()

@@ -1,9 +1,10 @@
-"""Computes a simulated model's context window, and the error for a prompt that does not fit. Pure."""
+"""Computes a simulated model's context window, and refuses a prompt that does not fit. Pure."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
+
+from app.errors import InvalidRequest
 
 DEFAULT_WINDOW_TOKENS = 128_000
 SIMULATED_PREFIX = "sim"
@@ -29,29 +30,26 @@ def parse_window_from_name(model: str, default: int = DEFAULT_WINDOW_TOKENS) -> 
     return number if number >= _MIN_WINDOW_TOKENS else default
 
 
-def build_error_if_overflow(window: int, prompt_tokens: int, requested_tokens: int) -> dict[str, Any] | None:
-    """Returns OpenAI's error body if a request does not fit the window; None if it does.
+def check_window(window: int, prompt_tokens: int, requested_tokens: int) -> None:
+    """Refuses a request that does not fit, in OpenAI's words.
 
     Args:
         window: tokens of prompt and answer together.
         prompt_tokens: tokens of the prompt.
         requested_tokens: `max_tokens`; 0 if the request has none.
+
+    Raises:
+        InvalidRequest: the prompt, or prompt and answer together, are larger than the window.
     """
+    total_tokens = prompt_tokens + requested_tokens
+    if total_tokens <= window:
+        return
     if prompt_tokens > window:
         reason = f"your messages resulted in {prompt_tokens} tokens. Please reduce the length of the messages."
-    elif prompt_tokens + requested_tokens > window:
-        reason = (
-            f"you requested {prompt_tokens + requested_tokens} tokens ({prompt_tokens} in the messages, "
-            f"{requested_tokens} in the completion). Please reduce the length of the messages or completion."
-        )
     else:
-        return None
+        reason = (
+            f"you requested {total_tokens} tokens ({prompt_tokens} in the messages, {requested_tokens} in the "
+            "completion). Please reduce the length of the messages or completion."
+        )
     message = f"This model's maximum context length is {window} tokens. However, {reason}"
-    return build_error_body(message, param="messages", code="context_length_exceeded")
-
-
-def build_error_body(
-    message: str, *, type: str = "invalid_request_error", param: str | None = None, code: str | None = None
-) -> dict[str, Any]:
-    """Returns an error as OpenAI sends it, always with all four keys."""
-    return {"error": {"message": message, "type": type, "param": param, "code": code}}
+    raise InvalidRequest(message, param="messages", code="context_length_exceeded")

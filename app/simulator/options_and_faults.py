@@ -7,26 +7,25 @@ a request for a summary. Keys are those of `SimulatedFaults`; a key without a va
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import Any, Final, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
 
 from app.errors import InvalidRequest
 
-STATUS_BOUNDS: Final = (200, 999)
-MAX_FAULT_NUMBER: Final = 1_000_000
-"""The largest number in a fault."""
-FaultScope = Literal["all", "summary", "answer"]
+Count = Annotated[int, Meta(ge=0, le=1_000_000)]
 
 
-@dataclass(frozen=True, slots=True)
-class SimulatedFaults:
+class SimulatedFaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What goes wrong, and when. Without any field set, nothing does."""
 
-    status: int | None = None
+    status: Annotated[int, Meta(ge=200, le=999)] | None = None
     """Answer with this error status."""
-    retry_after: float | None = None
+    retry_after: Annotated[float, Meta(ge=0, le=1_000_000)] | None = None
     """Seconds for the `Retry-After` header of that error."""
-    break_after: int | None = None
+    break_after: Count | None = None
     """Cut a stream after this many chunks; a whole body in the middle."""
     garbage: bool = False
     """Answer 200 with data that is not JSON."""
@@ -34,11 +33,11 @@ class SimulatedFaults:
     """Accept the request and never answer."""
     empty: bool = False
     """Answer with blank text."""
-    first: int = 0
+    first: Count = 0
     """Only the first n requests fail."""
-    every: int = 0
+    every: Count = 0
     """Only every nth request fails."""
-    on: FaultScope = "all"
+    on: Literal["all", "summary", "answer"] = "all"
     """Which requests are counted and fail."""
 
     def is_request_affected(self, nth: int) -> bool:
@@ -49,21 +48,17 @@ class SimulatedFaults:
 
     @property
     def has_fault(self) -> bool:
-        return bool(self.status or self.has_other_fault_than_status or self.has_schedule)
-
-    @property
-    def has_other_fault_than_status(self) -> bool:
-        """Says whether another fault than a status is set."""
-        return self.break_after is not None or self.garbage or self.hang or self.empty
-
-    @property
-    def has_schedule(self) -> bool:
-        return bool(self.first or self.every)
+        return self.error_status is not None or self._has_other_fault_than_status
 
     @property
     def error_status(self) -> int | None:
         """Returns the status to fail with. A rule with a schedule but no fault means 500."""
-        return self.status or (500 if self.has_schedule and not self.has_other_fault_than_status else None)
+        is_schedule_only = bool(self.first or self.every) and not self._has_other_fault_than_status
+        return self.status or (500 if is_schedule_only else None)
+
+    @property
+    def _has_other_fault_than_status(self) -> bool:
+        return self.break_after is not None or self.garbage or self.hang or self.empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,33 +85,8 @@ def parse_faults_from_name(model: str) -> SimulatedFaults | None:
     _, separator, fault_text = model.partition("!")
     if not separator:
         return None
-    kinds = {one.name: one.type for one in fields(SimulatedFaults)}
-    values: dict[str, Any] = {}
-    for part in filter(None, fault_text.split(",")):
-        key, _, value = part.partition("=")
-        if key not in kinds:
-            raise InvalidRequest(f"{key!r} is no fault; expected one of {', '.join(kinds)}.", param="model")
-        values[key] = _parse_fault_value(key, value, str(kinds[key]))
-    return SimulatedFaults(**values)
-
-
-def _parse_fault_value(key: str, value: str, kind: str) -> Any:
+    pairs = (part.partition("=") for part in fault_text.split(",") if part)
     try:
-        if kind.startswith("bool"):
-            return True
-        if kind.startswith("int"):
-            return _check_bounds(key, int(value))
-        if kind.startswith("float"):
-            return _check_bounds(key, float(value))
-    except ValueError as error:
-        raise InvalidRequest(f"Fault {key!r} needs a number, not {value!r}: {error}.", param="model") from error
-    if value not in {"all", "summary", "answer"}:
-        raise InvalidRequest(f"Fault {key!r} must be all, summary or answer, not {value!r}.", param="model")
-    return value
-
-
-def _check_bounds(key: str, number: float) -> float:
-    minimum, maximum = STATUS_BOUNDS if key == "status" else (0, MAX_FAULT_NUMBER)
-    if not minimum <= number <= maximum:
-        raise ValueError(f"{number} is not between {minimum} and {maximum}")
-    return number
+        return msgspec.convert({key: value or "true" for key, _, value in pairs}, SimulatedFaults, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"The faults {fault_text!r} are not valid: {error}.", param="model") from error

@@ -1,40 +1,53 @@
-"""Answers a question with the sentences of the prompt that fit best. Pure.
+"""Answers a question with the sentence of the prompt that shares most words with it. Pure.
 
-The ranking is BM25 reduced to presence: a question's words weigh more the rarer they are among the sentences (Robertson
-& Zaragoza, "The Probabilistic Relevance Framework", 2009). A word elsewhere in the same message counts half.
+A word elsewhere in the sentence's message counts half. Words are compared by their beginnings: of `weighs` and `weight`
+the first five letters are the same.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-from app.simulator.sentence_splitting import Sentence, find_word_stems, split_sentences
+from functools import lru_cache
+from typing import Final
 
 UNKNOWN_ANSWER = "I don't see that in my context."
 NOTED_PREFIX = "Noted:"
-MIN_ANSWER_WEIGHT_SHARE = 0.45
-"""A sentence answers a question if it has this share of the weight of the question's words."""
-MIN_SHARE_OF_BEST_SCORE = 0.8
-"""Further sentences are added if they have at least this share of the best score."""
-MAX_ANSWER_SENTENCES = 3
-QUESTION_MARKS = ("?", "\uff1f")
+MAX_SENTENCE_CHARS = 600
+MAX_CACHED_CHARS: Final = 10_000
+"""Longer texts are not cached: they would take gigabytes."""
 SAME_MESSAGE_WORD_WEIGHT = 0.5
+STEM_CHARS = 5
 
+_SENTENCE_END = re.compile(r"(?<=[.!?\u3002\uff01\uff1f])(?:\s+|(?<=[\u3002\uff01\uff1f]))|\n+")
 _QUESTION_START = re.compile(
-    r"^(?:\W*)(?:please\s+)?(?:who|whom|whose|what|which|when|where|why|how|remind me|tell me|recall|list|repeat|"
+    r"\W*(?:please\s+)?(?:who|whom|whose|what|which|when|where|why|how|remind me|tell me|recall|list|repeat|"
     r"name the|do you|did|does|can you tell|could you tell)\b",
     re.IGNORECASE,
 )
-
-_LEADING_LABELS = re.compile(
-    r"^[-*•\s]*(?:(?:(?:user|human|assistant|system|developer|summary|tool(?: result)?(?: of [\w.-]+)?):"
-    rf"|{NOTED_PREFIX})\s*)*",
-    re.IGNORECASE,
+_WORD = re.compile(r"[^\W_]+")
+_WORD_ENDING = re.compile(r"(?<=\w{3})(?:ing|ed|es|[sey])$")
+_CAMEL_CASE_BOUNDARY = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_IDEOGRAPH = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
+_FRAME_LINE = re.compile(
+    r"^(?:Summary of earlier conversation\. The sections|Quoted from earlier in this conversation:|"
+    r"My standing requests, word for word,|</?(?:earlier_conversation|quoted|standing_requests)\b|\[\d+ )[^\n]*$\n*",
+    re.MULTILINE,
 )
+_LABEL = re.compile(
+    r"^\s*(?:[-*•]\s+|§?[0-9a-f]{0,8}(?:user|human|assistant|system|developer|summary|tool)(?: [\w.-]{1,60}){0,3}"
+    rf"(?: \(\d{{4}}-\d\d-\d\d\))?:\s*|(?:{NOTED_PREFIX}|(?:Values|Also) mentioned:|Seen in results:)\s*)",
+    re.IGNORECASE | re.MULTILINE,
+)
+_STOP_TEXT = """
+a about again all also am an and any are as ask at be been but by can could did do does earlier for from get give had
+has have he hello her here hey hi him his how i if in into is it its just know let like list many may me mean mention
+mentioned more much my now of off ok on one or our out please recall remember remind said say she so some such tell
+than thank thanks that the their them then there these they this those to told too up us use used using want was we
+well were what when where which while who whom whose why will with would yes you your
+"""
+STOP_WORDS = frozenset(_STOP_TEXT.split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,75 +58,83 @@ class PromptText:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A sentence and the stems of its words, without stop words."""
+
+    text: str
+    stems: frozenset[str]
+
+
+def remove_frames(text: str) -> str:
+    """Returns a text without what the gateway writes around summaries, quotations and standing requests."""
+    return _FRAME_LINE.sub("", text).replace("[…]", "\n") if "earlier" in text else text
+
+
+def remove_labels(text: str) -> str:
+    """Returns a text without list dashes, speakers and `Noted:` at the beginnings of its lines."""
+    previous = ""
+    while text != previous:
+        previous, text = text, _LABEL.sub("", text)
+    return text
+
+
 def is_question(text: str) -> bool:
-    """Says whether a text asks for something: a line ends in a question mark or begins like a question."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    asks = any(line.rstrip(" \"')*_").endswith(QUESTION_MARKS) or _QUESTION_START.match(line) for line in lines)
-    return asks or "? " in text
+    """Says whether a sentence asks for something: it ends in a question mark or begins like a question."""
+    return text.rstrip(" \"')*_").endswith(("?", "\uff1f")) or _QUESTION_START.match(text) is not None
 
 
-def find_answer_sentences(question: str, prompt_texts: Sequence[PromptText]) -> list[str]:
-    """Returns the sentences in `prompt_texts` that answer `question`, best first; empty if none fits."""
+def find_answer_sentence(question: str, texts: Sequence[str]) -> str | None:
+    """Returns the sentence of `texts` that shares most words with `question`; None if none shares more than half.
+
+    Of equal sentences the one with fewer other words is returned, and of those the last.
+    """
     question_stems = find_word_stems(question)
-    if not question_stems:
-        return []
-    passages = [split_sentences(source.text) for source in prompt_texts]
-    facts = [
-        (sentence, whole.stems) for whole in passages for sentence in whole.sentences if may_be_answer(sentence.text)
-    ]
-    weights = _weigh_words(question_stems, [found for found, _ in facts])
-    full_weight = sum(weights.values())
-    scored = []
-    for position, (found, message_stems) in enumerate(facts):
-        matching_stems = question_stems & found.stems
-        if not matching_stems:
-            continue
-        share = _sum_weights(weights, matching_stems) + SAME_MESSAGE_WORD_WEIGHT * _sum_weights(
-            weights, (question_stems & message_stems) - matching_stems
-        )
-        new_stem_count = len(found.stems - question_stems)
-        # A sentence with only the question's own words repeats the question.
-        if share / full_weight >= MIN_ANSWER_WEIGHT_SHARE and new_stem_count:
-            # Between equal sentences the shorter one wins, which has fewer other words.
-            scored.append((share / full_weight - 0.002 * new_stem_count, position, found.text))
-    return _select_best_sentences(scored)
+    best_rank, best_text = (len(question_stems) / 2, 0), None
+    for text in texts:
+        sentences = split_sentences(text)
+        near_stems = question_stems & frozenset().union(*(one.stems for one in sentences))
+        for sentence in sentences if near_stems else ():
+            shared_stems = question_stems & sentence.stems
+            new_stem_count = len(sentence.stems - question_stems)
+            # A sentence with only the question's own words repeats the question.
+            if not shared_stems or not new_stem_count or _is_no_answer(sentence.text):
+                continue
+            score = len(shared_stems) + SAME_MESSAGE_WORD_WEIGHT * len(near_stems - shared_stems)
+            if score > len(question_stems) / 2 and (score, -new_stem_count) >= best_rank:
+                best_rank, best_text = (score, -new_stem_count), sentence.text
+    return best_text
 
 
-def may_be_answer(text: str) -> bool:
-    """Says whether a sentence may be an answer. Questions, fence lines and `UNKNOWN_ANSWER` may not."""
-    bare = strip_labels(text)
-    return not (bare.startswith((UNKNOWN_ANSWER, "<")) or bare.rstrip("\"'*_").endswith(QUESTION_MARKS))
+def split_sentences(text: str) -> tuple[Sentence, ...]:
+    """Splits a text into sentences. Line ends end sentences; an over-long sentence is cut into pieces."""
+    return (_split_cached if len(text) <= MAX_CACHED_CHARS else _split)(text)
 
 
-def strip_labels(text: str) -> str:
-    """Returns a sentence without list dash, speaker and `Noted:` in front."""
-    return _LEADING_LABELS.sub("", text).strip()
+def find_word_stems(text: str) -> frozenset[str]:
+    """Returns the stems of a text's words: parts of identifiers, beginnings of words, ideographs in pairs."""
+    stems: set[str] = set()
+    for word in _WORD.findall(_CAMEL_CASE_BOUNDARY.sub(" ", text).lower()):
+        if _IDEOGRAPH.search(word):
+            # Chinese and Japanese have no spaces between words: pairs of characters stand for words.
+            stems.update(word[at : at + 2] for at in range(max(1, len(word) - 1)))
+        elif word not in STOP_WORDS:
+            stems.add(_WORD_ENDING.sub("", word)[:STEM_CHARS] if word.isalpha() else word)
+    return frozenset(stems)
 
 
-def _weigh_words(words: Iterable[str], sentences: Sequence[Sentence]) -> dict[str, float]:
-    """Returns the weight of each of a question's words: the rarer among the sentences, the more."""
-    sentence_counts: Counter[str] = Counter()
-    for fact in sentences:
-        sentence_counts.update(fact.stems.intersection(words))
-    total = len(sentences)
-    return {
-        word: math.log(1 + (total - sentence_counts[word] + 0.5) / (sentence_counts[word] + 0.5)) + 0.5
-        for word in words
-    }
+def _is_no_answer(text: str) -> bool:
+    return is_question(text) or text.startswith((UNKNOWN_ANSWER, "<"))
 
 
-def _sum_weights(weights: dict[str, float], words: Iterable[str]) -> float:
-    return sum(weights[word] for word in words)
+def _split(text: str) -> tuple[Sentence, ...]:
+    sentences = (raw.strip() for raw in _SENTENCE_END.split(text))
+    pieces = (
+        sentence[start : start + MAX_SENTENCE_CHARS].strip()
+        for sentence in sentences
+        for start in range(0, len(sentence), MAX_SENTENCE_CHARS)
+    )
+    return tuple(Sentence(piece, find_word_stems(piece)) for piece in pieces if _WORD.search(piece))
 
 
-def _select_best_sentences(scored: list[tuple[float, int, str]]) -> list[str]:
-    """Returns the best few sentences; of equal ones the later first, and none that contains or repeats another."""
-    selected: list[str] = []
-    ranked = sorted(scored, key=lambda entry: (-entry[0], -entry[1]))
-    for score, _, text in ranked:
-        if len(selected) == MAX_ANSWER_SENTENCES or score < MIN_SHARE_OF_BEST_SCORE * ranked[0][0]:
-            break
-        bare = strip_labels(text)
-        if not any(bare in other or other in bare for other in selected):
-            selected.append(bare)
-    return selected
+_split_cached: Final = lru_cache(maxsize=4096)(_split)

@@ -9,15 +9,14 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-import orjson
 import uvicorn
 
 from app.simulator.options_and_faults import SimulatorOptions
 from app.simulator.simulated_model import SimulatorTokenCounter
-from app.simulator.simulator import JSON_HEADERS, Simulator, SimulatorRequest, SimulatorResponse
+from app.simulator.simulator import Simulator, SimulatorRequest, make_json_response
 
 ASGIMessage = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[ASGIMessage]]
@@ -32,39 +31,33 @@ class SimulatorApp:
         self.simulator = simulator
 
     async def __call__(self, scope: ASGIMessage, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        body = await _read_body(receive)
-        if body is None:
+        body, more_body = bytearray(), scope["type"] == "http"
+        while more_body:
+            message = await receive()
+            body += message.get("body", b"")
+            more_body = bool(message.get("more_body"))
+        if scope["type"] != "http" or message["type"] == "http.disconnect":
             return
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        path = str(scope["path"])
+        request = SimulatorRequest(scope["method"], scope["path"].removeprefix("/v1"), headers, bytes(body))
         async with asyncio.TaskGroup() as group:
-            answer_task = group.create_task(
-                self._send_response(SimulatorRequest(scope["method"], path, headers, body), send)
-            )
+            answer_task = group.create_task(self._send_response(request, send))
             disconnect_task = group.create_task(_cancel_on_disconnect(receive, answer_task))
             # The watcher never ends by itself: without this the task group would wait for it for ever.
             answer_task.add_done_callback(lambda _: disconnect_task.cancel())
 
     async def _send_response(self, request: SimulatorRequest, send: Send) -> None:
         if request.path == RECORDED_REQUESTS_PATH:
-            response = self._serve_recorded_requests(request.method)
+            if request.method == "DELETE":
+                self.simulator.recorded_requests.clear()
+            response = make_json_response(200, list(self.simulator.recorded_requests))
         else:
-            path = request.path.removeprefix("/v1")
-            response = await self.simulator.handle(
-                SimulatorRequest(request.method, path, request.headers, request.body)
-            )
+            response = await self.simulator.handle(request)
         headers = [(name.encode(), value.encode()) for name, value in response.headers.items()]
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
         async for piece in response.pieces:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    def _serve_recorded_requests(self, method: str) -> SimulatorResponse:
-        if method == "DELETE":
-            self.simulator.recorded_requests.clear()
-        return SimulatorResponse(200, JSON_HEADERS, _stream_body(orjson.dumps(list(self.simulator.recorded_requests))))
 
 
 def run_simulator_server(
@@ -100,23 +93,7 @@ class AnnouncingServer(uvicorn.Server):
             print(f"Simulated model is listening on http://{host}:{port}/v1", flush=True)  # noqa: T201  says that it is ready
 
 
-async def _read_body(receive: Receive) -> bytes | None:
-    """Returns the whole request body; None if the client disconnected before its end."""
-    pieces: list[bytes] = []
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return None
-        pieces.append(message.get("body", b""))
-        if not message.get("more_body"):
-            return b"".join(pieces)
-
-
 async def _cancel_on_disconnect(receive: Receive, answer_task: asyncio.Task[None]) -> None:
     while (await receive())["type"] != "http.disconnect":
         continue
     answer_task.cancel()
-
-
-async def _stream_body(body: bytes) -> AsyncIterator[bytes]:
-    yield body

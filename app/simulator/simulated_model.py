@@ -6,19 +6,23 @@ when asked to, and summarizes transcripts by extraction. So a fact that is missi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol, TypeVar
 
+import msgspec
 import orjson
+from msgspec import Meta
 
 from app.conversation.item import CountedSchemas, Item
 from app.dialects.chat.counted_content import read_schemas
 from app.dialects.chat.message import ChatMessage
 from app.dialects.chat.message_fields import extract_text
 from app.errors import InvalidRequest
-from app.simulator.context_window import build_error_body, build_error_if_overflow
+from app.simulator.context_window import check_window
 from app.simulator.extractive_summary import (
+    QUOTATION_ROLE,
+    cut_to_tokens,
     find_transcript_to_summarize,
     shorten_to_best_sentence,
     summarize_by_extraction,
@@ -27,22 +31,57 @@ from app.simulator.question_answering import (
     NOTED_PREFIX,
     UNKNOWN_ANSWER,
     PromptText,
-    find_answer_sentences,
+    find_answer_sentence,
+    find_word_stems,
     is_question,
+    remove_frames,
+    remove_labels,
+    split_sentences,
 )
-from app.simulator.request_schemas import check_chat_request
-from app.simulator.sentence_splitting import split_sentences
 from app.simulator.simulated_tool_calls import (
+    SEARCH_TOOL_NAME,
     build_schema_instance,
-    ends_with_search_results,
     make_search_call,
     make_tool_calls,
+    parse_tools,
 )
-from app.simulator.tool_pairing import find_tool_pairing_fault
+from app.simulator.tool_pairing import check_tool_pairing
 
-MAX_QUOTE_CHARS = 160
+MAX_NOTE_CHARS = 160
 MAX_RESULT_CHARS = 400
 GREETING = "Hello. I am a simulated model: I answer from what my context shows."
+Fields = TypeVar("Fields", bound=msgspec.Struct)
+
+
+class _ToolCallFields(msgspec.Struct):
+    function: dict[str, Any] | None = None
+
+
+class _MessageFields(msgspec.Struct):
+    role: Any = ""
+    content: Any = None
+    tool_calls: list[_ToolCallFields] | None = None
+
+
+class _ResponseFormatFields(msgspec.Struct):
+    type: Any = None
+    json_schema: dict[str, Any] | None = None
+
+
+class _ChatRequestFields(msgspec.Struct):
+    """The fields of a chat completion request that are read."""
+
+    messages: Annotated[list[_MessageFields], Meta(min_length=1)]
+    n: Annotated[int, Meta(ge=1, le=128)] | None = None
+    stream: bool | None = None
+    stream_options: dict[str, Any] | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    stop: str | list[str] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: _ResponseFormatFields | None = None
 
 
 class SimulatorTokenCounter(Protocol):
@@ -66,20 +105,19 @@ class SimulatedAnswer:
     is_summary: bool = False
     error_body: dict[str, Any] | None = None
 
-    def build_usage(self) -> dict[str, Any]:
-        """Returns token numbers in OpenAI's form, with all details zero."""
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "total_tokens": self.prompt_tokens + self.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0},
-            "completion_tokens_details": {
-                "reasoning_tokens": 0,
-                "audio_tokens": 0,
-                "accepted_prediction_tokens": 0,
-                "rejected_prediction_tokens": 0,
-            },
-        }
+
+def check_fields(body: Mapping[str, Any], shape: type[Fields]) -> Fields:
+    """Returns the fields of a request.
+
+    Raises:
+        InvalidRequest: a field has another type, or is out of bounds.
+    """
+    try:
+        return msgspec.convert(body, shape)
+    except msgspec.ValidationError as error:
+        complaint, _, place = str(error).partition(" - at ")
+        param = place.strip("`").removeprefix("$.") or None
+        raise InvalidRequest(f"{complaint} in {param}.", code="invalid_type", param=param) from error
 
 
 def answer_request(request: Mapping[str, Any], *, window: int, counter: SimulatorTokenCounter) -> SimulatedAnswer:
@@ -91,165 +129,114 @@ def answer_request(request: Mapping[str, Any], *, window: int, counter: Simulato
         window: the context window to enforce, in tokens.
         counter: counts prompt and answer.
     """
-    messages = request.get("messages")
-    if not isinstance(messages, list) or not messages or not all(isinstance(one, dict) for one in messages):
-        return SimulatedAnswer(
-            error_body=build_error_body("'messages' must be a non-empty array of objects.", param="messages")
-        )
+    prompt_tokens = 0
     try:
-        check_chat_request(request)
-        return _answer_valid_request(request, messages, window, counter)
+        fields = check_fields(request, _ChatRequestFields)
+        check_tool_pairing(request["messages"])
+        prompt_tokens = counter.count_request(
+            [ChatMessage(b"", message) for message in request["messages"]], read_schemas({"tools": fields.tools})
+        )
+        requested_tokens = fields.max_completion_tokens or fields.max_tokens or 0
+        check_window(window, prompt_tokens, requested_tokens)
+        limit = requested_tokens or window - prompt_tokens
+        return _choose_answer(fields, prompt_tokens, requested_tokens, limit, counter)
     except InvalidRequest as error:
-        return SimulatedAnswer(error_body=error.build_body())
-
-
-def _answer_valid_request(
-    request: Mapping[str, Any], messages: list[dict[str, Any]], window: int, counter: SimulatorTokenCounter
-) -> SimulatedAnswer:
-    """Answers a request whose fields have the right types.
-
-    Raises:
-        InvalidRequest: a JSON schema in it is invalid, or asks for too much.
-    """
-    fault = find_tool_pairing_fault(messages)
-    if fault is not None:
-        return SimulatedAnswer(error_body=build_error_body(fault.message, param=fault.param))
-    prompt_tokens = counter.count_request(
-        [ChatMessage(b"", message) for message in messages], read_schemas({"tools": request.get("tools")})
-    )
-    limit = request.get("max_completion_tokens") or request.get("max_tokens") or 0
-    overflow_error = build_error_if_overflow(window, prompt_tokens, limit)
-    if overflow_error is not None:
-        return SimulatedAnswer(prompt_tokens=prompt_tokens, error_body=overflow_error)
-    return _choose_answer(request, messages, prompt_tokens, limit or window - prompt_tokens, counter)
+        return SimulatedAnswer(prompt_tokens=prompt_tokens, error_body=error.build_body())
 
 
 def _choose_answer(
-    request: Mapping[str, Any],
-    messages: list[dict[str, Any]],
-    prompt_tokens: int,
-    limit: int,
-    counter: SimulatorTokenCounter,
+    fields: _ChatRequestFields, prompt_tokens: int, requested_tokens: int, limit: int, counter: SimulatorTokenCounter
 ) -> SimulatedAnswer:
-    choices = request.get("n") or 1
-    prompt_texts = [
-        PromptText(str(message.get("role", "")), extract_text(message.get("content"))) for message in messages
-    ]
-    transcript = find_transcript_to_summarize(prompt_texts)
-    calls = (
-        []
-        if transcript
-        else make_tool_calls(request, _newest_user_text(prompt_texts), may_choose=prompt_texts[-1].role == "user")
-    )
-    # Like a real model, it searches only if its context has no answer.
-    if not calls and not transcript and prompt_texts[-1].role == "user":
-        search = make_search_call(request, _newest_user_text(prompt_texts))
-        calls = [search] if search is not None and _answer_user_message(prompt_texts) == UNKNOWN_ANSWER else []
+    choices = fields.n or 1
+    texts = [_read_prompt_text(message) for message in fields.messages]
+    transcript = find_transcript_to_summarize(texts)
+    calls = [] if transcript else _choose_calls(fields, texts)
     if calls:
         tokens = sum(counter.count(orjson.dumps(call[call["type"]]).decode()) for call in calls)
-        return SimulatedAnswer(
-            tool_calls=tuple(calls),
-            finish_reason="tool_calls",
-            choice_count=choices,
-            prompt_tokens=prompt_tokens,
-            completion_tokens=tokens * choices,
-        )
-    asked_limit = request.get("max_completion_tokens") or request.get("max_tokens")
+        return SimulatedAnswer(None, tuple(calls), "tool_calls", choices, prompt_tokens, tokens * choices)
     text = (
-        summarize_by_extraction(transcript, asked_limit, counter.count)
+        summarize_by_extraction(transcript, requested_tokens, counter.count)
         if transcript
-        else _write_answer_text(request, prompt_texts)
+        else _write_answer_text(fields, texts)
     )
-    text = _cut_at_stop_sequence(text, request.get("stop"))
-    text, finish_reason = _truncate_to_limit(text, limit, counter.count)
+    for sequence in [fields.stop] if isinstance(fields.stop, str) else fields.stop or ():
+        text = text.partition(sequence)[0] if sequence else text
+    shown_text = cut_to_tokens(text, limit, counter.count)
     return SimulatedAnswer(
-        text=text,
-        finish_reason=finish_reason,
+        text=shown_text,
+        finish_reason="stop" if shown_text == text else "length",
         choice_count=choices,
         prompt_tokens=prompt_tokens,
-        completion_tokens=counter.count(text) * choices,
+        completion_tokens=counter.count(shown_text) * choices,
         is_summary=transcript is not None,
     )
 
 
-def _write_answer_text(request: Mapping[str, Any], prompt_texts: Sequence[PromptText]) -> str:
+def _read_prompt_text(message: _MessageFields) -> PromptText:
+    text = extract_text(message.content)
+    role = QUOTATION_ROLE if text.startswith("Quoted from earlier") else str(message.role)
+    return PromptText(role, remove_frames(text))
+
+
+def _choose_calls(fields: _ChatRequestFields, texts: Sequence[PromptText]) -> list[dict[str, Any]]:
+    """Returns the calls that the request demands or its newest message asks for. Like a real model, it searches only if
+    its context has no answer.
+    """
+    is_users_turn, user_text = texts[-1].role == "user", _find_newest_user_text(texts)
+    id_seed, choice = str(len(texts)), fields.tool_choice or "auto"
+    calls = make_tool_calls(fields.tools or (), choice, user_text, may_choose=is_users_turn, id_seed=id_seed)
+    may_search = choice == "auto" and SEARCH_TOOL_NAME in {tool.name for tool in parse_tools(fields.tools)}
+    if not calls and is_users_turn and may_search and _answer_user_message(texts) == UNKNOWN_ANSWER:
+        calls = [make_search_call(user_text, id_seed)]
+    return calls[:1] if fields.parallel_tool_calls is False else calls
+
+
+def _write_answer_text(fields: _ChatRequestFields, texts: Sequence[PromptText]) -> str:
     """Returns an ordinary answer, in the form that `response_format` asks for."""
-    response_format = request.get("response_format") or {}
-    if response_format.get("type") == "json_schema":
-        schema = (response_format.get("json_schema") or {}).get("schema") or {}
-        return orjson.dumps(build_schema_instance(schema, _newest_user_text(prompt_texts))).decode()
-    # Results of the search tool are context to answer from, not something to report.
-    tells_results = prompt_texts[-1].role in {"tool", "function"} and not ends_with_search_results(request["messages"])
-    text = _report_tool_results(prompt_texts) if tells_results else _answer_user_message(prompt_texts)
-    return orjson.dumps({"answer": text}).decode() if response_format.get("type") == "json_object" else text
+    response_format = fields.response_format or _ResponseFormatFields()
+    if response_format.type == "json_schema":
+        schema = (response_format.json_schema or {}).get("schema") or {}
+        return orjson.dumps(build_schema_instance(schema, _find_newest_user_text(texts))).decode()
+    text = _report_tool_results(fields.messages, texts) or _answer_user_message(texts)
+    return orjson.dumps({"answer": text}).decode() if response_format.type == "json_object" else text
 
 
-def _answer_user_message(prompt_texts: Sequence[PromptText]) -> str:
+def _answer_user_message(texts: Sequence[PromptText]) -> str:
     """Returns an answer to the newest user message from the context, or a note of what it says."""
-    user_text = _newest_user_text(prompt_texts)
-    if not user_text.strip():
+    user_text = _find_newest_user_text(texts)
+    newest = max((at for at, source in enumerate(texts) if source.role == "user"), default=len(texts) - 1)
+    questions, statements = _split_questions(user_text)
+    if not find_word_stems(user_text):
         return GREETING
-    earlier = list(prompt_texts)
-    newest = next(
-        (index for index in range(len(prompt_texts) - 1, -1, -1) if prompt_texts[index].role == "user"),
-        len(prompt_texts) - 1,
-    )
-    del earlier[newest]
-    question, statements = _split_questions(user_text)
-    if not question:
-        return (
-            f"{NOTED_PREFIX} {_shorten_quotation(shorten_to_best_sentence(user_text, MAX_QUOTE_CHARS))}"
-            if split_sentences(user_text).stems
-            else GREETING
-        )
-    return " ".join(find_answer_sentences(question, [*earlier, PromptText("user", statements)])) or UNKNOWN_ANSWER
+    if not questions:
+        return f"{NOTED_PREFIX} {shorten_to_best_sentence(user_text, MAX_NOTE_CHARS)}"
+    context = [*(source.text for source in (*texts[:newest], *texts[newest + 1 :])), statements]
+    found = filter(None, (find_answer_sentence(question, context) for question in questions))
+    return " ".join(dict.fromkeys(map(remove_labels, found))) or UNKNOWN_ANSWER
 
 
-def _split_questions(user_text: str) -> tuple[str, str]:
+def _split_questions(user_text: str) -> tuple[list[str], str]:
     """Returns the questions of the last paragraph that has any, and the rest of the message."""
     paragraphs = user_text.split("\n\n")
     for index in range(len(paragraphs) - 1, -1, -1):
-        sentences = split_sentences(paragraphs[index]).sentences
-        questions = [sentence.text for sentence in sentences if is_question(sentence.text)]
+        sentences = [sentence.text for sentence in split_sentences(paragraphs[index])]
+        questions = [sentence for sentence in sentences if is_question(sentence)]
         if questions:
-            statements = [sentence.text for sentence in sentences if not is_question(sentence.text)]
-            return " ".join(questions), "\n\n".join([*paragraphs[:index], *statements, *paragraphs[index + 1 :]])
-    return "", user_text
+            statements = [sentence for sentence in sentences if not is_question(sentence)]
+            return questions, "\n".join([*paragraphs[:index], *statements, *paragraphs[index + 1 :]])
+    return [], user_text
 
 
-def _report_tool_results(prompt_texts: Sequence[PromptText]) -> str:
-    """Returns an answer that repeats the tool results at the end of the prompt."""
-    results: list[str] = []
-    for source in reversed(prompt_texts):
-        if source.role not in {"tool", "function"}:
-            break
-        results.insert(0, source.text.strip()[:MAX_RESULT_CHARS])
-    return "The tool says: " + " | ".join(results)
+def _report_tool_results(messages: Sequence[_MessageFields], texts: Sequence[PromptText]) -> str:
+    """Returns an answer that repeats the tool results at the end of the prompt; empty if there are none, or if they are
+    those of the search tool: they are context to answer from.
+    """
+    count = next((at for at, source in enumerate(reversed(texts)) if source.role not in {"tool", "function"}), 0)
+    calls = messages[-count - 1].tool_calls or () if count < len(messages) else ()
+    if not count or any((call.function or {}).get("name") == SEARCH_TOOL_NAME for call in calls):
+        return ""
+    return "The tool says: " + " | ".join(source.text.strip()[:MAX_RESULT_CHARS] for source in texts[-count:])
 
 
-def _newest_user_text(prompt_texts: Sequence[PromptText]) -> str:
-    """Returns the newest user message's text."""
-    return next((source.text for source in reversed(prompt_texts) if source.role == "user"), "")
-
-
-def _shorten_quotation(text: str) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= MAX_QUOTE_CHARS else flat[: MAX_QUOTE_CHARS - 1] + "…"
-
-
-def _cut_at_stop_sequence(text: str, stop: object) -> str:
-    """Returns the text up to the first stop sequence."""
-    sequences = [stop] if isinstance(stop, str) else stop if isinstance(stop, list) else []
-    cuts = [text.find(sequence) for sequence in sequences if isinstance(sequence, str) and sequence in text]
-    return text[: min(cuts)] if cuts else text
-
-
-def _truncate_to_limit(text: str, limit: int, count: Callable[[str], int]) -> tuple[str, str]:
-    """Returns the longest beginning of at most `limit` tokens, and the finish reason."""
-    if count(text) <= limit:
-        return text, "stop"
-    low, high = 0, len(text)
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if count(text[:middle]) <= limit else (low, middle - 1)
-    return text[:low], "length"
+def _find_newest_user_text(texts: Sequence[PromptText]) -> str:
+    return next((source.text for source in reversed(texts) if source.role == "user"), "")

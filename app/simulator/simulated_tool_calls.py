@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
 
+import msgspec
 import orjson
 
 from app.errors import InvalidRequest
-from app.simulator.request_schemas import MAX_SCHEMA_NUMBER, check_json_schema
-from app.simulator.sentence_splitting import find_word_stems
+from app.simulator.question_answering import find_word_stems, is_question
 
 MAX_SCHEMA_DEPTH = 12
 MAX_INSTANCE_CHARS = 100_000
 """The longest JSON of one instance: a schema of a few bytes may ask for billions of characters."""
+MAX_SCHEMA_NUMBER = 2**53
+"""The largest number in a JSON schema: whole numbers up to this are exact in a float."""
+MAX_STRING_CHARS = 200
 SEARCH_TOOL_NAME = "recall_conversation"
 """The tool that is called if the context holds no answer."""
 
 _QUOTED_TEXT = re.compile(r"\"([^\"\n]+)\"|'([^'\n]{2,})'|`([^`\n]+)`|“([^”\n]+)”")
-_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?![\w])")
+_NUMBER = re.compile(r"(?<![\w.])-?\d{1,15}(?:\.\d+)?(?![\w])")
 _NAME = re.compile(r"(?<=[a-z,:] )[A-Z][\w-]*(?: [A-Z][\w-]*)*")
 _FORMAT_EXAMPLES = {
     "date-time": "2026-01-01T00:00:00Z",
@@ -31,232 +34,187 @@ _FORMAT_EXAMPLES = {
     "uri": "https://example.com/",
     "uuid": "00000000-0000-4000-8000-000000000000",
 }
+_Number = Annotated[float, msgspec.Meta(ge=-MAX_SCHEMA_NUMBER, le=MAX_SCHEMA_NUMBER)]
+
+
+class _JsonSchema(msgspec.Struct, rename="camel"):
+    """The JSON schema keywords that are read."""
+
+    type: str | list[str] = ""
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    items: Any = {}
+    enum: list[Any] = []
+    const: Any = msgspec.UNSET
+    any_of: list[Any] = []
+    one_of: list[Any] = []
+    all_of: list[Any] = []
+    minimum: _Number = -MAX_SCHEMA_NUMBER
+    maximum: _Number = MAX_SCHEMA_NUMBER
+    min_items: Annotated[int, msgspec.Meta(ge=0)] = 1
+    min_length: Annotated[int, msgspec.Meta(ge=0)] = 0
+    max_length: Annotated[int, msgspec.Meta(ge=0)] = MAX_INSTANCE_CHARS
+    format: str = ""
+    ref: str = msgspec.field(name="$ref", default="")
 
 
 @dataclass(frozen=True, slots=True)
-class _OfferedTool:
+class OfferedTool:
+    """A tool that a request declares, or names in `tool_choice`."""
+
     kind: str
     name: str
-    schema: Mapping[str, Any]
+    schema: Any
 
 
-def make_tool_calls(request: Mapping[str, Any], user_text: str, *, may_choose: bool) -> list[dict[str, Any]]:
+def make_tool_calls(
+    tools: Sequence[Any], choice: Any, user_text: str, *, may_choose: bool, id_seed: str
+) -> list[dict[str, Any]]:
     """Returns the calls of an answer; empty if the model answers in words.
 
     Args:
-        request: the chat completion request.
+        tools: the request's `tools`.
+        choice: its `tool_choice`.
         user_text: text of the newest user message.
-        may_choose: whether the model may decide to call now (`tool_choice: auto`), that is, the newest message is the
-            user's.
+        may_choose: whether the model may decide to call now, that is, the newest message is the user's.
+        id_seed: makes the calls' ids differ from turn to turn; the same request gets the same ids.
     """
-    selected_tools = _choose_tools(request, user_text, may_choose=may_choose)
-    if request.get("parallel_tool_calls") is False:
-        selected_tools = selected_tools[:1]
-    # Ids differ from turn to turn, but the same request gets the same ids.
-    depth = len(request.get("messages") or ())
-    return [_build_tool_call(tool, user_text, f"{depth}.{index}") for index, tool in enumerate(selected_tools)]
+    selected_tools = _choose_tools(parse_tools(tools), choice, user_text, may_choose=may_choose)
+    return [_build_tool_call(tool, user_text, f"{id_seed}.{index}") for index, tool in enumerate(selected_tools)]
 
 
-def make_search_call(request: Mapping[str, Any], user_text: str) -> dict[str, Any] | None:
-    """Returns a call of the search tool, if the request offers it and leaves the choice to the model; else None."""
-    offered = any(
-        tool is not None and tool.name == SEARCH_TOOL_NAME for tool in map(_parse_tool, request.get("tools") or ())
-    )
-    if not offered or (request.get("tool_choice") or "auto") != "auto":
-        return None
-    arguments = orjson.dumps({"query": user_text}).decode()
-    seed = orjson.dumps([len(request.get("messages") or ()), arguments])
-    call_id = f"call_{hashlib.sha256(seed).hexdigest()[:24]}"
-    return {"id": call_id, "type": "function", "function": {"name": SEARCH_TOOL_NAME, "arguments": arguments}}
+def make_search_call(user_text: str, id_seed: str) -> dict[str, Any]:
+    """Returns a call of the search tool."""
+    body = {"name": SEARCH_TOOL_NAME, "arguments": orjson.dumps({"query": user_text}).decode()}
+    return {"id": _make_call_id(id_seed, body), "type": "function", "function": body}
 
 
-def ends_with_search_results(messages: Sequence[Mapping[str, Any]]) -> bool:
-    """Says whether the results at the end are those of the search tool."""
-    calls = next((message.get("tool_calls") for message in reversed(messages) if message.get("role") != "tool"), None)
-    return any((call.get("function") or {}).get("name") == SEARCH_TOOL_NAME for call in calls or ())
+def parse_tools(entries: Sequence[Any] | None) -> list[OfferedTool]:
+    """Parses the tools that a request declares or names, without those that have no name. Both protocols' forms nest
+    the fields under the tool's type; some clients do not.
+    """
+    tools = []
+    for entry in entries or ():
+        kind = entry.get("type", "function") if isinstance(entry, Mapping) else ""
+        nested = entry.get(kind, entry) if isinstance(kind, str) and isinstance(entry, Mapping) else None
+        if isinstance(nested, Mapping) and isinstance(nested.get("name"), str):
+            tools.append(OfferedTool(kind, nested["name"], nested.get("parameters") or {"type": "object"}))
+    return tools
 
 
-def build_schema_instance(schema: Mapping[str, Any], text: str = "") -> Any:
-    """Returns the smallest value that a JSON schema allows, filled with quotes, numbers and names from `text`.
+def build_schema_instance(schema: Any, text: str = "") -> Any:
+    """Returns a small value that a JSON schema allows, filled with quotes, numbers and names from `text`.
 
     Raises:
         InvalidRequest: the schema is invalid, or asks for more than `MAX_INSTANCE_CHARS`.
     """
-    return _SchemaInstanceBuilder(schema, _TextValues.from_text(text)).build(schema, "")
+    return _SchemaInstanceBuilder(schema, text).build(schema)
 
 
-def _choose_tools(request: Mapping[str, Any], user_text: str, *, may_choose: bool) -> list[_OfferedTool]:
-    tools = [tool for tool in map(_parse_tool, request.get("tools") or ()) if tool is not None]
-    choice = request.get("tool_choice") or "auto"
-    if not tools or choice == "none":
-        return []
-    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-        allowed = choice.get("allowed_tools") or {}
-        names = {tool.name for tool in map(_parse_tool, allowed.get("tools") or ()) if tool is not None}
-        tools = [tool for tool in tools if tool.name in names]
-        choice = allowed.get("mode", "auto")
-    elif isinstance(choice, dict):
-        forced_tool = _parse_tool(choice)
-        return [tool for tool in tools if forced_tool is not None and tool.name == forced_tool.name][:1]
-    named_tools = _find_named_tools(tools, user_text)
+def _choose_tools(tools: list[OfferedTool], choice: Any, user_text: str, *, may_choose: bool) -> list[OfferedTool]:
+    if isinstance(choice, Mapping):
+        names = {tool.name for tool in parse_tools([choice])}
+        return [tool for tool in tools if tool.name in names][:1]
     if choice == "required":
-        return named_tools or sorted(tools, key=lambda tool: -len(_name_stems(tool) & find_word_stems(user_text)))[:1]
-    return named_tools if may_choose else []
+        return _find_requested_tools(tools, user_text) or tools[:1]
+    return _find_requested_tools(tools, user_text) if may_choose and choice != "none" else []
 
 
-def _parse_tool(entry: Any) -> _OfferedTool | None:
-    """Parses a tool that a request declares or names. Both forms nest the fields under the tool's type; some clients do
-    not.
+def _find_requested_tools(tools: Sequence[OfferedTool], user_text: str) -> list[OfferedTool]:
+    """Returns the tools that a text names, in its order; else those whose names have only words of its question, as
+    `get_weather` in "How is the weather in Oslo?".
     """
-    if not isinstance(entry, dict):
-        return None
-    kind = entry.get("type", "function")
-    nested = entry.get(kind)
-    facts: dict[str, Any] = nested if isinstance(nested, dict) else entry
-    name = facts.get("name")
-    return _OfferedTool(kind, name, facts.get("parameters") or {}) if isinstance(name, str) else None
-
-
-def _find_named_tools(tools: Sequence[_OfferedTool], user_text: str) -> list[_OfferedTool]:
-    """Returns the tools that a text names, in its order. Underscores may be written as spaces."""
     found = []
     for tool in tools:
-        name_pattern = re.escape(tool.name).replace("_", r"[_\s-]").replace(r"\-", r"[_\s-]")
+        # Underscores may be written as spaces.
+        name_pattern = r"[_\s-]".join(map(re.escape, re.split(r"[_-]", tool.name)))
         match = re.search(rf"(?<![\w-]){name_pattern}(?![\w-])", user_text, re.IGNORECASE)
         if match:
             found.append((match.start(), tool))
-    return [tool for _, tool in sorted(found, key=lambda pair: pair[0])]
+    if found or not is_question(user_text):
+        return [tool for _, tool in sorted(found, key=lambda pair: pair[0])]
+    text_stems = find_word_stems(user_text)
+    asked = ((find_word_stems(tool.name.replace("_", " ")), tool) for tool in tools if tool.name != SEARCH_TOOL_NAME)
+    return [tool for stems, tool in asked if stems and stems <= text_stems][:1]
 
 
-def _name_stems(tool: _OfferedTool) -> frozenset[str]:
-    return find_word_stems(tool.name.replace("_", " "))
-
-
-def _build_tool_call(tool: _OfferedTool, user_text: str, id_seed: str) -> dict[str, Any]:
+def _build_tool_call(tool: OfferedTool, user_text: str, id_seed: str) -> dict[str, Any]:
+    text = user_text.replace(tool.name, " ")
     if tool.kind == "custom":
-        material = _TextValues.from_text(user_text)
-        body: dict[str, Any] = {"name": tool.name, "input": material.next_string("input")}
+        body: dict[str, Any] = {"name": tool.name, "input": str(build_schema_instance({"type": "string"}, text))}
     else:
-        value = build_schema_instance(tool.schema or {"type": "object"}, user_text.replace(tool.name, " "))
-        body = {"name": tool.name, "arguments": orjson.dumps(value).decode()}
-    seed = orjson.dumps([id_seed, tool.kind, body, user_text])
-    return {"id": f"call_{hashlib.sha256(seed).hexdigest()[:24]}", "type": tool.kind, tool.kind: body}
+        body = {"name": tool.name, "arguments": orjson.dumps(build_schema_instance(tool.schema, text)).decode()}
+    return {"id": _make_call_id(id_seed, body), "type": tool.kind, tool.kind: body}
 
 
-@dataclass(slots=True)
-class _TextValues:
-    """Quotes, names and numbers of a text. Each is used once as long as there are others."""
-
-    strings: list[str]
-    numbers: list[float]
-    text: str
-    used_counts: dict[str, int] = field(default_factory=dict)
-
-    @classmethod
-    def from_text(cls, text: str) -> _TextValues:
-        quotes = [next(group for group in match.groups() if group) for match in _QUOTED_TEXT.finditer(text)]
-        plain = _QUOTED_TEXT.sub(" ", text)
-        found = [float(number) for number in _NUMBER.findall(plain)]
-        numbers = [number for number in found if abs(number) <= MAX_SCHEMA_NUMBER]
-        return cls(strings=quotes or _NAME.findall(plain), numbers=numbers, text=text.lower())
-
-    def next_string(self, name: str) -> str:
-        return str(self._next_value("string", self.strings, f"{name or 'value'} text"))
-
-    def next_number(self) -> float:
-        return float(self._next_value("number", self.numbers, 1.0))
-
-    def _next_value(self, kind: str, values: Sequence[Any], default: Any) -> Any:
-        at = self.used_counts.get(kind, 0)
-        self.used_counts[kind] = at + 1
-        return values[min(at, len(values) - 1)] if values else default
+def _make_call_id(id_seed: str, body: Mapping[str, Any]) -> str:
+    return f"call_{hashlib.sha256(orjson.dumps([id_seed, body])).hexdigest()[:24]}"
 
 
-@dataclass(slots=True)
 class _SchemaInstanceBuilder:
-    root: Mapping[str, Any]
-    text_values: _TextValues
-    remaining_chars: int = MAX_INSTANCE_CHARS
+    """Builds one value. Each quote, name and number of the text is used once as long as there are others."""
 
-    def build(self, schema: Any, name: str, depth: int = 0) -> Any:
-        # Every value costs at least one character, so nested arrays of nothing come to an end, too.
-        self._spend_chars(len(name) + 1)
-        if not isinstance(schema, Mapping) or depth > MAX_SCHEMA_DEPTH:
-            return None
-        check_json_schema(schema)
-        if "$ref" in schema:
-            return self.build(self._resolve_reference(str(schema["$ref"])), name, depth + 1)
-        if "const" in schema:
-            return self._copy_schema_value(schema["const"])
-        if schema.get("enum"):
-            return self._copy_schema_value(self._choose_enum_value(schema["enum"]))
-        for key in ("anyOf", "oneOf", "allOf"):
-            if schema.get(key):
-                return self.build(schema[key][0], name, depth + 1)
-        return self._build_by_type(schema, name, depth)
+    def __init__(self, root: Any, text: str) -> None:
+        self._root = root
+        self._text = text.lower()
+        quotes = [next(filter(None, match.groups())) for match in _QUOTED_TEXT.finditer(text)]
+        plain = _QUOTED_TEXT.sub(" ", text)
+        strings = quotes or _NAME.findall(plain) or [" ".join(text.split())[:MAX_STRING_CHARS]]
+        self._strings = _repeat_last(strings)
+        self._numbers = _repeat_last([float(number) for number in _NUMBER.findall(plain)] or [1.0])
+        self._remaining_chars = MAX_INSTANCE_CHARS
 
-    def _copy_schema_value(self, value: Any) -> Any:
-        """Returns a value that the schema itself contains."""
-        self._spend_chars(len(orjson.dumps(value)))
-        return value
+    def build(self, node: Any, depth: int = 0) -> Any:
+        if not isinstance(node, Mapping) or depth > MAX_SCHEMA_DEPTH:
+            return self._spend(None)
+        try:
+            schema = msgspec.convert(node, _JsonSchema)
+        except msgspec.ValidationError as error:
+            raise InvalidRequest(f"Invalid JSON schema: {error}.") from error
+        if schema.ref:
+            return self.build(self._resolve_reference(schema.ref), depth + 1)
+        if schema.const is not msgspec.UNSET:
+            return self._spend(schema.const)
+        if schema.enum:
+            return self._spend(next((one for one in schema.enum if str(one).lower() in self._text), schema.enum[0]))
+        choices = schema.any_of or schema.one_of or schema.all_of
+        return self.build(choices[0], depth + 1) if choices else self._build_by_type(schema, depth)
 
-    def _spend_chars(self, chars: int) -> None:
-        """Subtracts from the characters that are left.
+    def _build_by_type(self, schema: _JsonSchema, depth: int) -> Any:
+        kinds = [schema.type] if isinstance(schema.type, str) else schema.type
+        kind = next((one for one in kinds if one != "null"), "null")
+        if kind == "object" or (not kind and schema.properties):
+            keys = self._spend(schema.required or list(schema.properties))
+            return {key: self.build(schema.properties.get(key) or {}, depth + 1) for key in keys}
+        if kind == "array":
+            return [self.build(schema.items or {}, depth + 1) for _ in range(max(1, schema.min_items))]
+        if kind in {"integer", "number"}:
+            number = min(max(next(self._numbers), schema.minimum), schema.maximum)
+            return self._spend(int(number) if kind == "integer" else number)
+        if kind in {"boolean", "null"}:
+            return self._spend(True if kind == "boolean" else None)
+        text = _FORMAT_EXAMPLES.get(schema.format) or next(self._strings)
+        return self._spend(text.ljust(min(schema.min_length, MAX_INSTANCE_CHARS), "x")[: schema.max_length])
+
+    def _spend(self, value: Any) -> Any:
+        """Returns a value, and subtracts its size from the characters that are left.
 
         Raises:
             InvalidRequest: fewer characters are left.
         """
-        self.remaining_chars -= chars
-        if self.remaining_chars < 0:
-            raise InvalidRequest(
-                f"Invalid JSON schema: its smallest value is longer than {MAX_INSTANCE_CHARS} characters."
-            )
+        self._remaining_chars -= len(orjson.dumps(value))
+        if self._remaining_chars < 0:
+            raise InvalidRequest(f"Invalid JSON schema: its value is longer than {MAX_INSTANCE_CHARS} characters.")
+        return value
 
-    def _build_by_type(self, schema: Mapping[str, Any], name: str, depth: int) -> Any:
-        kind = schema.get("type", "object" if "properties" in schema else "string")
-        if isinstance(kind, list):
-            kind = next((one for one in kind if one != "null"), "null")
-        if kind == "object":
-            return self._build_object(schema, depth)
-        if kind == "array":
-            length = max(1, int(schema.get("minItems", 1))) if schema.get("maxItems", 1) else 0
-            return [self.build(schema.get("items") or {}, name, depth + 1) for _ in range(length)]
-        if kind in {"integer", "number"}:
-            return self._build_number(schema, whole=kind == "integer")
-        if kind == "boolean":
-            return True
-        return None if kind == "null" else self._build_string(schema, name)
+    def _resolve_reference(self, reference: str) -> Any:
+        node: Any = self._root
+        for step in filter(None, reference.lstrip("#/").split("/")):
+            node = node.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(node, Mapping) else None
+        return node
 
-    def _build_object(self, schema: Mapping[str, Any], depth: int) -> dict[str, Any]:
-        properties = schema.get("properties") or {}
-        keys = schema.get("required") or list(properties)
-        return {key: self.build(properties.get(key) or {}, key, depth + 1) for key in keys}
 
-    def _choose_enum_value(self, allowed: Sequence[Any]) -> Any:
-        return next(
-            (one for one in allowed if isinstance(one, str) and one.lower() in self.text_values.text), allowed[0]
-        )
-
-    def _build_number(self, schema: Mapping[str, Any], *, whole: bool) -> float | int:
-        number = self.text_values.next_number()
-        if "minimum" in schema:
-            number = max(number, float(schema["minimum"]))
-        if "maximum" in schema:
-            number = min(number, float(schema["maximum"]))
-        return int(number) if whole else number
-
-    def _build_string(self, schema: Mapping[str, Any], name: str) -> str:
-        if schema.get("format") in _FORMAT_EXAMPLES:
-            return _FORMAT_EXAMPLES[schema["format"]]
-        least_chars = schema.get("minLength", 0)
-        self._spend_chars(least_chars)
-        text = self.text_values.next_string(name).ljust(least_chars, "x")
-        self._spend_chars(len(text))
-        return text[: int(schema.get("maxLength", len(text)))]
-
-    def _resolve_reference(self, reference: str) -> Mapping[str, Any]:
-        node: Any = self.root
-        for step in reference.lstrip("#/").split("/"):
-            if step:
-                node = node.get(step.replace("~1", "/").replace("~0", "~"), {}) if isinstance(node, Mapping) else {}
-        return node if isinstance(node, Mapping) else {}
+def _repeat_last(values: Sequence[Any]) -> Iterator[Any]:
+    yield from values
+    while True:
+        yield values[-1]

@@ -10,27 +10,36 @@ from collections import Counter as Tally
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Annotated, Any
 
+import msgspec
 import orjson
 
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
 from app.errors import GatewayError, InvalidRequest, MethodNotAllowed, ModelNotFound, NotFound
-from app.simulator.context_window import LISTED_MODELS, SIMULATED_PREFIX, build_error_body, parse_window_from_name
-from app.simulator.openai_encoding import AnswerEnvelope, encode_completion, encode_stream_events
+from app.simulator.context_window import LISTED_MODELS, SIMULATED_PREFIX, parse_window_from_name
+from app.simulator.openai_encoding import encode_completion, encode_stream_events
 from app.simulator.options_and_faults import SimulatedFaults, SimulatorOptions, parse_faults_from_name
-from app.simulator.request_schemas import check_embeddings_request
-from app.simulator.simulated_model import SimulatedAnswer, SimulatorTokenCounter, answer_request
+from app.simulator.simulated_model import SimulatedAnswer, SimulatorTokenCounter, answer_request, check_fields
 
 THREAD_BODY_BYTES = 65_536
 """Larger requests are counted and answered in a thread."""
-DEFAULT_DIMENSIONS = 64
 MAX_EMBEDDING_NUMBERS = 1_000_000
 """The most numbers in all vectors of one answer."""
 MODELS_CREATED_AT = 1_767_225_600
 JSON_HEADERS = {"content-type": "application/json"}
 STREAM_HEADERS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
 INVALID_JSON = b'{"id": "chatcmpl-broken", "choices": [{"mess'
+
+
+class _EmbeddingsRequestFields(msgspec.Struct):
+    """The fields of an embeddings request."""
+
+    model: str = "sim"
+    input: str | list[str | int | list[int]] = ""
+    dimensions: Annotated[int, msgspec.Meta(ge=1, le=4096)] | None = None
+    encoding_format: str | None = None
 
 
 class SimulatedDisconnect(Exception):
@@ -84,7 +93,7 @@ class Simulator:
         try:
             return await self._route_request(request)
         except GatewayError as error:
-            return _make_json_response(error.status, error.build_body())
+            return make_json_response(error.status, error.build_body())
 
     def list_models(self) -> list[dict[str, Any]]:
         """Returns OpenAI's `data` array, with the window under both names that servers use."""
@@ -93,12 +102,12 @@ class Simulator:
     async def _route_request(self, request: SimulatorRequest) -> SimulatorResponse:
         path = request.path.rstrip("/")
         if request.method == "GET" and path == "/models":
-            return _make_json_response(200, {"object": "list", "data": self.list_models()})
+            return make_json_response(200, {"object": "list", "data": self.list_models()})
         if request.method == "GET" and path.startswith("/models/"):
             name = path.removeprefix("/models/")
             if not name.startswith(SIMULATED_PREFIX):
                 raise ModelNotFound(f"The model {name!r} does not exist.", param="model")
-            return _make_json_response(200, self._build_model_entry(name))
+            return make_json_response(200, self._build_model_entry(name))
         if path not in {"/chat/completions", "/embeddings"}:
             raise NotFound(f"Unknown path {request.path!r}.")
         if request.method != "POST":
@@ -109,19 +118,19 @@ class Simulator:
         )
         if path == "/chat/completions":
             return await self._answer_chat(body, len(request.body))
-        check_embeddings_request(body)
-        return await asyncio.to_thread(self._answer_embeddings, body)
+        return await asyncio.to_thread(self._answer_embeddings, check_fields(body, _EmbeddingsRequestFields))
 
     async def _answer_chat(self, body: dict[str, Any], body_bytes: int) -> SimulatorResponse:
         model = body.get("model")
         if not isinstance(model, str) or not model:
             raise InvalidRequest("you must provide a model parameter", param="model")
-        window = parse_window_from_name(model, self.options.default_window)
-        counter = self.counter_for(model)
-        if body_bytes > THREAD_BODY_BYTES:
-            answer = await asyncio.to_thread(answer_request, body, window=window, counter=counter)
-        else:
-            answer = answer_request(body, window=window, counter=counter)
+        answer_model = partial(
+            answer_request,
+            body,
+            window=parse_window_from_name(model, self.options.default_window),
+            counter=self.counter_for(model),
+        )
+        answer = await asyncio.to_thread(answer_model) if body_bytes > THREAD_BODY_BYTES else answer_model()
         # After the answer is made: faults may be only for summaries, and only the answer says whether it is one.
         faults = self._choose_faults(model, answer)
         if faults.hang:
@@ -130,16 +139,19 @@ class Simulator:
         if faults.error_status is not None:
             return _make_failure_response(faults.error_status, faults.retry_after)
         if answer.error_body is not None:
-            return _make_json_response(400, answer.error_body)
+            return make_json_response(400, answer.error_body)
         if faults.empty:
             answer = SimulatedAnswer(text="", prompt_tokens=answer.prompt_tokens, is_summary=answer.is_summary)
         await self._pause(self.options.first_token_seconds + self.options.summary_seconds * answer.is_summary)
+        envelope = {"id": f"chatcmpl-{self.new_id()}", "created": int(self.clock()), "model": model}
+        headers = {"x-request-id": f"req_{self.new_id()}", "openai-processing-ms": "1"}
         if body.get("stream"):
-            pieces = self._encode_stream(body, model, answer)
-            return SimulatorResponse(200, self._build_headers(STREAM_HEADERS), self._stream_with_faults(pieces, faults))
+            include_usage = bool((body.get("stream_options") or {}).get("include_usage"))
+            pieces = encode_stream_events(answer, envelope, include_usage=include_usage)
+            return SimulatorResponse(200, {**STREAM_HEADERS, **headers}, self._stream_with_faults(pieces, faults))
         await self._pause(self.options.seconds_per_token * answer.completion_tokens)
-        completion_bytes = encode_completion(answer, self._make_envelope(model))
-        return SimulatorResponse(200, self._build_headers(JSON_HEADERS), _stream_whole_body(completion_bytes, faults))
+        whole_body = _stream_whole_body(encode_completion(answer, envelope), faults)
+        return SimulatorResponse(200, {**JSON_HEADERS, **headers}, whole_body)
 
     def _choose_faults(self, model: str, answer: SimulatedAnswer) -> SimulatedFaults:
         """Returns the faults for this request. Each rule counts the requests in its scope."""
@@ -150,10 +162,6 @@ class Simulator:
         rule = "" if named_faults is None else model
         self._request_counts[rule] += 1
         return faults if faults.is_request_affected(self._request_counts[rule]) else SimulatedFaults()
-
-    def _encode_stream(self, body: Mapping[str, Any], model: str, answer: SimulatedAnswer) -> Iterator[bytes]:
-        include_usage = bool((body.get("stream_options") or {}).get("include_usage"))
-        return encode_stream_events(answer, self._make_envelope(model), include_usage=include_usage)
 
     async def _stream_with_faults(self, pieces: Iterator[bytes], faults: SimulatedFaults) -> AsyncIterator[bytes]:
         for sent, piece in enumerate(pieces):
@@ -170,38 +178,24 @@ class Simulator:
         if seconds > 0:
             await self.sleep(seconds)
 
-    def _answer_embeddings(self, body: Mapping[str, Any]) -> SimulatorResponse:
-        model = str(body.get("model", "sim"))
-        given_input = body.get("input", "")
-        inputs = (
-            given_input
-            if isinstance(given_input, list) and given_input and not isinstance(given_input[0], int)
-            else [given_input]
-        )
-        dimensions = body.get("dimensions") or DEFAULT_DIMENSIONS
+    def _answer_embeddings(self, fields: _EmbeddingsRequestFields) -> SimulatorResponse:
+        is_list_of_inputs = isinstance(fields.input, list) and fields.input and not isinstance(fields.input[0], int)
+        inputs: Any = fields.input if is_list_of_inputs else [fields.input]
+        dimensions = fields.dimensions or 64
         if dimensions * len(inputs) > MAX_EMBEDDING_NUMBERS:
             raise InvalidRequest(f"The simulated model writes at most {MAX_EMBEDDING_NUMBERS} numbers in one answer.")
         vectors = [make_embedding_vector(orjson.dumps(one), dimensions) for one in inputs]
-        is_base64 = body.get("encoding_format") == "base64"
-        data = [
-            {"object": "embedding", "index": index, "embedding": _encode_vector(one) if is_base64 else one}
-            for index, one in enumerate(vectors)
-        ]
-        count = self.counter_for(model).count
+        encode = _encode_vector if fields.encoding_format == "base64" else list
+        data = [{"object": "embedding", "index": index, "embedding": encode(one)} for index, one in enumerate(vectors)]
+        count = self.counter_for(fields.model).count
         tokens = sum(count(one) if isinstance(one, str) else len(one) if isinstance(one, list) else 1 for one in inputs)
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        return _make_json_response(200, {"object": "list", "data": data, "model": model, "usage": usage})
+        return make_json_response(200, {"object": "list", "data": data, "model": fields.model, "usage": usage})
 
     def _build_model_entry(self, name: str) -> dict[str, Any]:
         window = parse_window_from_name(name, self.options.default_window)
         facts = {"id": name, "object": "model", "created": MODELS_CREATED_AT, "owned_by": "simulator"}
         return {**facts, "context_window": window, "max_model_len": window}
-
-    def _make_envelope(self, model: str) -> AnswerEnvelope:
-        return AnswerEnvelope(f"chatcmpl-{self.new_id()}", int(self.clock()), model)
-
-    def _build_headers(self, kind: Mapping[str, str]) -> dict[str, str]:
-        return {**kind, "x-request-id": f"req_{self.new_id()}", "openai-processing-ms": "1"}
 
 
 def make_embedding_vector(text: bytes, dimensions: int) -> list[float]:
@@ -230,14 +224,14 @@ def _parse_request_body(body: bytes) -> dict[str, Any]:
 
 def _make_failure_response(status: int, retry_after_seconds: float | None) -> SimulatorResponse:
     kind = "rate_limit_exceeded" if status == 429 else "server_error" if status >= 500 else "invalid_request_error"
-    response = _make_json_response(status, build_error_body("A simulated failure.", type=kind))
-    if retry_after_seconds is None:
-        return response
-    headers = {**response.headers, "retry-after": f"{retry_after_seconds:g}"}
-    return SimulatorResponse(status, headers, response.pieces)
+    body = {"error": {"message": "A simulated failure.", "type": kind, "param": None, "code": None}}
+    response = make_json_response(status, body)
+    retry_headers = {} if retry_after_seconds is None else {"retry-after": f"{retry_after_seconds:g}"}
+    return SimulatorResponse(status, {**response.headers, **retry_headers}, response.pieces)
 
 
-def _make_json_response(status: int, body: object) -> SimulatorResponse:
+def make_json_response(status: int, body: object) -> SimulatorResponse:
+    """Returns a response with a JSON body, without faults."""
     return SimulatorResponse(status, JSON_HEADERS, _stream_whole_body(orjson.dumps(body), SimulatedFaults()))
 
 

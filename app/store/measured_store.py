@@ -10,9 +10,11 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, Final, TypeVar, cast
 
+from prometheus_client import Histogram
+
 from app.errors import StoreUnavailable
 from app.observability import metric_families
-from app.observability.metrics import HistogramSeries, Metrics
+from app.observability.metrics import Metrics
 from app.store.contract.conversations import LogAppend, PendingAppend
 from app.store.contract.leases import Lease
 from app.store.contract.store import Store, StoreInfo
@@ -109,7 +111,7 @@ class _OperationMetrics:
         self._write_health = write_health
         self._name = name
         self._metrics = metrics
-        self._seconds: HistogramSeries | None = None
+        self._seconds: Histogram | None = None
         self.now = metrics.now
 
     def start(self) -> float:
@@ -118,16 +120,16 @@ class _OperationMetrics:
             self._seconds = self._metrics.histogram_series(metric_families.STORE_SECONDS, self._name)
             # Created at 0, so that a rate over the counter sees the first error as a change.
             self._errors = self._metrics.counter_series(metric_families.STORE_ERRORS, self._name)
-        self._metrics.store_queue.add()
+        self._metrics.store_queue.inc()
         return self.now()
 
     def finish(self, started_at: float, error: BaseException | None = None) -> None:
         """Records the end of an operation that began at `started_at`."""
         assert self._seconds is not None
         self._seconds.observe(self.now() - started_at)
-        self._metrics.store_queue.add(-1)
+        self._metrics.store_queue.dec()
         if isinstance(error, StoreUnavailable):
-            self._errors.add()
+            self._errors.inc()
             if self._write_health is not None:
                 self._write_health.record_failure(error)
         elif self._write_health is not None and error is None and self._write_health.is_failing:

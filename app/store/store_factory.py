@@ -41,7 +41,7 @@ def create_store(
     """
     location = parse_database_url(url)
     if location.backend == "memory":
-        in_memory: Store = _import_store_module("memory.backend").MemoryStore(clock=clock)
+        in_memory: Store = _import_store_module("sqlite.memory_store").SqliteMemoryStore(clock=clock)
         return in_memory
     if location.backend == "postgresql":
         options = _import_store_module("postgres.pool").PostgresOptions(

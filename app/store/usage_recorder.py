@@ -101,7 +101,7 @@ class UsageRecorder:
         total = self._unwritten.get(sum_key)
         if total is None:
             if len(self._unwritten) >= MAX_UNWRITTEN_SUMS:
-                self._lost_sums.add()
+                self._lost_sums.inc()
                 return
             total = self._unwritten[sum_key] = _Sum()
         total.requests += is_answer
@@ -156,7 +156,7 @@ class UsageRecorder:
             raise
         except Exception as error:
             if len(batch) == 1:
-                self._lost_sums.add()
+                self._lost_sums.inc()
                 log.error("a sum of usage cannot be stored and is not counted", exc_info=error)
                 batch.clear()
                 return

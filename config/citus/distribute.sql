@@ -28,6 +28,8 @@ SELECT create_reference_table('fingerprints');
 -- Small, read everywhere, seldom written (`usage_totals` by each process every five seconds): a copy on every node.
 SELECT create_reference_table('api_keys');
 SELECT create_reference_table('usage_totals');
+SELECT create_reference_table('budget_reservations');
+SELECT create_reference_table('rate_counts');
 SELECT create_reference_table('server_secrets');
 SELECT create_reference_table('model_facts');
 SELECT create_reference_table('alembic_version');

@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from app.store.memory.backend import MemoryStore
 from tests.live import DONE, DROP, Reply, ScriptedUpstream, chunk, completion, stream
 from tests.support.gateway import World, world
+from tests.support.memory_store import MemoryStore
 from tests.support.raw_http import long_talk, summarizing
 
 TOOL: Any = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}, "strict": False}

@@ -22,7 +22,7 @@ from app.pipeline.admission.request_coalescing import RequestCoalescer
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.respond.answer_types import Answer, StreamedAnswer
-from app.store.memory.backend import MemoryStore
+from tests.support.memory_store import MemoryStore
 
 FRAME = b'data: {"choices":[]}\n\n'
 

@@ -31,12 +31,6 @@ Feature: Portability: conversations come in and go out as chat messages
     When the conversation is exported and imported again
     Then the imported conversation has the same messages
 
-  Scenario: A ChatGPT export brings its other answers along as branches
-    Given a ChatGPT export "Colours" in which "Name a colour." was answered with "Red." and then with "Blue."
-    When the user imports the file
-    Then there are 2 conversations with the title "Colours"
-    And the second branched from the first behind its first message
-
   Scenario: A long history is summarized like any other
     Given a model with a window of 8,192 tokens
     And a file with a history of 30 turns of 300 tokens

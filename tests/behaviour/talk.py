@@ -22,11 +22,11 @@ from app.conversation.item import Item
 from app.dialects.chat.message import decode_body
 from app.pipeline.token_counting import MessageCounter
 from app.store.contract.store import Store
-from app.store.memory.backend import MemoryStore
 from app.store.store_factory import create_store
 from tests.behaviour.model import Body, Call, Model
 from tests.behaviour.texts import COUNTER, message, weight
 from tests.live import TEST_DEPENDENCIES, ScriptedUpstream, gateway, serving
+from tests.support.memory_store import MemoryStore
 
 T = TypeVar("T")
 MODEL: Final = "the-model"

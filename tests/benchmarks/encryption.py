@@ -17,8 +17,8 @@ from app.store.contract.conversations import LogAppend
 from app.store.contract.store import Store
 from app.store.encryption.cipher import Cipher
 from app.store.encryption.encrypted_store import EncryptedStore
-from app.store.memory.backend import MemoryStore
 from tests.store.example_logs import conversation_of, grown, log_of
+from tests.support.memory_store import MemoryStore
 
 RUNS: Final = 200
 WORDS: Final = " ".join(f"word{number}" for number in range(180))

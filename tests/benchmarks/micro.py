@@ -25,7 +25,6 @@ from typing import Final
 from unittest import mock
 
 import orjson
-import prometheus_client
 from fastapi import FastAPI
 from prometheus_client import values
 from rich.console import Console
@@ -49,14 +48,13 @@ from app.dialects.chat.stream_frames import DONE_DATA
 from app.dialects.sse import SseDecoder
 from app.observability.metric_families import REQUEST_SECONDS, REQUESTS
 from app.observability.metrics import Metrics, TurnFacts
-from app.observability.prometheus import PrometheusExposition
 from app.observability.recent_requests import EndedRequest, RecentRequests
 from app.observability.request_facts import RequestFacts
 from app.observability.request_record import begin_request_record, record_caller, record_end_of_reading
-from app.observability.tracing import NoTracing
+from app.observability.tracing import Tracing
+from app.observability.worker_metric_files import FOLDER_VARIABLE
 from app.store.contract.store import Store
 from app.store.measured_store import measure_store
-from app.store.memory.backend import MemoryStore
 from app.store.write_health import WriteHealth
 from app.upstream.provider_contract import ModelDeployment, TokenPrice
 from app.upstream.routing.prices import compute_cost_usd, find_price
@@ -66,6 +64,7 @@ from tests.benchmarks.telling import CHUNKS as CHUNKS_OF_STREAM
 from tests.benchmarks.telling import costs
 from tests.benchmarks.upstream import stream_frames
 from tests.context.planned_conversation import assistant, chunk_of, log_of, user
+from tests.support.memory_store import MemoryStore
 from tests.upstream.scripted_provider import ScriptedProvider
 
 RUNS: Final = 5
@@ -251,7 +250,6 @@ def telling() -> Iterator[Case | Known]:
         for _ in range(OPERATIONS):
             await asked.check()
 
-    exposition = PrometheusExposition(metrics.read_snapshot)
     yield from _turns()
     yield Case("telling", "the facts of a turn", "turn", 1, counted)
     for name, asked in (("measured", store), ("not measured", idle)):
@@ -266,12 +264,12 @@ def telling() -> Iterator[Case | Known]:
         lifespan=lambda _: nullcontext(),
         new_request_id=str,
     )
-    watched = RequestTelemetry(front, metrics, NoTracing(), seconds=time.monotonic, logs_requests=False)
+    watched = RequestTelemetry(front, metrics, Tracing(), seconds=time.monotonic, logs_requests=False)
     scope = {"type": "http", "method": "POST", "path": CHAT_PATH, "headers": []}
     for name, app in (("watched", watched), ("not watched", front)):
         stream = partial(lambda one: asyncio.run(one(scope, None, _sent)), app)
         yield Case("telling", f"a piece of a stream, {name}", "piece", OPERATIONS, stream)
-    yield Case("telling", "/metrics", "reading", 1, lambda: exposition.render(""))
+    yield Case("telling", "/metrics", "reading", 1, lambda: metrics.render(""))
     yield from _recent_requests(facts)
 
 
@@ -299,39 +297,14 @@ def _recent_requests(turn: TurnFacts) -> Iterator[Case]:
 
 
 def numbers() -> Iterator[Case]:
-    """What the numbers of one turn cost: added to our series, and to those of `prometheus_client`, whose children are
-    looked up before (decision 23)."""
-    labels, stream = ("/v1/chat/completions", "200"), ("/v1/chat/completions", "false")
-    with tempfile.TemporaryDirectory() as folder:
+    """What the numbers of one turn cost, whose series are looked up before (decision 23)."""
+    with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, {FOLDER_VARIABLE: folder}):
         for processes, shared in (("one process", None), ("several processes", Path(folder))):
-            metrics = Metrics(shared)
-            counter, histogram = (
-                metrics.counter_series(REQUESTS, *labels),
-                metrics.histogram_series(REQUEST_SECONDS, *stream),
-            )
-            count = partial(_count_turn, counter.add, histogram.observe)
-            yield Case("numbers", f"ours, {processes}", "turn", 1, count)
-            metrics.close()
-            their_counter, their_histogram = _prometheus_series(labels, stream, shared)
-            count = partial(_count_turn, their_counter.inc, their_histogram.observe)
-            yield Case("numbers", f"prometheus_client, {processes}", "turn", 1, count)
-
-
-def _prometheus_series(
-    labels: tuple[str, str], stream: tuple[str, str], shared: Path | None
-) -> tuple[prometheus_client.Counter, prometheus_client.Histogram]:
-    """The library chooses its kind of numbers by a variable of the environment, when it is imported."""
-    with mock.patch.dict(os.environ, {} if shared is None else {"PROMETHEUS_MULTIPROC_DIR": str(shared)}):
-        kind = values.MutexValue if shared is None else values.MultiProcessValue()  # type: ignore[no-untyped-call]
-        with mock.patch.object(values, "ValueClass", kind):
-            registry = prometheus_client.CollectorRegistry()
-            counter = prometheus_client.Counter(REQUESTS.name, REQUESTS.help, REQUESTS.labels, registry=registry)
-            histogram = prometheus_client.Histogram(
-                *(REQUEST_SECONDS.name, REQUEST_SECONDS.help, REQUEST_SECONDS.labels),
-                buckets=REQUEST_SECONDS.bounds,
-                registry=registry,
-            )
-            return counter.labels(*labels), histogram.labels(*stream)
+            with mock.patch.object(values, "ValueClass", values.MutexValue):
+                metrics = Metrics(shared)
+                counter = metrics.counter_series(REQUESTS, "/v1/chat/completions", "200")
+                histogram = metrics.histogram_series(REQUEST_SECONDS, "/v1/chat/completions", "false")
+                yield Case("numbers", processes, "turn", 1, partial(_count_turn, counter.inc, histogram.observe))
 
 
 def _count_turn(add: Callable[[], None], observe: Callable[[float], None]) -> None:

@@ -1,6 +1,7 @@
 """`python -m tests.chaos [soak] …`: load on a whole installation, with or without faults, then the books are checked.
 
-Exit status 0 if nothing acknowledged was lost or doubled, no lease is stuck and `concertina verify` finds nothing.
+Exit status 0 if nothing acknowledged was lost or doubled, no lease is stuck, and what is stored agrees with itself
+(`tests.faults.verification`).
 """
 
 from __future__ import annotations

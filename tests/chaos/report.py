@@ -15,6 +15,7 @@ from tests.chaos.breaking import Broken
 from tests.faults.checking import Verdict
 from tests.faults.journal import Journal
 from tests.faults.load import Load
+from tests.faults.verification import VerificationReport
 
 FLAT_GROWTH: Final = 0.05
 """Memory counts as flat while its last quarter is at most so much above its first."""
@@ -26,14 +27,13 @@ def of(
     load: Load,
     broken: Broken,
     verdict: Verdict,
-    verified: dict[str, Any],
+    verified: VerificationReport,
     leaks: dict[str, Any],
     samples: dict[str, Any],
     journal: Journal,
 ) -> dict[str, Any]:
     """All figures of a run."""
     figures = load.figures
-    findings = verified.get("findings", [])
     growth = [one["memory_growth"] or 0.0 for one in samples["processes"].values()]
     is_flat = options.what == "chaos" or max(growth, default=0.0) <= FLAT_GROWTH
     return {
@@ -44,7 +44,7 @@ def of(
         "database": options.database,
         "gateways": options.gateways,
         "talks": options.talks,
-        "is_clean": verdict.is_clean and not findings and not any(leaks["tasks"].values()) and is_flat,
+        "is_clean": verdict.is_clean and not verified.faults and not any(leaks["tasks"].values()) and is_flat,
         "kills": broken.kills,
         "other_faults": broken.others,
         "restart_seconds": _spread(broken.restart_seconds),
@@ -58,7 +58,7 @@ def of(
         "doubled": verdict.doubled,
         "moved": verdict.moved,
         "stuck": verdict.stuck,
-        "verify": verified,
+        "stored": asdict(verified),
         "left_open": leaks,
         "memory_is_flat": is_flat,
         "samples": samples,
@@ -97,8 +97,8 @@ def markdown(result: dict[str, Any]) -> str:
         f"| **doubled** | {len(result['doubled'])} |",
         f"| moved | {len(result['moved'])} |",
         f"| stuck | {len(result['stuck'])} |",
-        f"| **findings of verify** | {len(result['verify'].get('findings', []))} |",
-        f"| notices of verify | {len(result['verify'].get('notices', []))} |",
+        f"| **faults in what is stored** | {len(result['stored']['faults'])} |",
+        f"| notices of what is stored | {len(result['stored']['notices'])} |",
         f"| left open | {_pairs(result['left_open'])} |",
         f"| database, MB at first and last | {result['samples']['database_mb']} |",
     ]
@@ -107,7 +107,7 @@ def markdown(result: dict[str, Any]) -> str:
         lines.append(f"| {name} | {told} |")
     for kind in ("lost", "doubled", "moved", "stuck"):
         lines += _named(kind, result[kind])
-    lines += _named("findings", [str(one) for one in result["verify"].get("findings", [])])
+    lines += _named("faults in what is stored", [str(one) for one in result["stored"]["faults"]])
     return "\n".join(lines) + "\n"
 
 

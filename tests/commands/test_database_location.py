@@ -14,10 +14,8 @@ from tests.harness import Process
 READING = {
     "keys list": 1,
     "keys revoke key_0": 1,
-    "show-plan conv_0": 1,
     "export": 1,
     "purge --dry-run": 1,
-    "verify": 2,
 }
 """Commands with the exit status where there is no database."""
 

@@ -20,9 +20,9 @@ from app.conversation.conversation_types import Conversation, LogMessage, Summar
 from app.dialects.chat.message import ChatMessage
 from app.store.contract.conversations import LogAppend
 from app.store.leases import LeaseKeeper
-from app.store.memory.backend import MemoryStore
 from tests.compaction.simulated_compaction import COUNT, NOW, TENANT, Scene, job_for, log_of, talk
 from tests.store.example_logs import branch_of, chunk_over, conversation_of
+from tests.support.memory_store import MemoryStore
 
 SECRET = "xylograph7781"
 TURNS = 10

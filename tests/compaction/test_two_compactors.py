@@ -20,10 +20,10 @@ from app.simulator.options_and_faults import SimulatorOptions
 from app.simulator.simulated_provider import SimulatedProvider
 from app.simulator.simulator import Simulator
 from app.store.leases import LeaseKeeper
-from app.store.memory.backend import MemoryStore
 from app.upstream.routing.router import Router
 from app.upstream.routing.routes import ConfiguredDeployment, ModelRoute
 from tests.compaction.simulated_compaction import TENANT, OneWindow, log_of, talk
+from tests.support.memory_store import MemoryStore
 
 
 @cache

@@ -102,10 +102,11 @@ class Filled(Console):
 
 @asynccontextmanager
 async def running(**sections: Any) -> AsyncIterator[Console]:
-    """A gateway in this process; `sections` of the configuration may be given."""
-    arguments: dict[Any, Any] = {
-        (name,): value for name, value in {"database": {"url": "memory://"}, **sections}.items()
-    }
+    """A gateway in this process, whose turns wait for their summaries; `sections` of the configuration may be given."""
+    policies = {**sections.get("policies", {})}
+    policies["additive"] = {"blocking": True, **policies.get("additive", {})}
+    values = {"database": {"url": "memory://"}, **sections, "policies": policies}
+    arguments: dict[Any, Any] = {(name,): value for name, value in values.items()}
     settings = load_settings(environ={}, arguments=arguments)
     await asyncio.to_thread(migrations.prepare_database, settings.database.url.get_secret_value(), auto_migrate=True)
     async with serving(create_test_app(settings)) as address, httpx.AsyncClient(base_url=address, timeout=60) as client:
@@ -217,9 +218,11 @@ async def hostile_conversation(console: Console) -> str:
         body = await console.say(line(number), name)
     found = str(body["conversation_id"])
     await console.entitle(found, HOSTILE["image"])
-    for summary in (await console.get(f"conversations/{found}/summaries"))["data"][:1]:
+    oldest = (await console.get(f"conversations/{found}/summaries"))["data"][0]["id"]
+    shown = (await console.get(f"conversations/{found}/context"))["summaries"][0]["id"]
+    for summary in {oldest, shown}:
         text = f"{HOSTILE['script']} {HOSTILE['link']} {HOSTILE['picture']}"
-        await console.ask("PATCH", f"conversations/{found}/summaries/{summary['id']}", json={"text": text})
+        await console.ask("PATCH", f"conversations/{found}/summaries/{summary}", json={"text": text})
     return found
 
 

@@ -11,7 +11,7 @@ from tests.console.browser import Watch, shot
 from tests.console.scenery import HOSTILE, Console, Filled
 from tests.console.scripted import answering, holding, looked_at, nearly_full, question, scripted
 from tests.live import DONE, DROP, Reply, ScriptedUpstream, chunk, stream
-from tests.support.gateway import is_summary
+from tests.support.gateway import is_summary, until
 
 
 def newest(page: Page) -> Locator:
@@ -76,7 +76,7 @@ async def test_compaction_is_told_before_the_summary_is_there(page: Page) -> Non
         notice = page.get_by_role("group", name="Compaction")
         await expect(notice).to_contain_text("Compacting…")
         assert not gate.is_set()
-        assert is_summary(upstream.requests[-1])
+        await until(lambda: is_summary(upstream.requests[-1]))
         await expect(page.locator(".chat > [role=status]")).to_contain_text("older turns are being summarized")
         before = await notice.locator(".number").inner_text()
         await expect(notice.locator(".number")).not_to_have_text(before)

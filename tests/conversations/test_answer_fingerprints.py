@@ -18,11 +18,11 @@ from app.errors import StoreUnavailable
 from app.store.contract.conversations import LogAppend
 from app.store.encryption.cipher import Cipher
 from app.store.encryption.encrypted_store import EncryptedStore
-from app.store.memory.backend import MemoryStore
 from tests.live import ScriptedUpstream
 from tests.store.contract.conversations.test_redaction import overwritten
 from tests.store.example_logs import Clock, branch_of, conversation_of, fresh_tenant, log_of
 from tests.support.gateway import world
+from tests.support.memory_store import MemoryStore
 
 LONG = "assistant Beans like warm soil and a lot of sun and they grow fast in May"
 TALK = ["user how do beans grow?", LONG, "user go on", "call look", "result sun", "assistant Fine."]

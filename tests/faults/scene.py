@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-import yaml
-
 from migrations.run import prepare_database
 from tests.faults.proxy import Proxy, proxied
 from tests.faults.servers import Database, Instance
+from tests.faults.verification import VerificationReport, verify_database
 from tests.harness import Simulated
 
 Backend = Literal["postgres", "sqlite"]
@@ -40,8 +36,6 @@ class Scene:
     database: Database | None
     database_url: str
     """Past the proxy."""
-    config: Path
-    """Of a command that goes past every proxy."""
     database_disturbances: int = 0
     database_is_disturbed: bool = False
 
@@ -53,14 +47,9 @@ class Scene:
         """How often the database was disturbed, and whether it is now."""
         return self.database_disturbances, self.database_is_disturbed
 
-    async def verify(self) -> dict[str, Any]:
-        """What `concertina verify` finds."""
-        command = [sys.executable, "-m", "app", "verify", "--json", "--quiet", "--config", str(self.config)]
-        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
-        if done.returncode not in {0, 1}:
-            raise RuntimeError(f"verify could not run ({done.returncode}): {done.stderr}")
-        told: dict[str, Any] = json.loads(done.stdout)
-        return told
+    async def verify(self) -> VerificationReport:
+        """Checks everything that is stored against itself."""
+        return await verify_database(self.database_url)
 
 
 def config_of(upstream: str, database: str, /, **sections: Any) -> dict[str, Any]:
@@ -127,8 +116,6 @@ async def scene(
         else:
             url = seen = f"sqlite+aiosqlite:///{folder}/kept.db"
         await asyncio.to_thread(prepare_database, url, auto_migrate=True)
-        config = folder / "verify.yaml"
-        config.write_text(yaml.safe_dump({**config_of(seen_model, url, **sections)}))
         gateways = [
             Instance(folder / "logs", f"gateway-{n}", config_of(seen_model, seen, **sections)) for n in range(count)
         ]
@@ -136,7 +123,7 @@ async def scene(
         for one in gateways:
             stack.push_async_callback(one.kill)
         await asyncio.gather(*(one.start() for one in gateways))
-        yield Scene(folder, backend, gateways, balancer, to_model, to_database, database, url, config)
+        yield Scene(folder, backend, gateways, balancer, to_model, to_database, database, url)
 
 
 def _emptied(folder: Path) -> Path:

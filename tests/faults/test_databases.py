@@ -92,7 +92,7 @@ async def _checked(made: Trial) -> AsyncIterator[None]:
             while any([await tasks_of(session, one) for one in stage.gateways]):  # noqa: ASYNC110 - other processes
                 await asyncio.sleep(0.1)
     verified = await stage.verify()
-    assert verified["findings"] == []
+    assert verified.faults == []
 
 
 async def connections(database: Database) -> int:
@@ -161,7 +161,7 @@ async def test_nothing_acknowledged_is_lost_when_a_standby_takes_over(tmp_path: 
 
             async with trial(stage) as made:
                 await made.broken(fails_over)
-                stage.config.write_text(stage.config.read_text().replace(primary.folder, standby.folder))
+                stage.database_url = stage.database_url.replace(primary.folder, standby.folder)
         finally:
             await asyncio.to_thread(standby.remove)
 

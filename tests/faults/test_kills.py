@@ -206,7 +206,7 @@ async def world(folder: Path, backend: Backend) -> AsyncIterator[World]:
             count=2,
             upstream=f"{address}/v1",
             compaction={"lease_seconds": LEASE_SECONDS},
-            policies={"additive": {"token_floor": 1, "prepare_ratio": 1.0}},
+            policies={"additive": {"token_floor": 1, "prepare_ratio": 1.0, "blocking": True}},
             database={"timeout_seconds": 10},
         ) as stage,
         httpx.AsyncClient(timeout=30) as client,
@@ -232,5 +232,5 @@ async def test_a_gateway_killed_at_any_stage_loses_and_doubles_nothing(
             if backend == "postgres" or stage.fault is not UNHEARD:
                 await w.kill_at(stage)
         verified = await w.stage.verify()
-        assert verified["findings"] == []
-        assert verified["chunks"] > 0 or stages is TURN
+        assert verified.faults == []
+        assert verified.chunks > 0 or stages is TURN

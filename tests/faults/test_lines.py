@@ -72,6 +72,6 @@ async def test_bad_lines_lose_nothing_and_leave_nothing_open(tmp_path: Path) -> 
             await at_rest(session, stage)
             assert open_files(gateway.pid) <= files + FILES
             assert resident_bytes(gateway.pid) <= memory + MEGABYTES * 1_000_000
-            assert (await stage.verify())["findings"] == []
+            assert (await stage.verify()).faults == []
         finally:
             journal.close()

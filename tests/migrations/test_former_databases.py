@@ -12,7 +12,6 @@ import json
 import zipfile
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +19,13 @@ import asyncpg
 import httpx
 import pytest
 
-from app.context.count.token_counter import load_token_counter
 from app.conversation.fingerprints import FingerprintScope
 from app.conversation.identity import LinkPosition
 from app.conversations.answer_fingerprints import is_count_complete
-from app.conversations.verification import DatabaseVerifier
-from app.store.database_snapshot import open_database_snapshot
 from app.store.database_url import parse_database_url
-from app.store.encryption.cipher import Cipher
-from app.store.encryption.sealed_fields import FieldSealer
 from app.store.store_factory import create_store
 from migrations import run, upgrading
+from tests.faults.verification import verify_database
 from tests.live import ScriptedUpstream, gateway, serving
 from tests.migrations.fill_former import EXAMPLES, KEY, LOOK, POLICIES, SYSTEM, WINDOW, Body, answer, user, words
 from tests.postgres import Databases
@@ -131,13 +126,7 @@ def test_a_former_database_migrates_and_nothing_is_wrong_with_it(url: str) -> No
     assert run.read_schema_version(url) == REVISION
     run.upgrade_database(url)
     assert run.read_schema_version(url) == run.required_schema_version()
-
-    async def verify() -> Any:
-        async with open_database_snapshot(url) as audit:
-            sealing = FieldSealer(Cipher({}, None))
-            return await DatabaseVerifier(audit, sealing, counter_for=load_token_counter, now=datetime.now(UTC)).run()
-
-    found = asyncio.run(verify())
+    found = asyncio.run(verify_database(url))
     assert found.faults == []
     assert found.chunks > 0
 

@@ -2,38 +2,89 @@
 
 from __future__ import annotations
 
-import errno
-import io
-import mmap
+import multiprocessing
+import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import values as prometheus_values
 
 from app.api.edge.connections import ClientConnections, ConnectionLimits
 from app.observability import metric_families as f
 from app.observability.metric_families import OTHER_LABEL
 from app.observability.metric_readings import estimate_quantile
 from app.observability.metrics import MAX_MODEL_LABELS, NO_METRICS, Metrics, TurnFacts
-from app.observability.shared_metric_cells import CELL_BYTES, CELL_COUNT, CounterCells
+from app.observability.worker_metric_files import FOLDER_VARIABLE, RESERVED_BYTES, drop_gauges_of_dead_workers
 
 TURN = TurnFacts("p", "m", "additive", "full", prompt_tokens=60, log_tokens=100, pressure=0.5)
+TOTALS = {
+    "turns": f.TURNS,
+    "errors": f.ERRORS,
+    "cut": f.CLOSED_CONNECTIONS,
+    "workers": f.WORKERS,
+    "in_flight": f.REQUESTS_IN_FLIGHT,
+    "started_at": f.START_TIME,
+}
+
+_metrics_of_worker: list[Metrics] = []
 
 
-Start = Callable[..., Metrics]
+class Worker:
+    """A process that counts in a folder beside others."""
+
+    def __init__(self, folder: Path, started_at: float) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self._process = ProcessPoolExecutor(1, spawn, _begin_worker, (folder, started_at))
+        self.do(_count_nothing)
+
+    def do(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        return self._process.submit(work, *arguments).result()
+
+    def read(self, *names: str) -> tuple[float, ...]:
+        totals: dict[str, float] = self.do(_read_totals)
+        return tuple(totals[name] for name in names)
+
+    def end(self) -> None:
+        self._process.shutdown()
 
 
-class FullDisk(io.BytesIO):
-    """A journal that cannot always be written to."""
+def _begin_worker(folder: Path, started_at: float) -> None:
+    os.environ[FOLDER_VARIABLE] = str(folder)
+    _metrics_of_worker.append(Metrics(folder, unix_seconds=lambda: started_at))
 
-    is_full = False
 
-    def write(self, line: Any) -> int:
-        if self.is_full:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return super().write(line)
+def _count_nothing() -> None:
+    """Returns when the worker has begun."""
+
+
+def _count_turn() -> None:
+    _metrics_of_worker[0].count_turn(TURN)
+
+
+def _count_error() -> None:
+    _metrics_of_worker[0].count_error("x", 500)
+
+
+def _begin_requests() -> None:
+    _metrics_of_worker[0].in_flight.inc(3)
+
+
+def _cut_connection() -> None:
+    connections = ClientConnections(ConnectionLimits())
+    connections.register_metrics(_metrics_of_worker[0])
+    connections.count_cut("idle")
+
+
+def _read_totals() -> dict[str, float]:
+    numbers = _metrics_of_worker[0].read_snapshot()
+    return {name: numbers.sum_series(family) for name, family in TOTALS.items()}
+
+
+Start = Callable[..., Worker]
 
 
 @pytest.fixture
@@ -41,12 +92,18 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Starts processes that count in one folder."""
     with ExitStack() as stack:
 
-        def started(**options: Any) -> Metrics:
-            metrics = Metrics(tmp_path, **options)
-            stack.callback(metrics.close)
-            return metrics
+        def started(started_at: float = 10.0) -> Worker:
+            worker = Worker(tmp_path, started_at)
+            stack.callback(worker.end)
+            return worker
 
         yield started
+
+
+@pytest.fixture
+def counting_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that cannot share numbers changes the library's choice, which is global."""
+    monkeypatch.setattr(prometheus_values, "ValueClass", prometheus_values.ValueClass)
 
 
 def test_counters_add_up() -> None:
@@ -102,105 +159,67 @@ def test_what_is_switched_off_counts_nothing() -> None:
 
 def test_a_process_tells_for_those_beside_it(start: Start) -> None:
     one, other = start(), start()
-    one.count_turn(TURN)
-    assert other.read_snapshot().sum_series(f.TURNS) == 1
-    other.count_turn(TURN)
-    other.count_error("x", 500)
-    assert one.read_snapshot().sum_series(f.TURNS) == 2
-    assert one.read_snapshot().sum_series(f.ERRORS, code="x") == 1
-    assert one.read_snapshot().sum_series(f.WORKERS) == 2
+    one.do(_count_turn)
+    assert other.read("turns") == (1,)
+    other.do(_count_turn)
+    other.do(_count_error)
+    assert one.read("turns", "errors", "workers") == (2, 1, 2)
 
 
-def test_counters_of_a_process_that_ended_stay_and_its_gauges_go(start: Start) -> None:
+def test_counters_of_a_process_that_ended_stay_and_its_gauges_go(start: Start, tmp_path: Path) -> None:
     one, other = start(), start()
-    other.count_turn(TURN)
-    other.in_flight.add(3)
-    other.close()
-    numbers = one.read_snapshot()
-    assert (numbers.sum_series(f.TURNS), numbers.sum_series(f.WORKERS), numbers.sum_series(f.REQUESTS_IN_FLIGHT)) == (
-        1,
-        1,
-        0,
-    )
+    other.do(_count_turn)
+    other.do(_begin_requests)
+    one.do(_begin_requests)
+    other.end()
+    drop_gauges_of_dead_workers(tmp_path)
+    assert one.read("turns", "workers", "in_flight") == (1, 1, 3)
 
 
 def test_the_next_process_goes_on_where_one_has_ended(start: Start, tmp_path: Path) -> None:
-    one, other = start(unix_seconds=lambda: 10.0), start(unix_seconds=lambda: 11.0)
-    other.count_turn(TURN)
-    other.in_flight.add(3)
-    other.close()
-    heir = start(unix_seconds=lambda: 99.0)
-    heir.count_turn(TURN)
-    numbers = one.read_snapshot()
-    assert (numbers.sum_series(f.TURNS), numbers.sum_series(f.WORKERS), numbers.sum_series(f.REQUESTS_IN_FLIGHT)) == (
-        2,
-        2,
-        0,
-    )
-    assert numbers.sum_series(f.START_TIME) == 10
-    assert len(list(tmp_path.glob("*.cells"))) == 2
+    one = start(started_at=10.0)
+    for turns in (1, 2):
+        other = start(started_at=10.0 + turns)
+        other.do(_count_turn)
+        other.do(_begin_requests)
+        other.do(_cut_connection)
+        assert one.read("turns", "workers", "in_flight", "cut", "started_at") == (turns, 2, 3, turns, 10)
+        other.end()
+    one.end()
+    heir = start(started_at=99.0)
+    drop_gauges_of_dead_workers(tmp_path)
+    assert heir.read("turns", "in_flight", "cut", "started_at") == (2, 0, 2, 10)
+    assert len(list(tmp_path.glob("counter_*.db"))) == 2
 
 
-def test_a_journal_that_broke_off_in_a_line_is_gone_on_from_there(start: Start, tmp_path: Path) -> None:
-    one = start()
-    one.count_turn(TURN)
-    one.close()
-    with (tmp_path / "0.names").open("ab") as journal:
-        journal.write(b'["errors_tot')
-    heir = start()
-    heir.count_error("x", 500)
-    assert heir.read_snapshot().sum_series(f.ERRORS, code="x") == 1
-    assert heir.read_snapshot().sum_series(f.TURNS) == 1
-
-
+@pytest.mark.usefixtures("counting_alone")
 def test_a_folder_that_cannot_be_used_leaves_a_process_to_count_alone(
-    start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "0.names").mkdir()
-    alone = start()
+    (tmp_path / "0.worker").mkdir()
+    alone = Metrics(tmp_path)
     alone.count_turn(TURN)
     assert alone.read_snapshot().sum_series(f.TURNS) == 1
     assert "cannot share metrics" in caplog.text
 
 
-def test_a_disk_that_is_full_costs_new_series_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
-    journal = FullDisk()
-    cells = CounterCells(mmap.mmap(-1, CELL_COUNT * CELL_BYTES), journal)
-    before = cells.find_or_allocate_cell(f.ERRORS, ("x", "500"))
-    journal.is_full = True
-    assert [cells.find_or_allocate_cell(f.ERRORS, (code, "500")) for code in "yzx"] == [0, 0, before]
-    assert caplog.text.count("No space left") == 1
-    journal.is_full = False
-    assert cells.find_or_allocate_cell(f.ERRORS, ("y", "500")) == 0
-    cells.close()
-
-
+@pytest.mark.usefixtures("counting_alone")
 def test_a_process_without_room_for_its_numbers_is_left_out_by_others(
     start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = start()
-    (tmp_path / "1.cells").symlink_to("/dev/full")
-    start().count_turn(TURN)
-    assert "cannot share metrics" in caplog.text
-    one.count_turn(TURN)
-    assert one.read_snapshot().sum_series(f.TURNS) == 1
+    (tmp_path / "counter_1.new").symlink_to("/dev/full")
+    Metrics(tmp_path).count_turn(TURN)
+    assert "No space left" in caplog.text
+    one.do(_count_turn)
+    assert one.read("turns") == (1,)
 
 
 def test_no_place_is_left_to_be_found_on_the_disk_later(start: Start, tmp_path: Path) -> None:
     start()
-    kept = (tmp_path / "0.cells").stat()
-    assert kept.st_blocks * 512 >= kept.st_size == CELL_COUNT * CELL_BYTES
-
-
-def test_a_restarted_worker_goes_on_counting_the_connections_that_it_cuts(start: Start) -> None:
-    for _ in range(2):
-        metrics = start()
-        connections = ClientConnections(ConnectionLimits())
-        connections.register_metrics(metrics)
-        connections.count_cut("idle")
-        metrics.refresh_gauges()
-        metrics.close()
-    assert start().read_snapshot().sum_series(f.CLOSED_CONNECTIONS, reason="idle") == 2
+    for kind, size in RESERVED_BYTES.items():
+        kept = (tmp_path / f"{kind}_0.db").stat()
+        assert kept.st_blocks * 512 >= kept.st_size == size
 
 
 @pytest.mark.parametrize(
@@ -220,5 +239,5 @@ def test_quantiles_lie_within_their_bucket(values: list[float], share: float, ex
 def test_a_value_at_a_bucket_s_end_is_within_it() -> None:
     metrics = Metrics()
     metrics.histogram_series(f.REQUEST_SECONDS, "x", "false").observe(f.SECONDS_BOUNDS[2])
-    hits = metrics.read_snapshot().sum_histogram(f.REQUEST_SECONDS)[1:]
+    hits = metrics.read_snapshot().sum_histogram(f.REQUEST_SECONDS)
     assert hits.index(1) == 2

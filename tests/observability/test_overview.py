@@ -56,7 +56,7 @@ def test_latencies_forget_what_was_long_ago() -> None:
 def test_probes_and_lookers_on_are_no_requests() -> None:
     metrics = Metrics()
     for endpoint in ("/healthz", "/metrics", "/v1/admin/overview", "other", "/v1/models", "/v1/chat/completions"):
-        metrics.counter_series(f.REQUESTS, endpoint, "503").add()
+        metrics.counter_series(f.REQUESTS, endpoint, "503").inc()
     assert overview_of(metrics).build_overview()["totals"]["requests"] == 2
 
 
@@ -71,10 +71,17 @@ def test_errors_that_no_application_was_told_are_none() -> None:
     assert (told["totals"]["refusals"], told["totals"]["errors"]) == (1, 1)
 
 
+def test_answers_of_another_deployment_than_the_first_are_counted() -> None:
+    metrics = Metrics()
+    for provider in ("first", "second"):
+        metrics.counter_series(f.UPSTREAM_FALLBACKS, provider, "m").inc()
+    assert overview_of(metrics).build_overview()["totals"]["fallbacks"] == 2
+
+
 def test_what_is_saved_is_less_what_summaries_cost() -> None:
     metrics = Metrics()
     metrics.count_turn(TURN)
-    metrics.counter_series(f.COST, "summary", "p", "m").add(0.2)
+    metrics.counter_series(f.COST, "summary", "p", "m").inc(0.2)
     totals = overview_of(metrics).build_overview()["totals"]
     assert (totals["saved_usd"], totals["cost_usd"]) == (0.3, 0.2)
 
@@ -82,7 +89,8 @@ def test_what_is_saved_is_less_what_summaries_cost() -> None:
 async def test_the_first_sample_is_taken_at_once_and_the_last_before_the_end() -> None:
     overview = MetricsOverview(Metrics(), NATURE, unix_seconds=lambda: 0.0)
     overview.start()
-    await asyncio.sleep(0)
+    while not overview.build_overview()["series"]["samples"]:  # noqa: ASYNC110 - it is taken in a thread
+        await asyncio.sleep(0)
     await overview.aclose()
     assert len(overview.build_overview()["series"]["samples"]) == 1
 

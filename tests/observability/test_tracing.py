@@ -21,8 +21,18 @@ from opentelemetry.sdk.trace.export import SpanExporter
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from app.assembly.telemetry import build_tracing
-from app.observability.opentelemetry_tracing import EXPORT_SECONDS, OtelTracing, build_span_exporter
-from app.observability.tracing import NO_SPAN, NoTracing, Tracing, current_span, trace_span
+from app.observability.opentelemetry_tracing import EXPORT_SECONDS, ExportedTracing, build_span_exporter
+from app.observability.tracing import (
+    NOT_TRACED,
+    Tracing,
+    current_span,
+    is_recorded,
+    run_in_linked_trace,
+    run_in_span,
+    share_attributes,
+    start_child_span,
+    trace_span,
+)
 from app.settings import ConfigurationError, load_settings
 from tests.live import ScriptedUpstream, gateway, serving
 
@@ -81,8 +91,8 @@ async def ask(base_url: str) -> None:
     assert answer.status_code == 200
 
 
-def otel_to(exporter: SpanExporter, **options: float) -> OtelTracing:
-    return OtelTracing(exporter, service_name="concertina", version="1", **options)
+def otel_to(exporter: SpanExporter, **options: float) -> ExportedTracing:
+    return ExportedTracing(exporter, service_name="concertina", version="1", **options)
 
 
 async def test_a_collector_gets_the_spans_of_a_turn_over_http() -> None:
@@ -119,7 +129,7 @@ async def test_a_collector_gets_the_spans_of_a_turn_over_http() -> None:
 async def test_the_path_of_traces_is_added_unless_it_is_there(written: str, asked: str) -> None:
     async with collecting() as (collector, address):
         tracing = otel_to(build_span_exporter(address + written, {}))
-        tracing.start_request_span("GET", [], {}).end()
+        tracing.start_request_span("GET", [], {}).span.end()
         await tracing.aclose()
     assert collector.paths == [asked]
 
@@ -149,7 +159,7 @@ async def test_a_collector_that_hangs_holds_up_the_end_for_a_bounded_time(caplog
     async with collecting() as (collector, address):
         collector.gate = asyncio.Event()
         tracing = otel_to(build_span_exporter(address, {}), drain_seconds=0.2)
-        tracing.start_request_span("GET", [], {}).end()
+        tracing.start_request_span("GET", [], {}).span.end()
         async with asyncio.timeout(EXPORT_SECONDS / 2):
             await tracing.aclose()
         collector.gate.set()
@@ -172,7 +182,7 @@ async def test_a_collector_that_is_away_is_told_of_once(caplog: pytest.LogCaptur
 async def test_the_applications_own_tracing_is_left_alone() -> None:
     before = ambient.get_tracer_provider()
     tracing = otel_to(InMemorySpanExporter())
-    with tracing.start_request_span("GET", SAMPLED, {}):
+    with run_in_span(tracing.start_request_span("GET", SAMPLED, {})):
         assert ambient.get_current_span() is ambient.INVALID_SPAN
         assert ambient.get_tracer_provider() is before
     await tracing.aclose()
@@ -184,12 +194,12 @@ async def test_a_span_is_current_within_and_in_the_tasks_begun_there() -> None:
 
     @trace_span("step")
     async def step() -> str:
-        with current_span().start_child("inner"):
-            return "done"
+        start_child_span("inner").end()
+        return "done"
 
-    with tracing.start_request_span("GET", [], {}):
+    with run_in_span(tracing.start_request_span("GET", [], {})):
         assert await asyncio.create_task(step()) == "done"
-    assert current_span() is NO_SPAN
+    assert current_span() is NOT_TRACED.span
     await tracing.aclose()
     inner, outer, server = exporter.get_finished_spans()
     assert inner.parent is not None
@@ -200,7 +210,7 @@ async def test_a_span_is_current_within_and_in_the_tasks_begun_there() -> None:
 async def test_an_error_is_told_by_its_name_alone() -> None:
     exporter = InMemorySpanExporter()
     tracing = otel_to(exporter)
-    with pytest.raises(ValueError, match="secret"), tracing.start_request_span("GET", [], {}):
+    with pytest.raises(ValueError, match="secret"), run_in_span(tracing.start_request_span("GET", [], {})):
         raise ValueError("secret")
     await tracing.aclose()
     (span,) = exporter.get_finished_spans()
@@ -211,9 +221,9 @@ async def test_an_error_is_told_by_its_name_alone() -> None:
 async def test_a_request_that_is_recorded_has_what_it_causes_recorded() -> None:
     exporter = InMemorySpanExporter()
     tracing = otel_to(exporter, sample_ratio=0.0)
-    with tracing.start_request_span("GET", SAMPLED, {}) as recorded, recorded.start_linked_trace("later"):
-        pass
-    tracing.start_request_span("GET", [], {}).start_linked_trace("never").end()
+    for headers, name in ((SAMPLED, "later"), ([], "never")):
+        with run_in_span(tracing.start_request_span("GET", headers, {})), run_in_linked_trace(name):
+            pass
     await tracing.aclose()
     assert [span.name for span in exporter.get_finished_spans()] == ["later", "GET"]
 
@@ -221,7 +231,7 @@ async def test_a_request_that_is_recorded_has_what_it_causes_recorded() -> None:
 async def test_long_values_are_cut() -> None:
     exporter = InMemorySpanExporter()
     tracing = otel_to(exporter)
-    tracing.start_request_span("GET", [], {"gen_ai.request.model": "x" * 1000}).end()
+    tracing.start_request_span("GET", [], {"gen_ai.request.model": "x" * 1000}).span.end()
     await tracing.aclose()
     assert len(str((exporter.get_finished_spans()[0].attributes or {})["gen_ai.request.model"])) == 200
 
@@ -230,9 +240,9 @@ def settings_with(endpoint: str | None) -> object:
     return load_settings(environ={}, arguments={("telemetry", "traces"): {"endpoint": endpoint}})
 
 
-def test_without_an_endpoint_the_library_is_not_even_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_endpoint_the_sdk_is_not_even_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "app.observability.opentelemetry_tracing", None)
-    assert isinstance(build_tracing(load_settings(environ={})), NoTracing)
+    assert not build_tracing(load_settings(environ={})).is_on
     with pytest.raises(ImportError):
         build_tracing(load_settings(environ={"CONCERTINA_TELEMETRY__TRACES__ENDPOINT": "http://localhost:4318"}))
 
@@ -258,15 +268,15 @@ def test_an_endpoint_that_cannot_work_is_refused(endpoint: str, told: str) -> No
 
 def test_what_nobody_traces_costs_next_to_nothing() -> None:
     """A turn asks about a dozen times for its span: that is to stay far below what it takes altogether."""
-    tracing: Tracing = NoTracing()
+    tracing = Tracing()
 
     def of_turn() -> None:
-        with tracing.start_request_span("POST", (), {}) as span:
-            span.set_shared({"a": 1})
+        with run_in_span(tracing.start_request_span("POST", (), {})) as span:
+            share_attributes({"a": 1})
             for _ in range(6):
-                current_span().start_child("step")
-            if span.is_recording:
-                span.set({})
+                start_child_span("step")
+            if is_recorded(span):
+                span.set_attributes({})
 
     best = min(_seconds(of_turn, 2000) for _ in range(5))
     assert best < 20e-6

@@ -146,4 +146,4 @@ async def test_a_rolling_restart_behind_a_balancer_that_probes_fails_no_request(
     journal.close()
     assert journal.outcomes.keys() == {"acknowledged"}, journal.outcomes
     assert verdict.is_clean, verdict
-    assert (await replicas.stage.verify())["findings"] == []
+    assert (await replicas.stage.verify()).faults == []

@@ -111,7 +111,7 @@ async def test_gateways_keep_their_promises_with_fewer_connections_than_clients(
             assert made.stage.to_database.connections - before > POOL
             served = await made.rows("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'")
             assert served[0][0] <= POOL + 1, "and the one that asks"
-        assert (await made.stage.verify())["findings"] == []
+        assert (await made.stage.verify()).faults == []
 
 
 async def under_load(made: Fleet, folder: Path) -> None:

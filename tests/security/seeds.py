@@ -71,18 +71,7 @@ ANSWERS: Final = (
 FILES: Final = (
     b"\n".join(MESSAGES),
     b"[" + b",".join(MESSAGES) + b"]",
-    b'{"messages":[' + b",".join(MESSAGES) + b'],"metadata":{"a":{"b":1}},"title":"t"}',
-    (
-        b'[{"id":"1","title":"t","create_time":1e300,"current_node":"b","mapping":{"a":{"id":"a","children":["b"],'
-        b'"message":{"author":{"role":"user"},"content":{"content_type":"text","parts":["x",{}]}}},"b":{"id":"b",'
-        b'"parent":"a","message":{"author":{"role":"assistant"},"content":{"content_type":"code","text":"y"}}}}}]'
-    ),
-    (
-        b'[{"lc":1,"type":"constructor","id":["langchain","schema","messages","AIMessage"],"kwargs":{"content":"x",'
-        b'"tool_calls":[{"name":"f","args":{},"id":"c"}]}}]'
-    ),
-    b'[{"type":"human","data":{"content":"x","additional_kwargs":{}}}]',
-    b'[{"id":"1","mapping":{"a":{"parent":"b"},"b":{"parent":"a"}}}]',
+    b'{"messages":[' + b",".join(MESSAGES) + b'],"metadata":{"a":{"b":1}},"external_id":"t","created_at":1e300}',
     b'{"messages":' + b"[" * 1500 + b"]" * 1500 + b"}",
 )
 ITEMS: Final = (

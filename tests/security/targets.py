@@ -25,7 +25,7 @@ from app.conversation.search_terms import extract_message_terms, extract_searcha
 from app.conversations.history.readable_log import build_message_row
 from app.conversations.items.item_building import build_items, parse_item_id
 from app.conversations.items.item_parser import parse_items
-from app.conversations.transfer.formats import import_file_parser
+from app.conversations.transfer import import_file_parser
 from app.dialects.chat.canonical_message import canonicalize_message
 from app.dialects.chat.message import ChatMessage
 from app.dialects.chat.message_checks import check_messages

@@ -18,10 +18,10 @@ import httpx
 import pytest
 
 from app.conversations.api_keys import ApiKeys, NewApiKey
-from app.store.memory.backend import MemoryStore
 from tests.api.edge.test_tenant_isolation import WITH_IDS, WITHOUT_IDS
 from tests.live import TEST_DEPENDENCIES, Reply, gateway, serving
 from tests.support.gateway import answering, is_summary, long_history, user
+from tests.support.memory_store import MemoryStore
 
 CANARIES: Final = ("sk-canary-of-tenant-one-5d1c", "sk-canary-of-tenant-two-93ae")
 SHOWN_AS: Final = ("authorization", "api-key", "x-api-key", "both")

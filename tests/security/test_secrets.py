@@ -150,7 +150,7 @@ def test_what_is_built_from_settings_shows_none_either() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["", "init", "serve", "migrate", "check-config", "doctor", "keys", "show-plan", "export", "purge"]
+    "command", ["", "init", "serve", "migrate", "check-config", "doctor", "keys", "export", "purge"]
 )
 def test_help_shows_the_names_of_settings_and_no_value(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

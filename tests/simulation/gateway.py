@@ -19,10 +19,10 @@ from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.items.item_reader import ItemQuery, ItemReader
 from app.errors import GatewayError, StoreUnavailable
 from app.settings import load_settings
-from app.store.memory.backend import MemoryStore
 from tests.live import TEST_DEPENDENCIES, create_test_app
 from tests.simulation.provider import ScriptedProvider
 from tests.simulation.virtual_time import VirtualTimeLoop
+from tests.support.memory_store import MemoryStore
 
 WINDOWS = {"w2k": 2000, "w4k": 4000, "w8k": 8000}
 SETTINGS = {

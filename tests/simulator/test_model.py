@@ -7,6 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.context.plan.outline import QuotedPassage
+from app.context.quote.quotation_message import render_quotation_message
+from app.context.standing.standing_message import STANDING_END, STANDING_LABEL
+from app.context.view.view_rendering import SUMMARY_PREAMBLE, render_dropped_notice, render_summary_section
+from app.dialects.chat.message import ChatMessage
 from app.simulator.extractive_summary import EMPTY_SUMMARY
 from app.simulator.question_answering import UNKNOWN_ANSWER
 from app.simulator.simulated_model import SimulatedAnswer, answer_request
@@ -284,3 +289,39 @@ def test_of_a_long_statement_the_sentence_that_tells_most_is_noted() -> None:
 def test_labelled_lines_below_a_wish_for_a_summary_are_a_transcript() -> None:
     answer = ask("Summarize this chat:\nUser: The code is 81.\nAssistant: Noted.\nUser: The door is 5.", history=[])
     assert "- user: The code is 81." in str(answer.text)
+
+
+@pytest.mark.parametrize(
+    "question", ["What is the weight?", "What is the weight of the parcel?", "What does it weigh?"]
+)
+def test_a_word_of_the_same_family_answers_a_question(question: str) -> None:
+    history = [{"role": "user", "content": "The parcel weighs 31 kg. It is blue."}]
+    assert ask(question, history=history).text == "The parcel weighs 31 kg."
+
+
+def test_of_two_facts_the_one_that_shares_most_words_is_told_alone() -> None:
+    history = [{"role": "user", "content": "Alice lives in Oslo. Bob lives in Rome."}]
+    assert ask("Where does Bob live?", history=history).text == "Bob lives in Rome."
+
+
+def test_nothing_that_the_gateway_writes_around_facts_is_told() -> None:
+    passage = QuotedPassage(seq=0, spans=((0, 24), (40, 64)), date="2026-11-25")
+    said = ChatMessage.from_text("user", "The parcel weighs 31 kg. It goes by sea. The weight of the box is 2.")
+    summary = SUMMARY_PREAMBLE + render_summary_section("- user: The parcel weighs 31 kg.", through_turn=2)
+    frames = [
+        render_quotation_message([(passage, said)]).text,
+        summary + render_dropped_notice(3),
+        f"{STANDING_LABEL}- The parcel weighs 31 kg.\n{STANDING_END}",
+    ]
+    for frame in frames:
+        history = [{"role": "user", "content": frame}]
+        assert ask("What is the weight of the parcel?", history=history).text == "The parcel weighs 31 kg."
+        assert ask("What is in the conversation's background message?", history=history).text == UNKNOWN_ANSWER
+
+
+@pytest.mark.parametrize("question", ["How is the weather in Oslo?", "Tell me the weather in Oslo"])
+def test_a_question_that_a_tool_is_made_for_calls_it(question: str) -> None:
+    [call] = ask(question, tools=[WEATHER], history=[]).tool_calls
+    assert call["function"]["name"] == "get_weather"
+    assert orjson.loads(call["function"]["arguments"])["city"] == "Oslo"
+    assert not ask("How is Ada?", tools=[WEATHER], history=[]).tool_calls

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from app.store.database_url import DatabaseLocation, parse_database_url
-from app.store.memory.backend import MemoryStore
 from app.store.postgres.backend import PostgresStore
 from app.store.sqlite.backend import SqliteStore
+from app.store.sqlite.memory_store import SqliteMemoryStore
 from app.store.store_factory import create_store
 
 ROOT = Path(__file__).parents[2]
@@ -48,7 +48,7 @@ def test_the_directory_of_a_file_is_made(tmp_path: Path) -> None:
 
 
 def test_each_url_opens_its_store() -> None:
-    assert isinstance(create_store("memory://"), MemoryStore)
+    assert isinstance(create_store("memory://"), SqliteMemoryStore)
     assert isinstance(create_store("postgresql+asyncpg://u@h/n"), PostgresStore)
 
 
@@ -66,4 +66,4 @@ def test_a_store_brings_no_driver_but_its_own(tmp_path: Path) -> None:
 
     assert imported(f"sqlite:///{tmp_path}/x.db") == "app.store.sqlite.backend"
     assert imported("postgresql://u@h/n") == "asyncpg"
-    assert imported("memory://") == ""
+    assert imported("memory://") == "app.store.sqlite.backend"

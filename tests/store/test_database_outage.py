@@ -17,13 +17,13 @@ import yaml
 
 from app.errors import StoreUnavailable
 from app.store.contract.conversations import LogAppend
-from app.store.memory.backend import MemoryStore
 from app.store.store_factory import create_store
 from migrations.run import prepare_database, upgrade_database
 from tests.harness import gateway_config
 from tests.live import ScriptedUpstream
 from tests.postgres import Server
 from tests.support.gateway import answered, answering, long_history, shown, summaries_asked, user, world
+from tests.support.memory_store import MemoryStore
 
 METHODS = (
     "find_link_matches",

@@ -13,9 +13,9 @@ from app.errors import BudgetExceeded, StoreUnavailable
 from app.store import key_budgets
 from app.store.contract.limits import BudgetUse
 from app.store.key_budgets import KeyBudgets
-from app.store.memory.backend import MemoryStore
 from app.store.usage_recorder import UsageRecorder
 from tests.store.example_logs import Clock
+from tests.support.memory_store import MemoryStore
 
 BUDGET = KeyBudget("key_1", 1.0)
 

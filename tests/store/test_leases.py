@@ -15,9 +15,9 @@ from app.errors import ConversationBusy, StoreUnavailable
 from app.store.contract.leases import Lease
 from app.store.contract.store import Store
 from app.store.leases import LeaseKeeper
-from app.store.memory.backend import MemoryStore
 from app.store.store_factory import create_store
 from tests.store.example_logs import NOON, Clock, fresh_tenant
+from tests.support.memory_store import MemoryStore
 
 
 class Time:

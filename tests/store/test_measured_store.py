@@ -11,8 +11,8 @@ from app.observability import metric_families as f
 from app.observability.metrics import Metrics
 from app.store.contract.store import Store
 from app.store.measured_store import measure_store
-from app.store.memory.backend import MemoryStore
 from app.store.write_health import WriteHealth
+from tests.support.memory_store import MemoryStore
 
 HEALTH = WriteHealth(lambda: 0.0)
 
@@ -29,7 +29,7 @@ def test_everything_that_a_store_has_is_there() -> None:
 async def test_each_operation_is_timed() -> None:
     metrics = Metrics()
     await measure_store(store(), metrics, HEALTH).list_api_keys()
-    assert metrics.read_snapshot().sum_histogram(f.STORE_SECONDS, operation="keys")[1:].count(1) == 1
+    assert metrics.read_snapshot().sum_histogram(f.STORE_SECONDS, operation="keys").count(1) == 1
     assert metrics.read_snapshot().sum_series(f.STORE_QUEUE) == 0
 
 

@@ -11,8 +11,8 @@ import pytest
 from app.dialects.chat.usage import TokenUsage
 from app.errors import StoreUnavailable
 from app.store.contract.usage import MAX_USAGE_BATCH, UsageTotals
-from app.store.memory.backend import MemoryStore
 from app.store.usage_recorder import UsageRecorder
+from tests.support.memory_store import MemoryStore
 
 LAST_EVENING = datetime(2026, 11, 30, 23, 59, 50, tzinfo=UTC)
 USAGE = TokenUsage(100, 40, 7)

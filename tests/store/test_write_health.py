@@ -13,9 +13,9 @@ from app.observability.metrics import NO_METRICS, Metrics
 from app.store.contract.conversations import LogAppend
 from app.store.contract.store import Store
 from app.store.measured_store import measure_store
-from app.store.memory.backend import MemoryStore
 from app.store.write_health import UNREADY_SECONDS, WriteHealth
 from tests.store.example_logs import begin, fresh_tenant
+from tests.support.memory_store import MemoryStore
 from tests.upstream.scripted_provider import Time
 
 FULL = StoreUnavailable("The database file cannot be used: database or disk is full.")

@@ -18,8 +18,8 @@ from app.compaction.acceptance.empty_summaries import says_nothing
 from app.conversation.conversation_types import Conversation, Summary
 from app.dialects.chat.message import decode_body
 from app.store.contract.conversations import ConversationQuery
-from app.store.memory.backend import MemoryStore
 from tests.live import TEST_DEPENDENCIES, Reply, ScriptedUpstream, completion, gateway, serving, stream
+from tests.support.memory_store import MemoryStore
 
 Messages = Sequence[dict[str, Any]]
 Result = TypeVar("Result")

@@ -13,9 +13,9 @@ import httpx
 import orjson
 
 from app.dialects.item_decoding import decode_item
-from app.store.memory.backend import MemoryStore
 from tests.live import TEST_DEPENDENCIES, ScriptedUpstream, gateway, serving
 from tests.support.gateway import World
+from tests.support.memory_store import MemoryStore
 from tests.support.response_events import check_event_order, read_events
 from tests.support.response_types import validate_event, validate_response
 from tests.support.responses_upstream import ResponsesUpstream

@@ -1,4 +1,4 @@
-"""Endpoints that export a conversation as chat messages, and import conversations from other programs."""
+"""Endpoints that export a conversation as chat messages, and import conversations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from app.api.edge.request_reader import read_body, read_headers
 from app.api.resource_schemas import ERROR_RESPONSES, Page, build_json_response, build_list_page
 from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.transfer.conversation_import import ConversationImporter
-from app.conversations.transfer.formats.import_file_parser import Format
+from app.conversations.transfer.import_file_parser import Format
 from app.conversations.transfer.message_export import ConversationExporter
 from app.pipeline.chat_request import Caller
 
@@ -45,7 +45,7 @@ _IMPORT_FILE_SCHEMA: Final[dict[str, Any]] = {
         "required": True,
         "description": (
             "A history in OpenAI's form, or an array of them; or, with any content type, one chat message or "
-            "history per line, conversations.json of a ChatGPT export, or a dump of LangChain messages."
+            "history per line."
         ),
         "content": {
             "application/json": {
@@ -57,7 +57,7 @@ _IMPORT_FILE_SCHEMA: Final[dict[str, Any]] = {
 
 
 class ImportedConversations(Page):
-    """The imported conversations, each followed by its branches."""
+    """The imported conversations."""
 
     data: list[ConversationObject]
     warnings: list[str]

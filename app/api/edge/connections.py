@@ -15,12 +15,13 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, TypeVar
 
+from prometheus_client import Counter
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from app.api.edge.error_responses import build_error_body, build_error_headers
 from app.errors import GatewayError, HeadTooLarge, InvalidRequest, Overloaded, RequestTimedOut
 from app.observability.metric_families import CLOSED_CONNECTIONS, CONNECTIONS
-from app.observability.metrics import CounterSeries, Metrics
+from app.observability.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ class ClientConnections:
         self.limits = limits
         self._check_interval_range_seconds = check_interval_range_seconds
         self.stopping = stopping or threading.Event()
-        self._cut_series: dict[str, CounterSeries] = {}
+        self._cut_series: dict[str, Counter] = {}
         """How many connections were refused or cut, by reason; empty without metrics."""
         self._open: set[ClientConnection] = set()
         self._check_timer: asyncio.TimerHandle | None = None
@@ -108,7 +109,7 @@ class ClientConnections:
     def count_cut(self, reason: str) -> None:
         """Counts a connection that was refused or cut."""
         if (series := self._cut_series.get(reason)) is not None:
-            series.add()
+            series.inc()
 
     def _schedule_check(self, loop: asyncio.AbstractEventLoop) -> None:
         min_pause_seconds, max_pause_seconds = self._check_interval_range_seconds

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Final
 
 import msgspec
+from prometheus_client import Histogram
 from starlette.types import Message, Receive, Scope, Send
 
 from app.api.edge.asgi_front import AsgiFront
@@ -17,11 +18,20 @@ from app.errors import UpstreamRefused
 from app.observability import metric_families
 from app.observability.log import MAX_FIELD_CHARS
 from app.observability.metric_families import CONSOLE_LABEL, MODEL_CALL_ENDPOINTS, OTHER_LABEL, is_application_endpoint
-from app.observability.metrics import HistogramSeries, Metrics
+from app.observability.metrics import Metrics
 from app.observability.recent_requests import EndedRequest, RecentRequests
 from app.observability.request_facts import RequestFacts, begin_request_facts, log_request
 from app.observability.request_record import RequestRecord, begin_request_record
-from app.observability.tracing import CANCELLED_ERROR_TYPE, CONVERSATION_ATTRIBUTE, NO_SPAN, Span, Tracing
+from app.observability.tracing import (
+    CANCELLED_ERROR_TYPE,
+    CONVERSATION_ATTRIBUTE,
+    NOT_TRACED,
+    Span,
+    Tracing,
+    fail_span,
+    run_in_span,
+    span_ids,
+)
 
 PROBE_PATHS: Final = ("/healthz", "/readyz", "/metrics")
 """Paths that machines request every few seconds: logged only if they fail, and never traced."""
@@ -72,7 +82,7 @@ class RequestTelemetry:
         if scope["type"] != "http" or not self._is_observing:
             await self._app(scope, receive, send)
             return
-        span = NO_SPAN
+        started = NOT_TRACED
         if self._tracing.is_on and scope["path"] not in PROBE_PATHS:
             method = scope["method"] if scope["method"] in METHODS else OTHER_METHOD
             attributes = {
@@ -80,21 +90,23 @@ class RequestTelemetry:
                 "url.scheme": scope.get("scheme", "http"),
                 "network.protocol.version": scope.get("http_version", "1.1"),
             }
-            span = self._tracing.start_request_span(method, scope["headers"], attributes)
-        watch = _ResponseObserver(send, self._metrics, self._seconds, span, begin_request_facts(), self._seconds())
+            started = self._tracing.start_request_span(method, scope["headers"], attributes)
+        watch = _ResponseObserver(
+            send, self._metrics, self._seconds, started.span, begin_request_facts(), self._seconds()
+        )
         is_model_call = scope["path"] in MODEL_CALL_ENDPOINTS and scope["method"] == "POST"
         if is_model_call:
-            self._metrics.in_flight.add()
+            self._metrics.in_flight.inc()
             if self._recent_requests is not None:
                 watch.record = begin_request_record(self._seconds, watch.started_at, self._unix_seconds())
-        with span:
+        with run_in_span(started):
             try:
                 await self._app(scope, receive, watch.send)
             finally:
                 if is_model_call:
-                    self._metrics.in_flight.add(-1)
+                    self._metrics.in_flight.dec()
                 if watch.is_stream:
-                    self._metrics.streams.add(-1)
+                    self._metrics.streams.dec()
                 self._finish_request(scope, watch)
 
     def _finish_request(self, scope: Scope, watch: _ResponseObserver) -> None:
@@ -105,7 +117,7 @@ class RequestTelemetry:
             is_console = method in ("GET", "HEAD") and any(name == CONSOLE_HEADER for name, _ in scope["headers"])
             self._count_request(CONSOLE_LABEL if is_console else route or OTHER_LABEL, watch, duration)
         method = method if method in METHODS else OTHER_METHOD
-        if watch.span.is_recording:
+        if watch.span.is_recording():
             _finish_request_span(watch, method, route)
         if self._logs_requests and (watch.status >= FIRST_SERVER_ERROR_STATUS or scope["path"] not in PROBE_PATHS):
             _log_request(watch, method, route, duration)
@@ -118,12 +130,12 @@ class RequestTelemetry:
         series = self._series_by_endpoint.get(key)
         if series is None:
             series = self._series_by_endpoint[key] = _EndpointSeries(self._metrics, *key)
-        series.requests.add()
+        series.requests.inc()
         series.seconds.observe(duration)
         if series.first_byte is not None and watch.first_byte_seconds is not None:
             series.first_byte.observe(watch.first_byte_seconds)
         if not watch.is_complete:
-            self._metrics.counter_series(metric_families.DISCONNECTS).add()
+            self._metrics.counter_series(metric_families.DISCONNECTS).inc()
         if (error := watch.facts.error) is not None:
             self._metrics.count_error(error.name, error.status, is_of_application=is_application_endpoint(endpoint))
         elif watch.status >= FIRST_ERROR_STATUS and watch.status != CLIENT_CLOSED_REQUEST:
@@ -141,7 +153,7 @@ class _EndpointSeries:
         stream = "true" if streams else "false"
         self.requests = metrics.counter_series(metric_families.REQUESTS, endpoint, str(status))
         self.seconds = metrics.histogram_series(metric_families.REQUEST_SECONDS, endpoint, stream)
-        self.first_byte: HistogramSeries | None = None
+        self.first_byte: Histogram | None = None
         if endpoint in MODEL_CALL_ENDPOINTS:
             self.first_byte = metrics.histogram_series(metric_families.FIRST_BYTE_SECONDS, stream)
 
@@ -178,8 +190,7 @@ class _ResponseObserver(msgspec.Struct):
         else:
             if self.first_byte_seconds is None:
                 self.first_byte_seconds = self._seconds() - self.started_at
-                if self.span is not NO_SPAN:
-                    self.span.add_event("first_byte")
+                self.span.add_event("first_byte")
             if not message.get("more_body", False):
                 self.is_complete = True
         return self._send(message)
@@ -190,7 +201,7 @@ class _ResponseObserver(msgspec.Struct):
         kind = headers.get(b"content-type")
         if kind is not None and kind.startswith(EVENT_STREAM):
             self.is_stream = True
-            self._metrics.streams.add()
+            self._metrics.streams.inc()
         facts.request_id = _read_name(headers, b"x-request-id")
         if facts.context_status is None:
             facts.context_status = _read_name(headers, b"x-context-status")
@@ -205,17 +216,17 @@ def _finish_request_span(watch: _ResponseObserver, method: str, route: str | Non
     if watch.status != CLIENT_CLOSED_REQUEST:
         attributes["http.response.status_code"] = watch.status
     if route is not None:
-        span.rename(f"{method} {route}")
+        span.update_name(f"{method} {route}")
         attributes |= {"http.route": route, "url.path": route}
     if facts.conversation_id is not None:
         attributes[CONVERSATION_ATTRIBUTE] = facts.conversation_id
     if facts.request_id is not None:
         attributes["concertina.request_id"] = facts.request_id
-    span.set(attributes)
+    span.set_attributes(attributes)
     if not watch.is_complete:
-        span.fail(CANCELLED_ERROR_TYPE)
+        fail_span(span, CANCELLED_ERROR_TYPE)
     elif _has_failed(watch):
-        span.fail((facts.error and facts.error.code) or str(watch.status))
+        fail_span(span, (facts.error and facts.error.code) or str(watch.status))
 
 
 def _log_request(watch: _ResponseObserver, method: str, route: str | None, duration: float) -> None:
@@ -231,8 +242,7 @@ def _log_request(watch: _ResponseObserver, method: str, route: str | None, durat
         log_fields["first_byte_ms"] = int(watch.first_byte_seconds * 1_000_000 + 0.5) / 1000
     if not watch.is_complete:
         log_fields["cut"] = True
-    if watch.span is not NO_SPAN:
-        log_fields.update(watch.span.ids)
+    log_fields.update(span_ids(watch.span))
     log_request(watch.facts, logging.WARNING if _has_failed(watch) else logging.INFO, log_fields)
 
 

@@ -6,11 +6,13 @@ so a cut never separates a call from its result.
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
+from typing import Final
 
 import msgspec
 
@@ -109,10 +111,10 @@ class LogTail:
         if seq == self.end_seq:
             # A view that shows no message verbatim still needs the question, unless it has been answered.
             return None if self.ends_with_final_answer else self.newest_user_message
-        before = self.find_message(seq - 1).message
-        # A message after a final answer, such as a note before the next question, belongs to a new turn.
-        opens_turn = before.role == "assistant" and not before.calls_tools
-        if opens_turn or self.find_message(seq).message.role == "user":
+        before, first = self.find_message(seq - 1).message, self.find_message(seq).message
+        # A note after a final answer belongs to the turn of the next question; another answer does not.
+        opens_turn = before.role == "assistant" and not before.calls_tools and first.role != "assistant"
+        if opens_turn or first.role == "user":
             return None
         return self._find_user_message_before(seq)
 
@@ -135,6 +137,10 @@ class LogTail:
             return self._start_anchor
         found = self.find_message(self._user_seqs[position - 1])
         return TurnAnchor(found.seq, found.tokens)
+
+
+NO_NEW_MESSAGE: Final = sys.maxsize
+"""As the first new message: the model has answered all."""
 
 
 def find_first_new_seq(tail: LogTail, *, known_to_seq: int, room_tokens: int) -> int:

@@ -60,8 +60,8 @@ def plan_view(
     if summarize == "auto" and (whole := _plan_whole_log(outline, budget, policy)) is not None:
         return whole
     chosen = _plan_log(outline, budget, policy, counter, summarizer_input_tokens, summarize, through_seq)
-    # Standing requests never make a view too long that would fit without them.
-    if chosen.fits or not chosen.standing_requests:
+    # Standing requests never make a view too long that would fit without them. An unfinished plan does not tell yet.
+    if chosen.fits or chosen.needs_tail or not chosen.standing_requests:
         return chosen
     outline = replace(outline, standing_requests=NO_STANDING_REQUESTS)
     return _plan_log(outline, budget, policy, counter, summarizer_input_tokens, summarize, through_seq)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 
-from app.context.plan.budget import UNREACHABLE_TOKENS, Budget
-from app.context.plan.log_rounds import LogTail, find_round_start
+from app.context.plan.budget import Budget
+from app.context.plan.log_rounds import NO_NEW_MESSAGE, LogTail, find_round_start
 from app.context.plan.outline import Boundary, Pin, PlanNote
 from app.context.plan.policy import ContextPolicy
 from app.context.standing.standing_requests import NO_STANDING_REQUESTS, StandingRequest, StandingRequests
@@ -53,7 +53,7 @@ class DraftContext:
     omitted_seqs: Set[int] = frozenset()
     """Messages that the client leaves out."""
     standing_requests: StandingRequests = NO_STANDING_REQUESTS
-    first_new_seq: int = UNREACHABLE_TOKENS
+    first_new_seq: int = NO_NEW_MESSAGE
     """From this message on the model has answered nothing yet. No stage drops these messages, and none cuts them while
     they fit beside the shortest form of the rest."""
     new_excess_tokens: int = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -23,8 +23,8 @@ from app.conversation.conversation_types import Conversation, LogMessage, Summar
 from app.errors import StoreUnreadable
 from app.store.contract.conversations import WriteConflict
 from app.store.contract.summaries import ConversationAndSummaryStore
-from app.store.database_snapshot import DatabaseSnapshot, SummaryRow
 from app.store.encryption.sealed_fields import FieldSealer
+from app.store.summary_rows import SummaryRow
 
 MAX_EMPTY_CHARS: Final = 600
 """Longer summaries are not looked at: a refusal is shorter, and reading each range would take long."""
@@ -38,7 +38,7 @@ class EmptySummaryReplacer:
 
     Args:
         store: where the summaries are.
-        snapshot: reads the rows of the summaries.
+        rows: all summaries of the database, as they are stored.
         sealer: decrypts their texts.
         counter_for: returns the token counter of an encoding.
         now: the time of the replacements.
@@ -47,14 +47,14 @@ class EmptySummaryReplacer:
     def __init__(
         self,
         store: ConversationAndSummaryStore,
-        snapshot: DatabaseSnapshot,
+        rows: AsyncIterator[SummaryRow],
         sealer: FieldSealer,
         *,
         counter_for: Callable[[str], ViewTokenCounter],
         now: datetime,
     ) -> None:
         self._store = store
-        self._snapshot = snapshot
+        self._rows = rows
         self._sealer = sealer
         self._counter_for = counter_for
         self._now = now
@@ -66,7 +66,7 @@ class EmptySummaryReplacer:
             StoreUnavailable: the database became unavailable.
         """
         count = 0
-        async for row in self._snapshot.stream_summaries():
+        async for row in self._rows:
             # Sealed with a key that is not configured, or changed by another task meanwhile.
             with contextlib.suppress(StoreUnreadable, WriteConflict):
                 count += await self._replace_if_empty(row)

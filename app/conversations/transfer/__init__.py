@@ -1,1 +1,1 @@
-"""Import and export of conversations; `formats` has a parser for each format."""
+"""Import and export of conversations."""

@@ -1,4 +1,4 @@
-"""Imports conversations from exports of other programs or of the gateway: all conversations of a file, or none.
+"""Imports conversations from the gateway's exports or in OpenAI's form: all conversations of a file, or none.
 
 Imported messages count as answered here: a client that continues such a history continues the imported conversation.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
 from typing import Any, Final
 
 import msgspec
@@ -23,22 +22,16 @@ from app.conversation.identity import (
 )
 from app.conversation.item import INSTRUCTION_ROLES, may_precede_tool_result
 from app.conversations.answer_fingerprints import build_answers_of_others
-from app.conversations.transfer.formats.import_file_parser import Format, parse_import_file
-from app.conversations.transfer.formats.imported_conversation import (
-    ImportedBranch,
+from app.conversations.transfer.import_file_parser import (
+    Format,
     ImportedConversation,
     ImportedMessage,
-    build_warning,
+    parse_import_file,
 )
 from app.dialects.chat.message_checks import check_messages
 from app.errors import ConversationBusy, StoreUnavailable
 from app.pipeline.background_tasks import BackgroundTasks
-from app.pipeline.persist.conversation_builders import (
-    advance_head,
-    build_branch,
-    build_empty_conversation,
-    build_log_entries,
-)
+from app.pipeline.persist.conversation_builders import advance_head, build_empty_conversation, build_log_entries
 from app.pipeline.resolve.resolved_request import OPEN_TOOL_CALLS, STORED_INSTRUCTIONS, UNANSWERED_MESSAGES
 from app.pipeline.token_counting import MessageCounter
 from app.store.contract.conversations import ConversationStore, LogAppend, WriteConflict
@@ -53,22 +46,17 @@ class CheckedConversation(msgspec.Struct, frozen=True):
     instructions: tuple[ImportedMessage, ...]
     log: tuple[ImportedMessage, ...]
 
-    @property
-    def message_count(self) -> int:
-        """The number of messages to write, those of branches included."""
-        return len(self.log) + sum(len(branch.messages) for branch in self.imported.branches)
-
 
 class ImportResult(msgspec.Struct, frozen=True):
     """The result of an import."""
 
     conversations: tuple[Conversation, ...]
-    """The stored conversations, each followed by its branches."""
+    """As they are stored, in the file's order."""
     warnings: tuple[str, ...]
 
 
 class ConversationImporter:
-    """Stores conversations of other programs."""
+    """Stores the conversations of files."""
 
     def __init__(
         self,
@@ -110,47 +98,26 @@ class ConversationImporter:
     ) -> ImportResult:
         """Stores conversations that were parsed and checked, all or none."""
         created: list[Conversation] = []
-        stored_conversations: list[Conversation] = []
-        warnings = [warning for one in checked_conversations for warning in one.imported.warnings]
+        warnings: list[str] = []
         writer = ImportedLogWriter(self._store, self._message_counter, on_stored=on_stored, on_create=created.append)
         try:
             for checked in checked_conversations:
-                family = await self._write_family(tenant, checked, writer)
-                warnings += await self._assign_external_id(checked.imported, family[0])
-                stored_conversations += family
+                conversation = await writer.write_log(self._build_empty_conversation(tenant, checked), checked.log)
+                warnings += await self._assign_external_id(checked.imported, conversation)
         except BaseException:
             # Shielded: a client that disconnects cancels this task, and half an import must not stay.
             await self._tasks.run_shielded(self._delete_created(created))
             raise
-        final = [
-            await self._store.find_conversation(tenant=tenant, conversation_id=one.id) for one in stored_conversations
-        ]
+        final = [await self._store.find_conversation(tenant=tenant, conversation_id=one.id) for one in created]
         return ImportResult(tuple(one for one in final if one is not None), tuple(warnings))
 
-    async def _write_family(
-        self, tenant: str, checked: CheckedConversation, writer: ImportedLogWriter
-    ) -> list[Conversation]:
-        """Writes a conversation and its branches; returns them as they are stored."""
-        family = [await writer.write_log(self._build_empty_conversation(tenant, checked, checked.log), checked.log)]
-        for branch in checked.imported.branches:
-            shared = branch.shared_messages - len(checked.instructions)
-            if shared > 0:
-                empty_branch = await self._build_branch(
-                    family[branch.parent_index], shared - 1, checked.imported, branch
-                )
-            else:
-                empty_branch = self._build_empty_conversation(tenant, checked, branch.messages)
-            family.append(await writer.write_log(empty_branch, branch.messages))
-        return family
-
-    def _build_empty_conversation(
-        self, tenant: str, checked: CheckedConversation, messages: ImportedLog
-    ) -> Conversation:
+    def _build_empty_conversation(self, tenant: str, checked: CheckedConversation) -> Conversation:
         """Builds a conversation without messages; its root follows from the first message of its future log."""
         instructions = [instruction.message.raw.decode() for instruction in checked.instructions]
         start = compute_start_position(tenant)
         links = (
-            position.link for position in compute_links_after_messages((message.message for message in messages), start)
+            position.link
+            for position in compute_links_after_messages((message.message for message in checked.log), start)
         )
         first_link = next((link for link in links if link != start.link), None)
         root = compute_family_root(tenant, first_link or self._random_bytes(len(start.link)))
@@ -160,18 +127,7 @@ class ConversationImporter:
             root=root,
             state={STORED_INSTRUCTIONS: instructions} if instructions else {},
             metadata=checked.imported.metadata,
-            created_at=checked.imported.created_at or _find_first_message_time(messages),
-        )
-
-    async def _build_branch(
-        self, parent: Conversation, last_seq: int, imported: ImportedConversation, branch: ImportedBranch
-    ) -> Conversation:
-        """Builds a branch that shares its parent's log through `last_seq` and has no messages of its own yet."""
-        (last,) = await self._store.read_log(parent, last_seq, last_seq + 1)
-        return replace(
-            build_branch(parent, last, make_conversation_id(parent.root, self._random_bytes)),
-            metadata=imported.metadata,
-            created_at=_find_first_message_time(branch.messages) or parent.created_at,
+            created_at=checked.imported.created_at,
         )
 
     async def _assign_external_id(self, imported: ImportedConversation, conversation: Conversation) -> list[str]:
@@ -180,17 +136,13 @@ class ConversationImporter:
         if name is None:
             return []
         if await self._store.find_conversation(tenant=tenant, conversation_id=name) is not None:
-            return [
-                build_warning(
-                    imported.location, f"the id {name!r} is taken; this conversation is {conversation.id!r} only."
-                )
-            ]
+            location = imported.location or "The file"
+            return [f"{location}: the id {name!r} is taken; this conversation is {conversation.id!r} only."]
         await self._store.assign_external_id(tenant=tenant, external_id=name, conversation=conversation)
         return []
 
     async def _delete_created(self, created: Sequence[Conversation]) -> None:
-        # Branches come after what they branched from, so they are erased first.
-        for conversation in reversed(created):
+        for conversation in created:
             try:
                 await self._store.erase_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
             except StoreUnavailable as error:
@@ -211,30 +163,15 @@ def _build_checked_conversation(imported: ImportedConversation) -> CheckedConver
     instruction_count = next(
         (n for n, one in enumerate(messages) if one.message.role not in INSTRUCTION_ROLES), len(messages)
     )
-    _check_imported_messages(messages, calls_open=False)
-    logs: list[ImportedLog] = [messages]
-    for branch in imported.branches:
-        shared = logs[branch.parent_index][: branch.shared_messages]
-        _check_imported_messages(
-            branch.messages, calls_open=bool(shared) and may_precede_tool_result(shared[-1].message)
-        )
-        logs.append([*shared, *branch.messages])
-    return CheckedConversation(
-        imported=imported, instructions=messages[:instruction_count], log=messages[instruction_count:]
-    )
-
-
-def _check_imported_messages(messages: ImportedLog, *, calls_open: bool) -> None:
     check_messages(
         (one.message for one in messages),
         first_index=0,
-        may_begin_with_result=calls_open,
+        may_begin_with_result=False,
         format_position=lambda index: messages[index].location,
     )
-
-
-def _find_first_message_time(messages: ImportedLog) -> datetime | None:
-    return next((one.created_at for one in messages if one.created_at is not None), None)
+    return CheckedConversation(
+        imported=imported, instructions=messages[:instruction_count], log=messages[instruction_count:]
+    )
 
 
 BATCH_MESSAGES: Final = 500
@@ -298,7 +235,6 @@ class ImportedLogWriter:
         if not log:
             return before, []
         entries = await build_log_entries(before, [one.message for one in log], self._message_counter)
-        entries = [replace(entry, created_at=one.created_at) for entry, one in zip(entries, log, strict=True)]
         state: dict[str, Any] = {**before.state, OPEN_TOOL_CALLS: may_precede_tool_result(entries[-1].message)}
         pending = _count_unanswered_messages(int(state.pop(UNANSWERED_MESSAGES, 0)), log)
         if pending:

@@ -155,7 +155,7 @@ class Admission:
         """Builds the error for a request that gets no slot. Status 429 means that the tenant's own requests are in its
         way, status 503 that the gateway is full."""
         is_tenant_full = self._queue.is_tenant_full(tenant)
-        self._metrics.counter_series(REFUSALS, f"tenant_{reason}" if is_tenant_full else reason).add()
+        self._metrics.counter_series(REFUSALS, f"tenant_{reason}" if is_tenant_full else reason).inc()
         max_wait_seconds = self._bounds.max_wait_seconds
         explanation = (
             f"no slot became free within {max_wait_seconds:g} seconds" if reason == "wait" else "the queue is full"

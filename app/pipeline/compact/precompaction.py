@@ -19,7 +19,7 @@ from app.context.plan.budget import UNREACHABLE_TOKENS
 from app.conversation.conversation_types import Conversation, Summary
 from app.errors import GatewayError
 from app.observability.request_record import leave_request_record
-from app.observability.tracing import current_span
+from app.observability.tracing import run_in_linked_trace
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.compact.turn_compaction import TurnCompactor, has_folds_to_precompact, may_compact
 from app.pipeline.turn import Turn, View
@@ -119,7 +119,7 @@ class Precompactor:
     async def _run_traced(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs in a trace of its own, because the request may end long before the precompaction does."""
         leave_request_record()
-        with current_span().start_linked_trace("prepare"):
+        with run_in_linked_trace("prepare"):
             try:
                 await work
             # Nobody waits for this work. The next turn compacts for itself.

@@ -112,7 +112,7 @@ class TurnCompactor:
             new_summaries.extend(result.summaries)
             turn, view = await self._replan_with_summaries(new_summaries, turn, view)
         facts = _build_compaction_status(results)
-        current_span().set(
+        current_span().set_attributes(
             {
                 "concertina.compaction.outcome": facts.get("outcome", "none"),
                 "concertina.compaction.summaries": len(new_summaries),
@@ -340,10 +340,10 @@ def may_compact(turn: Turn) -> bool:
 def must_compact(turn: Turn, view: View) -> bool:
     """Whether the turn must wait for summaries before it is answered.
 
-    A view that is within its limit is sent as it is, while its summary is written (BEHAVIOURS.md A7), unless the client
-    asked for the compaction or for a threshold of its own, or the policy is blocking. Folds that a view within its
-    limit can do without are made after the answer; under a blocking policy only after the first answer to a long
-    history, so that the beginning of the view changes once.
+    A view that is within its limit is sent as it is, while its summary is written, unless the client asked for the
+    compaction or for a threshold of its own, or the policy is blocking. Folds that a view within its limit can do
+    without are made after the answer; under a blocking policy only after the first answer to a long history, so that
+    the beginning of the view changes once.
     """
     plan, request = view.plan, turn.request
     if not plan.to_summarize or not may_compact(turn):

@@ -19,7 +19,15 @@ from app.conversation.item import Item, may_precede_tool_result
 from app.dialects.responses.stored_response import select_lasting_instructions
 from app.errors import ConversationBusy, GatewayError, StoreUnavailable, drop_tracebacks
 from app.observability.request_record import current_request_record
-from app.observability.tracing import CANCELLED_ERROR_TYPE, Span, current_span, error_type_name
+from app.observability.tracing import (
+    CANCELLED_ERROR_TYPE,
+    Span,
+    current_span,
+    error_type_name,
+    fail_span,
+    is_recorded,
+    start_child_span,
+)
 from app.pipeline.background_tasks import BackgroundTasks, wait_until_done
 from app.pipeline.persist.conversation_builders import advance_head, build_log_entries
 from app.pipeline.persist.issued_answers import build_issued_answer, move_issued_answer
@@ -136,7 +144,7 @@ class TurnWriter:
             may_delay
             and resolved_request.new_messages
             and resolved_request.changed_pins is None
-            and not current_span().is_recording
+            and not is_recorded(current_span())
         ):
             return self._delay_write(PendingWrite(resolved_request, QUESTION_SPAN, write, is_delayed=True))
         return PendingWrite(resolved_request, QUESTION_SPAN, write, self._start_append(write, QUESTION_SPAN))
@@ -333,8 +341,10 @@ class TurnWriter:
         if (record := current_request_record()) is not None:
             timeline_step = record.begin_step("store", {"what": step.removeprefix("store ")})
             work.add_done_callback(lambda _: record.end_step(timeline_step))
-        if (span := current_span()).is_recording:
-            work.add_done_callback(functools.partial(_end_span, span.start_child(step)))
+        if is_recorded(current_span()):
+            end_span = functools.partial(_end_span, start_child_span(step))
+            # A store may be done at once. A callback would run after the request has gone on.
+            end_span(work) if work.done() else work.add_done_callback(end_span)
         return work
 
     async def _append_without_erased_instructions(self, write: LogAppend) -> None:
@@ -444,9 +454,9 @@ class TurnWriter:
 
 def _end_span(span: Span, work: asyncio.Future[None]) -> None:
     if work.cancelled():
-        span.fail(CANCELLED_ERROR_TYPE)
+        fail_span(span, CANCELLED_ERROR_TYPE)
     elif (error := work.exception()) is not None:
-        span.fail(error_type_name(error))
+        fail_span(span, error_type_name(error))
     span.end()
 
 

@@ -25,8 +25,8 @@ def log_and_trace_report(request: ChatRequest, report: ContextReport) -> None:
     facts.saved_tokens = log_tokens - prompt_tokens if log_tokens > prompt_tokens else 0
     facts.compaction_ms = report.compaction_status.get("duration_ms") or None
     span = current_span()
-    if span.is_recording:
-        span.set(
+    if span.is_recording():
+        span.set_attributes(
             {
                 "concertina.context.status": report.status,
                 "concertina.context.policy": report.policy,

@@ -283,11 +283,10 @@ class PostgresStore(SqlStore):
         )
 
     async def redact_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> list[Summary]:
-        redacted = await self._run_transaction(
+        return await self._run_transaction(
             lambda: conversation_transactions.redact_messages(POSTGRES, _SEARCH_INDEX_CLEANUP, conversation, entries),
             exclusive_root=conversation.root,
         )
-        return redacted.deleted_summaries
 
     async def find_summaries(
         self,

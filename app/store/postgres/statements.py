@@ -19,6 +19,7 @@ from app.store.sql.statements import (
     FINGERPRINT_COLUMNS,
     IS_LEASE,
     LEASE_PARAMETERS,
+    REPLACE_VERSION,
     SPEND_FINGERPRINT,
     UPDATE_HEAD,
     UPDATE_HEAD_PARAMETERS,
@@ -139,7 +140,7 @@ def build_append_statement(
         INSERT INTO client_versions (root, conversation_id, {", ".join(CLIENT_VERSION_COLUMNS)})
         SELECT :root::text, :id::text, v.*
         FROM unnest({", ".join(f":v_{name}::{_VERSION_TYPES[name]}[]" for name in CLIENT_VERSION_COLUMNS)}) AS v
-        WHERE EXISTS (SELECT FROM moved))""")
+        WHERE EXISTS (SELECT FROM moved){REPLACE_VERSION})""")
         arguments += tuple(f"v_{name}" for name in CLIENT_VERSION_COLUMNS)
     if has_anchors:
         parts.append(f"anchored AS ({_INSERT_ANCHORS} WHERE EXISTS (SELECT FROM moved) ON CONFLICT DO NOTHING)")

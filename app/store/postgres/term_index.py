@@ -81,7 +81,7 @@ INSERT_TENANT_SCOPES: Final = number_parameters(
 
 def _build_ranking_ctes(root: str, messages: str, limit: str) -> str:
     """Returns common table expressions from `stretch`, the segments of a log, to `best`, the messages with the highest
-    weights. The ranking is that of `store.search.term_ranking.limit_common_terms`.
+    weights. The bounds in `store.search.term_ranking` say what is read, and `rank_by_weight` how it is weighed.
 
     OFFSET 0 makes the planner use the GIN index: by the primary key it would read whole conversations. The GIN index
     returns rows in table order, and the read stops when it has enough, so common terms are first looked for among the

@@ -12,13 +12,11 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Final, TypeVar
+from typing import Final
 
 from app.conversation.conversation_types import LogMessage
 from app.conversation.search_terms import extract_message_terms
 from app.store.contract.conversations import SearchHit
-
-Key = TypeVar("Key")
 
 TERM_BITS: Final = 40
 _SCOPE_BITS: Final = 63 - TERM_BITS
@@ -104,97 +102,45 @@ def weights_to_score(weights: int) -> float:
     return weights / _WEIGHT_SCALE
 
 
-def sum_term_weights(
-    terms_by_key: Mapping[Key, Iterable[str]], *, total_count: int, matching_counts: Mapping[str, int] | None = None
-) -> dict[Key, int]:
-    """Returns the sums of weights of the messages, or conversations, that have at least one counted term. Databases
-    compute the same.
+def rank_by_weight(terms_by_key: Mapping[int, Collection[str]], *, total_count: int, limit: int) -> dict[int, int]:
+    """Returns the sums of weights of the best messages, or conversations, that have at least one counted term; best
+    first. At equal sums the higher key is better. Databases compute the same.
 
     Args:
         terms_by_key: which of the query's terms each message, or conversation, has.
         total_count: how many messages, or conversations, there are.
-        matching_counts: how many of them have each term, if `terms_by_key` does not show all.
+        limit: the most keys to return.
     """
-    shown = Counter(term for terms in terms_by_key.values() for term in terms)
-    matching_counts = shown if matching_counts is None else matching_counts
+    matching_counts = Counter(term for terms in terms_by_key.values() for term in terms)
     weights, hits = {}, 0
-    for term in sorted(shown, key=lambda term: (matching_counts[term], hash_term(term))):
+    for term in sorted(matching_counts, key=lambda term: (matching_counts[term], hash_term(term))):
         # The term that crosses the bound still counts: otherwise a query of one common term would find nothing.
         if hits < MAX_RANKED_HITS:
             weights[term] = term_weight(total_count, matching_counts[term])
-        hits += shown[term]
-    sums = {key: sum(weights.get(term, 0) for term in terms) for key, terms in terms_by_key.items()}
-    return {key: sums[key] for key, terms in terms_by_key.items() if any(term in weights for term in terms)}
-
-
-def limit_common_terms(
-    terms_by_seq: Mapping[int, Collection[str]], ranges: Iterable[tuple[int, int]]
-) -> tuple[dict[int, list[str]], Counter[str]]:
-    """Returns the terms that a search reads of each message of a log, and an estimate of how many messages have each
-    term.
-
-    In a segment of more than `COMMON_TERM_HITS` messages, common terms are read among the newest messages only. Their
-    frequency there is taken for the whole segment.
-
-    Args:
-        terms_by_seq: which of the query's terms each message has, by seq.
-        ranges: the segments of the log, `[from_seq, to_seq)`.
-    """
-    shown: dict[int, list[str]] = {}
-    matching: Counter[str] = Counter()
-    for from_seq, to_seq in ranges:
-        held = {seq: terms_by_seq[seq] for seq in range(from_seq, to_seq) if seq in terms_by_seq}
-        hits = Counter(term for terms in held.values() for term in terms)
-        late = Counter(term for seq, terms in held.items() if seq >= to_seq - NEWEST_MESSAGES for term in terms)
-        is_long = to_seq - from_seq > COMMON_TERM_HITS
-        common = {
-            term for term in late if is_long and (late[term] >= COMMON_NEWEST_HITS or hits[term] > COMMON_TERM_HITS)
-        }
-        for term, all_hits in hits.items():
-            estimated = late[term] * (to_seq - from_seq) // NEWEST_MESSAGES
-            rare = 0 if late[term] >= COMMON_NEWEST_HITS else min(all_hits, COMMON_TERM_HITS)
-            matching[term] += max(estimated, rare) if term in common else all_hits
-        for seq, terms in held.items():
-            shown[seq] = [term for term in terms if seq >= to_seq - NEWEST_MESSAGES or term not in common]
-    return shown, matching
-
-
-def rank_by_weight(
-    terms_by_seq: Mapping[int, Iterable[str]],
-    *,
-    message_count: int,
-    limit: int,
-    matching_counts: Mapping[str, int] | None = None,
-) -> dict[int, int]:
-    """Returns the sums of weights of the best messages, best first; at equal sums the later message is better.
-
-    Args:
-        terms_by_seq: which of the query's terms each message has, by seq.
-        message_count: how many messages are in the searched range.
-        limit: the most messages to return.
-        matching_counts: as in `sum_term_weights`.
-    """
-    found = sum_term_weights(terms_by_seq, total_count=message_count, matching_counts=matching_counts)
-    ranked = sorted(found.items(), key=lambda entry: (entry[1], entry[0]), reverse=True)
-    return dict(ranked[:limit])
+        hits += matching_counts[term]
+    sums = [
+        (sum(weights.get(term, 0) for term in terms), key)
+        for key, terms in terms_by_key.items()
+        if not weights.keys().isdisjoint(terms)
+    ]
+    return {key: weight for weight, key in sorted(sums, reverse=True)[:limit]}
 
 
 def rank_search_hits(
     log: Mapping[int, LogMessage],
-    terms_by_seq: Mapping[int, Iterable[str]],
+    terms_by_seq: Mapping[int, Collection[str]],
     *,
     message_count: int,
     limit: int,
-    matching_counts: Mapping[str, int] | None = None,
 ) -> list[SearchHit]:
     """Returns what `ConversationStore.search_log` returns, for a log in memory: the best messages, then their
     neighbours, nearest first.
 
     Args:
         log: the messages of the range, by seq.
-        terms_by_seq, message_count, limit, matching_counts: as in `rank_by_weight`.
+        terms_by_seq, message_count, limit: as in `rank_by_weight`.
     """
-    ranked = rank_by_weight(terms_by_seq, message_count=message_count, limit=limit, matching_counts=matching_counts)
+    ranked = rank_by_weight(terms_by_seq, total_count=message_count, limit=limit)
     distances: dict[int, int] = {}
     for step in sorted(NEIGHBOUR_STEPS, key=abs):
         for seq in ranked:

@@ -143,7 +143,7 @@ def _rank_conversations(scanned: Sequence[_ScannedConversation], limit: int) -> 
     matching = Counter(term for terms in terms_by_index.values() for term in terms)
     weights = {term: term_weight(len(scanned), count) for term, count in matching.items()}
     found = []
-    for index, weighed in rank_by_weight(terms_by_index, message_count=len(scanned), limit=limit).items():
+    for index, weighed in rank_by_weight(terms_by_index, total_count=len(scanned), limit=limit).items():
         one = by_age[index]
         sums = {seq: sum(weights[term] for term in terms) for seq, terms in one.terms_by_seq.items()}
         seq = max(sums, key=lambda seq: (sums[seq], seq))

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import msgspec
 import orjson
 
 from app.conversation.conversation_types import ClientVersion, Conversation, LogMessage, StoredCompletion, Summary
@@ -65,14 +64,6 @@ _SAVE_COMPLETION: Final = f"""
 _ERASE_REVISIONS: Final = """
     DELETE FROM chunk_revisions WHERE root = :root AND NOT EXISTS (
         SELECT 1 FROM chunks c WHERE c.root = chunk_revisions.root AND c.id = chunk_revisions.chunk_id)"""
-
-
-class RedactionResult(msgspec.Struct, frozen=True):
-    """What a redaction deleted."""
-
-    deleted_summaries: list[Summary]
-    erased_texts: list[str]
-    """The old bodies of messages and texts of summaries."""
 
 
 def erase_conversation(
@@ -158,7 +149,7 @@ def _move_or_delete_completions(
 
 def redact_messages(
     dialect: SqlDialect, search_index: SearchIndexCleanup, conversation: Conversation, entries: Sequence[LogMessage]
-) -> TransactionSteps[RedactionResult]:
+) -> TransactionSteps[list[Summary]]:
     """As `ConversationStore.redact_messages`."""
     root, tenant = conversation.root, conversation.tenant
     places = yield from _locate_stored_messages(dialect, conversation, entries)
@@ -173,15 +164,14 @@ def redact_messages(
             family |= {member.id: member for member in copies.changed}
             places = yield from _locate_stored_messages(dialect, conversation, entries)
     # All messages are checked before the first is changed: a conflict must leave nothing half done.
-    changes, replaced = [], []
+    changes = []
     for owner_id, entry in places:
         rows = yield dialect.build_statement(
-            f"SELECT link, tokens, body FROM messages WHERE {_IS_MESSAGE}", root=root, place=owner_id, seq=entry.seq
+            f"SELECT link, tokens FROM messages WHERE {_IS_MESSAGE}", root=root, place=owner_id, seq=entry.seq
         )
         if not rows or rows[0][0] != entry.link:
             raise WriteConflict
         changes.append(MessageRedaction(owner_id, entry.seq, entry.tokens - rows[0][1]))
-        replaced.append(rows[0][2])
     for owner_id, entry in places:
         yield dialect.build_statement(
             f"UPDATE messages SET body = :body, tokens = :tokens, meta = :meta WHERE {_IS_MESSAGE}",
@@ -202,9 +192,8 @@ def redact_messages(
     shared = find_redactions_by_conversation(changes, {member.id: member.lineage for member in family.values()})
     for member, member_redactions in shared.items():
         yield from _update_totals_and_marks(dialect, root, member, family[member].marks, member_redactions)
-        replaced += yield from _delete_versions_and_anchors(dialect, root, member, member_redactions)
-    gone = yield from _update_summaries_after_redaction(dialect, tenant, root, shared)
-    return RedactionResult(gone, [*replaced, *(summary.text for summary in gone)])
+        yield from _delete_versions_and_anchors(dialect, root, member, member_redactions)
+    return (yield from _update_summaries_after_redaction(dialect, tenant, root, shared))
 
 
 def _locate_stored_messages(
@@ -315,20 +304,14 @@ def _update_totals_and_marks(
 
 def _delete_versions_and_anchors(
     dialect: SqlDialect, root: str, conversation_id: str, changes: Sequence[MessageRedaction]
-) -> TransactionSteps[list[str]]:
-    """Deletes the client versions and anchors of changed messages. Returns the deleted bodies."""
-    bodies: list[str] = []
+) -> TransactionSteps[None]:
+    """Deletes the client versions and anchors of changed messages."""
     for change in changes:
         message_key = {"root": root, "member": conversation_id, "seq": change.seq}
-        rows = yield dialect.build_statement(
-            f"SELECT bodies FROM client_versions WHERE {_IS_VERSION_OVER_MESSAGE}", **message_key
-        )
-        bodies += [text for (text,) in rows if text]
         yield dialect.build_statement(f"DELETE FROM client_versions WHERE {_IS_VERSION_OVER_MESSAGE}", **message_key)
         yield dialect.build_statement(
             "DELETE FROM anchors WHERE root = :root AND conversation_id = :member AND seq = :seq", **message_key
         )
-    return bodies
 
 
 def _update_summaries_after_redaction(

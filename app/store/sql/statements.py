@@ -112,6 +112,10 @@ def _build_insert(table: str, names: Sequence[str]) -> tuple[str, Sequence[str]]
     return f"INSERT INTO {table} ({', '.join(names)}) VALUES ({values})", names
 
 
+REPLACE_VERSION: Final = """
+        ON CONFLICT (root, conversation_id, since_seq, seq)
+        DO UPDATE SET to_seq = excluded.to_seq, bodies = excluded.bodies, tokens_delta = excluded.tokens_delta"""
+"""A turn without new messages, such as an answer that is asked for again, brings its versions at the same place."""
 _CONVERSATION: Final = ", ".join(CONVERSATION_COLUMNS)
 _CONVERSATION_BY_EXTERNAL_ID: Final = ", ".join(
     f"{'e' if name == 'external_id' else 'c'}.{name}" for name in CONVERSATION_COLUMNS
@@ -142,7 +146,10 @@ _SHARED: Final[dict[str, tuple[str, Sequence[str]]]] = {
     "select_model_facts": ("SELECT model, facts FROM model_facts", ()),
     "insert_conversation": _build_insert("conversations", CONVERSATION_COLUMNS),
     "insert_message": _build_insert("messages", MESSAGE_INSERT_COLUMNS),
-    "insert_version": _build_insert("client_versions", CLIENT_VERSION_INSERT_COLUMNS),
+    "insert_version": (
+        _build_insert("client_versions", CLIENT_VERSION_INSERT_COLUMNS)[0] + REPLACE_VERSION,
+        CLIENT_VERSION_INSERT_COLUMNS,
+    ),
     "insert_anchor": (
         f"""
         INSERT INTO anchors ({", ".join(ANCHOR_COLUMNS)}, kept_at)

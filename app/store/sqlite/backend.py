@@ -8,12 +8,13 @@ that commits do not wait while the write-ahead log is copied into the file.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from app.conversation.conversation_types import (
     AnswerAnchor,
@@ -24,7 +25,7 @@ from app.conversation.conversation_types import (
     LogMessage,
     Summary,
 )
-from app.store.contract.conversations import ConversationHit, LinkMatch, LogAppend, SearchHit
+from app.store.contract.conversations import ConversationHit, LinkMatch, LogAppend, PendingAppend, SearchHit
 from app.store.contract.leases import Lease
 from app.store.contract.store import StoreInfo
 from app.store.lineage import LogSegment
@@ -35,12 +36,6 @@ from app.store.sql.dialects import SQLITE, Rows, Statement, TransactionSteps
 from app.store.sqlite import reads, term_index, writes
 from app.store.sqlite.append_batching import AppendJob, run_jobs_combining_appends
 from app.store.sqlite.checkpoints import CHECKPOINT_SECONDS, copy_write_ahead_log, truncate_write_ahead_log
-from app.store.sqlite.erased_remains import (
-    ERASURE_SCAN_BYTES,
-    REDACTION_SCAN_BYTES,
-    has_erased_text,
-    vacuum_file,
-)
 from app.store.sqlite.threads import (
     DatabaseThread,
     SqliteOptions,
@@ -50,6 +45,10 @@ from app.store.sqlite.threads import (
     translate_driver_error,
 )
 
+MAX_VACUUM_BYTES: Final = 256 << 20
+"""The largest file that is rewritten after a redaction: `VACUUM` of this size takes about 2 s, and writers wait.
+`Store.scrub_deleted_data` rewrites a larger one.
+"""
 Result = TypeVar("Result")
 
 
@@ -58,7 +57,7 @@ class SqliteStore(SqlStore):
 
     Args:
         connect: opens the connection of one of the store's threads.
-        redaction_scan_bytes: as `REDACTION_SCAN_BYTES`.
+        max_vacuum_bytes: as `MAX_VACUUM_BYTES`.
     """
 
     def __init__(
@@ -68,12 +67,12 @@ class SqliteStore(SqlStore):
         clock: Callable[[], datetime],
         options: SqliteOptions | None = None,
         connect: Callable[[Path, SqliteOptions], sqlite3.Connection] = open_sqlite_connection,
-        redaction_scan_bytes: int = REDACTION_SCAN_BYTES,
+        max_vacuum_bytes: int = MAX_VACUUM_BYTES,
     ) -> None:
         super().__init__(SQLITE, clock=clock)
         self._path = path
         self._options = options or SqliteOptions()
-        self._redaction_scan_bytes = redaction_scan_bytes
+        self._max_vacuum_bytes = max_vacuum_bytes
         open_file = partial(connect, path, self._options)
         self._writer_thread = DatabaseThread(
             "store-writer",
@@ -178,26 +177,29 @@ class SqliteStore(SqlStore):
         )
 
     # Not async: the job is queued at the call, so that appends keep the order of the calls.
-    def append(self, write: LogAppend) -> asyncio.Future[None]:
+    def append(self, write: LogAppend) -> PendingAppend:
         return self._writer_thread.submit(AppendJob(write, self._clock()))
 
     async def erase_conversation(self, *, tenant: str, conversation_id: str) -> bool:
-        texts = await self._writer_thread.submit(
+        was_there = await self._writer_thread.submit(
             lambda connection: writes.erase_conversation(connection, tenant, conversation_id)
         )
-        if texts is None:
-            return False
-        await self._remove_erased_texts(texts, ERASURE_SCAN_BYTES)
-        return True
+        # No VACUUM: retention and failed first turns erase thousands of conversations in a row.
+        if was_there:
+            await self._truncate_write_ahead_log()
+        return was_there
 
     async def redact_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> list[Summary]:
-        redacted = await self._run_transaction(
+        deleted_summaries = await self._run_transaction(
             lambda: conversation_transactions.redact_messages(
                 SQLITE, writes.SEARCH_INDEX_CLEANUP, conversation, entries
             )
         )
-        await self._remove_erased_texts(redacted.erased_texts, self._redaction_scan_bytes)
-        return redacted.deleted_summaries
+        await self._truncate_write_ahead_log()
+        # A database in memory has no file that keeps what was deleted.
+        if self._path.exists() and self._path.stat().st_size <= self._max_vacuum_bytes:
+            await self.scrub_deleted_data()
+        return deleted_summaries
 
     async def delete_summary(self, *, tenant: str, root: str, summary_id: str) -> bool:
         was_there = await super().delete_summary(tenant=tenant, root=root, summary_id=summary_id)
@@ -264,22 +266,10 @@ class SqliteStore(SqlStore):
 
     async def scrub_deleted_data(self) -> None:
         try:
-            await asyncio.to_thread(vacuum_file, self._path, self._options)
+            await asyncio.to_thread(_vacuum_file, self._path, self._options)
         except sqlite3.Error as error:
             raise translate_driver_error(error) from error
         await self._truncate_write_ahead_log()
-
-    async def _remove_erased_texts(self, texts: Sequence[str], budget_bytes: int) -> None:
-        """Removes erased texts from the database's files, as far as that takes a short time.
-
-        Args:
-            texts: the erased texts, or their beginnings.
-            budget_bytes: the most bytes to search for remains.
-        """
-        await self._truncate_write_ahead_log()
-        search = partial(has_erased_text, self._path, self._options, texts, budget_bytes=budget_bytes)
-        if await asyncio.to_thread(search):
-            await self.scrub_deleted_data()
 
     async def _truncate_write_ahead_log(self) -> None:
         """Empties the write-ahead log, which may hold erased text."""
@@ -297,6 +287,16 @@ class SqliteStore(SqlStore):
 
     def _forget_checkpoint(self, _: asyncio.Future[None]) -> None:
         self._checkpoint_timer = None
+
+
+def _vacuum_file(path: Path, options: SqliteOptions) -> None:
+    """Rewrites the file. Only this removes all deleted text: SQLite moves rows between pages, and `secure_delete` does
+    not overwrite the copies that stay in the free part of a page.
+    """
+    with contextlib.closing(open_sqlite_connection(path, options)) as connection:
+        # The copy has the size of the database, which may not fit in memory.
+        connection.execute("PRAGMA temp_store = FILE")
+        connection.execute("VACUUM")
 
 
 def _read_schema_version(connection: sqlite3.Connection) -> str:

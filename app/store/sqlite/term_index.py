@@ -39,10 +39,10 @@ _INSERT_POSTINGS: Final = """
     INSERT OR IGNORE INTO postings (scope, term, seq)
     SELECT ?1, t.value, json_extract(m.value, '$[0]')
     FROM json_each(?2) m CROSS JOIN json_each(m.value, '$[1]') t ORDER BY 2, 3"""
-# The same ranking as `term_ranking.limit_common_terms` and `rank_search_hits`. `recent`: hits among the newest messages
-# of long segments; `counted`: hits, counted only as far as needed; `shown`: where each term is read; `telling`: terms
-# with weights, rarest first, until MAX_RANKED_HITS; `best` and `wanted`: the results and their neighbours. CROSS JOIN
-# fixes SQLite's join order.
+# The bounds in `term_ranking` say what is read, and `rank_by_weight` how it is weighed. `recent`: hits among the newest
+# messages of long segments; `counted`: hits, counted only as far as needed; `shown`: where each term is read;
+# `telling`: terms with weights, rarest first, until MAX_RANKED_HITS; `best` and `wanted`: the results and their
+# neighbours. CROSS JOIN fixes SQLite's join order.
 _SEARCH: Final = f"""
     WITH stretch (id, scope, from_seq, to_seq) AS MATERIALIZED (
         SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'),

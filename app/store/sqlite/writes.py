@@ -32,7 +32,6 @@ from app.store.sql.rows import (
     message_values,
 )
 from app.store.sql.statements import FINGERPRINT_COLUMNS, SPEND_FINGERPRINT
-from app.store.sqlite.erased_remains import PIECE_CHARS
 from app.store.sqlite.reads import SQL
 from app.store.sqlite.row_batches import build_values_clause, insert_rows
 from app.store.sqlite.term_index import SqliteIndexCleanup
@@ -49,10 +48,6 @@ _CLAIM_LEASE: Final = """
     WHERE leases.expires_at <= ?6 OR leases.holder = excluded.holder
     RETURNING token"""
 _RENEW_LEASE: Final = "UPDATE leases SET expires_at = ? WHERE root = ? AND key = ? AND holder = ? AND token = ?"
-_TEXT_BEGINNINGS: Final = """
-    SELECT substr(body, 1, ?1) FROM messages WHERE root = ?2 AND conversation_id = ?3
-    UNION ALL
-    SELECT substr(bodies, 1, ?1) FROM client_versions WHERE root = ?2 AND conversation_id = ?3 AND bodies != '[]'"""
 _ASSIGN_EXTERNAL_ID: Final = """
     INSERT INTO external_ids (tenant, external_id, root, conversation_id) VALUES (?, ?, ?, ?)
     ON CONFLICT (tenant, external_id) DO UPDATE
@@ -197,19 +192,15 @@ def run_transaction_steps(connection: sqlite3.Connection, steps: TransactionStep
         rows = connection.execute(*query).fetchall()
 
 
-def erase_conversation(connection: sqlite3.Connection, tenant: str, conversation_id: str) -> list[str] | None:
-    """Erases a conversation. Returns the beginnings of its messages, by which remains are searched; None if there is no
-    such conversation.
-    """
+def erase_conversation(connection: sqlite3.Connection, tenant: str, conversation_id: str) -> bool:
+    """Erases a conversation. Returns whether there was one."""
     row = connection.execute(*SQLITE.build_conversation_query(tenant, conversation_id)).fetchone()
     if row is None:
-        return None
-    conversation = decode_conversation(row)
-    texts = connection.execute(_TEXT_BEGINNINGS, (PIECE_CHARS, conversation.root, conversation.id)).fetchall()
-    run_transaction_steps(
-        connection, conversation_transactions.erase_conversation(SQLITE, SEARCH_INDEX_CLEANUP, conversation)
+        return False
+    return run_transaction_steps(
+        connection,
+        conversation_transactions.erase_conversation(SQLITE, SEARCH_INDEX_CLEANUP, decode_conversation(row)),
     )
-    return [text for (text,) in texts]
 
 
 def assign_external_id(

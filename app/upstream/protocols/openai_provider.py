@@ -18,7 +18,7 @@ import orjson
 
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
 from app.errors import InvalidRequest, UpstreamUnavailable
-from app.observability.tracing import NO_SPAN, current_span
+from app.observability.tracing import current_span, current_trace_headers
 from app.upstream.http.http_client import DEFAULT_PORTS, HttpClient, ascii_host
 from app.upstream.http.http_client_contract import HttpTimeouts, RequestHead
 from app.upstream.provider_contract import ClientKeyRule, ProviderProtocol, UpstreamReply, UpstreamRequest
@@ -110,9 +110,7 @@ class OpenAIProvider:
             AnswerTimedOut: no answer in time.
             InvalidRequest: the path leads out of the base URL, or a header cannot be sent.
         """
-        span = current_span()
-        if span is not NO_SPAN:
-            span.set(self._server_attributes)
+        current_span().set_attributes(self._server_attributes)
         seconds = self._timeouts.total_seconds
         deadline = None if seconds is None else asyncio.get_running_loop().time() + seconds
         head = self._find_or_build_head(request)
@@ -142,8 +140,7 @@ class OpenAIProvider:
 
     def _find_or_build_head(self, request: UpstreamRequest) -> RequestHead:
         """Returns the head of a call. A head without anything of a caller is built once and cached."""
-        span = current_span()
-        trace_headers = {} if span is NO_SPAN else span.trace_headers()
+        trace_headers = current_trace_headers()
         if request.headers or trace_headers or (self._authorization is None and request.authorization):
             return self._build_head(request, trace_headers)
         key = (request.method, request.path, request.query, bool(request.body))

@@ -10,7 +10,7 @@ from app.errors import UpstreamUnavailable
 from app.observability import metric_families
 from app.observability.metrics import MAX_MODEL_LABELS, Metrics
 from app.observability.request_record import RequestStep, current_request_record
-from app.observability.tracing import current_span
+from app.observability.tracing import current_span, is_recorded
 from app.upstream.provider_contract import (
     AnswerTimedOut,
     CallTimes,
@@ -57,7 +57,7 @@ class MeasuredCalls:
             UpstreamUnavailable: as `UpstreamProvider.send`.
         """
         provider = deployment.provider
-        span = start_chat_span(deployment, retries) if current_span().is_recording else None
+        span = start_chat_span(deployment, retries) if is_recorded(current_span()) else None
         step = self._begin_step(deployment)
         try:
             reply = await (provider.send(request) if span is None else span.send(provider, request))
@@ -77,19 +77,19 @@ class MeasuredCalls:
     def count_retry(self, deployment: ModelDeployment) -> None:
         self._metrics.counter_series(
             metric_families.UPSTREAM_RETRIES, *self._deployment_labels(deployment, is_served=False)
-        ).add()
+        ).inc()
 
     def count_fallback(self, deployment: ModelDeployment) -> None:
         """Counts an answer of a deployment in place of the first one."""
         self._metrics.counter_series(
             metric_families.UPSTREAM_FALLBACKS, *self._deployment_labels(deployment, is_served=False)
-        ).add()
+        ).inc()
 
     def record_breaker_state(self, deployment: ModelDeployment, *, is_open: bool) -> None:
         """Records that a deployment's breaker is now open, or no longer."""
         (self.open_breakers.add if is_open else self.open_breakers.discard)(deployment.key)
         labels = self._deployment_labels(deployment, is_served=False)
-        self._metrics.counter_series(metric_families.BREAKER_OPEN, *labels, self._purpose).set(float(is_open))
+        self._metrics.gauge_series(metric_families.BREAKER_OPEN, *labels, self._purpose).set(float(is_open))
 
     def _begin_step(self, deployment: ModelDeployment) -> RequestStep | None:
         """Begins a step in the timeline of the request that this call is for; None if it is for none."""
@@ -119,7 +119,7 @@ class MeasuredCalls:
         """Counts a call that a provider has begun to answer, and returns the series for its durations."""
         key = (deployment.provider.name, deployment.upstream_model)
         series = self._success_series.get(key) or self._add_success_series(key, deployment)
-        series.request_count.add()
+        series.request_count.inc()
         return series
 
     def _add_success_series(self, key: tuple[str, str], deployment: ModelDeployment) -> _SuccessSeries:
@@ -131,7 +131,7 @@ class MeasuredCalls:
 
     def _count_outcome(self, deployment: ModelDeployment, outcome: str) -> None:
         labels = self._deployment_labels(deployment, is_served=False)
-        self._metrics.counter_series(metric_families.UPSTREAM_REQUESTS, *labels, self._purpose, outcome).add()
+        self._metrics.counter_series(metric_families.UPSTREAM_REQUESTS, *labels, self._purpose, outcome).inc()
 
     def _deployment_labels(self, deployment: ModelDeployment, *, is_served: bool) -> tuple[str, str]:
         model = self._metrics.model_label(deployment.upstream_model, is_served=is_served)
@@ -159,7 +159,7 @@ async def send_passthrough(provider: UpstreamProvider, request: UpstreamRequest)
     Raises:
         UpstreamUnavailable: as `UpstreamProvider.send`.
     """
-    span = start_passthrough_span(provider, request) if current_span().is_recording else None
+    span = start_passthrough_span(provider, request) if is_recorded(current_span()) else None
     return await provider.send(request) if span is None else MeasuredReply(await span.send(provider, request), span)
 
 

@@ -22,10 +22,11 @@ from app.errors import UpstreamUnavailable
 from app.observability.tracing import (
     CANCELLED_ERROR_TYPE,
     Span,
-    current_span,
+    SpanKind,
     error_type_name,
-    make_span_current,
-    restore_span,
+    fail_span,
+    start_child_span,
+    use_span,
 )
 from app.upstream.provider_contract import ModelDeployment, UpstreamProvider, UpstreamReply, UpstreamRequest
 
@@ -90,13 +91,13 @@ def start_chat_span(deployment: ModelDeployment, retries: int) -> CallSpan:
     if retries:
         attributes["http.request.resend_count"] = retries
     name = f"chat {model[:SPAN_MODEL_CHARS]}"
-    return CallSpan(current_span().start_child(name, "client", attributes), parses_answer=True)
+    return CallSpan(start_child_span(name, SpanKind.CLIENT, attributes), parses_answer=True)
 
 
 def start_passthrough_span(provider: UpstreamProvider, request: UpstreamRequest) -> CallSpan:
     """Starts a span for a call of unknown content, below the current span."""
     attributes = {"http.request.method": request.method, "gen_ai.provider.name": provider.name}
-    return CallSpan(current_span().start_child(request.method, "client", attributes), parses_answer=False)
+    return CallSpan(start_child_span(request.method, SpanKind.CLIENT, attributes), parses_answer=False)
 
 
 class CallSpan:
@@ -120,18 +121,16 @@ class CallSpan:
 
     async def send(self, provider: UpstreamProvider, request: UpstreamRequest) -> UpstreamReply:
         """Sends a call within the span, so that the headers sent upstream carry this span's context."""
-        token = make_span_current(self._span)
         try:
-            reply = await provider.send(request)
+            with use_span(self._span):
+                reply = await provider.send(request)
         # Also on cancellation: a span that never ends is never exported.
         except BaseException as error:
             self._end_with_error(error)
             raise
-        finally:
-            restore_span(token)
-        self._span.set({"http.response.status_code": reply.status})
+        self._span.set_attributes({"http.response.status_code": reply.status})
         if reply.status >= 400:
-            self._span.fail(str(reply.status))
+            fail_span(self._span, str(reply.status))
         return reply
 
     async def read(self, reply: UpstreamReply) -> bytes:
@@ -152,7 +151,8 @@ class CallSpan:
                 if self._first_piece is None:
                     self._first_piece = piece
                     if self._parses_answer:
-                        self._span.set({"gen_ai.response.time_to_first_chunk": time.monotonic() - self._started_at})
+                        seconds = time.monotonic() - self._started_at
+                        self._span.set_attribute("gen_ai.response.time_to_first_chunk", seconds)
                 else:
                     last.append(piece)
                 self._piece_count += 1
@@ -166,7 +166,7 @@ class CallSpan:
         """Ends the span. A stream that had not come to its end was cut."""
         if not self._has_ended:
             if not self._has_done_event():
-                self._span.fail(CANCELLED_ERROR_TYPE)
+                fail_span(self._span, CANCELLED_ERROR_TYPE)
             self._end(self._collect_kept_pieces())
 
     def _has_done_event(self) -> bool:
@@ -175,15 +175,15 @@ class CallSpan:
         return newest.rstrip().endswith(DONE_DATA)
 
     def _end_with_error(self, error: BaseException) -> None:
-        self._span.fail(error_type_name(error))
+        fail_span(self._span, error_type_name(error))
         self._end(self._collect_kept_pieces())
 
     def _end(self, collector: StreamCollector) -> None:
         if not self._has_ended:
             self._has_ended = True
-            self._span.set(answer_attributes(collector))
+            self._span.set_attributes(answer_attributes(collector))
             if collector.error is not None:
-                self._span.fail(ERROR_IN_ANSWER)
+                fail_span(self._span, ERROR_IN_ANSWER)
             self._span.end()
 
     def _collect_kept_pieces(self) -> StreamCollector:

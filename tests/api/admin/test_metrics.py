@@ -13,11 +13,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app.errors import StoreUnavailable
 from app.settings import load_settings
-from app.store.memory.backend import MemoryStore
 from tests.api.edge.test_disconnect import BEGUN, leave_after
 from tests.live import DROP, Reply, ScriptedUpstream, chunk, completion, create_test_app, serving, stream
 from tests.support.conversations_client import WINDOW, question
 from tests.support.gateway import World, answering, is_summary, until, user, world
+from tests.support.memory_store import MemoryStore
 from tests.support.raw_http import long_talk, summarizing
 
 MODEL = "gpt-4o"

@@ -8,11 +8,11 @@ import httpx
 import pytest
 
 from app.conversations.history.readable_log import MAX_TEXT_CHARS
-from app.store.memory.backend import MemoryStore
 from tests.live import Reply, ScriptedUpstream, completion
 from tests.support.conversations_client import KEY, WINDOW, done, question, refused, talk
 from tests.support.gateway import World, answered, answering, assistant, long_history, result, user, world
 from tests.support.gateway import call as tool_call
+from tests.support.memory_store import MemoryStore
 
 UNKNOWN = (
     "policy", "status", "window", "limit", "threshold_tokens", "prompt_tokens", "reported_tokens", "cached_tokens",

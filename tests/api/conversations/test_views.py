@@ -12,10 +12,10 @@ import orjson
 import pytest
 from msgspec.structs import replace
 
-from app.store.memory.backend import MemoryStore
 from tests.live import Reply, ScriptedUpstream, completion
 from tests.support.conversations_client import WINDOW, done, every_message, question, refused, talk
 from tests.support.gateway import World, answering, is_summary, shown, system, user, world
+from tests.support.memory_store import MemoryStore
 
 
 def model() -> ScriptedUpstream:

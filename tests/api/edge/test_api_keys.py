@@ -20,9 +20,9 @@ from app.assembly import providers_and_routes as models
 from app.conversation.api_keys import ApiKey
 from app.conversations.api_keys import ApiKeys, NewApiKey
 from app.errors import StoreUnavailable
-from app.store.memory.backend import MemoryStore
 from tests.live import Reply, ScriptedUpstream, completion, gateway, serving
 from tests.support.gateway import World, answered, answering, user, world
+from tests.support.memory_store import MemoryStore
 
 KEYS = {"mode": "keys", "cache_seconds": 0}
 SHAPE = {

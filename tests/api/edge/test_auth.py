@@ -25,7 +25,7 @@ from app.conversations.api_keys import ApiKeys, NewApiKey
 from app.errors import InsufficientPermissions, InvalidApiKey, InvalidRequest, StoreUnavailable
 from app.pipeline.chat_request import Caller, ChatRequest
 from app.store.contract.conversations import LogAppend
-from app.store.memory.backend import MemoryStore
+from tests.support.memory_store import MemoryStore
 
 PEPPER = "a pepper of twenty-odd"
 MANY = 10_000

@@ -11,7 +11,6 @@ from tests.behaviour.model import Body
 from tests.behaviour.steps.words import Table, step
 from tests.behaviour.talk import Talk
 from tests.behaviour.texts import message
-from tests.conversations.transfer.chatgpt_files import chatgpt_conversation, chatgpt_message, node
 
 
 @given(step('the file "{name}" with the messages:'))
@@ -26,16 +25,6 @@ def _(talk: Talk, turns: int, tokens: int) -> None:
         history.append(message("user", tokens // 2, f"Turn {turn + 1}:"))
         history.append(message("assistant", tokens // 2, f"Answer {turn + 1}:"))
     _write(talk, history)
-
-
-@given(step('a ChatGPT export "{title}" in which "{question}" was answered with "{first}" and then with "{second}"'))
-def _(talk: Talk, title: str, question: str, first: str, second: str) -> None:
-    nodes = {
-        "question": node(None, chatgpt_message("user", question, 1)),
-        "first": node("question", chatgpt_message("assistant", first, 2)),
-        "second": node("question", chatgpt_message("assistant", second, 3)),
-    }
-    talk.file = json.dumps([chatgpt_conversation(nodes, "second", title=title)]).encode()
 
 
 def _write(talk: Talk, messages: list[Body]) -> None:
@@ -88,18 +77,6 @@ def _(talk: Talk) -> None:
     assert [(one["role"], one["content"]) for one in told] == [(one["role"], one["content"]) for one in talk.messages]
 
 
-@then(step('there are {count:N} conversations with the title "{title}"'))
-def _(talk: Talk, count: int, title: str) -> None:
-    assert [one["metadata"]["title"] for one in _all(talk)] == [title] * count
-
-
-@then("the second branched from the first behind its first message")
-def _(talk: Talk) -> None:
-    first, second = _all(talk)
-    items = talk.request("GET", f"/conversations/{first['id']}/items", params={"order": "asc"}).json()["data"]
-    assert second["parent"] == {"conversation_id": first["id"], "through_item": items[0]["id"]}
-
-
 @then(step('the file is refused because of "{place}"'))
 def _(talk: Talk, place: str) -> None:
     assert talk.received is not None
@@ -112,13 +89,8 @@ def _(talk: Talk) -> None:
     assert talk.request("GET", "/conversations").json()["data"] == []
 
 
-def _all(talk: Talk) -> list[dict[str, Any]]:
+def _imported(talk: Talk) -> dict[str, Any]:
     assert talk.received is not None
     assert talk.received.status_code == 200, talk.received.text
-    found: list[dict[str, Any]] = talk.received.json()["data"]
-    return found
-
-
-def _imported(talk: Talk) -> dict[str, Any]:
-    (found,) = _all(talk)
-    return found
+    (found,) = talk.received.json()["data"]
+    return dict(found)

@@ -52,7 +52,7 @@ def found(log: Sequence[LogMessage], question: str, limit: int = 64) -> list[Can
     asked = frozenset(extract_query_terms(question))
     ranked = rank_by_weight(
         {entry.seq: asked & frozenset(extract_message_terms(entry.message)) for entry in log},
-        message_count=len(log),
+        total_count=len(log),
         limit=limit,
     )
     beside = sorted(

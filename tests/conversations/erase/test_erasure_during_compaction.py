@@ -154,7 +154,7 @@ async def test_a_conversation_that_is_deleted_while_a_summary_is_prepared_gets_n
         await until(nothing_is_prepared)
 
         assert gateway.chunks() == []
-        assert not gateway.store._list_root_summaries(conversation.root)
+        assert not gateway.store.execute_now("SELECT id FROM chunks WHERE root = ?", conversation.root)
         assert not (is_waiting and list_summary_requests(upstream))
 
 

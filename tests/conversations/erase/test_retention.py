@@ -16,7 +16,6 @@ from app.store.contract.conversations import ConversationQuery
 from app.store.encryption.cipher import Cipher
 from app.store.encryption.encrypted_store import EncryptedStore
 from app.store.leases import LeaseKeeper
-from app.store.memory.backend import MemoryStore
 from tests.store.example_logs import (
     Clock,
     begin,
@@ -30,6 +29,7 @@ from tests.store.example_logs import (
     links,
     log_of,
 )
+from tests.support.memory_store import MemoryStore
 
 DAY = 24 * 3600.0
 TALK = ["user hi", "assistant hello", "user how are you", "assistant fine"]

@@ -15,11 +15,11 @@ import pytest
 from app.__main__ import main
 from app.conversation.api_keys import SCOPES, ApiKey, derive_context_tenant
 from app.store.contract.conversations import ConversationQuery
-from app.store.memory.backend import MemoryStore
 from app.store.store_factory import create_store
 from tests.live import TEST_DEPENDENCIES, ScriptedUpstream
 from tests.store.example_logs import begin, fresh_tenant
 from tests.support.gateway import answered, answering, until, user, world
+from tests.support.memory_store import MemoryStore
 from tests.support.sqlite_gateway import at_rest, config_in, url_in, words_in
 
 LONG_AGO = timedelta(days=40)

@@ -16,9 +16,9 @@ from app.conversations.items.item_reader import ItemQuery, ItemReader
 from app.errors import ItemNotFound
 from app.pipeline.resolve.resolved_request import STORED_INSTRUCTIONS
 from app.store.contract.conversations import LogAppend
-from app.store.memory.backend import MemoryStore
 from tests.conversations.items.example_logs import LOGS, placed
 from tests.store.example_logs import Clock, begin, branch_off, chunk_over, conversation_of, lease_on, log_of
+from tests.support.memory_store import MemoryStore
 
 TENANT = "tenant"
 TOLD = ['{"role":"system","content":"Be kind."}', '{"role":"system","content":"Be brief."}']

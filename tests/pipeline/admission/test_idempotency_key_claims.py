@@ -16,8 +16,8 @@ from app.pipeline.admission.request_digest import MIN_THREAD_BYTES, compute_idem
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import Caller, ChatRequest
 from app.store.contract.keys import IdempotencyKeyRecord
-from app.store.memory.backend import MemoryStore
 from tests.support.gateway import until
+from tests.support.memory_store import MemoryStore
 
 REQUEST = ChatRequest(
     caller=Caller(tenant="t"),

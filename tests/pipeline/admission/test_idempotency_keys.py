@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from app.dialects.chat.message import ChatMessage
 from app.errors import StoreUnavailable
 from app.store.contract.keys import IdempotencyKeyRecord
-from app.store.memory.backend import MemoryStore
 from tests.live import DROP, Reply, ScriptedUpstream, chunk, completion, stream
 from tests.support.gateway import World, until, user, world
+from tests.support.memory_store import MemoryStore
 
 KEY = {"idempotency-key": "order-17"}
 FAILURE = {"error": {"message": "broken", "type": "server_error", "param": None, "code": None}}

@@ -252,8 +252,9 @@ async def test_no_limit_of_an_answer_breaks_the_counting(number: int) -> None:
             body = {"model": "m", "messages": HISTORY, "max_tokens": number}
             answer = await gateway.request("POST", f"/{path}", key, json=body)
             assert answer.status_code in (200, 400, 429), answer.text
-        counts = gateway.inner.store._rate_counts["all"].values()
-        assert all(0 <= tokens <= 10**10 for _, tokens in counts)
+        counts = gateway.inner.store.execute_now("SELECT tokens FROM rate_counts WHERE scope = 'all'")
+        assert counts
+        assert all(0 <= tokens <= 10**10 for (tokens,) in counts)
         assert await spent(gateway, key_id) >= 0
 
 
@@ -263,8 +264,7 @@ async def test_an_sdk_backs_off_and_succeeds(monkeypatch: pytest.MonkeyPatch) ->
 
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
-        counts = gateway.inner.store._rate_counts
-        counts.clear()
+        gateway.inner.store.execute_now("DELETE FROM rate_counts")
 
     monkeypatch.setattr("openai._base_client.anyio.sleep", sleep)
     async with locked(limits=limits("requests", key=1)) as gateway:
@@ -285,4 +285,4 @@ async def test_without_limits_nothing_is_counted() -> None:
         secret, _ = await gateway.make_key()
         answer = await gateway.inner.post(HISTORY, key=secret)
         assert not [name for name in answer.headers if name.startswith("x-ratelimit")]
-        assert gateway.inner.store._rate_counts == {}
+        assert gateway.inner.store.execute_now("SELECT * FROM rate_counts") == []

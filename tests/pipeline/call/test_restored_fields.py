@@ -12,8 +12,8 @@ from app.dialects.chat.message import ChatMessage
 from app.errors import StoreUnavailable
 from app.pipeline.call.field_restorer import FieldRestorer
 from app.pipeline.resolve.resolved_request import ResolvedRequest
-from app.store.memory.backend import MemoryStore
 from app.upstream.provider_contract import ProviderQuirks
+from tests.support.memory_store import MemoryStore
 
 CALLS = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
 TALK: list[dict[str, Any]] = [

@@ -15,10 +15,10 @@ from app.dialects.search_tool import TOOL_NAME
 from app.errors import StoreUnavailable
 from app.pipeline.call.search_tool_definition import MAX_SEARCH_ROUNDS
 from app.pipeline.call.search_tool_loop import SearchToolLoop
-from app.store.memory.backend import MemoryStore
 from app.store.store_factory import create_store
 from tests.live import DONE, DROP, Reply, ScriptedUpstream, chunk, completion, stream, usage_chunk
 from tests.support.gateway import World, assistant, call, is_summary, result, system, user, world
+from tests.support.memory_store import MemoryStore
 from tests.support.raw_http import chunks, long_talk, text_of, until, without_ours
 
 SECRET = "The vault opens with quokka-7731 after sunset."

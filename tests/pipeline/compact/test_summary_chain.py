@@ -16,8 +16,8 @@ from app.pipeline.compact import summary_chain_cache as chains
 from app.pipeline.compact.summary_chain_cache import SummaryChain, SummaryChainCache
 from app.pipeline.resolve.resolved_request import ResolvedRequest
 from app.store.contract.leases import Lease
-from app.store.memory.backend import MemoryStore
 from tests.store.example_logs import begin, chunk_over, lease_on
+from tests.support.memory_store import MemoryStore
 
 MESSAGES_EACH = 4
 LINES = [f"{role} {number}" for number in range(60) for role in ("user", "assistant")]

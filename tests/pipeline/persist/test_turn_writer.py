@@ -12,9 +12,9 @@ import pytest
 from app.errors import StoreUnavailable
 from app.pipeline.persist import turn_writer
 from app.store.contract.conversations import LogAppend
-from app.store.memory.backend import MemoryStore
 from tests.live import Reply, ScriptedUpstream, completion
 from tests.support.gateway import World, answered, answering, assistant, until, user, world
+from tests.support.memory_store import MemoryStore
 
 
 class Counting(MemoryStore):

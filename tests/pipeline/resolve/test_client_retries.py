@@ -14,9 +14,9 @@ import pytest
 from app.conversation.conversation_types import Conversation
 from app.errors import StoreUnavailable
 from app.store.contract.conversations import LogAppend
-from app.store.memory.backend import MemoryStore
 from tests.live import DROP, TEST_DEPENDENCIES, Reply, ScriptedUpstream, chunk, completion, stream
 from tests.support.gateway import World, assistant, call, result, until, user, world
+from tests.support.memory_store import MemoryStore
 
 FAILURE = {"error": {"message": "broken", "type": "server_error", "param": None, "code": None}}
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from app.store.memory.backend import MemoryStore
 from tests.live import ScriptedUpstream, completion
 from tests.support.gateway import World, assistant, system, texts, user, world
+from tests.support.memory_store import MemoryStore
 
 PLACES: dict[str, dict[str, Any]] = {
     "X-Conversation-Id": {"headers": {"x-conversation-id": "chat-1"}},

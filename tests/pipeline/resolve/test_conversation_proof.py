@@ -6,10 +6,10 @@ import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
-from app.store.memory.backend import MemoryStore
 from tests.live import Reply, ScriptedUpstream, completion
 from tests.scenarios.rewriting import words
 from tests.support.gateway import World, assistant, until, user, world
+from tests.support.memory_store import MemoryStore
 
 Body = dict[str, Any]
 

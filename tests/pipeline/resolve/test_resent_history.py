@@ -14,9 +14,9 @@ import pytest
 from app.conversation.conversation_types import Conversation
 from app.dialects.chat.canonical_message import belongs_to_skeleton, canonicalize_message
 from app.pipeline.persist.turn_writer import QUESTION_DELAY_SECONDS
-from app.store.memory.backend import MemoryStore
 from tests.live import Reply, ScriptedUpstream, completion, stream
 from tests.support.gateway import Messages, assistant, call, result, system, user, world
+from tests.support.memory_store import MemoryStore
 
 RECORDINGS = Path(__file__).parents[4] / "shared" / "eval" / "resent_histories.jsonl"
 

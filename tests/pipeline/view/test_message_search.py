@@ -10,8 +10,8 @@ import pytest
 from app.conversation.conversation_types import Conversation, LogMessage
 from app.errors import StoreUnavailable
 from app.pipeline.view.message_search import BATCH_BYTES, FIRST_BATCH_MESSAGES, MessageSearch
-from app.store.memory.backend import MemoryStore
 from tests.store.example_logs import Clock, begin, fresh_tenant, go_on
+from tests.support.memory_store import MemoryStore
 
 LINES = [f"{'assistant' if at % 2 else 'user'} word{at} common" for at in range(150)]
 

@@ -10,6 +10,7 @@ import pytest
 
 from app.context.count.token_counter import load_token_counter
 from app.context.count.tokenizers import load_tokenizer
+from app.store.contract.conversations import LogAppend
 from tests.live import DONE, Reply, ScriptedUpstream, chunk, completion, usage_chunk
 from tests.support.chat_counter import ChatCounter, as_item
 from tests.support.gateway import World, assistant, summaries_asked, system, user, world
@@ -282,6 +283,7 @@ async def test_a_calibration_of_an_earlier_version_is_none() -> None:
         first = await w.say([user("Hi")])
         (kept,) = w.conversations()
         kept.state["calibration"]["upstream/m"] = former
+        await w.store.append(LogAppend(kept, kept.head_seq, []))
         body = await w.say([user("Hi"), assistant(first["choices"][0]["message"]["content"]), text(300)])
     assert body["context"]["calibration"]["slope"] == 1.0
     assert body["context"]["calibration"]["offset"] == 0

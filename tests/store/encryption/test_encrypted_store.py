@@ -21,7 +21,6 @@ from app.store.encryption.cipher import Cipher, read_key_name
 from app.store.encryption.encrypted_store import EncryptedStore
 from app.store.encryption.reencryption import Reencryption, ReencryptionProgress
 from app.store.leases import LeaseKeeper
-from app.store.memory.backend import MemoryStore
 from app.store.search.unindexed_search import MAX_SEARCHED_MESSAGES
 from app.store.store_factory import create_store
 from migrations.run import prepare_database
@@ -38,6 +37,7 @@ from tests.store.example_logs import (
     lease_on,
     log_of,
 )
+from tests.support.memory_store import MemoryStore
 
 OLD, NEW = bytes(range(32)), bytes(range(32, 64))
 TALK = ["user my password is hunter2", "assistant I keep that marmalade", "user and the vault", "assistant is zanzibar"]

@@ -172,8 +172,7 @@ async def test_commands_read_what_is_encrypted(tmp_path: Path, capsys: pytest.Ca
     async with at_rest(tmp_path, ScriptedUpstream(default=answering), encryption=UNDER_OLD) as world:
         said = await world.say([user("Keep the marmalade.")])
     config = config_in(tmp_path, encryption=UNDER_OLD)
-    shown = ["show-plan", said["conversation_id"], "--config", config, "--window", "8192"]
-    assert await asyncio.to_thread(main, shown) == 0
+    assert await asyncio.to_thread(main, ["export", said["conversation_id"], "--config", config]) == 0
     assert "marmalade" in capsys.readouterr().out
 
 

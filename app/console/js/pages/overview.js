@@ -75,7 +75,7 @@ function All({ told }) {
       <${Panel} title="Compactions by outcome"><${Shares} of=${totals.compactions} name=${(outcome) => html`<${Badge} kind=${outcome === "failed" ? "bad" : ""}>${outcome.replaceAll("_", " ")}<//>`} /><//>
       <${Panel} title="Errors" note=${told.errors.length ? errorKinds(totals) : ""}><${Errors} errors=${told.errors} /><//>
     </div>
-    <${Panel} title="Models"><${Models} models=${told.models} /><//>
+    <${Panel} title="Models" note=${totals.fallbacks ? `${plural(totals.fallbacks, "answer")} by another deployment than the first` : ""}><${Models} models=${told.models} /><//>
   </div>`;
 }
 

@@ -46,6 +46,14 @@ async def test_versions_come_back_as_they_were_written(store: Store) -> None:
     assert await store.read_log(conversation, 0, 4) != []
 
 
+async def test_of_two_versions_of_one_place_the_later_stays(store: Store) -> None:
+    """A turn without new messages, such as an answer that is asked for again, leaves the place as it is."""
+    conversation, _ = await begin(store, fresh_tenant(), CHAT)
+    for versions in ([version(1, 3, b'{"a": 1}'), version(2, 3)], [again := version(1, 3, b'{"b": 2}', to_seq=3)]):
+        await store.append(LogAppend(conversation, conversation.head_seq, [], versions=versions))
+    assert await store.read_client_versions(await fresh(store, conversation)) == [again, version(2, 3)]
+
+
 async def test_versions_are_stored_with_a_new_conversation_and_with_many_appends_at_once(store: Store) -> None:
     tenant = fresh_tenant()
     conversation, _ = await begin(store, tenant, CHAT)

@@ -17,7 +17,6 @@ from app.store.contract.conversations import WriteConflict
 from app.store.contract.leases import SUMMARY_LEASE_PREFIXES, LeaseLost
 from app.store.contract.store import Store
 from app.store.lineage import ErasurePlan, FamilyMember, plan_erasure
-from app.store.memory.backend import MemoryStore
 from tests.store.contract.conversations.test_list_pages import completion
 from tests.store.example_logs import (
     begin,
@@ -32,6 +31,7 @@ from tests.store.example_logs import (
     strays_of,
     twin_of,
 )
+from tests.support.memory_store import MemoryStore
 
 CHAT = ["user hi", "assistant hello", "user how?", "assistant so", "user why?", "assistant because"]
 

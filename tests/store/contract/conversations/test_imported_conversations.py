@@ -22,7 +22,6 @@ from app.pipeline.chat_request import Caller
 from app.pipeline.token_counting import MessageCounter
 from app.store.contract.conversations import CompletionQuery
 from app.store.contract.store import Store
-from tests.conversations.transfer.chatgpt_files import chatgpt_conversation, chatgpt_message, node
 
 TENANT = "tenant"
 LONG = 1_203
@@ -54,28 +53,6 @@ async def test_a_long_history_goes_in_and_out_with_its_times_and_its_names(store
         [piece async for piece in ConversationExporter(store).stream_message_lines(found, with_hidden=False)]
     )
     assert [orjson.loads(text) for text in out.splitlines()] == history
-
-
-async def test_branches_of_branches_share_what_they_share(store: Store) -> None:
-    nodes = {
-        "q": node(None, chatgpt_message("user", "Q", 1)),
-        "a": node("q", chatgpt_message("assistant", "A", 2)),
-        "b": node("q", chatgpt_message("assistant", "B", 3)),
-        "b1": node("b", chatgpt_message("user", "B1", 4)),
-        "b2": node("b", chatgpt_message("user", "B2", 5)),
-        "b2a": node("b2", chatgpt_message("assistant", "B2A", 6)),
-        "other": node(None, chatgpt_message("user", "Other", 7)),
-    }
-    data = orjson.dumps([chatgpt_conversation(nodes, "a", title="T")])
-    kept = (await importing_into(store).import_file(TENANT, data)).conversations
-    logs = []
-    for one in kept:
-        entries = await store.read_log(one, 0, one.head_seq + 1)
-        logs.append([entry.message.text for entry in entries])
-        assert [entry.created_at for entry in entries if entry.created_at is None] == []
-    assert logs == [["Q", "A"], ["Q", "B", "B1"], ["Q", "B", "B2", "B2A"], ["Other"]]
-    assert kept[2].lineage == ((kept[0].id, 0), (kept[1].id, 1))
-    assert len({one.root for one in kept[:3]}) == 1
 
 
 async def test_completions_are_paged_by_creation_and_show_their_log(store: Store) -> None:

@@ -17,10 +17,10 @@ from app.conversation.api_keys import derive_context_tenant
 from app.conversation.conversation_types import Conversation, StoredCompletion
 from app.store.contract.conversations import CompletionQuery, ConversationQuery
 from app.store.contract.store import Store
-from app.store.memory.backend import MemoryStore
 from app.store.sql import page_queries
 from app.store.sql.dialects import SQLITE
 from tests.store.example_logs import NOON, Clock, begin, branch_off, fresh_tenant, go_on
+from tests.support.memory_store import MemoryStore
 
 CHAT = ["user hi", "assistant hello"]
 

@@ -11,8 +11,8 @@ from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.search_terms import extract_message_terms, extract_terms
 from app.store.contract.conversations import SearchHit
 from app.store.contract.store import Store
-from app.store.search.term_ranking import limit_common_terms, rank_search_hits
 from tests.store.example_logs import begin, branch_off, fresh_tenant, go_on, log_of, message
+from tests.store.reference_ranking import rank_log
 
 CHAT = [
     "user My name is Michael and I live in Seattle",
@@ -252,14 +252,9 @@ async def test_what_is_common_in_a_long_log_is_looked_for_among_its_newest_messa
         for question in asked:
             terms = frozenset(extract_terms(question))
             holding = {entry.seq: terms & frozenset(extract_message_terms(entry.message)) for entry in entries}
-            shown, matching = limit_common_terms(holding, parts)
-            expected = rank_search_hits(
-                dict(enumerate(entries)), shown, message_count=len(entries), limit=9, matching_counts=matching
-            )
             found = await search(store, one, question, before_seq=len(entries))
-            assert [(entry.message.seq, entry.score) for entry in found] == [
-                (entry.message.seq, entry.score) for entry in expected
-            ], question
+            expected = rank_log(holding, parts, limit=9)
+            assert [(entry.message.seq, entry.score) for entry in found] == expected, question
     assert await hits(store, conversation, "often formerly", before_seq=1500, limit=2) == [1497, 1494]
     assert await hits(store, conversation, "formerly", before_seq=1500, limit=2) == [1199, 1198]
 

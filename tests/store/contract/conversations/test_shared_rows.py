@@ -14,7 +14,6 @@ from app.conversation.conversation_types import Conversation, IssuedAnswer, LogM
 from app.conversation.search_terms import extract_terms
 from app.store.contract.store import Store
 from app.store.lineage import FamilyMember, plan_row_copies
-from app.store.memory.backend import MemoryStore
 from tests.store.contract.conversations.test_redaction import CHAT, found_in, fresh, overwritten, totals
 from tests.store.example_logs import (
     begin,
@@ -28,6 +27,7 @@ from tests.store.example_logs import (
     random_bytes,
     twin_of,
 )
+from tests.support.memory_store import MemoryStore
 
 ERASED = "[erased]"
 

@@ -4,8 +4,6 @@ they take.
 Rows come decoded, in the order of their keys. A row that refers to a missing row comes as `DanglingRow`.
 """
 
-# ruff: noqa: S608 - built from our own names; values are always parameters
-
 from __future__ import annotations
 
 import asyncio
@@ -21,7 +19,6 @@ import asyncpg
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
 from app.errors import StoreUnavailable
 from app.store.database_url import DatabaseLocation, parse_database_url
-from app.store.sql.dangling_rows import COUNT_STATEMENTS, DanglingRow, build_dangling_queries
 from app.store.sql.dialects import POSTGRES, SQLITE, SqlDialect
 from app.store.sql.required_schema_version import SCHEMA_VERSION
 from app.store.sql.rows import (
@@ -32,6 +29,7 @@ from app.store.sql.rows import (
     decode_log_message,
     decode_summary,
 )
+from tests.faults.dangling_rows import COUNT_STATEMENTS, DanglingRow, build_dangling_queries
 
 BATCH_ROWS: Final = 200
 """Rows that are in memory at a time."""
@@ -139,11 +137,9 @@ async def open_database_snapshot(url: str) -> AsyncIterator[DatabaseSnapshot]:
 
     Raises:
         StoreUnavailable: it cannot be read, or its schema is another version's.
-        ValueError: the URL is none of the accepted forms, or names a store in memory.
+        ValueError: the URL is none of the accepted forms.
     """
     location = parse_database_url(url)
-    if location.backend == "memory":
-        raise ValueError("A store in memory ends with its process, so there is nothing to verify.")
     opened = _open_sqlite_snapshot(location) if location.backend == "sqlite" else _open_postgres_snapshot(location)
     try:
         async with opened as rows:

@@ -2,8 +2,6 @@
 description.
 """
 
-# ruff: noqa: S608 - built from our own names; values are always parameters
-
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -6,12 +6,12 @@ root is not recomputed, because a conversation that was created empty has a rand
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
-from app.context.count.token_counter import TokenCounter
+from app.context.count.token_counter import TokenCounter, load_token_counter
 from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.identity import (
     LinkPosition,
@@ -24,9 +24,10 @@ from app.conversation.item import Item
 from app.conversations.items.item_building import DELETED
 from app.dialects.item_decoding import decode_item
 from app.errors import InvalidRequest, StoreUnreadable
-from app.store.database_snapshot import DatabaseSnapshot, SummaryRow
+from app.store.encryption.cipher import Cipher
 from app.store.encryption.sealed_fields import FieldSealer
 from app.store.lineage import find_segments, first_own_seq
+from tests.faults.database_snapshot import DatabaseSnapshot, SummaryRow, open_database_snapshot
 
 MAX_LISTED_PER_KIND: Final = 100
 """The most findings of one kind that are listed; further ones are only counted."""
@@ -75,6 +76,27 @@ class VerificationReport:
         return self.drift_tokens / self.reported_tokens if self.reported_tokens else 0.0
 
 
+async def verify_database(
+    url: str, keys: Mapping[str, bytes] | None = None, *, now: datetime | None = None
+) -> VerificationReport:
+    """Verifies the database that a URL names.
+
+    Args:
+        keys: the encryption keys by name, for databases that are encrypted.
+        now: as `DatabaseVerifier` has it; None: the present time.
+    """
+    async with open_database_snapshot(url) as snapshot:
+        return await verify_snapshot(snapshot, keys, now=now)
+
+
+async def verify_snapshot(
+    snapshot: DatabaseSnapshot, keys: Mapping[str, bytes] | None = None, *, now: datetime | None = None
+) -> VerificationReport:
+    """Verifies a database through a snapshot that is open."""
+    sealer = FieldSealer(Cipher(keys or {}, None))
+    return await DatabaseVerifier(snapshot, sealer, counter_for=load_token_counter, now=now or datetime.now(UTC)).run()
+
+
 class DatabaseVerifier:
     """Verifies a whole database once.
 
@@ -83,7 +105,6 @@ class DatabaseVerifier:
         sealer: decrypts messages.
         counter_for: returns the token counter of an encoding.
         now: the time by which expired rows are recognized.
-        on_progress: called after each message and each summary.
     """
 
     def __init__(
@@ -93,13 +114,11 @@ class DatabaseVerifier:
         *,
         counter_for: Callable[[str], TokenCounter],
         now: datetime,
-        on_progress: Callable[[], None] = lambda: None,
     ) -> None:
         self._snapshot = snapshot
         self._sealer = sealer
         self._counter_for = counter_for
         self._now = now
-        self._on_progress = on_progress
         self.report = VerificationReport()
 
     async def run(self) -> VerificationReport:
@@ -119,7 +138,6 @@ class DatabaseVerifier:
                     "chunk", stored_summary.summary.id, "it stands for messages that are not stored yet"
                 )
             self.report.chunks += 1
-            self._on_progress()
         async for dangling_row in self._snapshot.stream_dangling_rows(self._now):
             (self._record_fault if dangling_row.is_fault else self._record_notice)(
                 dangling_row.kind, dangling_row.where, dangling_row.description
@@ -140,7 +158,6 @@ class DatabaseVerifier:
             for kind, fault in log.find_message_faults(stored, self._decrypt_message(conversation, stored)):
                 (self._record_notice if kind == "tokens" else self._record_fault)(kind, conversation.id, fault)
             self._add_message_counts(log)
-            self._on_progress()
         for fault in log.find_head_faults():
             self._record_fault("head", conversation.id, fault)
 
