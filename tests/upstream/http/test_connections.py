@@ -221,6 +221,86 @@ async def test_many_calls_at_once_get_each_its_own_answer_in_time_that_grows_wit
         assert server.connections <= 400
 
 
+@pytest.mark.parametrize("has_proxy", [False, True], ids=["direct", "proxied"])
+@pytest.mark.parametrize("is_kept", [False, True], ids=["new connection", "kept connection"])
+@pytest.mark.parametrize("is_reset", [False, True], ids=["closed", "reset"])
+async def test_a_post_that_is_read_and_dropped_is_sent_once_and_never_told_as_not_sent(
+    is_reset: bool, is_kept: bool, has_proxy: bool
+) -> None:
+    """Told as not sent, it would be sent again, and billed twice."""
+
+    async def read_and_drop(_: Received, writer: asyncio.StreamWriter) -> None:
+        if len(server.requests) <= is_kept:
+            writer.write(ONE)
+        elif is_reset:
+            writer.transport.abort()
+        else:
+            writer.close()
+
+    async with loopback(read_and_drop) as server:
+        url = "http://provider.example/v1" if has_proxy else server.url
+        proxy = f"http://127.0.0.1:{server.port}" if has_proxy else None
+        async with provider_at(url, proxy=proxy) as provider:
+            if is_kept:
+                await read(provider)
+            with pytest.raises(ConnectionDropped, match="closed the connection without an answer"):
+                await provider.send(CHAT)
+            await asyncio.sleep(0.05)
+        assert [request.body for request in server.requests] == [CHAT.body] * (1 + is_kept)
+        assert server.connections == 1
+
+
+async def test_a_long_post_that_is_dropped_half_read_is_sent_once() -> None:
+    connections = 0
+
+    async def drop(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await reader.readexactly(1_000_000)
+        writer.transport.abort()
+
+    async with await asyncio.start_server(drop, "127.0.0.1") as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        async with provider_at(url) as provider:
+            with pytest.raises(ConnectionDropped):
+                await provider.send(LONG)
+            await asyncio.sleep(0.05)
+    assert connections == 1
+
+
+async def test_500_calls_at_once_do_not_wait_for_each_other() -> None:
+    all_are_here = asyncio.Event()
+
+    async def answer_when_all_are_here(_: Received, writer: asyncio.StreamWriter) -> None:
+        if len(server.requests) == 500:
+            all_are_here.set()
+        await all_are_here.wait()
+        writer.write(ONE)
+
+    async with asyncio.timeout(60), loopback(answer_when_all_are_here) as server, provider_at(server.url) as provider:
+        assert await asyncio.gather(*(read(provider) for _ in range(500))) == [b'{"of":"one"}'] * 500
+        assert server.connections == 500
+
+
+@pytest.mark.parametrize("size", [200_000, 2_000_000, 20_000_000])
+async def test_an_early_refusal_of_a_long_body_arrives(size: int) -> None:
+    async def refuse_unread(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(whole(b"too long", "413 Content Too Large", b"Connection: close\r\n"))
+        await writer.drain()
+        await is_read.wait()
+        writer.close()
+
+    is_read = asyncio.Event()
+    async with asyncio.timeout(60), await asyncio.start_server(refuse_unread, "127.0.0.1") as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        async with provider_at(url) as provider:
+            reply = await provider.send(UpstreamRequest(CHAT.path, bytes(size)))
+            assert (reply.status, await reply.read()) == (413, b"too long")
+            await reply.aclose()
+        is_read.set()
+
+
 async def test_an_idle_connection_is_closed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     async def slow(_: Received, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.01)
