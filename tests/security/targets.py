@@ -197,7 +197,7 @@ def head(data: bytes) -> None:
     named = dict(line.partition(":")[::2] for line in rest.split("\r"))
     call = UpstreamRequest(f"/{path}", body=b"{}", authorization=named.pop("key", None), headers=named, query=query)
     try:
-        made = PROVIDER._find_or_build_head(call)
+        made = PROVIDER._build_head(call)
     except GatewayError as error:
         _check_refusal(error)
         return

@@ -19,28 +19,26 @@ from app.errors import UpstreamUnavailable
 from app.upstream.http.aiohttp_transport import AiohttpTransport
 from app.upstream.http.decompression import decompress_pieces, pop_content_encoding
 from app.upstream.http.http_client_contract import (
-    BODILESS_METHODS,
-    SWITCHING_PROTOCOLS,
     HttpTimeouts,
     RequestHead,
-    answer_timeout_error,
-    answer_too_long_error,
     call_failed_error,
-    connect_timeout_error,
-    connection_dropped_error,
-    drop_connection_headers,
     incomplete_answer_error,
-    proxy_refusal_error,
-    read_whole_body,
     silence_timeout_error,
     unreachable_error,
 )
-from app.upstream.provider_contract import ANSWER_LIMIT_BYTES, CallTimes
+from app.upstream.provider_contract import ANSWER_LIMIT_BYTES, AnswerTimedOut, CallTimes, ConnectionDropped
 
 NEVER: Final = float("inf")
 CACHED_URLS: Final = 64
 """How many parsed URLs a client caches: parsing one takes 25 µs."""
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+SWITCHING_PROTOCOLS: Final = 101
+LOOP_JOIN_BYTES: Final = 1024 * 1024
+"""A longer body is joined in a thread: on the event loop that would hold up other requests."""
+BODILESS_METHODS: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS", "TRACE"})
+"""Methods for which a missing body needs no `content-length` (RFC 9110, 8.6)."""
+_CONNECTION_HEADERS = frozenset({"connection", "keep-alive", "set-cookie", "trailer", "transfer-encoding", "upgrade"})
+"""Headers about the provider's own connection, and cookies, which no client may see."""
 
 
 class HttpClient:
@@ -100,16 +98,19 @@ class HttpClient:
             async with asyncio.timeout_at(deadline) as limits.head_timeout:
                 response = await self._transport.handle_async_request(self._build_request(head, body, limits))
         except TimeoutError as error:
-            raise answer_timeout_error(name) from error
+            raise AnswerTimedOut(f"Provider {name!r} did not answer in time.", status=504) from error
         except httpx.ConnectTimeout as error:
-            raise connect_timeout_error(name) from error
-        except httpx.ProxyError as error:  # its text begins with the status of the proxy's answer
-            raise proxy_refusal_error(name, int(str(error).split(" ")[0])) from error
+            raise UpstreamUnavailable(f"Provider {name!r} could not be reached in time.", status=504) from error
+        except httpx.ProxyError as error:
+            raise UpstreamUnavailable(
+                f"Provider {name!r} could not be reached: its proxy answered with status {error}.",
+                hint=f"Check providers.{name}.proxy, and the proxy's access rules.",
+            ) from error
         except httpx.ConnectError as error:
             cause = error.__cause__ if isinstance(error.__cause__, OSError) else ConnectionResetError(errno.ECONNRESET)
             raise unreachable_error(name, cause, is_proxy=self._has_proxy and str(error) != "server") from error
         except httpx.NetworkError as error:
-            raise connection_dropped_error(name) from error
+            raise ConnectionDropped(f"Provider {name!r} closed the connection without an answer.") from error
         except httpx.RemoteProtocolError as error:
             raise call_failed_error(name, str(error)) from error
         except httpx.HTTPError as error:
@@ -180,7 +181,6 @@ class HttpReply:
         UpstreamUnavailable: where the body ends is in doubt, or it has an encoding that is not supported.
     """
 
-    __slots__ = ("_encoding", "_limit_bytes", "_limits", "_provider_name", "_response", "_times", "headers", "status")
     original_body: bytes | None = None
 
     def __init__(
@@ -201,8 +201,9 @@ class HttpReply:
         if not _is_framed_plainly(headers) or self.status == SWITCHING_PROTOCOLS:
             raise call_failed_error(provider_name, "its answer is not HTTP")
         self._encoding = pop_content_encoding(headers, provider_name)
-        drop_connection_headers(headers)
-        self.headers: Mapping[str, str] = headers
+        self.headers: Mapping[str, str] = {
+            header: value for header, value in headers.items() if header not in _CONNECTION_HEADERS
+        }
 
     async def read(self) -> bytes:
         """Returns the whole body.
@@ -210,7 +211,8 @@ class HttpReply:
         Raises:
             UpstreamUnavailable: the body broke off, took too long, or is too large to hold.
         """
-        return await read_whole_body(self.iter_bytes())
+        parts = [piece async for piece in self.iter_bytes()]
+        return b"".join(parts) if sum(map(len, parts)) <= LOOP_JOIN_BYTES else await asyncio.to_thread(b"".join, parts)
 
     async def iter_bytes(self) -> AsyncIterator[bytes]:
         """Yields the body in pieces as they arrive. If the consumer is cancelled, the connection is closed.
@@ -255,7 +257,9 @@ class HttpReply:
                 break
             allowed_bytes -= len(piece)
             if allowed_bytes < 0:
-                raise answer_too_long_error(self._provider_name, self._limit_bytes)
+                raise UpstreamUnavailable(
+                    f"Provider {self._provider_name!r} sent an answer of more than {self._limit_bytes} bytes."
+                )
             yield piece
             # While the consumer handles a piece, the silence is its own and not the provider's.
             piece_by = limits.limit_time(limits.timeouts.between_bytes_seconds)

@@ -15,25 +15,15 @@ from typing import Final
 import msgspec
 
 from app.errors import UpstreamUnavailable
-from app.upstream.provider_contract import AnswerTimedOut, ConnectionDropped
 
 DRAIN_TIMEOUT_SECONDS: Final = 0.1
 """How long to wait after `[DONE]` for the end of the response, so that its connection can be used again."""
-LOOP_JOIN_BYTES: Final = 1024 * 1024
-"""A longer body is joined in a thread: on the event loop that would hold up other requests."""
-SWITCHING_PROTOCOLS: Final = 101
-BODILESS_METHODS: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS", "TRACE"})
-"""Methods for which a missing body needs no `content-length` (RFC 9110, 8.6)."""
-
 CERTIFICATE_NOT_YET_VALID: Final = 9
 CERTIFICATE_EXPIRED: Final = 10
 CERTIFICATE_UNTRUSTED: Final = frozenset({2, 18, 19, 20, 21})
 """No chain of certificates leads to a trusted root; 18 and 19: the chain ends in a self-signed certificate."""
 CERTIFICATE_FOR_OTHER_HOST: Final = frozenset({62, 64})
 """OpenSSL's error numbers for certificates: `X509_V_ERR_…` in `x509_vfy.h`."""
-
-_CONNECTION_HEADERS = frozenset({"connection", "keep-alive", "set-cookie", "trailer", "transfer-encoding", "upgrade"})
-"""Headers about the provider's own connection, and cookies, which no client may see."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +48,6 @@ class RequestHead(msgspec.Struct, frozen=True):
     """Path and query, percent-encoded."""
     headers: Mapping[str, str]
     """Lower-case names; without `content-length` and other headers that frame a body. A character is a byte."""
-
-
-def drop_connection_headers(headers: dict[str, str]) -> None:
-    """Removes headers that concern only the connection to the provider."""
-    for name in _CONNECTION_HEADERS & headers.keys():
-        del headers[name]
-
-
-async def read_whole_body(pieces: AsyncIterator[bytes]) -> bytes:
-    """Returns a body as a whole. Raises as iterating does."""
-    parts = [piece async for piece in pieces]
-    return b"".join(parts) if sum(map(len, parts)) <= LOOP_JOIN_BYTES else await asyncio.to_thread(b"".join, parts)
 
 
 async def drain_stream(pieces: AsyncIterator[bytes]) -> None:
@@ -117,31 +95,8 @@ def _explain_certificate_error(provider_name: str, error: ssl.SSLCertVerificatio
     return f"its certificate is not accepted ({error.verify_message})", None
 
 
-def connect_timeout_error(provider_name: str) -> UpstreamUnavailable:
-    return UpstreamUnavailable(f"Provider {provider_name!r} could not be reached in time.", status=504)
-
-
-def answer_timeout_error(provider_name: str) -> AnswerTimedOut:
-    return AnswerTimedOut(f"Provider {provider_name!r} did not answer in time.", status=504)
-
-
-def connection_dropped_error(provider_name: str) -> ConnectionDropped:
-    return ConnectionDropped(f"Provider {provider_name!r} closed the connection without an answer.")
-
-
 def call_failed_error(provider_name: str, reason: str) -> UpstreamUnavailable:
     return UpstreamUnavailable(f"The call to provider {provider_name!r} failed: {reason}.")
-
-
-def answer_too_long_error(provider_name: str, limit_bytes: int) -> UpstreamUnavailable:
-    return UpstreamUnavailable(f"Provider {provider_name!r} sent an answer of more than {limit_bytes} bytes.")
-
-
-def proxy_refusal_error(provider_name: str, status: int) -> UpstreamUnavailable:
-    return UpstreamUnavailable(
-        f"Provider {provider_name!r} could not be reached: its proxy answered with status {status}.",
-        hint=f"Check providers.{provider_name}.proxy, and the proxy's access rules.",
-    )
 
 
 def incomplete_answer_error(provider_name: str) -> UpstreamUnavailable:
