@@ -689,8 +689,26 @@ UPSTREAM: Final = (
         "app/upstream/http/aiohttp_transport.py",
         '            raise httpx.ReadError("") from error\n        except aiohttp.ClientError',
         '            raise httpx.ConnectError("") from error\n        except aiohttp.ClientError',
-        ("tests/upstream/protocols/test_openai.py::test_a_connection_closed_while_idle_is_told_apart",),
+        (
+            "tests/upstream/http/test_connections.py::test_a_post_that_is_read_and_dropped_is_sent_once_and_never_told_as_not_sent",
+        ),
         "A call that its provider has read and dropped is told to be one that was never sent.",
+    ),
+    Mutation(
+        "calls-in-a-queue",
+        "app/upstream/http/aiohttp_transport.py",
+        "limit=0,",
+        "limit=100,",
+        ("tests/upstream/http/test_connections.py::test_500_calls_at_once_do_not_wait_for_each_other",),
+        "The 101st call at once waits for one of the others.",
+    ),
+    Mutation(
+        "compressed-without-bound",
+        "app/upstream/http/decompression.py",
+        "if allowed_bytes < 0:",
+        "if False:",
+        ("tests/upstream/http/test_inflate.py::test_a_stream_that_inflates_too_far_is_cut",),
+        "A few compressed kilobytes of a provider fill the memory.",
     ),
     Mutation(
         "again-after-timeout",
