@@ -35,7 +35,7 @@ from app.simulator.context_window import SIMULATED_PREFIX, parse_window_from_nam
 from app.simulator.options_and_faults import SimulatorOptions
 from app.simulator.simulated_provider import SimulatedProvider
 from app.simulator.simulator import Simulator
-from app.upstream.http.dialer import load_trusted_ca_context
+from app.upstream.http.aiohttp_transport import load_trusted_ca_context
 from app.upstream.http.http_client_contract import HttpTimeouts
 from app.upstream.protocols.openai_provider import OpenAIProvider
 from app.upstream.protocols.responses_provider import ResponsesProvider

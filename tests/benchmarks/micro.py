@@ -45,6 +45,7 @@ from app.conversation.identity import compute_links_after_messages, compute_pref
 from app.dialects.chat.message import ChatMessage
 from app.dialects.chat.stream_collector import StreamCollector
 from app.dialects.chat.stream_frames import DONE_DATA
+from app.dialects.chat.usage import TokenUsage
 from app.dialects.sse import SseDecoder
 from app.observability.metric_families import REQUEST_SECONDS, REQUESTS
 from app.observability.metrics import Metrics, TurnFacts
@@ -57,7 +58,7 @@ from app.store.contract.store import Store
 from app.store.measured_store import measure_store
 from app.store.write_health import WriteHealth
 from app.upstream.provider_contract import ModelDeployment, TokenPrice
-from app.upstream.routing.prices import compute_cost_usd, find_price
+from app.upstream.routing.prices import compute_call_cost_usd
 from tests.benchmarks.messages import History, words
 from tests.benchmarks.processes import ROOT
 from tests.benchmarks.telling import CHUNKS as CHUNKS_OF_STREAM
@@ -243,7 +244,7 @@ def telling() -> Iterator[Case | Known]:
     store = measure_store(idle, metrics, WriteHealth(lambda: 0.0))
 
     def counted() -> None:
-        compute_cost_usd(find_price(deployment), prompt_tokens=990, cached_tokens=10, completion_tokens=100)
+        compute_call_cost_usd(deployment, TokenUsage(prompt_tokens=990, cached_tokens=10, output_tokens=100))
         metrics.count_turn(facts)
 
     async def ask(asked: Store) -> None:

@@ -39,8 +39,6 @@ class TranslatedReply:
         keeps_original: see `UpstreamRequest`.
     """
 
-    __slots__ = ("_keeps_original", "_provider_name", "_reply", "headers", "original_body", "status")
-
     def __init__(self, reply: UpstreamReply, provider_name: str, *, keeps_original: bool) -> None:
         self._reply = reply
         self._provider_name = provider_name

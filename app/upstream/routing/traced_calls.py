@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from app.dialects.answer_format import ORIGINAL_EVENT
 from app.dialects.chat.stream_collector import StreamCollector
@@ -36,7 +34,6 @@ KEPT_LAST_PIECES: Final = 16
 """How many last pieces of a stream are kept: they hold usage and finish reason; the first piece has id and model."""
 ERROR_IN_ANSWER: Final = "error_in_answer"
 """`error.type` of an answer with status 200 that reports a failure."""
-_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _WELL_KNOWN_PROVIDERS: Final = {
     "api.openai.com": "openai",
     "openai.azure.com": "azure.ai.openai",
@@ -55,21 +52,14 @@ _WELL_KNOWN_PROVIDERS: Final = {
 """Well-known values of `gen_ai.provider.name`, by the end of the host's name."""
 
 
-def server_attributes(name: str, base_url: str) -> dict[str, str | int]:
+def server_attributes(provider_name: str, host: str, port: int) -> dict[str, str | int]:
     """Returns attributes for the server of a provider: its well-known name, or else the configured one, and host and
     port.
     """
-    try:
-        parts = urlsplit(base_url)
-        host, port = parts.hostname or "", parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)
-    # An unreadable port: a span without an address is better than none.
-    except ValueError:
-        host, port = "", 0
-    known = next(
-        (known for end, known in _WELL_KNOWN_PROVIDERS.items() if host == end or host.endswith(("." + end, "-" + end))),
-        name,
+    ends = (
+        known for end, known in _WELL_KNOWN_PROVIDERS.items() if host == end or host.endswith(("." + end, "-" + end))
     )
-    return {"gen_ai.provider.name": known, **({"server.address": host, "server.port": port} if host else {})}
+    return {"gen_ai.provider.name": next(ends, provider_name), "server.address": host, "server.port": port}
 
 
 def start_chat_span(deployment: ModelDeployment, retries: int) -> CallSpan:
@@ -108,15 +98,13 @@ class CallSpan:
         parses_answer: whether the answer is a chat completion, or an error, and can be parsed.
     """
 
-    __slots__ = ("_first_piece", "_has_ended", "_last_pieces", "_parses_answer", "_piece_count", "_span", "_started_at")
-
     def __init__(self, span: Span, *, parses_answer: bool) -> None:
         self._span = span
         self._started_at = time.monotonic()
         self._parses_answer = parses_answer
-        self._first_piece: bytes | None = None
-        self._last_pieces: deque[bytes] = deque(maxlen=KEPT_LAST_PIECES)
-        self._piece_count = 0
+        self._kept_pieces: list[bytes] = []
+        """The first piece, and the last `KEPT_LAST_PIECES`."""
+        self._has_gap = False
         self._has_ended = False
 
     async def send(self, provider: UpstreamProvider, request: UpstreamRequest) -> UpstreamReply:
@@ -145,17 +133,15 @@ class CallSpan:
 
     async def iter_bytes(self, reply: UpstreamReply) -> AsyncIterator[bytes]:
         """Yields the body in pieces."""
-        last = self._last_pieces
         try:
             async for piece in reply.iter_bytes():
-                if self._first_piece is None:
-                    self._first_piece = piece
-                    if self._parses_answer:
-                        seconds = time.monotonic() - self._started_at
-                        self._span.set_attribute("gen_ai.response.time_to_first_chunk", seconds)
-                else:
-                    last.append(piece)
-                self._piece_count += 1
+                if not self._kept_pieces and self._parses_answer:
+                    seconds = time.monotonic() - self._started_at
+                    self._span.set_attribute("gen_ai.response.time_to_first_chunk", seconds)
+                self._kept_pieces.append(piece)
+                if len(self._kept_pieces) > KEPT_LAST_PIECES + 1:
+                    del self._kept_pieces[1]
+                    self._has_gap = True
                 yield piece
         except (UpstreamUnavailable, asyncio.CancelledError) as error:
             self._end_with_error(error)
@@ -165,14 +151,9 @@ class CallSpan:
     def close(self) -> None:
         """Ends the span. A stream that had not come to its end was cut."""
         if not self._has_ended:
-            if not self._has_done_event():
+            if not (self._kept_pieces and self._kept_pieces[-1].rstrip().endswith(DONE_DATA)):
                 fail_span(self._span, CANCELLED_ERROR_TYPE)
             self._end(self._collect_kept_pieces())
-
-    def _has_done_event(self) -> bool:
-        """Says whether the stream's last event has come."""
-        newest = self._last_pieces[-1] if self._last_pieces else self._first_piece or b""
-        return newest.rstrip().endswith(DONE_DATA)
 
     def _end_with_error(self, error: BaseException) -> None:
         fail_span(self._span, error_type_name(error))
@@ -189,15 +170,13 @@ class CallSpan:
     def _collect_kept_pieces(self) -> StreamCollector:
         """Collects what the first and the last pieces say."""
         collector = StreamCollector()
-        if self._first_piece is None or not self._parses_answer:
+        if not self._parses_answer:
             return collector
-        rest = b"".join(self._last_pieces)
-        if self._piece_count <= KEPT_LAST_PIECES + 1:
-            _add_stream_events(collector, self._first_piece + rest)
-        else:
-            _add_stream_events(collector, self._first_piece)
-            # Pieces between are missing: the first kept event may lack its beginning.
-            _add_stream_events(collector, rest.partition(b"\n\n")[2])
+        if self._has_gap:
+            _add_stream_events(collector, self._kept_pieces.pop(0))
+            # The first event after the gap may lack its beginning.
+            self._kept_pieces = [b"".join(self._kept_pieces).partition(b"\n\n")[2]]
+        _add_stream_events(collector, b"".join(self._kept_pieces))
         return collector
 
 
