@@ -86,6 +86,15 @@ async def _answer_nothing(scope: Any, receive: Any, send: Any) -> None:
     """An ASGI application."""
 
 
+def test_what_is_remembered_is_bounded() -> None:
+    heads = HeaderCheckMiddleware(_answer_nothing, HostRules(["*"]))
+    for number in range(1000):
+        assert heads.find_fault([(b"host", b"h%d" % number)]) is None
+    assert heads.find_fault([(b"host", b"h" * 10_000)]) is None
+    assert len(heads._allowed_host_cache) < 1000
+    assert max(map(len, filter(None, heads._allowed_host_cache))) < 1000
+
+
 def test_a_refusal_names_the_host_and_the_setting() -> None:
     heads = HeaderCheckMiddleware(_answer_nothing, HostRules())
     for _ in range(2):

@@ -41,6 +41,8 @@ STALE_KEY_SECONDS: Final = 300.0
 RETRY_SECONDS: Final = 1.0
 """How long a stale key is used before the unavailable store is asked again."""
 MAX_CACHED_KEYS: Final = 10_000
+MAX_CACHED_CALLERS: Final = 10_000
+MAX_CACHED_CREDENTIAL_CHARS: Final = 1024
 CREDENTIAL_HEADERS: Final = ("authorization", "api-key", "x-api-key")
 """The headers for credentials of OpenAI, Azure and Anthropic, in this order."""
 END_USER_FIELDS: Final = ("safety_identifier", "user")
@@ -90,6 +92,7 @@ class Authenticator:
         seconds: Callable[[], float],
         random_bytes: Callable[[int], bytes],
         max_cached_keys: int = MAX_CACHED_KEYS,
+        max_cached_callers: int = MAX_CACHED_CALLERS,
     ) -> None:
         self._keys = keys
         self._conversations = conversations
@@ -100,6 +103,8 @@ class Authenticator:
             keys, cache_seconds=rules.cache_seconds, seconds=seconds, max_keys=max_cached_keys
         )
         self._now = now
+        self._max_cached_callers = max_cached_callers
+        self._caller_cache: dict[tuple[str | None, ...], Caller] = {}
         self._random_bytes = random_bytes
         self._origin_check = BrowserOriginCheck(rules.allowed_hosts)
         self._operators = OperatorAccess(rules.operator_token, conversations)
@@ -228,14 +233,24 @@ class Authenticator:
         self._key_cache.evict_key(key.digest)
 
     def _authenticate_open(self, headers: Mapping[str, str]) -> Caller:
-        """Builds the caller of mode `open`."""
+        """Builds the caller of mode `open` and caches it: its digest takes 40 µs."""
         authorization, api_key, x_api_key = map(headers.get, CREDENTIAL_HEADERS)
+        end_user = self._read_end_user_header(headers)
+        shown = (authorization, api_key, x_api_key, end_user.decode("latin-1"))
+        if shown in self._caller_cache:
+            return self._caller_cache[shown]
         _check_single_credential([authorization, api_key, x_api_key])
         if x_api_key and not _parse_authorization_token(authorization):
             authorization = f"Bearer {x_api_key.strip()}"  # the form that OpenAI-compatible providers take
         caller = build_open_caller(authorization, api_key, self._pepper)
-        end_user = self._read_end_user_header(headers)
-        return self._derive_end_user_caller(caller, end_user) if end_user else caller
+        if end_user:
+            caller = self._derive_end_user_caller(caller, end_user)
+        # Long credentials are not cached: ten thousand of them could take all memory.
+        if sum(len(part) for part in shown if part) <= MAX_CACHED_CREDENTIAL_CHARS:
+            if len(self._caller_cache) >= self._max_cached_callers:
+                del self._caller_cache[next(iter(self._caller_cache))]
+            self._caller_cache[shown] = caller
+        return caller
 
     def _read_end_user_header(self, headers: Mapping[str, str]) -> bytes:
         value = headers.get(self._end_user_header, "") if self._end_user_header else ""

@@ -74,6 +74,7 @@ class Door:
             seconds=lambda: self.clock.seconds,
             random_bytes=secrets.token_bytes,
             max_cached_keys=max_cached,
+            max_cached_callers=max_cached,
         )
 
     async def key(self, **wish: Any) -> tuple[str, ApiKey]:
@@ -236,7 +237,7 @@ async def test_in_mode_open_each_credential_is_a_tenant_and_travels_on() -> None
     door = Door("open")
     one = await door.enter("sk-one")
     assert one.authorization == "Bearer sk-one"
-    assert await door.enter("sk-one") == one
+    assert await door.enter("sk-one") is one, "remembered"
     by_header = await door.auth.authenticate({"api-key": "sk-one"}, "manage")
     assert by_header.authorization == "Bearer sk-one"
     nobody = await door.auth.authenticate({}, "chat")
@@ -277,6 +278,16 @@ async def test_headers_that_show_different_credentials_are_refused(mode: Any, ot
     assert secret not in refused.value.message
     with pytest.raises(InvalidRequest, match="different credentials"):
         await door.auth.list_scopes(headers)
+
+
+async def test_no_more_callers_are_remembered_than_is_allowed() -> None:
+    door = Door("open", max_cached=3)
+    callers = [await door.enter(f"sk-{number}") for number in range(10)]
+    long = await door.enter("sk-" + "x" * 5000)
+    assert await door.enter("sk-" + "x" * 5000) is not long
+    again = [await door.enter(f"sk-{number}") for number in reversed(range(10))]  # the newest first: it is still there
+    is_remembered = [one is caller for one, caller in zip(reversed(again), callers, strict=True)]
+    assert is_remembered == [False] * 7 + [True] * 3
 
 
 async def test_a_new_database_gets_a_pepper_that_all_processes_share() -> None:
