@@ -144,7 +144,7 @@ def create_app(
     gc.disable()
     try:
         # By name: a process that only supervises several workers does not need these modules.
-        worker = import_module("app.assembly.worker_application")
+        worker = import_module("app.assembly.endpoints")
     finally:
         gc.enable()
     return worker.build_worker_application(settings, metrics_folder, connections)

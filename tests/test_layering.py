@@ -233,8 +233,7 @@ CORE = ("api", "compaction", "context", "conversation", "conversations", "pipeli
 OWN_WIRE = {
     "api.conversations.history": "schema of rows with fields `tool_calls` and `finish_reason`",
     "api.conversations.stored_completions": "schema of OpenAI's stored completions",
-    "api.openapi": "schemas of the protocols' own endpoints",
-    "api.openapi_texts": "bodies to try out",
+    "api.model_calls": "schemas of the protocols' own endpoints",
     "api.responses_resource": "a parameter of OpenAI's stored responses",
     "conversations.history.conversation_history": "rows with fields `tool_calls` and `finish_reason`",
     "conversations.history.readable_log": "rows with fields `tool_calls` and `finish_reason`",

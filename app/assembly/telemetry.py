@@ -13,7 +13,6 @@ from app.errors import GatewayError
 from app.observability.metric_families import ERRORS
 from app.observability.metrics import NO_METRICS, Metrics
 from app.observability.overview import MetricsOverview, ProcessInfo
-from app.observability.recent_requests import RecentRequests
 from app.observability.tracing import Tracing
 from app.settings import Settings
 from app.settings.providers_and_models import EVERY_MODEL
@@ -53,16 +52,6 @@ def build_overview(settings: Settings, metrics: Metrics) -> MetricsOverview:
     """Builds the overview of the processes that serve together."""
     process_info = ProcessInfo(VERSION, _find_database_backend(settings), settings.uses_simulated_model)
     return MetricsOverview(metrics, process_info, unix_seconds=time.time)
-
-
-def build_recent_requests(settings: Settings, folder: Path | None) -> RecentRequests | None:
-    """Builds what keeps the recent requests; None if none are kept.
-
-    Args:
-        folder: the folder of all worker processes; None: this process serves alone.
-    """
-    count = settings.telemetry.recent_requests
-    return RecentRequests(count, folder) if count else None
 
 
 def _list_error_codes() -> Iterator[tuple[str, int]]:

@@ -104,15 +104,10 @@ def record_requested_model(model: str, *, stream: bool) -> None:
         facts.model, facts.stream = model if len(model) <= MAX_FIELD_CHARS else None, stream
 
 
-def record_error(error: ReportableError, *, replaces: bool = False) -> None:
-    """Records the error that is sent to the client, as a response or within a stream. The first error is kept.
-
-    Args:
-        error: the error.
-        replaces: whether this error is sent instead of the one that was recorded before.
-    """
+def record_error(error: ReportableError) -> None:
+    """Records the error that is sent to the client, as a response or within a stream. The first error is kept."""
     facts = _current.get()
-    if facts is not None and (facts.error is None or replaces):
+    if facts is not None and facts.error is None:
         facts.error = ErrorFacts(error.code, error.name, error.status)
 
 
