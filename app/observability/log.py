@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import json
 import logging
 import re
 import sys
 import threading
-import time
 from collections import deque
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, TextIO
-
-import orjson
 
 from app.observability.tracing import current_span, span_ids
 
@@ -30,13 +26,6 @@ MAX_FIELD_CHARS = 200
 """A longer text is left out of the fields, because it may be content."""
 FLUSH_SECONDS: Final = 0.05
 """How long a line may wait to be written together with others. A system call takes longer than rendering a line."""
-PRERENDERED_FIELDS: Final = "told_fields"
-"""The attribute of a record that holds all fields of its line. The code that sets it ensures that none is content."""
-
-_LEVEL_NAMES: Final = {logging.INFO: "info", logging.WARNING: "warning"}
-"""The levels of lines with prerendered fields."""
-_root: Final = logging.getLogger()
-
 _scope: ContextVar[dict[str, str] | None] = ContextVar("log_scope", default=None)
 _OWN_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 _SECRETS = re.compile(
@@ -83,13 +72,6 @@ def configure_logging(level: str, log_format: LogFormat = "auto", stream: TextIO
     root.setLevel(level.upper())
 
 
-def find_json_handler() -> BufferedLogHandler | None:
-    """Returns our handler if it is the only one and writes JSON; None if another handler needs records, too."""
-    handlers = _root.handlers
-    only = handlers[0] if len(handlers) == 1 else None
-    return only if isinstance(only, BufferedLogHandler) and type(only.formatter) is JsonFormatter else None
-
-
 def flush_log() -> None:
     """Writes the lines that wait."""
     for handler in logging.getLogger().handlers:
@@ -125,14 +107,6 @@ class BufferedLogHandler(logging.Handler):
         else:
             self._schedule_flush()
         return True
-
-    def write_line(self, level: int, logger: str, message: str, fields: dict[str, Any]) -> None:
-        """Takes a line with prerendered fields. Does the same as `handle`, without a record."""
-        self._buffer.append(_render_json_line(level, logger, message, time.time(), fields) + "\n")
-        if self._is_terminal or level >= logging.WARNING:
-            self.flush()
-        else:
-            self._schedule_flush()
 
     def _schedule_flush(self) -> None:
         try:
@@ -172,8 +146,6 @@ class JsonFormatter(logging.Formatter):
     """Renders a line as one JSON object: `time`, `level`, `logger`, `message`, then the fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        if (fields := getattr(record, PRERENDERED_FIELDS, None)) is not None:
-            return _render_json_line(record.levelno, record.name, record.msg, record.created, fields)
         line: dict[str, Any] = {
             "time": _record_time(record).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -199,50 +171,19 @@ class TextFormatter(logging.Formatter):
         return "\n".join([line, *(f"  {_escape_control_characters(part)}" for part in trace_lines)])
 
 
-def _render_json_line(level: int, logger: str, message: str, created: float, fields: dict[str, Any]) -> str:
-    """Renders a line with prerendered fields, as `JsonFormatter` does, in a tenth of the time by means of orjson."""
-    second = int(created)
-    line = {
-        "time": f"{_format_second(second)}.{int((created - second) * 1000):03}+00:00",
-        "level": _LEVEL_NAMES[level],
-        "logger": logger,
-        "message": message,
-        **fields,
-    }
-    # A client may send a key in place of a model's name, by mistake.
-    if "model" in fields:
-        line["model"] = _redact_model_name(fields["model"])
-    # orjson escapes control characters below space. All others in `_CONTROL_CHARACTERS` but DEL are not ASCII.
-    text = orjson.dumps(line).decode()
-    return text if text.isascii() and "\x7f" not in text else _escape_control_characters(text)
-
-
-@functools.lru_cache(maxsize=2)
-def _format_second(unix_seconds: int) -> str:
-    """Formats a time in whole seconds. Cached, because all lines of one second share it."""
-    return datetime.fromtimestamp(unix_seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-
-
 def collect_log_fields(record: logging.LogRecord) -> dict[str, Any]:
     """Returns the fields of a record: the current scope, `extra` and the current span, without what may be content."""
-    if (fields := getattr(record, PRERENDERED_FIELDS, None)) is not None:
-        return {name: _redact_value(value) for name, value in fields.items()}
     extra = {name: value for name, value in vars(record).items() if name not in _OWN_ATTRIBUTES}
     all_fields = {**(_scope.get() or {}), **extra, **span_ids(current_span())}
-    return {name: _redact_value(value) for name, value in all_fields.items() if _is_loggable(value)}
+    return {
+        name: _redact_secrets(value) if isinstance(value, str) else value
+        for name, value in all_fields.items()
+        if _is_loggable(value)
+    }
 
 
 def _is_loggable(value: Any) -> bool:
     return isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) <= MAX_FIELD_CHARS)
-
-
-def _redact_value(value: Any) -> Any:
-    return _redact_secrets(value) if isinstance(value, str) else value
-
-
-@functools.lru_cache(maxsize=256)
-def _redact_model_name(name: str) -> str:
-    return _redact_secrets(name)
 
 
 def _redact_secrets(text: str) -> str:
