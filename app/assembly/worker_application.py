@@ -22,7 +22,6 @@ from app.assembly.engine import GatewayEngine, random_bytes
 from app.assembly.fastapi_application import build_fastapi_application
 from app.assembly.providers_and_routes import warm_up_tokenizers
 from app.assembly.telemetry import VERSION
-from app.observability.log import flush_log
 from app.settings import Settings
 
 SIMULATED_HEADER: Final = {"x-concertina-simulated": "true"}
@@ -102,11 +101,7 @@ async def _run_lifespan(engine: GatewayEngine, settings: Settings, _: object) ->
     try:
         yield
     finally:
-        try:
-            await engine.aclose()
-        finally:
-            # Last, and also after an error: the lines about the shutdown itself wait in the buffer.
-            flush_log()
+        await engine.aclose()
 
 
 def _new_request_id() -> str:

@@ -6,17 +6,14 @@ left out, because they may be content. Whatever looks like a key or a password i
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import logging
 import re
 import sys
-import threading
-from collections import deque
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, TextIO
+from typing import Any, Literal, TextIO
 
 from app.observability.tracing import current_span, span_ids
 
@@ -24,8 +21,6 @@ LogFormat = Literal["auto", "json", "text"]
 
 MAX_FIELD_CHARS = 200
 """A longer text is left out of the fields, because it may be content."""
-FLUSH_SECONDS: Final = 0.05
-"""How long a line may wait to be written together with others. A system call takes longer than rendering a line."""
 _scope: ContextVar[dict[str, str] | None] = ContextVar("log_scope", default=None)
 _OWN_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 _SECRETS = re.compile(
@@ -63,83 +58,30 @@ def configure_logging(level: str, log_format: LogFormat = "auto", stream: TextIO
     """
     stream = stream or sys.stderr
     as_text = log_format == "text" or (log_format == "auto" and stream.isatty())
-    handler = BufferedLogHandler(stream)
+    handler = LogHandler(stream)
     handler.setFormatter(TextFormatter() if as_text else JsonFormatter())
-    # Lines that wait in the handler of before would be lost with it.
-    flush_log()
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
 
 
-def flush_log() -> None:
-    """Writes the lines that wait."""
-    for handler in logging.getLogger().handlers:
-        handler.flush()
+class LogHandler(logging.StreamHandler[TextIO]):
+    """Writes each line to a stream. A stream that fails is ignored: there is no other place to report it."""
 
-
-class BufferedLogHandler(logging.Handler):
-    """Writes lines to a stream in their order.
-
-    Lines below a warning that come from an event loop are written together, within `FLUSH_SECONDS`. A warning or an
-    error is written at once, with all lines before it. On a terminal and outside of an event loop each line is written
-    at once. The rest is written when the process ends; a process that is killed loses it.
-    """
-
-    def __init__(self, stream: TextIO) -> None:
-        super().__init__()
-        self._stream = stream
-        self._is_terminal = stream.isatty()
-        self._buffer: deque[str] = deque()
-        self._write_lock = threading.Lock()
-        self._flush_loop: asyncio.AbstractEventLoop | None = None
-        """The event loop in which a call of `flush` is due."""
-
-    def handle(self, record: logging.LogRecord) -> bool:
-        """Takes a record. Unlike `logging.Handler` it takes no lock, because `deque.append` needs none."""
+    def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._buffer.append(self.format(record) + "\n")
+            line = self.format(record) + "\n"
         except Exception:  # noqa: BLE001 - a line that cannot be rendered must not fail the code that logs it
             self.handleError(record)
-            return True
-        if self._is_terminal or record.levelno >= logging.WARNING:
-            self.flush()
-        else:
-            self._schedule_flush()
-        return True
-
-    def _schedule_flush(self) -> None:
-        try:
-            loop = asyncio.get_running_loop()
-        # A thread, or code before and after the event loop: nothing would call `flush` later.
-        except RuntimeError:
-            self.flush()
             return
-        # Another loop than the last one: that one may have ended before it called `flush`.
-        if self._flush_loop is not loop:
-            self._flush_loop = loop
-            loop.call_later(FLUSH_SECONDS, self.flush)
-
-    def flush(self) -> None:
-        """Writes the lines that wait. A stream that fails is ignored: there is no other place to report it."""
-        with self._write_lock:
-            # Before the buffer is emptied: a line that comes from now on schedules the next flush.
-            self._flush_loop = None
-            lines = []
-            while self._buffer:
-                lines.append(self._buffer.popleft())
-            if lines:
-                # `ValueError`: the stream is closed.
-                with contextlib.suppress(OSError, ValueError):
-                    self._write("".join(lines))
-
-    def _write(self, text: str) -> None:
-        try:
-            self._stream.write(text)
-        # The terminal's encoding lacks a character, or a text has half a surrogate pair.
-        except UnicodeEncodeError:
-            self._stream.write(text.encode("ascii", "backslashreplace").decode())
-        self._stream.flush()
+        # `ValueError`: the stream is closed.
+        with contextlib.suppress(OSError, ValueError):
+            try:
+                self.stream.write(line)
+            # The terminal's encoding lacks a character, or a text has half a surrogate pair.
+            except UnicodeEncodeError:
+                self.stream.write(line.encode("ascii", "backslashreplace").decode())
+            self.stream.flush()
 
 
 class JsonFormatter(logging.Formatter):
