@@ -121,7 +121,7 @@ async def gateway(
         "database": {"url": database},
         "providers": {"upstream": {"base_url": f"{upstream}/v1", "api_key": "sk-upstream"}},
         "models": {"*": {"provider": "upstream", "context_window": window}},
-        "retries": {"base_seconds": 0.01, "max_seconds": 0.02},
+        "retries": {"base_seconds": 0.01},
         "policies": policies,
     }
     merged = {**values, **sections}

@@ -42,8 +42,6 @@ from app.upstream.provider_contract import (
 from app.upstream.routing.measured_calls import send_passthrough
 from app.upstream.routing.router import Router, raise_if_key_withheld
 
-SIMULATED_PATHS: Final = ("embeddings",)
-"""Paths below `/v1` that the simulated model answers."""
 BYPASSED_HEADERS: Final = {"x-context-status": "bypassed"}
 """Headers of a passed-through model answer: the gateway shortens and stores nothing of its conversation."""
 _CONVERSATION_PATH = re.compile(r"/(?:complete|messages|(?:.*/)?completions|threads/(?:[^/]+/)?runs)/?")
@@ -83,7 +81,7 @@ def build_passthrough_routes(
         try:
             _refuse_cross_site_request(headers)
             caller = await auth.authenticate(headers, "chat")
-            if is_simulated and path not in SIMULATED_PATHS:
+            if is_simulated:
                 raise unknown_path_error(request.url.path, passes_on=False)
             body = await read_body(request.scope, request.receive, caller.tenant)
             passthrough_request = PassthroughRequest(

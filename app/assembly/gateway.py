@@ -33,7 +33,6 @@ from app.context.count.token_counter import load_token_counter
 from app.conversation.identity import PrefixCache
 from app.conversations.answer_fingerprints import COUNT_FACT, count_existing_answers, is_count_complete
 from app.conversations.erase.retention_sweeper import RetentionSweeper
-from app.observability.log import flush_log
 from app.observability.metric_families import BACKGROUND_TASKS
 from app.observability.metrics import NO_METRICS, Metrics
 from app.observability.recent_requests import RecentRequests
@@ -407,11 +406,7 @@ class Gateway:
         try:
             yield
         finally:
-            try:
-                await self.aclose()
-            finally:
-                # Last, and also after an error: the lines about the shutdown itself wait in the buffer.
-                flush_log()
+            await self.aclose()
 
     def list_dead_loops(self) -> list[str]:
         """Returns the names of the background loops that have ended although the process runs."""

@@ -24,8 +24,8 @@ from app.settings.providers_and_models import EVERY_MODEL
 from app.settings.providers_and_models import Deployment as DeploymentSettings
 from app.settings.providers_and_models import Provider as ProviderSettings
 from app.settings.value_types import strip_credentials
-from app.simulator.context_window import SIMULATED_PREFIX, parse_window_from_name
 from app.simulator.options_and_faults import SimulatorOptions
+from app.simulator.request_checks import SIMULATED_PREFIX, parse_window_from_name
 from app.simulator.simulated_provider import SimulatedProvider
 from app.simulator.simulator import Simulator
 from app.upstream.http.aiohttp_transport import load_trusted_ca_context

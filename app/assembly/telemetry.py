@@ -16,7 +16,7 @@ from app.observability.overview import MetricsOverview, ProcessInfo
 from app.observability.tracing import Tracing
 from app.settings import Settings
 from app.settings.providers_and_models import EVERY_MODEL
-from app.simulator.context_window import LISTED_MODELS
+from app.simulator.request_checks import LISTED_MODELS
 from app.store.database_url import parse_database_url
 from app.upstream.routing.known_model_windows import is_well_known_model
 
@@ -81,6 +81,5 @@ def build_tracing(settings: Settings) -> Tracing:
         service_name=traces.service_name,
         version=importlib.metadata.version("concertina-gateway"),
         sample_ratio=traces.sample_ratio,
-        drain_seconds=traces.drain_seconds,
     )
     return tracing

@@ -10,9 +10,9 @@ import logging
 import re
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -86,11 +86,10 @@ class ConversationSearch:
             InvalidRequest: messages are encrypted.
         """
         self._require_index()
-        terms = extract_query_terms(query)
+        terms, end = extract_query_terms(query), conversation.head_seq + 1
         is_complete = await self._index_conversation(conversation, time.monotonic() + INDEXING_SECONDS)
         if not is_complete:
-            self._index_in_background(conversation.id, self._finish_conversation_index(conversation))
-        end = conversation.head_seq + 1
+            self._index_in_background(conversation.id, self._message_search.index_messages(conversation, end))
         matches = await self._store.search_log(conversation, terms=terms, from_seq=0, before_seq=end, limit=limit)
         hits = [MessageHit(conversation, one.message, one.score) for one in matches if one.score is not None]
         return SearchResult(terms, hits, is_complete)
@@ -135,17 +134,17 @@ class ConversationSearch:
         newest = await self._store.list_conversations(tenant=None, query=query)
         return list(dict.fromkeys(conversation.tenant for conversation in newest))[:MAX_SEARCHED_TENANTS]
 
-    def _index_in_background(self, name: str, work: AsyncIterator[None]) -> None:
+    def _index_in_background(self, name: str, work: Coroutine[Any, Any, object]) -> None:
         """Indexes in the background, with at most one job for each name at a time."""
         if name in self._running_index_jobs:
+            work.close()
             return
         self._running_index_jobs.add(name)
         self._tasks.spawn(self._run_index_job(name, work))
 
-    async def _run_index_job(self, name: str, work: AsyncIterator[None]) -> None:
+    async def _run_index_job(self, name: str, work: Coroutine[Any, Any, object]) -> None:
         try:
-            async for _ in work:
-                pass
+            await work
         except StoreUnavailable:
             return  # the next search indexes the rest
         except Exception as error:  # nobody waits for this task
@@ -153,13 +152,9 @@ class ConversationSearch:
         finally:
             self._running_index_jobs.discard(name)
 
-    async def _finish_conversation_index(self, conversation: Conversation) -> AsyncIterator[None]:
-        await self._message_search.index_messages(conversation, conversation.head_seq + 1)
-        yield
-
-    async def _finish_tenant_index(self, tenant: str) -> AsyncIterator[None]:
+    async def _finish_tenant_index(self, tenant: str) -> None:
         while not await self._index_tenant(tenant, time.monotonic() + INDEXING_SECONDS):
-            yield
+            pass
 
     async def _index_conversation(self, conversation: Conversation, deadline: float) -> bool:
         """Indexes a conversation until `deadline` (monotonic seconds). Returns whether all of it is indexed."""

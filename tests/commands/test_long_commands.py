@@ -20,7 +20,7 @@ from app.__main__ import main
 from app.commands import reencrypt
 from app.commands.progress import CommandProgress
 from app.conversations.erase.retention_sweeper import RetentionSweeper
-from app.conversations.transfer.conversation_import import ImportedLogWriter
+from app.conversations.transfer.conversation_import import ConversationImporter
 from app.conversations.transfer.message_export import ConversationExporter
 from app.store.database_url import parse_database_url
 from migrations import run as migrations
@@ -120,7 +120,7 @@ def test_import_names_conversations_on_output_and_sums_up_on_stderr(
 def test_an_interrupted_import_keeps_nothing_and_says_so(
     tmp_path: Path, database: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(ImportedLogWriter, "write_log", interrupting_after(2, ImportedLogWriter.write_log))
+    monkeypatch.setattr(ConversationImporter, "_write_log", interrupting_after(2, ConversationImporter._write_log))
     file = tmp_path / "three.jsonl"
     file.write_text("".join(json.dumps({"messages": TURNS}) + "\n" for _ in range(3)))
     assert main(["import", str(file), "--tenant", "acme"]) == INTERRUPTED

@@ -143,7 +143,7 @@ def check_pin_share(pins: tuple[Pin, ...], policy: ContextPolicy, budget: Budget
         f"{budget.window} may be pinned.",
         code="pins_too_large",
         param=param,
-        hint="Pin fewer messages, or raise `pin_ratio` of the policy.",
+        hint="Pin fewer messages.",
     )
 
 
