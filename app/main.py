@@ -152,7 +152,7 @@ def create_app(
 def _build_greeting(settings: Settings) -> str:
     """Returns the part of the start line that follows the address."""
     database = f"database: {settings.database.location}"
-    if settings.auth.mode == "open" and settings.telemetry.overview and not _is_local(settings.server.host):
+    if settings.auth.mode == "open" and settings.telemetry.metrics and not _is_local(settings.server.host):
         database += "; mode open: everybody who reaches the port sees the numbers of /v1/admin/overview"
     if settings.uses_simulated_model:
         return f"SIMULATED MODEL: no provider is configured, answers are made up; {database}"
