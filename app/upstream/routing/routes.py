@@ -57,11 +57,6 @@ class Routes:
         self._cached_wildcard_target = functools.lru_cache(WILDCARD_CACHE_SIZE)(self._build_target)
         self._targets = {name: self._build_target(name) for name in models if name != WILDCARD}
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Returns every name that can be requested, without the wildcard."""
-        return tuple(self._targets)
-
     def resolve(self, model: str) -> RouteTarget:
         """Returns the deployments for a requested name.
 
