@@ -202,7 +202,9 @@ def _add_keys_command(commands: SubcommandParsers) -> None:
     create.add_argument("--scopes", metavar="A,B", help="of chat, read, manage and admin; without it the first three")
     create.add_argument("--policy", help="the context policy of its requests that name none")
     create.add_argument("--models", metavar="A,B", help="names that it may ask for, * and ? being wildcards")
-    create.add_argument("--expires-in", metavar="TIME", help="such as 12h, 30d or 8w; without it never")
+    expiry = create.add_mutually_exclusive_group()
+    expiry.add_argument("--expires-in", metavar="TIME", help="such as 12h, 30d or 8w; without it never")
+    expiry.add_argument("--expires-at", metavar="MOMENT", help="such as 2027-01-31 or 2027-01-31T12:00+01:00")
     create.add_argument(
         "--budget-usd", type=float, metavar="USD", help="what it may spend in a calendar month (UTC), in US dollars"
     )

@@ -40,14 +40,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _create_key(settings: Settings, arguments: argparse.Namespace) -> None:
-    lifetime = arguments.expires_in
     new_key = NewApiKey(
         name=arguments.name,
         tenant=arguments.tenant,
         scopes=tuple(_split_list(arguments.scopes)) or DEFAULT_SCOPES,  # type: ignore[arg-type]  # checked when issued
         policy=arguments.policy,
         models=tuple(_split_list(arguments.models)),
-        expires_at=None if lifetime is None else _utc_now() + parse_duration("--expires-in", lifetime),
+        expires_at=_parse_expiry(arguments),
         retention_days=arguments.retention_days,
         budget_usd=arguments.budget_usd,
         pass_through=None if arguments.pass_through is None else tuple(_split_list(arguments.pass_through)),
@@ -150,6 +149,19 @@ def _parse_budget(text: str) -> float | None:
         return None if text == "none" else float(text)
     except ValueError as error:
         raise CommandError(f"--budget-usd: expected US dollars, or none, not {text!r}.") from error
+
+
+def _parse_expiry(arguments: argparse.Namespace) -> datetime | None:
+    if arguments.expires_in is not None:
+        return _utc_now() + parse_duration("--expires-in", arguments.expires_in)
+    if arguments.expires_at is None:
+        return None
+    try:
+        expires_at = datetime.fromisoformat(arguments.expires_at)
+    except ValueError as error:
+        raise CommandError(f"--expires-at: expected such as 2027-01-31, not {arguments.expires_at!r}.") from error
+    # Without a time zone it is UTC, like every time in the database, wherever the command runs.
+    return expires_at if expires_at.tzinfo else expires_at.replace(tzinfo=UTC)
 
 
 def _describe_validity(key: ApiKey) -> str:
