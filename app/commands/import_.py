@@ -13,7 +13,7 @@ from pathlib import Path
 
 from app.commands import CommandError, make_printable
 from app.commands.configured_store import open_configured_store, prepare_configured_database
-from app.commands.progress import CommandProgress, pluralize, print_interruption
+from app.commands.progress import CommandProgress, pluralize
 from app.context.count.token_counter import load_token_counter
 from app.context.count.vocabulary import find_encoding_name
 from app.conversations.api_keys import check_tenant
@@ -27,6 +27,7 @@ from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.token_counting import MessageCounter
 from app.settings import Settings, load_settings
 
+INTERRUPTION = "All that this import had written was removed; run the command again to import the whole file."
 SHUTDOWN_SECONDS = 60.0
 """The longest wait for the removal of a failed import."""
 
@@ -38,15 +39,12 @@ def run(arguments: argparse.Namespace) -> int:
     checked_conversations = parse_and_check_import_file(_read_import_file(arguments.file), arguments.format)
     prepare_configured_database(settings, "an import into")
     message_count = sum(len(conversation.log) for conversation in checked_conversations)
-    try:
-        with CommandProgress("importing", "messages", quiet=arguments.quiet) as progress:
-            progress.set_total(message_count)
-            result = asyncio.run(_import_conversations(settings, arguments.tenant, checked_conversations, progress))
-    except KeyboardInterrupt:
-        print_interruption(
-            "All that this import had written was removed; run the command again to import the whole file."
-        )
-        raise
+    progress = CommandProgress(
+        "importing", "messages", quiet=arguments.quiet, describe_interruption=lambda: INTERRUPTION
+    )
+    with progress:
+        progress.set_total(message_count)
+        result = asyncio.run(_import_conversations(settings, arguments.tenant, checked_conversations, progress))
     for warning in result.warnings:
         # The file comes from elsewhere: its ids must not send control sequences to the terminal.
         print(f"warning: {make_printable(warning)}", file=sys.stderr)

@@ -267,11 +267,9 @@ class Telemetry(Section):
     metrics_token: HeaderValue | None = None
     """A secret that a request for `/metrics` must send as `Authorization: Bearer`. Left out: everyone who reaches the
     port can read the metrics. Metrics never contain message content."""
-    overview: bool = True
-    """`true`: the gateway answers `GET /v1/admin/overview`, which gives the numbers of the console's first page."""
     recent_requests: Annotated[int, Field(ge=0, le=100_000)] = 1000
-    """How many requests to a model each process keeps for `GET /v1/admin/requests`, with their timelines and without
-    content. A usual one takes 750 bytes. `0`: none, and nothing is recorded."""
+    """How many requests to a model are kept for `GET /v1/admin/requests`, of all workers together, with their timelines
+    and without content. A usual one takes 750 bytes. `0`: none, and nothing is recorded."""
     request_log: bool = True
     """`true`: each request writes one log line at its end: the request, its outcome, its duration and its context.
     Requests for `/healthz`, `/readyz` and `/metrics` write a line only if they fail."""

@@ -155,9 +155,7 @@ def build_overview_routes(overview: Callable[[], dict[str, Any]] | None, auth: A
     async def overview_of_gateway(caller: Caller = overseer) -> Response:
         """The gateway at a glance."""
         if overview is None:
-            raise NotFound(
-                "The overview is switched off.", hint="Set `telemetry.metrics: true` and `telemetry.overview: true`."
-            )
+            raise NotFound("The overview is switched off.", hint="Set `telemetry.metrics: true`.")
         return build_json_response(await asyncio.to_thread(overview))
 
     return routes
