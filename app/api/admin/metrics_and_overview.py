@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from app.api.edge.auth import Authenticator
 from app.api.edge.request_reader import read_headers
-from app.api.resource_schemas import ERROR_RESPONSES, Described, build_json_response, describe_errors
+from app.api.resource_schemas import Described, build_json_response, build_resource_router, describe_errors
 from app.errors import InvalidApiKey, NotFound
 from app.pipeline.chat_request import Caller
 
@@ -148,7 +148,7 @@ def build_overview_routes(overview: Callable[[], dict[str, Any]] | None, auth: A
     Args:
         overview: returns the overview; None: it is switched off.
     """
-    routes = APIRouter(prefix="/v1/admin", tags=["telemetry"], responses=ERROR_RESPONSES)
+    routes = build_resource_router("/v1/admin", "telemetry")
     overseer = Depends(auth.require_operator())
 
     @routes.get("/overview", response_model=OverviewObject)

@@ -21,13 +21,12 @@ from app.api.edge.error_responses import log_unexpected_error
 from app.api.edge.headers import REQUEST_ID_SCOPE_KEY
 from app.api.edge.request_reader import has_disconnected, read_headers
 from app.api.resource_schemas import (
-    ERROR_RESPONSES,
     EVENT_STREAM_CONTENT,
     Described,
     Name,
     Strict,
-    StrictJsonRoute,
     build_json_response,
+    build_resource_router,
 )
 from app.conversations.summaries.requested_compaction import CompactionQuery, RequestedCompactions, RunningCompaction
 from app.dialects.chat.stream_frames import DONE_FRAME, render_error_frames
@@ -82,9 +81,7 @@ def build_compaction_routes(
     compactions: RequestedCompactions, auth: Authenticator, admission: Admission, limits: CallLimits
 ) -> APIRouter:
     """Builds the endpoint for compaction on request."""
-    routes = APIRouter(
-        prefix="/v1/conversations", tags=["context"], responses=ERROR_RESPONSES, route_class=StrictJsonRoute
-    )
+    routes = build_resource_router("/v1/conversations", "context")
     manages = Depends(auth.require_scope("manage"))
 
     @routes.post(

@@ -9,12 +9,12 @@ from starlette.responses import Response
 
 from app.api.edge.auth import Authenticator
 from app.api.resource_schemas import (
-    ERROR_RESPONSES,
     Described,
     Limit,
     Page,
     build_json_response,
     build_list_page,
+    build_resource_router,
     to_unix_seconds,
 )
 from app.conversations.history.conversation_history import ConversationHistory
@@ -47,10 +47,9 @@ class FoundMessage(Described):
     """Only with `include[]=title`."""
 
 
-class FoundMessages(Page):
+class FoundMessages(Page[FoundMessage]):
     """The messages that match a search, best first."""
 
-    data: list[FoundMessage]
     terms: list[str]
     complete: bool
 
@@ -62,7 +61,7 @@ def build_search_routes(
     auth: Authenticator,
 ) -> APIRouter:
     """Builds the endpoints of both searches."""
-    routes = APIRouter(prefix="/v1", tags=["search"], responses=ERROR_RESPONSES)
+    routes = build_resource_router("/v1", "search")
     reads = Depends(auth.require_scope("read"))
 
     @routes.get("/conversations/{conversation_id}/search", response_model=FoundMessages)
@@ -92,7 +91,7 @@ def build_search_routes(
 
 
 def _build_search_page(result: SearchResult, query: str) -> dict[str, Any]:
-    page = build_list_page([_build_found_message(hit, query) for hit in result.hits], has_more=False)
+    page = build_list_page([_build_found_message(hit, query) for hit in result.hits])
     return {**page, "terms": list(result.terms), "complete": result.is_complete}
 
 
