@@ -3,7 +3,7 @@ revisions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from app.pipeline.chat_request import Caller
 from app.pipeline.compact.turn_compaction import TurnCompactor
 from app.pipeline.view.client_words_reader import read_owner_words
 from app.pipeline.view.view_builder import ViewBuilder
-from app.store.contract.conversations import WriteConflict
+from app.store.contract.conversations import ConversationStore, WriteConflict
 from app.store.contract.summaries import ConversationAndSummaryStore
 
 MAX_ATTEMPTS: Final = 4
@@ -86,7 +86,8 @@ class SummaryRecords:
             listed.reverse()
         if after is not None:
             listed = listed[1 + listed.index(_select_summary(listed, after, conversation)) :]
-        return await self._build_summary_objects(conversation, listed[:limit], active), len(listed) > limit
+        rows = await read_summary_objects(self._store, conversation, listed[:limit], active=active)
+        return rows, len(listed) > limit
 
     async def read_summary(self, caller: Caller, conversation_id: str, summary_id: str) -> dict[str, Any]:
         """Returns a summary with all its revisions.
@@ -95,9 +96,8 @@ class SummaryRecords:
             ConversationNotFound, SummaryNotFound: there is none.
         """
         conversation, summaries, summary = await self._find_summary(caller, conversation_id, summary_id)
-        (summary_object,) = await self._build_summary_objects(
-            conversation, [summary], await self._find_active_ids(conversation, summaries)
-        )
+        active = await self._find_active_ids(conversation, summaries)
+        (summary_object,) = await read_summary_objects(self._store, conversation, [summary], active=active)
         revisions = await self._read_revisions(conversation, summary)
         return {**summary_object, "revisions": [build_revision_object(one) for one in revisions]}
 
@@ -268,16 +268,16 @@ class SummaryRecords:
             tenant=conversation.tenant, root=conversation.root, summary_id=summary.id
         )
 
-    async def _build_summary_objects(
-        self, conversation: Conversation, summaries: Sequence[Summary], active: set[str]
-    ) -> list[dict[str, Any]]:
-        item_ids = await read_boundary_item_ids(
-            self._store, conversation, [(summary.from_seq, summary.to_seq) for summary in summaries]
-        )
-        return [
-            build_summary_object(summary, conversation, item_ids, is_active=summary.id in active)
-            for summary in summaries
-        ]
+
+async def read_summary_objects(
+    store: ConversationStore, conversation: Conversation, summaries: Sequence[Summary], *, active: Collection[str]
+) -> list[dict[str, Any]]:
+    """Builds the objects of summaries with the item ids of their ranges; `active` are ids of summaries."""
+    spans = [(summary.from_seq, summary.to_seq) for summary in summaries]
+    item_ids = await read_boundary_item_ids(store, conversation, spans)
+    return [
+        build_summary_object(summary, conversation, item_ids, is_active=summary.id in active) for summary in summaries
+    ]
 
 
 def _select_summary(summaries: Sequence[Summary], summary_id: str, conversation: Conversation) -> Summary:

@@ -84,7 +84,8 @@ class ViewPages:
         view = await self._view_builder.plan_view(turn, budget, summarize=turn.request.summarize)
         plan, budget, end = view.plan, view.budget, conversation.head_seq + 1
         compacts_above = compute_compaction_threshold(turn.policy, budget, has_summaries=bool(plan.summaries))
-        spans = [(one.from_seq, one.to_seq) for one in (*plan.summaries, *plan.to_summarize)]
+        spans = [(summary.from_seq, summary.to_seq) for summary in plan.summaries]
+        spans += [(one.from_seq, one.to_seq) for one in plan.to_summarize]
         item_ids = await read_boundary_item_ids(self._store, conversation, spans)
         body = {
             "object": "context.preview",
