@@ -17,7 +17,7 @@ from app.api.resource_schemas import (
     build_page_response,
     build_resource_router,
 )
-from app.conversations.history.conversation_history import ConversationHistory, TurnQuery
+from app.conversations.history.conversation_history import ConversationHistory
 from app.pipeline.chat_request import Caller
 
 MAX_TURNS: Final = 1_000
@@ -132,8 +132,8 @@ def build_history_routes(history: ConversationHistory, auth: Authenticator) -> A
         caller: Caller = reads,
     ) -> Response:
         """List the answers of a conversation with their numbers."""
-        query = TurnQuery(limit, newest_first=order == "desc", after=after)
-        return build_page_response(await history.list_turns(caller, conversation_id, query))
+        page = await history.list_turns(caller, conversation_id, limit=limit, after=after, newest_first=order == "desc")
+        return build_page_response(page)
 
     @routes.get("/log", response_model=LogStretch)
     async def read_log(

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from app.context.plan.summary_chain import find_chain_and_folds
 from app.context.view.view_rendering import ViewTokenCounter, count_summary_section_tokens
 from app.conversation.conversation_types import Conversation, Summary
+from app.conversations.history.conversation_history import find_active_summaries
 from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.items.boundary_item_ids import read_boundary_item_ids
 from app.conversations.views.stored_turn import StoredTurnBuilder, StoredTurnRequest, check_policy_summarizes
@@ -20,7 +20,6 @@ from app.errors import InvalidRequest, RevisionConflict, SummaryNotFound
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import Caller
 from app.pipeline.compact.turn_compaction import TurnCompactor
-from app.pipeline.view.client_words_reader import read_owner_words
 from app.pipeline.view.view_builder import ViewBuilder
 from app.store.contract.conversations import ConversationStore, WriteConflict
 from app.store.contract.summaries import ConversationAndSummaryStore
@@ -252,16 +251,7 @@ class SummaryRecords:
         )
 
     async def _find_active_ids(self, conversation: Conversation, summaries: Sequence[Summary]) -> set[str]:
-        """Returns the ids of the active summaries: the chain from the log's beginning, without summaries of messages
-        that the client leaves out. If one summary of the whole log reaches further (policy `checkpoint`, a rolling
-        summary), it alone is active. Folds are never active, because they repeat other summaries."""
-        words = await read_owner_words(self._store, conversation)
-        chain, _ = find_chain_and_folds(summaries, words=words)
-        unfolded = [summary for summary in summaries if not summary.folds]
-        replacing_chain, _ = find_chain_and_folds(unfolded, are_replacing=True, words=words)
-        if replacing_chain and (not chain or replacing_chain[-1].to_seq > chain[-1].to_seq):
-            return {replacing_chain[-1].id}
-        return {summary.id for summary in chain}
+        return {summary.id for summary in await find_active_summaries(self._store, conversation, summaries)}
 
     async def _read_revisions(self, conversation: Conversation, summary: Summary) -> list[Summary]:
         return await self._store.read_summary_revisions(
