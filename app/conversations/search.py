@@ -19,6 +19,7 @@ import msgspec
 from app.context.quote.quotation_message import extract_quotable_text
 from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.search_terms import extract_query_terms
+from app.conversations.history.conversation_records import stream_conversation_pages
 from app.errors import InvalidRequest, StoreUnavailable
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import Caller
@@ -164,21 +165,13 @@ class ConversationSearch:
         """Indexes the conversations of a tenant that changed since all were last indexed, until `deadline`. Returns
         whether all are indexed."""
         started_at = self._clock()
-        cursor: tuple[datetime, str] | None = None
-        while True:
-            query = ConversationQuery(
-                limit=CONVERSATION_PAGE_SIZE, after=cursor, updated_after=self._indexed_until.get(tenant)
-            )
-            page = await self._store.list_conversations(tenant=tenant, query=query)
+        query = ConversationQuery(limit=CONVERSATION_PAGE_SIZE, updated_after=self._indexed_until.get(tenant))
+        async for page in stream_conversation_pages(self._store, tenant, query):
             for conversation in page:
                 if not await self._index_conversation(conversation, deadline):
                     return False
-            if len(page) < CONVERSATION_PAGE_SIZE:
-                self._cache_indexed_until(tenant, started_at - CLOCK_SKEW)
-                return True
-            last = page[-1]
-            assert last.created_at is not None
-            cursor = (last.created_at, last.id)
+        self._cache_indexed_until(tenant, started_at - CLOCK_SKEW)
+        return True
 
     def _cache_indexed_until(self, tenant: str, until: datetime) -> None:
         self._indexed_until[tenant] = until

@@ -15,7 +15,7 @@ from app.compaction.acceptance.mechanical_summary import build_mechanical_replac
 from app.compaction.compaction_job import build_lease_key
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
 from app.conversations.erase.redaction import read_deleted_parts, redact_item
-from app.conversations.history.conversation_records import ConversationRecords
+from app.conversations.history.conversation_records import ConversationRecords, stream_conversation_pages
 from app.conversations.items.item_building import build_items, find_instruction_index
 from app.dialects.responses.item_ids import RESPONSE_ID_PREFIX
 from app.errors import ConversationBusy, ItemNotFound, StoreUnavailable
@@ -180,13 +180,10 @@ class ItemRemover:
     async def _stream_relatives(self, conversation: Conversation) -> AsyncIterator[Conversation]:
         """Yields the other conversations of the family. Each branch has a copy of its parent's instructions."""
         query = ConversationQuery(limit=PAGE_SIZE)
-        while page := await self._store.list_conversations(tenant=conversation.tenant, query=query):
+        async for page in stream_conversation_pages(self._store, conversation.tenant, query):
             for relative in page:
                 if relative.family_id == conversation.family_id and relative.id != conversation.id:
                     yield relative
-            last = page[-1]
-            assert last.created_at is not None
-            query = ConversationQuery(limit=PAGE_SIZE, after=(last.created_at, last.id))
 
     async def _remove_instruction_from_completions(
         self, conversation: Conversation, raw: str, family_ids: Collection[str], *, erase: bool
@@ -200,9 +197,7 @@ class ItemRemover:
                     erase or completion.id.startswith(RESPONSE_ID_PREFIX)
                 )
                 if is_meant and raw in completion.instructions:
-                    instructions = tuple(
-                        raw_instruction for raw_instruction in completion.instructions if raw_instruction != raw
-                    )
+                    instructions = tuple(one for one in completion.instructions if one != raw)
                     await self._store.save_completion(replace(completion, instructions=instructions))
             query = CompletionQuery(limit=PAGE_SIZE, after=(page[-1].created_at, page[-1].id))
 

@@ -16,6 +16,7 @@ from typing import Final
 
 from app.conversation.api_keys import list_enclosing_tenants
 from app.conversation.conversation_types import Conversation
+from app.conversations.history.conversation_records import stream_conversation_pages
 from app.errors import ConversationBusy
 from app.observability.background_loops import BackgroundLoop
 from app.observability.metrics import NO_METRICS, Metrics
@@ -160,38 +161,27 @@ class RetentionSweeper:
 
     async def stream_expired_conversations(self, rule: RetentionRule) -> AsyncIterator[Conversation]:
         """Yields the conversations that a rule selects, oldest first."""
-        cursor: tuple[datetime, str] | None = None
-        while True:
-            query = ConversationQuery(
-                limit=BATCH_SIZE,
-                descending=False,
-                after=cursor,
-                updated_before=rule.untouched_since,
-                is_context_only=rule.is_context_only,
-                with_derived_tenants=True,
-            )
-            page = await self._store.list_conversations(tenant=rule.tenant, query=query)
+        query = ConversationQuery(
+            limit=BATCH_SIZE,
+            descending=False,
+            updated_before=rule.untouched_since,
+            is_context_only=rule.is_context_only,
+            with_derived_tenants=True,
+        )
+        async for page in stream_conversation_pages(self._store, rule.tenant, query):
             for conversation in page:
                 if not rule.excludes(conversation.tenant):
                     yield conversation
-            if len(page) < BATCH_SIZE:
-                return
-            last = page[-1]
-            assert last.created_at is not None
-            cursor = (last.created_at, last.id)
-            await self._sleep(BATCH_PAUSE_SECONDS)
+            if len(page) == BATCH_SIZE:
+                await self._sleep(BATCH_PAUSE_SECONDS)
 
     async def erase_unless_in_use(self, conversation: Conversation, untouched_since: datetime) -> bool:
         """Erases a conversation, unless it is in use or got a new message meanwhile. Returns whether it is erased."""
         tenant, conversation_id = conversation.tenant, conversation.id
         try:
             async with self._leases.hold_lease(conversation.root, conversation_id, 0):
-                current_conversation = await self._store.find_conversation(
-                    tenant=tenant, conversation_id=conversation_id
-                )
-                if current_conversation is not None and (
-                    current_conversation.updated_at is None or current_conversation.updated_at >= untouched_since
-                ):
+                current = await self._store.find_conversation(tenant=tenant, conversation_id=conversation_id)
+                if current is not None and (current.updated_at is None or current.updated_at >= untouched_since):
                     return False
                 await self._store.erase_conversation(tenant=tenant, conversation_id=conversation_id)
         except ConversationBusy:

@@ -6,11 +6,9 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
-from msgspec.structs import replace
-
 from app.context.plan.summary_chain import find_chain_and_folds
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
-from app.conversations.history.conversation_records import ConversationRecords
+from app.conversations.history.conversation_records import ConversationRecords, stream_conversation_pages
 from app.conversations.history.readable_log import build_message_row, derive_title
 from app.conversations.items.item_building import find_message_item_id
 from app.pipeline.chat_request import Caller
@@ -127,16 +125,14 @@ class ConversationHistory:
         """Returns up to `MAX_BRANCHES` conversations of a family, oldest first, and whether there may be more."""
         query = ConversationQuery(limit=MAX_BRANCHES + 1, descending=False, ancestor_id=conversation.family_id)
         family: list[Conversation] = []
-        for _ in range(MAX_FAMILY_PAGES):
-            page = await self._store.list_conversations(tenant=conversation.tenant, query=query)
+        page_count = 0
+        async for page in stream_conversation_pages(self._store, conversation.tenant, query):
             # Conversations that merely share rows of the family are in the page, too.
             family += [member for member in page if member.family_id == conversation.family_id]
-            if len(family) > MAX_BRANCHES or len(page) < query.limit:
-                return family[:MAX_BRANCHES], len(family) > MAX_BRANCHES
-            last = page[-1]
-            assert last.created_at is not None
-            query = replace(query, after=(last.created_at, last.id))
-        return family, True
+            page_count += 1
+            if len(family) > MAX_BRANCHES or page_count == MAX_FAMILY_PAGES:
+                return family[:MAX_BRANCHES], True
+        return family, False
 
     async def _build_branch_row(self, member: Conversation, current: Conversation) -> dict[str, Any]:
         return {
