@@ -20,7 +20,7 @@ from app.conversation.identity import (
     compute_start_position,
     make_conversation_id,
 )
-from app.conversation.item import INSTRUCTION_ROLES, may_precede_tool_result
+from app.conversation.item import may_precede_tool_result
 from app.conversations.answer_fingerprints import build_answers_of_others
 from app.conversations.transfer.import_file_parser import (
     Format,
@@ -43,14 +43,6 @@ BATCH_BYTES: Final = 4 * 1024 * 1024
 """A batch ends with the message by which it reaches this size."""
 
 ImportedLog = Sequence[ImportedMessage]
-
-
-class CheckedConversation(msgspec.Struct, frozen=True):
-    """A conversation that can be stored: its instructions and its log."""
-
-    imported: ImportedConversation
-    instructions: tuple[ImportedMessage, ...]
-    log: tuple[ImportedMessage, ...]
 
 
 class ImportResult(msgspec.Struct, frozen=True):
@@ -98,7 +90,7 @@ class ConversationImporter:
     async def import_conversations(
         self,
         tenant: str,
-        checked_conversations: Sequence[CheckedConversation],
+        imported_conversations: Sequence[ImportedConversation],
         *,
         on_stored: Callable[[int], None] | None = None,
     ) -> ImportResult:
@@ -106,12 +98,12 @@ class ConversationImporter:
         created: list[Conversation] = []
         warnings: list[str] = []
         try:
-            for checked in checked_conversations:
-                empty = self._build_empty_conversation(tenant, checked)
+            for imported in imported_conversations:
+                empty = self._build_empty_conversation(tenant, imported)
                 # Before the write: if the write fails after it took effect, it is still known what to remove.
                 created.append(empty)
-                conversation = await self._write_log(empty, checked.log, on_stored)
-                warnings += await self._assign_external_id(checked.imported, conversation)
+                conversation = await self._write_log(empty, imported.log, on_stored)
+                warnings += await self._assign_external_id(imported, conversation)
         except BaseException:
             # Shielded: a client that disconnects cancels this task, and half an import must not stay.
             await self._tasks.run_shielded(self._delete_created(created))
@@ -158,13 +150,13 @@ class ConversationImporter:
             state[UNANSWERED_MESSAGES] = pending
         return replace(advance_head(before, entries), state=state), entries
 
-    def _build_empty_conversation(self, tenant: str, checked: CheckedConversation) -> Conversation:
+    def _build_empty_conversation(self, tenant: str, imported: ImportedConversation) -> Conversation:
         """Builds a conversation without messages; its root follows from the first message of its future log."""
-        instructions = [instruction.message.raw.decode() for instruction in checked.instructions]
+        instructions = [instruction.message.raw.decode() for instruction in imported.instructions]
         start = compute_start_position(tenant)
         links = (
             position.link
-            for position in compute_links_after_messages((message.message for message in checked.log), start)
+            for position in compute_links_after_messages((message.message for message in imported.log), start)
         )
         first_link = next((link for link in links if link != start.link), None)
         root = compute_family_root(tenant, first_link or self._random_bytes(len(start.link)))
@@ -173,8 +165,8 @@ class ConversationImporter:
             id=make_conversation_id(root, self._random_bytes),
             root=root,
             state={STORED_INSTRUCTIONS: instructions} if instructions else {},
-            metadata=checked.imported.metadata,
-            created_at=checked.imported.created_at,
+            metadata=imported.metadata,
+            created_at=imported.created_at,
         )
 
     async def _assign_external_id(self, imported: ImportedConversation, conversation: Conversation) -> list[str]:
@@ -196,29 +188,21 @@ class ConversationImporter:
                 log.warning("could not remove conversation %s of a failed import: %s", conversation.id, error.message)
 
 
-def parse_and_check_import_file(data: bytes, file_format: Format) -> list[CheckedConversation]:
+def parse_and_check_import_file(data: bytes, file_format: Format) -> list[ImportedConversation]:
     """Parses a file and checks that its conversations can be stored.
 
     Raises:
         InvalidRequest: a conversation cannot be stored; the error names the place.
     """
-    return [_build_checked_conversation(found) for found in parse_import_file(data, file_format)]
-
-
-def _build_checked_conversation(imported: ImportedConversation) -> CheckedConversation:
-    messages = imported.messages
-    instruction_count = next(
-        (n for n, one in enumerate(messages) if one.message.role not in INSTRUCTION_ROLES), len(messages)
-    )
-    check_messages(
-        (one.message for one in messages),
-        first_index=0,
-        may_begin_with_result=False,
-        format_position=lambda index: messages[index].location,
-    )
-    return CheckedConversation(
-        imported=imported, instructions=messages[:instruction_count], log=messages[instruction_count:]
-    )
+    conversations = parse_import_file(data, file_format)
+    for found in conversations:
+        check_messages(
+            (one.message for one in found.messages),
+            first_index=0,
+            may_begin_with_result=False,
+            format_position=[one.location for one in found.messages].__getitem__,
+        )
+    return conversations
 
 
 def _split_log_batches(log: ImportedLog) -> Iterator[ImportedLog]:
