@@ -11,6 +11,7 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -62,23 +63,16 @@ class SearchResult(msgspec.Struct, frozen=True):
     """Whether all messages were searched; otherwise some are not indexed yet."""
 
 
+@dataclass(eq=False, kw_only=True)
 class ConversationSearch:
     """Searches messages by words: lightly stemmed, identifiers as a whole and in parts, rare words first."""
 
-    def __init__(
-        self,
-        *,
-        store: ConversationStore,
-        message_search: MessageSearch,
-        tasks: BackgroundTasks,
-        clock: Callable[[], datetime],
-    ) -> None:
-        self._store = store
-        self._message_search = message_search
-        self._tasks = tasks
-        self._clock = clock
-        self._indexed_until: OrderedDict[str, datetime] = OrderedDict()
-        self._running_index_jobs: set[str] = set()
+    store: ConversationStore
+    message_search: MessageSearch
+    tasks: BackgroundTasks
+    clock: Callable[[], datetime]
+    _indexed_until: OrderedDict[str, datetime] = field(default_factory=OrderedDict, init=False)
+    _running_index_jobs: set[str] = field(default_factory=set, init=False)
 
     async def search_conversation(self, conversation: Conversation, query: str, *, limit: int) -> SearchResult:
         """Returns the messages of a conversation that contain words of `query`.
@@ -90,8 +84,8 @@ class ConversationSearch:
         terms, end = extract_query_terms(query), conversation.head_seq + 1
         is_complete = await self._index_conversation(conversation, time.monotonic() + INDEXING_SECONDS)
         if not is_complete:
-            self._index_in_background(conversation.id, self._message_search.index_messages(conversation, end))
-        matches = await self._store.search_log(conversation, terms=terms, from_seq=0, before_seq=end, limit=limit)
+            self._index_in_background(conversation.id, self.message_search.index_messages(conversation, end))
+        matches = await self.store.search_log(conversation, terms=terms, from_seq=0, before_seq=end, limit=limit)
         hits = [MessageHit(conversation, one.message, one.score) for one in matches if one.score is not None]
         return SearchResult(terms, hits, is_complete)
 
@@ -115,14 +109,14 @@ class ConversationSearch:
             if not is_complete:
                 self._index_in_background(tenant, self._finish_tenant_index(tenant))
             are_all_complete = are_all_complete and is_complete
-            matches = await self._store.search_tenant(tenant=tenant, terms=terms, limit=limit)
+            matches = await self.store.search_tenant(tenant=tenant, terms=terms, limit=limit)
             hits += [MessageHit(one.conversation, one.message, one.score) for one in matches]
         if len(tenants) > 1:
             hits = sorted(hits, key=lambda hit: hit.score, reverse=True)[:limit]
         return SearchResult(terms, hits, are_all_complete)
 
     def _require_index(self) -> None:
-        if not self._store.is_fully_searchable:
+        if not self.store.is_fully_searchable:
             raise InvalidRequest(
                 "This gateway encrypts messages, so they cannot be searched: an index would reveal their words.",
                 code="search_not_offered",
@@ -132,7 +126,7 @@ class ConversationSearch:
     async def _list_active_tenants(self) -> list[str]:
         """Returns the tenants of the newest conversations, the most active first, at most `MAX_SEARCHED_TENANTS`."""
         query = ConversationQuery(limit=NEWEST_CONVERSATIONS, excludes_context_tenants=True)
-        newest = await self._store.list_conversations(tenant=None, query=query)
+        newest = await self.store.list_conversations(tenant=None, query=query)
         return list(dict.fromkeys(conversation.tenant for conversation in newest))[:MAX_SEARCHED_TENANTS]
 
     def _index_in_background(self, name: str, work: Coroutine[Any, Any, object]) -> None:
@@ -141,7 +135,7 @@ class ConversationSearch:
             work.close()
             return
         self._running_index_jobs.add(name)
-        self._tasks.spawn(self._run_index_job(name, work))
+        self.tasks.spawn(self._run_index_job(name, work))
 
     async def _run_index_job(self, name: str, work: Coroutine[Any, Any, object]) -> None:
         try:
@@ -159,14 +153,14 @@ class ConversationSearch:
 
     async def _index_conversation(self, conversation: Conversation, deadline: float) -> bool:
         """Indexes a conversation until `deadline` (monotonic seconds). Returns whether all of it is indexed."""
-        return await self._message_search.index_messages_until(conversation, conversation.head_seq + 1, deadline)
+        return await self.message_search.index_messages_until(conversation, conversation.head_seq + 1, deadline)
 
     async def _index_tenant(self, tenant: str, deadline: float) -> bool:
         """Indexes the conversations of a tenant that changed since all were last indexed, until `deadline`. Returns
         whether all are indexed."""
-        started_at = self._clock()
+        started_at = self.clock()
         query = ConversationQuery(limit=CONVERSATION_PAGE_SIZE, updated_after=self._indexed_until.get(tenant))
-        async for page in stream_conversation_pages(self._store, tenant, query):
+        async for page in stream_conversation_pages(self.store, tenant, query):
             for conversation in page:
                 if not await self._index_conversation(conversation, deadline):
                     return False

@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -44,44 +45,26 @@ NOTHING_TO_COMPACT: Final = (
 )
 
 
+@dataclass(eq=False, kw_only=True)
 class RequestedCompactions:
     """Compacts conversations on request."""
 
-    def __init__(
-        self,
-        *,
-        store: ConversationStore,
-        leases: LeaseKeeper,
-        records: ConversationRecords,
-        stored_turns: StoredTurnBuilder,
-        view_builder: ViewBuilder,
-        pinning: PinUpdater,
-        turn_compactor: TurnCompactor,
-        check_model: Callable[[Caller, str], None],
-        clock: Callable[[], float],
-        tasks: BackgroundTasks,
-        wait_seconds: float,
-        heartbeat_seconds: float = HEARTBEAT_SECONDS,
-    ) -> None:
-        """
-        Args:
-            check_model: refuses a model that a caller's key does not allow, with a `GatewayError`.
-            clock: monotonic seconds.
-            wait_seconds: how long to wait for the conversation's lease.
-            heartbeat_seconds: the longest time between two events of a stream.
-        """
-        self._store = store
-        self._leases = leases
-        self._records = records
-        self._stored_turns = stored_turns
-        self._view_builder = view_builder
-        self._pinning = pinning
-        self._turn_compactor = turn_compactor
-        self._check_model = check_model
-        self._clock = clock
-        self._tasks = tasks
-        self._wait_seconds = wait_seconds
-        self._heartbeat_seconds = heartbeat_seconds
+    store: ConversationStore
+    leases: LeaseKeeper
+    records: ConversationRecords
+    stored_turns: StoredTurnBuilder
+    view_builder: ViewBuilder
+    pinning: PinUpdater
+    turn_compactor: TurnCompactor
+    check_model: Callable[[Caller, str], None]
+    """Refuses a model that a caller's key does not allow, with a `GatewayError`."""
+    clock: Callable[[], float]
+    """Monotonic seconds."""
+    tasks: BackgroundTasks
+    wait_seconds: float
+    """How long to wait for the conversation's lease."""
+    heartbeat_seconds: float = HEARTBEAT_SECONDS
+    """The longest time between two events of a stream."""
 
     async def estimate_compaction(
         self, caller: Caller, conversation_id: str, turn_request: StoredTurnRequest, through_item: str | None
@@ -91,11 +74,11 @@ class RequestedCompactions:
         Raises:
             GatewayError: as `start_compaction`, but never ConversationBusy: no lease is needed.
         """
-        conversation = await self._records.find_conversation(caller, conversation_id)
+        conversation = await self.records.find_conversation(caller, conversation_id)
         turn, view, tokens_before = await self._plan_compaction(caller, conversation, turn_request, through_item)
         plan, budget = view.plan, view.budget
         item_ids = await read_boundary_item_ids(
-            self._store, conversation, [(one.from_seq, one.to_seq) for one in plan.to_summarize]
+            self.store, conversation, [(one.from_seq, one.to_seq) for one in plan.to_summarize]
         )
         expected = [note.facts["expected_tokens"] for note in plan.notes if note.code == "compaction_needed"]
         after_tokens = budget.calibrate_tokens(int(expected[0]) if expected else plan.prompt_tokens)
@@ -127,20 +110,20 @@ class RequestedCompactions:
         """
         stack = AsyncExitStack()
         try:
-            conversation = await self._records.find_conversation(caller, conversation_id)
+            conversation = await self.records.find_conversation(caller, conversation_id)
             lease = await stack.enter_async_context(
-                self._leases.hold_lease(conversation.root, conversation.id, self._wait_seconds)
+                self.leases.hold_lease(conversation.root, conversation.id, self.wait_seconds)
             )
             # Read again under the lease: a turn may have been appended meanwhile.
-            conversation = await self._records.find_conversation(caller, conversation.id)
+            conversation = await self.records.find_conversation(caller, conversation.id)
             turn, view, tokens_before = await self._plan_compaction(caller, conversation, turn_request, through_item)
             turn = replace(turn, resolved_request=replace(turn.resolved_request, lease=lease))
         except BaseException:  # a cancellation, too: the lease must be released
             await stack.aclose()
             raise
-        compaction = RunningCompaction(conversation.id, view, self._clock, self._heartbeat_seconds)
+        compaction = RunningCompaction(conversation.id, view, self.clock, self.heartbeat_seconds)
         return compaction.run(
-            self._tasks.spawn(self._run_compaction(caller, turn, view, tokens_before, compaction, stack))
+            self.tasks.spawn(self._run_compaction(caller, turn, view, tokens_before, compaction, stack))
         )
 
     async def _plan_compaction(
@@ -151,12 +134,12 @@ class RequestedCompactions:
         if through_item:
             through_seq = await self._find_cut_after_item(conversation, through_item)
             turn_request = replace(turn_request, through_seq=through_seq)
-        turn = await self._stored_turns.build_turn(caller, conversation, turn_request)
-        self._check_model(caller, turn.request.model)
+        turn = await self.stored_turns.build_turn(caller, conversation, turn_request)
+        self.check_model(caller, turn.request.model)
         check_policy_summarizes(turn.policy)
-        budget = self._view_builder.compute_budget(turn)
-        current_view = await self._view_builder.plan_view(turn, budget, summarize="auto")
-        view = await self._view_builder.plan_view(turn, budget, summarize="now")
+        budget = self.view_builder.compute_budget(turn)
+        current_view = await self.view_builder.plan_view(turn, budget, summarize="auto")
+        view = await self.view_builder.plan_view(turn, budget, summarize="now")
         return turn, view, budget.calibrate_tokens(current_view.plan.prompt_tokens)
 
     async def _find_named_message(self, conversation: Conversation, name: str) -> LogMessage:
@@ -167,11 +150,11 @@ class RequestedCompactions:
         """
         place = _LOG_PLACE.fullmatch(name)
         if place is None:
-            return (await self._records.find_message(conversation, name))[0]
+            return (await self.records.find_message(conversation, name))[0]
         seq = int(place[1])
         if seq > conversation.head_seq:
             raise ItemNotFound(f"There is no message {name}: the last one is #{conversation.head_seq}.")
-        (entry,) = await self._store.read_log(conversation, seq, seq + 1)
+        (entry,) = await self.store.read_log(conversation, seq, seq + 1)
         return entry
 
     async def _find_cut_after_item(self, conversation: Conversation, item_id: str) -> int:
@@ -186,14 +169,14 @@ class RequestedCompactions:
             entry = await self._find_named_message(conversation, item_id)
         except ItemNotFound as unknown:
             raise InvalidRequest(unknown.message, code="item_not_found", param="through_item") from unknown
-        around = await self._pinning.build_round_pin(build_bare_resolved_request(conversation), entry.seq)
+        around = await self.pinning.build_round_pin(build_bare_resolved_request(conversation), entry.seq)
         is_open = around.to_seq > conversation.head_seq and await self._ends_unanswered(conversation)
         if around.to_seq == entry.seq + 1 and not is_open:
             return around.to_seq
         cuts = [around.from_seq, *([] if is_open else [around.to_seq])]
         cut = min(cuts, key=lambda one: (abs(one - 1 - entry.seq), -one))
         nearest_item_id = (
-            (await read_boundary_item_ids(self._store, conversation, [(cut - 1, cut)])).get(cut - 1) if cut else None
+            (await read_boundary_item_ids(self.store, conversation, [(cut - 1, cut)])).get(cut - 1) if cut else None
         )
         raise InvalidRequest(
             f"A range cannot end after item {item_id!r}: a tool call stays with its results, and an unanswered "
@@ -207,7 +190,7 @@ class RequestedCompactions:
 
     async def _ends_unanswered(self, conversation: Conversation) -> bool:
         """Returns whether the log ends with a message that needs an answer, or with tool calls."""
-        (last,) = await self._store.read_log(conversation, conversation.head_seq, conversation.head_seq + 1)
+        (last,) = await self.store.read_log(conversation, conversation.head_seq, conversation.head_seq + 1)
         return last.message.role != "assistant" or last.message.calls_tools
 
     async def _run_compaction(
@@ -225,7 +208,7 @@ class RequestedCompactions:
             known = {summary.id for summary in (*view.outline.summaries, *view.outline.folds)}
             view_after = view
             if view.plan.to_summarize:
-                view_after = await self._turn_compactor.compact(
+                view_after = await self.turn_compactor.compact(
                     turn, view, on_start=progress.report_started, on_summary=progress.report_summary
                 )
             warnings = list(view_after.warnings)
@@ -239,7 +222,7 @@ class RequestedCompactions:
             **_common_compaction_fields(turn.resolved_request.conversation, turn),
             "dry_run": False,
             "summaries": await read_summary_objects(
-                self._store,
+                self.store,
                 turn.resolved_request.conversation,
                 new_summaries,
                 active={summary.id for summary in new_summaries if not summary.folds},
@@ -270,7 +253,7 @@ class RequestedCompactions:
                 chunk_count=max(conversation.chunk_count, len(view.outline.summaries)),
             )
             try:
-                await self._store.append(
+                await self.store.append(
                     LogAppend(
                         conversation=changed_conversation,
                         after_seq=conversation.head_seq,
@@ -279,7 +262,7 @@ class RequestedCompactions:
                     )
                 )
             except WriteConflict:
-                conversation = await self._records.find_conversation(caller, conversation.id)
+                conversation = await self.records.find_conversation(caller, conversation.id)
                 continue
             except LeaseLost:
                 break  # another process works on the conversation; its view must not be overwritten

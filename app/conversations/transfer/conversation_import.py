@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -53,23 +54,15 @@ class ImportResult(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...]
 
 
+@dataclass(eq=False, kw_only=True)
 class ConversationImporter:
     """Stores the conversations of files."""
 
-    def __init__(
-        self,
-        *,
-        store: ConversationStore,
-        message_counter: MessageCounter,
-        tasks: BackgroundTasks,
-        random_bytes: Callable[[int], bytes],
-        encoding: str,
-    ) -> None:
-        self._store = store
-        self._message_counter = message_counter
-        self._tasks = tasks
-        self._random_bytes = random_bytes
-        self._encoding = encoding
+    store: ConversationStore
+    message_counter: MessageCounter
+    tasks: BackgroundTasks
+    random_bytes: Callable[[int], bytes]
+    encoding: str
 
     async def import_file(
         self, tenant: str, data: bytes, file_format: Format = "auto", *, on_stored: Callable[[int], None] | None = None
@@ -106,9 +99,9 @@ class ConversationImporter:
                 warnings += await self._assign_external_id(imported, conversation)
         except BaseException:
             # Shielded: a client that disconnects cancels this task, and half an import must not stay.
-            await self._tasks.run_shielded(self._delete_created(created))
+            await self.tasks.run_shielded(self._delete_created(created))
             raise
-        final = [await self._store.find_conversation(tenant=tenant, conversation_id=one.id) for one in created]
+        final = [await self.store.find_conversation(tenant=tenant, conversation_id=one.id) for one in created]
         return ImportResult(tuple(one for one in final if one is not None), tuple(warnings))
 
     async def _write_log(
@@ -128,10 +121,10 @@ class ConversationImporter:
                 after_seq=conversation.head_seq,
                 messages=entries,
                 creates_conversation=creates,
-                issued=await build_answers_of_others(self._store, after, entries),
+                issued=await build_answers_of_others(self.store, after, entries),
             )
             try:
-                await self._store.append(write)
+                await self.store.append(write)
             except WriteConflict as moved:
                 raise ConversationBusy("A client continued a conversation while it was imported.") from moved
             conversation, creates = after, False
@@ -143,7 +136,7 @@ class ConversationImporter:
         """Returns the conversation with the messages appended, and their log entries."""
         if not log:
             return before, []
-        entries = await build_log_entries(before, [one.message for one in log], self._message_counter)
+        entries = await build_log_entries(before, [one.message for one in log], self.message_counter)
         state: dict[str, Any] = {**before.state, OPEN_TOOL_CALLS: may_precede_tool_result(entries[-1].message)}
         pending = _count_unanswered_messages(int(state.pop(UNANSWERED_MESSAGES, 0)), log)
         if pending:
@@ -159,10 +152,10 @@ class ConversationImporter:
             for position in compute_links_after_messages((message.message for message in imported.log), start)
         )
         first_link = next((link for link in links if link != start.link), None)
-        root = compute_family_root(tenant, first_link or self._random_bytes(len(start.link)))
+        root = compute_family_root(tenant, first_link or self.random_bytes(len(start.link)))
         return replace(
-            build_empty_conversation(tenant, self._encoding),
-            id=make_conversation_id(root, self._random_bytes),
+            build_empty_conversation(tenant, self.encoding),
+            id=make_conversation_id(root, self.random_bytes),
             root=root,
             state={STORED_INSTRUCTIONS: instructions} if instructions else {},
             metadata=imported.metadata,
@@ -174,16 +167,16 @@ class ConversationImporter:
         name, tenant = imported.external_id, conversation.tenant
         if name is None:
             return []
-        if await self._store.find_conversation(tenant=tenant, conversation_id=name) is not None:
+        if await self.store.find_conversation(tenant=tenant, conversation_id=name) is not None:
             location = imported.location or "The file"
             return [f"{location}: the id {name!r} is taken; this conversation is {conversation.id!r} only."]
-        await self._store.assign_external_id(tenant=tenant, external_id=name, conversation=conversation)
+        await self.store.assign_external_id(tenant=tenant, external_id=name, conversation=conversation)
         return []
 
     async def _delete_created(self, created: Sequence[Conversation]) -> None:
         for conversation in created:
             try:
-                await self._store.erase_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
+                await self.store.erase_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
             except StoreUnavailable as error:
                 log.warning("could not remove conversation %s of a failed import: %s", conversation.id, error.message)
 

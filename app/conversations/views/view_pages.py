@@ -53,21 +53,14 @@ class ViewPageQuery:
     """Whether the answer also has the messages as they are sent, and what each stands for."""
 
 
+@dataclass(eq=False, kw_only=True)
 class ViewPages:
     """Shows views of stored conversations. It calls no model and writes nothing."""
 
-    def __init__(
-        self,
-        *,
-        store: ConversationAndSummaryStore,
-        records: ConversationRecords,
-        stored_turns: StoredTurnBuilder,
-        view_builder: ViewBuilder,
-    ) -> None:
-        self._store = store
-        self._records = records
-        self._stored_turns = stored_turns
-        self._view_builder = view_builder
+    store: ConversationAndSummaryStore
+    records: ConversationRecords
+    stored_turns: StoredTurnBuilder
+    view_builder: ViewBuilder
 
     async def preview_next_view(
         self, caller: Caller, conversation_id: str, turn_request: StoredTurnRequest, page: ViewPageQuery
@@ -78,15 +71,15 @@ class ViewPages:
             ConversationNotFound, ItemNotFound: there is no such conversation, or no item `page.after`.
             ModelRequired, PolicyNotFound, ModelNotFound: as `StoredTurnBuilder.build_turn`.
         """
-        conversation = await self._records.find_conversation(caller, conversation_id)
-        turn = await self._stored_turns.build_turn(caller, conversation, turn_request)
-        resolved_request, budget = turn.resolved_request, self._view_builder.compute_budget(turn)
-        view = await self._view_builder.plan_view(turn, budget, summarize=turn.request.summarize)
+        conversation = await self.records.find_conversation(caller, conversation_id)
+        turn = await self.stored_turns.build_turn(caller, conversation, turn_request)
+        resolved_request, budget = turn.resolved_request, self.view_builder.compute_budget(turn)
+        view = await self.view_builder.plan_view(turn, budget, summarize=turn.request.summarize)
         plan, budget, end = view.plan, view.budget, conversation.head_seq + 1
         compacts_above = compute_compaction_threshold(turn.policy, budget, has_summaries=bool(plan.summaries))
         spans = [(summary.from_seq, summary.to_seq) for summary in plan.summaries]
         spans += [(one.from_seq, one.to_seq) for one in plan.to_summarize]
-        item_ids = await read_boundary_item_ids(self._store, conversation, spans)
+        item_ids = await read_boundary_item_ids(self.store, conversation, spans)
         body = {
             "object": "context.preview",
             **build_common_view_fields(conversation, plan, budget, model=turn.request.model, policy=turn.policy.name),
@@ -100,7 +93,7 @@ class ViewPages:
         }
         if page.with_sent:
             body |= build_sent_message_fields(
-                await self._view_builder.render_plan_messages(resolved_request, plan, end),
+                await self.view_builder.render_plan_messages(resolved_request, plan, end),
                 compute_message_origins(
                     plan,
                     instruction_count=len(resolved_request.instructions),
@@ -119,20 +112,20 @@ class ViewPages:
             ConversationNotFound, ItemNotFound: there is no such conversation or item.
             ViewNotFound: the item's message did not come through the gateway.
         """
-        conversation = await self._records.find_conversation(caller, conversation_id)
-        answer, _ = await self._records.find_message(conversation, item_id)
-        view = await restore_view(self._store, conversation, answer)
+        conversation = await self.records.find_conversation(caller, conversation_id)
+        answer, _ = await self.records.find_message(conversation, item_id)
+        view = await restore_view(self.store, conversation, answer)
         if view is None:
             raise ViewNotFound(
                 f"Item {item_id!r} is not an answer of this gateway, so no view is stored for it.",
                 param="item_id",
                 hint="Name an assistant message that this gateway answered.",
             )
-        kept = await read_instructions(self._store, conversation, answer)
+        kept = await read_instructions(self.store, conversation, answer)
         instructions = tuple(decode_item(text.encode()) for text in kept or ())
         plan, difference = view.plan, view.difference
         spans = [(summary.from_seq, summary.to_seq) for summary in plan.summaries]
-        item_ids = await read_boundary_item_ids(self._store, conversation, spans)
+        item_ids = await read_boundary_item_ids(self.store, conversation, spans)
         replaced_tokens = count_replaced_tokens(plan.summaries)
         model = str(read_answer_request_facts(answer)["model"])
         body = {
@@ -155,7 +148,7 @@ class ViewPages:
             "messages": await self._build_message_page(conversation, plan, view.next_seq, page),
         }
         if page.with_sent:
-            sent_messages = await restore_view_messages(self._store, conversation, view)
+            sent_messages = await restore_view_messages(self.store, conversation, view)
             body |= build_sent_message_fields(
                 [*(message.raw for message in instructions), *sent_messages],
                 compute_message_origins(
@@ -183,7 +176,7 @@ class ViewPages:
         pinned = {seq for pin in decode_pins(conversation.marks) for seq in range(pin.from_seq, pin.to_seq)}
         message_rows: list[dict[str, Any]] = []
         for seq in range(first_seq, last, READ_MESSAGES):
-            entries = await self._store.read_log(conversation, seq, min(last, seq + READ_MESSAGES))
+            entries = await self.store.read_log(conversation, seq, min(last, seq + READ_MESSAGES))
             message_rows += [
                 build_view_message_row(entry, fate, is_pinned=fate.seq in pinned)
                 for entry, fate in zip(entries, compute_message_fates(entries, plan), strict=True)
@@ -201,7 +194,7 @@ class ViewPages:
     async def _find_after_seq(self, conversation: Conversation, item_id: str | None, end: int) -> int | None:
         if item_id is None:
             return None
-        entry, _ = await self._records.find_message(conversation, item_id)
+        entry, _ = await self.records.find_message(conversation, item_id)
         if entry.seq >= end:
             raise ItemNotFound(f"Item with id {item_id!r} is newer than this view.", param="after")
         return entry.seq
