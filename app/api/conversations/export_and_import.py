@@ -26,17 +26,9 @@ ExportFormat = Annotated[
 Include = Annotated[Literal["deleted"] | None, Query(description="Also messages that were deleted but not erased.")]
 ImportFormat = Annotated[Format, Query(description="The format of the body; `auto` detects it.")]
 
-_MESSAGE_SCHEMA: Final[dict[str, Any]] = {
-    "type": "object",
-    "properties": {
-        "role": {"type": "string", "enum": ["system", "developer", "user", "assistant"]},
-        "content": {"type": ["string", "array", "null"]},
-    },
-    "required": ["role"],
-}
 _HISTORY_SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
-    "properties": {"messages": {"type": "array", "items": _MESSAGE_SCHEMA}},
+    "properties": {"messages": {"type": "array", "items": {"$ref": "#/components/schemas/ChatMessageSchema"}}},
     "required": ["messages"],
 }
 _IMPORT_FILE_SCHEMA: Final[dict[str, Any]] = {

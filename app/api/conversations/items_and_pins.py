@@ -15,6 +15,7 @@ from app.api.edge.request_reader import read_headers
 from app.api.resource_schemas import (
     MAX_PAGE_SIZE,
     After,
+    Deleted,
     Described,
     Limit,
     Order,
@@ -30,15 +31,6 @@ from app.conversations.items.item_writer import ItemWriter
 from app.conversations.items.pins import PinStore
 from app.conversations.items.standing_requests import StandingRequestRecords
 from app.pipeline.chat_request import Caller
-
-Include = Annotated[
-    list[str],
-    Query(
-        default_factory=list,
-        alias="include[]",
-        description="For OpenAI's own tools. Everything that is stored is always included.",
-    ),
-]
 
 
 class NewItems(BaseModel):
@@ -59,13 +51,7 @@ def build_item_routes(
     reads, manages = Depends(auth.require_scope("read")), Depends(auth.require_scope("manage"))
 
     @routes.post("", response_model=Page[ItemObject], responses=BUSY_RESPONSE)
-    async def create_items(
-        request: Request,
-        conversation_id: str,
-        new: NewItems,
-        include: Include,
-        caller: Caller = manages,
-    ) -> Response:
+    async def create_items(request: Request, conversation_id: str, new: NewItems, caller: Caller = manages) -> Response:
         """Add items to a conversation."""
         conversation, items = await item_writer.add_items(
             caller, conversation_id, new.items, is_retry=_is_sdk_retry(request)
@@ -74,38 +60,15 @@ def build_item_routes(
 
     @routes.get("", response_model=Page[ItemObject])
     async def list_items(
-        conversation_id: str,
-        include: Include,
-        limit: Limit = 20,
-        after: After = None,
-        order: Order = "desc",
-        caller: Caller = reads,
+        conversation_id: str, limit: Limit = 20, after: After = None, order: Order = "desc", caller: Caller = reads
     ) -> Response:
         """List the items of a conversation."""
         conversation = await records.find_conversation(caller, conversation_id)
         query = ItemQuery(limit=limit, descending=order == "desc", after=after)
         return build_page_response(await item_reader.list_items(conversation, query), conversation_id=conversation.id)
 
-    _add_single_item_routes(routes, records, item_reader, item_remover, auth)
-    return routes
-
-
-def _add_single_item_routes(
-    routes: APIRouter,
-    records: ConversationRecords,
-    item_reader: ItemReader,
-    item_remover: ItemRemover,
-    auth: Authenticator,
-) -> None:
-    reads, manages = Depends(auth.require_scope("read")), Depends(auth.require_scope("manage"))
-
     @routes.get("/{item_id}", response_model=ItemObject)
-    async def get_item(
-        conversation_id: str,
-        item_id: str,
-        include: Include,
-        caller: Caller = reads,
-    ) -> Response:
+    async def get_item(conversation_id: str, item_id: str, caller: Caller = reads) -> Response:
         """An item."""
         conversation = await records.find_conversation(caller, conversation_id)
         return build_json_response(await item_reader.find_item(conversation, item_id), conversation_id=conversation.id)
@@ -121,6 +84,8 @@ def _add_single_item_routes(
         conversation = await records.find_conversation(caller, conversation_id)
         changed = await item_remover.remove_item(caller, conversation, item_id, erase=erase)
         return build_conversation_response(await records.build_conversation_object(changed))
+
+    return routes
 
 
 def _is_sdk_retry(request: Request) -> bool:
@@ -190,12 +155,6 @@ class StandingRequestObject(Described):
     text: str
 
 
-class DeletedStandingRequest(Described):
-    id: str
-    object: Literal["conversation.standing_request.deleted"]
-    deleted: bool
-
-
 def build_standing_request_routes(standing_requests: StandingRequestRecords, auth: Authenticator) -> APIRouter:
     """Builds the endpoints that list and remove standing requests."""
     routes = build_resource_router("/v1/conversations/{conversation_id}/standing_requests", "context")
@@ -208,7 +167,7 @@ def build_standing_request_routes(standing_requests: StandingRequestRecords, aut
         """List standing requests in the order of the log."""
         return build_page_response(await standing_requests.list_requests(caller, conversation_id, limit, after))
 
-    @routes.delete("/{request_id}", response_model=DeletedStandingRequest, responses=BUSY_RESPONSE)
+    @routes.delete("/{request_id}", response_model=Deleted, responses=BUSY_RESPONSE)
     async def remove_standing_request(conversation_id: str, request_id: str, caller: Caller = manages) -> Response:
         """Remove a standing request; the log stays as it is."""
         return build_json_response(await standing_requests.remove_request(caller, conversation_id, request_id))
