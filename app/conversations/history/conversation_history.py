@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from app.context.plan.summary_chain import find_chain_and_folds
@@ -30,13 +31,14 @@ TITLE_MESSAGES: Final = 4
 """How many messages are searched for the first user message."""
 
 
+@dataclass(eq=False, kw_only=True)
 class ConversationHistory:
     """Reads turns, logs and branches. It calls no model and writes nothing."""
 
-    def __init__(self, *, store: ConversationAndSummaryStore, records: ConversationRecords) -> None:
-        self._store = store
-        self._records = records
-        self._turn_counter = TurnCounter(store)
+    store: ConversationAndSummaryStore
+    records: ConversationRecords
+    _turn_counts: OrderedDict[str, dict[int, int]] = field(default_factory=OrderedDict, init=False)
+    """The counts of turns before some places, by `seq`, of the conversations that were read last."""
 
     async def list_turns(
         self, caller: Caller, conversation_id: str, *, limit: int, after: str | None, newest_first: bool
@@ -46,11 +48,11 @@ class ConversationHistory:
         Raises:
             ConversationNotFound, ItemNotFound: there is no such conversation, or no item `query.after`.
         """
-        conversation = await self._records.find_conversation(caller, conversation_id)
+        conversation = await self.records.find_conversation(caller, conversation_id)
         end = conversation.head_seq + 1
         start_seq = end if newest_first else 0
         if after is not None:
-            entry, _ = await self._records.find_message(conversation, after)
+            entry, _ = await self.records.find_message(conversation, after)
             start_seq = entry.seq if newest_first else entry.seq + 1
         read_answers = self._read_answers_before if newest_first else self._read_answers_after
         answers = await read_answers(conversation, start_seq, limit + 1)
@@ -61,11 +63,11 @@ class ConversationHistory:
     ) -> list[tuple[LogMessage, int]]:
         """Returns up to `count` answers from `from_seq` on, oldest first, each with the number of its turn."""
         answers: list[tuple[LogMessage, int]] = []
-        turns = await self._turn_counter.count_turns_before(conversation, from_seq)
+        turns = await self._count_turns_before(conversation, from_seq)
         end = conversation.head_seq + 1
         while from_seq < end and len(answers) < count:
             past = min(end, from_seq + _estimate_messages_to_read(count - len(answers)))
-            entries = await self._store.read_log(conversation, from_seq, past)
+            entries = await self.store.read_log(conversation, from_seq, past)
             numbers = number_turns(entries, turns)
             answers += _select_answers(entries, numbers)
             from_seq, turns = past, numbers[-1] if numbers else turns
@@ -78,11 +80,43 @@ class ConversationHistory:
         answers: list[tuple[LogMessage, int]] = []
         while before_seq > 0 and len(answers) < count:
             batch_start = max(0, before_seq - _estimate_messages_to_read(count - len(answers)))
-            entries = await self._store.read_log(conversation, batch_start, before_seq)
-            turns = await self._turn_counter.count_turns_before(conversation, batch_start)
+            entries = await self.store.read_log(conversation, batch_start, before_seq)
+            turns = await self._count_turns_before(conversation, batch_start)
             answers += reversed(_select_answers(entries, number_turns(entries, turns)))
             before_seq = batch_start
         return answers[:count]
+
+    async def _count_turns_before(
+        self, conversation: Conversation, seq: int, known_counts: Mapping[int, int] | None = None
+    ) -> int:
+        """Returns how many turns begin in a conversation's log before `seq`.
+
+        Args:
+            known_counts: the counts at other places by `seq`, taken from summaries. Counting starts at the nearest one.
+
+        Raises:
+            StoreUnavailable: the log cannot be read.
+        """
+        counts_by_seq = self._cached_counts(conversation.id)
+        nearest, turns = max(
+            seq_and_count
+            for seq_and_count in {**(known_counts or {}), **counts_by_seq}.items()
+            if seq_and_count[0] <= seq
+        )
+        while nearest < seq:
+            past = min(seq, nearest - nearest % TURN_NUMBER_STRIDE_MESSAGES + TURN_NUMBER_STRIDE_MESSAGES)
+            turns += sum(map(starts_turn, await self.store.read_log(conversation, nearest, past)))
+            nearest = past
+            if nearest % TURN_NUMBER_STRIDE_MESSAGES == 0:
+                counts_by_seq[nearest] = turns
+        return turns
+
+    def _cached_counts(self, conversation_id: str) -> dict[int, int]:
+        counts_by_seq = self._turn_counts.setdefault(conversation_id, {0: 0})
+        self._turn_counts.move_to_end(conversation_id)
+        if len(self._turn_counts) > MAX_CACHED_CONVERSATIONS:
+            self._turn_counts.popitem(last=False)
+        return counts_by_seq
 
     async def read_log_page(self, caller: Caller, conversation_id: str, from_seq: int, limit: int) -> dict[str, Any]:
         """Returns up to `limit` messages of a log from `from_seq` on, and the number of all its messages.
@@ -90,21 +124,21 @@ class ConversationHistory:
         Raises:
             ConversationNotFound: there is no such conversation.
         """
-        conversation = await self._records.find_conversation(caller, conversation_id)
+        conversation = await self.records.find_conversation(caller, conversation_id)
         end = conversation.head_seq + 1
         past = min(end, from_seq + limit)
         rows: list[dict[str, Any]] = []
         if from_seq < past:
-            stored = await self._store.find_summaries(
+            stored = await self.store.find_summaries(
                 tenant=conversation.tenant,
                 root=conversation.root,
                 path=conversation.lineage_with_self,
                 with_texts=False,
             )
-            summaries = await find_active_summaries(self._store, conversation, stored)
+            summaries = await find_active_summaries(self.store, conversation, stored)
             known = {summary.to_seq: summary.through_turn for summary in summaries}
-            turns = await self._turn_counter.count_turns_before(conversation, from_seq, known)
-            entries = await self._store.read_log(conversation, from_seq, past)
+            turns = await self._count_turns_before(conversation, from_seq, known)
+            entries = await self.store.read_log(conversation, from_seq, past)
             pinned = {seq for pin in decode_pins(conversation.marks) for seq in range(pin.from_seq, pin.to_seq)}
             for entry, turn in zip(entries, number_turns(entries, turns), strict=True):
                 covering = _find_covering_summary_id(summaries, entry.seq)
@@ -117,7 +151,7 @@ class ConversationHistory:
         Raises:
             ConversationNotFound: there is no such conversation.
         """
-        conversation = await self._records.find_conversation(caller, conversation_id)
+        conversation = await self.records.find_conversation(caller, conversation_id)
         family, has_more = await self._find_family(conversation)
         return [await self._build_branch_row(member, conversation) for member in family], has_more
 
@@ -126,7 +160,7 @@ class ConversationHistory:
         query = ConversationQuery(limit=MAX_BRANCHES + 1, descending=False, ancestor_id=conversation.family_id)
         family: list[Conversation] = []
         page_count = 0
-        async for page in stream_conversation_pages(self._store, conversation.tenant, query):
+        async for page in stream_conversation_pages(self.store, conversation.tenant, query):
             # Conversations that merely share rows of the family are in the page, too.
             family += [member for member in page if member.family_id == conversation.family_id]
             page_count += 1
@@ -173,9 +207,7 @@ class ConversationHistory:
         answer_seq = conversation.head_seq - unanswered
         seqs = title_seqs | ({answer_seq} if "last_answer" in fields and answer_seq >= 0 else set())
         ranges = [(seq, seq + 1) for seq in sorted(seqs)]
-        entries = (
-            {entry.seq: entry for entry in await self._store.read_log_ranges(conversation, ranges)} if seqs else {}
-        )
+        entries = {entry.seq: entry for entry in await self.store.read_log_ranges(conversation, ranges)} if seqs else {}
         found: dict[str, Any] = {}
         if "title" in fields:
             titles = (
@@ -293,43 +325,3 @@ def number_turns(entries: Sequence[LogMessage], turns_before: int) -> list[int]:
         turns_before += starts_turn(entry)
         numbers.append(turns_before)
     return numbers
-
-
-class TurnCounter:
-    """Counts turns, and caches the counts of the most recently used conversations."""
-
-    def __init__(self, store: ConversationStore) -> None:
-        self._store = store
-        self._cache: OrderedDict[str, dict[int, int]] = OrderedDict()
-
-    async def count_turns_before(
-        self, conversation: Conversation, seq: int, known_counts: Mapping[int, int] | None = None
-    ) -> int:
-        """Returns how many turns begin in a conversation's log before `seq`.
-
-        Args:
-            known_counts: the counts at other places by `seq`, taken from summaries. Counting starts at the nearest one.
-
-        Raises:
-            StoreUnavailable: the log cannot be read.
-        """
-        counts_by_seq = self._cached_counts(conversation.id)
-        nearest, turns = max(
-            seq_and_count
-            for seq_and_count in {**(known_counts or {}), **counts_by_seq}.items()
-            if seq_and_count[0] <= seq
-        )
-        while nearest < seq:
-            past = min(seq, nearest - nearest % TURN_NUMBER_STRIDE_MESSAGES + TURN_NUMBER_STRIDE_MESSAGES)
-            turns += sum(map(starts_turn, await self._store.read_log(conversation, nearest, past)))
-            nearest = past
-            if nearest % TURN_NUMBER_STRIDE_MESSAGES == 0:
-                counts_by_seq[nearest] = turns
-        return turns
-
-    def _cached_counts(self, conversation_id: str) -> dict[int, int]:
-        counts_by_seq = self._cache.setdefault(conversation_id, {0: 0})
-        self._cache.move_to_end(conversation_id)
-        if len(self._cache) > MAX_CACHED_CONVERSATIONS:
-            self._cache.popitem(last=False)
-        return counts_by_seq
