@@ -98,6 +98,12 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+class MetadataChange(BaseModel):
+    """What can be changed of a stored object."""
+
+    metadata: Metadata | None
+
+
 class Deleted(Described):
     """The answer to a deletion."""
 

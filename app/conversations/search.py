@@ -25,7 +25,7 @@ from app.errors import InvalidRequest, StoreUnavailable
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import Caller
 from app.pipeline.view.message_search import MessageSearch
-from app.store.contract.conversations import ConversationQuery, ConversationStore
+from app.store.contract.conversations import ConversationHit, ConversationQuery, ConversationStore
 
 log = logging.getLogger(__name__)
 
@@ -44,20 +44,12 @@ EXCERPT_CHARS: Final = 240
 EXCERPT_LEAD_CHARS: Final = 60
 
 
-class MessageHit(msgspec.Struct, frozen=True):
-    """A message that matches a search."""
-
-    conversation: Conversation
-    message: LogMessage
-    score: float
-
-
 class SearchResult(msgspec.Struct, frozen=True):
     """The result of a search."""
 
     terms: Sequence[str]
     """The words that were searched, in the form in which they are indexed."""
-    hits: Sequence[MessageHit]
+    hits: Sequence[ConversationHit]
     """Matching messages, best first."""
     is_complete: bool
     """Whether all messages were searched; otherwise some are not indexed yet."""
@@ -86,7 +78,7 @@ class ConversationSearch:
         if not is_complete:
             self._index_in_background(conversation.id, self.message_search.index_messages(conversation, end))
         matches = await self.store.search_log(conversation, terms=terms, from_seq=0, before_seq=end, limit=limit)
-        hits = [MessageHit(conversation, one.message, one.score) for one in matches if one.score is not None]
+        hits = [ConversationHit(conversation, one.message, one.score) for one in matches if one.score is not None]
         return SearchResult(terms, hits, is_complete)
 
     async def search_tenant(self, caller: Caller, query: str, *, limit: int) -> SearchResult:
@@ -102,15 +94,14 @@ class ConversationSearch:
         terms = extract_query_terms(query)
         deadline = time.monotonic() + INDEXING_SECONDS
         tenants = await self._list_active_tenants() if caller.sees_all_tenants else [caller.tenant]
-        hits: list[MessageHit] = []
+        hits: list[ConversationHit] = []
         are_all_complete = len(tenants) < MAX_SEARCHED_TENANTS
         for tenant in tenants:
             is_complete = await self._index_tenant(tenant, deadline)
             if not is_complete:
                 self._index_in_background(tenant, self._finish_tenant_index(tenant))
             are_all_complete = are_all_complete and is_complete
-            matches = await self.store.search_tenant(tenant=tenant, terms=terms, limit=limit)
-            hits += [MessageHit(one.conversation, one.message, one.score) for one in matches]
+            hits += await self.store.search_tenant(tenant=tenant, terms=terms, limit=limit)
         if len(tenants) > 1:
             hits = sorted(hits, key=lambda hit: hit.score, reverse=True)[:limit]
         return SearchResult(terms, hits, are_all_complete)

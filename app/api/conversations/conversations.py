@@ -20,6 +20,7 @@ from app.api.resource_schemas import (
     Described,
     Limit,
     Metadata,
+    MetadataChange,
     Order,
     Page,
     build_json_response,
@@ -44,12 +45,6 @@ class NewConversation(BaseModel):
 
     metadata: Metadata | None = None
     items: Items | None = None
-
-
-class ConversationChange(BaseModel):
-    """The fields of a conversation that can be changed."""
-
-    metadata: Metadata | None
 
 
 class ParentObject(Described):
@@ -176,9 +171,7 @@ def _add_single_conversation_routes(
         return build_conversation_response(await _build_listed_object(records, history, conversation, include, caller))
 
     @routes.post("/{conversation_id}", response_model=ConversationObject)
-    async def update_conversation(
-        conversation_id: str, change: ConversationChange, caller: Caller = manages
-    ) -> Response:
+    async def update_conversation(conversation_id: str, change: MetadataChange, caller: Caller = manages) -> Response:
         """Replace a conversation's metadata."""
         changed = await records.replace_metadata(caller, conversation_id, change.metadata or {})
         return build_conversation_response(await records.build_conversation_object(changed))

@@ -20,8 +20,9 @@ from app.api.resource_schemas import (
 from app.conversations.history.conversation_history import ConversationHistory
 from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.items.item_building import find_message_item_id
-from app.conversations.search import ConversationSearch, MessageHit, SearchResult, build_search_excerpt
+from app.conversations.search import ConversationSearch, SearchResult, build_search_excerpt
 from app.pipeline.chat_request import Caller
+from app.store.contract.conversations import ConversationHit
 
 Question = Annotated[str, Query(min_length=1, max_length=1000, description="The words to look for.")]
 
@@ -79,11 +80,10 @@ def build_search_routes(
         """Search all conversations."""
         result = await conversation_search.search_tenant(caller, q, limit=limit)
         body = _build_search_page(result, q)
-        if caller.sees_all_tenants:
-            for row, hit in zip(body["data"], result.hits, strict=True):
+        for row, hit in zip(body["data"], result.hits, strict=True):
+            if caller.sees_all_tenants:
                 row["tenant"] = hit.conversation.tenant
-        if include:
-            for row, hit in zip(body["data"], result.hits, strict=True):
+            if include:
                 row["title"] = await history.find_title(hit.conversation)
         return build_json_response(body)
 
@@ -95,7 +95,7 @@ def _build_search_page(result: SearchResult, query: str) -> dict[str, Any]:
     return {**page, "terms": list(result.terms), "complete": result.is_complete}
 
 
-def _build_found_message(hit: MessageHit, query: str) -> dict[str, Any]:
+def _build_found_message(hit: ConversationHit, query: str) -> dict[str, Any]:
     entry = hit.message
     return {
         "id": find_message_item_id(entry),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
-from pydantic import BaseModel
 from starlette.responses import Response
 
 from app.api.edge.auth import Authenticator
@@ -15,7 +14,7 @@ from app.api.resource_schemas import (
     Deleted,
     Described,
     Limit,
-    Metadata,
+    MetadataChange,
     Name,
     Order,
     Page,
@@ -30,12 +29,6 @@ from app.pipeline.chat_request import Caller
 from app.store.contract.conversations import CompletionQuery
 
 ModelName = Annotated[Name | None, Query(description="Only completions of this model, by its name in the request.")]
-
-
-class CompletionChange(BaseModel):
-    """The fields of a stored completion that can be changed."""
-
-    metadata: Metadata | None
 
 
 class Completion(Described):
@@ -85,7 +78,7 @@ def build_stored_completion_routes(completions: StoredCompletions, auth: Authent
         return build_json_response(await completions.read_first_choice(caller, completion_id))
 
     @routes.post("/{completion_id}", response_model=Completion)
-    async def update_completion(completion_id: str, change: CompletionChange, caller: Caller = manages) -> Response:
+    async def update_completion(completion_id: str, change: MetadataChange, caller: Caller = manages) -> Response:
         """Replace a completion's metadata."""
         return build_json_response(await completions.replace_metadata(caller, completion_id, change.metadata or {}))
 
