@@ -214,7 +214,7 @@ def _build_conversation_routes(gateway: Gateway, records: ConversationRecords) -
     )
     yield export_and_import.build_transfer_routes(ConversationExporter(store), importer, records, auth)
     finder = ConversationSearch(store=store, message_search=gateway.message_search, tasks=tasks, clock=gateway.now)
-    records_of_turns = ConversationHistory(store=store, records=records, policies=gateway.model_contexts.policies)
+    records_of_turns = ConversationHistory(store=store, records=records)
     yield search.build_search_routes(finder, records, records_of_turns, auth)
     item_writer = ItemWriter(
         store=store,

@@ -18,11 +18,11 @@ from app.context.count.token_counter import load_token_counter
 from app.context.count.vocabulary import find_encoding_name
 from app.conversations.api_keys import check_tenant
 from app.conversations.transfer.conversation_import import (
-    CheckedConversation,
     ConversationImporter,
     ImportResult,
     parse_and_check_import_file,
 )
+from app.conversations.transfer.import_file_parser import ImportedConversation
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.token_counting import MessageCounter
 from app.settings import Settings, load_settings
@@ -36,15 +36,15 @@ def run(arguments: argparse.Namespace) -> int:
     settings = load_settings(arguments.config)
     check_tenant(arguments.tenant, allows_end_user=True)
     # Before the database is touched: a faulty file changes nothing.
-    checked_conversations = parse_and_check_import_file(_read_import_file(arguments.file), arguments.format)
+    conversations = parse_and_check_import_file(_read_import_file(arguments.file), arguments.format)
     prepare_configured_database(settings, "an import into")
-    message_count = sum(len(conversation.log) for conversation in checked_conversations)
+    message_count = sum(len(conversation.log) for conversation in conversations)
     progress = CommandProgress(
         "importing", "messages", quiet=arguments.quiet, describe_interruption=lambda: INTERRUPTION
     )
     with progress:
         progress.set_total(message_count)
-        result = asyncio.run(_import_conversations(settings, arguments.tenant, checked_conversations, progress))
+        result = asyncio.run(_import_conversations(settings, arguments.tenant, conversations, progress))
     for warning in result.warnings:
         # The file comes from elsewhere: its ids must not send control sequences to the terminal.
         print(f"warning: {make_printable(warning)}", file=sys.stderr)
@@ -67,7 +67,7 @@ def _read_import_file(file_name: str) -> bytes:
 
 
 async def _import_conversations(
-    settings: Settings, tenant: str, checked_conversations: list[CheckedConversation], progress: CommandProgress
+    settings: Settings, tenant: str, conversations: list[ImportedConversation], progress: CommandProgress
 ) -> ImportResult:
     tasks = BackgroundTasks()
     async with open_configured_store(settings) as store:
@@ -79,7 +79,7 @@ async def _import_conversations(
             encoding=find_encoding_name(""),
         )
         try:
-            return await importer.import_conversations(tenant, checked_conversations, on_stored=progress.advance)
+            return await importer.import_conversations(tenant, conversations, on_stored=progress.advance)
         finally:
             # After a second Ctrl-C, the removal of a failed import goes on as a background task and needs the store.
             await tasks.aclose(SHUTDOWN_SECONDS)
