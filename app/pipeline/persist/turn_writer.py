@@ -128,11 +128,7 @@ class TurnWriter:
             return resolved_request
         if question.append is None:
             await self._store_pins(resolved_request)
-            return (
-                replace(resolved_request, changed_pins=None)
-                if resolved_request.changed_pins is not None
-                else resolved_request
-            )
+            return replace(resolved_request, changed_pins=None)
         stored_conversation = await self._wait_or_store_branch(question, question.append)
         # A new conversation or branch is written with its pins. An existing one has marks that others may change
         # meanwhile.
