@@ -6,11 +6,13 @@ left out, because they may be content. Whatever looks like a key or a password i
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
 import re
 import sys
+from contextlib import nullcontext, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
@@ -19,6 +21,7 @@ from app.observability.tracing import current_span, span_ids
 
 LogFormat = Literal["auto", "json", "text"]
 
+FLUSH_SECONDS = 0.05
 MAX_FIELD_CHARS = 200
 """A longer text is left out of the fields, because it may be content."""
 _scope: ContextVar[dict[str, str] | None] = ContextVar("log_scope", default=None)
@@ -69,12 +72,39 @@ def configure_logging(level: str, log_format: LogFormat = "auto", stream: TextIO
 
 
 class LogHandler(logging.StreamHandler[TextIO]):
-    """Writes each line to a stream. A stream that fails or is closed is ignored: there is no other place to report
-    it."""
+    """Writes lines to a stream, those of an event loop together: a write for each request lets other threads in and
+    takes a sixth of a turn. Warnings, and lines of other threads, are written at once.
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the library's name
-        if not isinstance(sys.exception(), OSError | ValueError):
-            super().handleError(record)
+    A stream that fails or is closed is ignored: there is no other place to report it.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._lines: list[str] = []
+        self._flush_loop: asyncio.AbstractEventLoop | None = None
+        """The event loop in which a flush is due."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._lines.append(self.format(record) + "\n")
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self.flush()
+            return
+        if record.levelno >= logging.WARNING:
+            self.flush()
+        elif loop is not self._flush_loop:
+            self._flush_loop = loop
+            loop.call_later(FLUSH_SECONDS, self.flush)
+
+    def flush(self) -> None:
+        """Writes the lines that wait."""
+        with self.lock or nullcontext():
+            self._flush_loop = None
+            lines, self._lines = self._lines, []
+            with suppress(OSError, ValueError):
+                self.stream.write("".join(lines))
+                self.stream.flush()
 
 
 class JsonFormatter(logging.Formatter):
