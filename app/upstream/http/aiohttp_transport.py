@@ -84,7 +84,8 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         """
         timeout = aiohttp.ClientTimeout(total=None, connect=request.extensions["timeout"]["connect"])
         on_connected = _on_connected.set(request.extensions["on_connected"])
-        body = request.content
+        assert isinstance(request.stream, httpx.SyncByteStream)
+        body = b"".join(request.stream)
         try:
             response = await self._ensure_session().request(
                 request.method,
