@@ -311,7 +311,6 @@ class SummaryMaker:
             to_seq=source.boundary.to_seq,
             from_link=source.from_link,
             to_link=source.to_link,
-            to_skeleton=source.to_skeleton,
             text=text,
             tokens=count_summary_section_tokens(
                 text, through_turn=source.boundary.through_turn, counter=self.counter_for(job.encoding)
