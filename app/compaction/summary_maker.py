@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
@@ -58,7 +59,15 @@ class RangeResult(msgspec.Struct, frozen=True):
 OUTDATED_RESULT: Final = RangeResult(None, "none", warning="Messages were deleted while they were to be summarized.")
 
 
-@dataclass(eq=False)
+def _read_utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def make_summary_id() -> str:
+    return f"sum_{uuid.uuid4().hex}"
+
+
+@dataclass(eq=False, kw_only=True)
 class SummaryMaker:
     """Makes the summary of a range.
 
@@ -75,8 +84,8 @@ class SummaryMaker:
     leases: LeaseKeeper
     summary_generator: SummaryGenerator
     counter_for: Callable[[str], ViewTokenCounter]
-    clock: Callable[[], datetime]
-    new_id: Callable[[], str]
+    clock: Callable[[], datetime] = _read_utc_now
+    new_id: Callable[[], str] = make_summary_id
 
     async def find_or_make_summary(
         self, job: CompactionJob, source: SummarySource, on_start: Callable[[], None]

@@ -16,6 +16,7 @@ from app.compaction.compaction_job import CompactionJob, SummarySource, build_su
 from app.compaction.compactor import Compactor
 from app.compaction.summarizer.summary_generator import SummaryGenerator
 from app.compaction.summarizer.summary_request import SummaryRequest
+from app.compaction.summary_maker import SummaryMaker
 from app.context.plan.log_rounds import LogTail
 from app.context.plan.outline import SummaryRange
 from app.context.plan.policy import ContextPolicy
@@ -321,15 +322,15 @@ class Scene:
             counter_for=lambda encoding: COUNT,
             monotonic=lambda: self.seconds,
         )
-        self.compactor = Compactor(
+        maker = SummaryMaker(
             store=cast(Store, self.shelf),
             leases=cast(LeaseKeeper, self.keys),
             summary_generator=self.summarizer,
             counter_for=lambda encoding: COUNT,
             clock=lambda: NOW,
             new_id=lambda: f"sum_{next(ids)}",
-            monotonic=lambda: self.seconds,
         )
+        self.compactor = Compactor(maker=maker, monotonic=lambda: self.seconds)
 
     @property
     def stored(self) -> list[Summary]:
