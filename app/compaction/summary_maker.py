@@ -132,7 +132,7 @@ class SummaryMaker:
 
         If it fails, the request that needs the range makes the summary.
         """
-        if self.summary_generator.is_backing_off(self._build_summary_request(job, source)):
+        if self.summary_generator.compute_backoff_seconds(self._build_summary_request(job, source)) > 0:
             return RangeResult(None, "none")
         try:
             async with self._acquire_lease(job, source) as lease:

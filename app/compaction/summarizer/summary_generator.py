@@ -76,10 +76,6 @@ class SummaryGenerator:
         # error in the list would be part of a reference cycle.
         raise failures.pop(0)
 
-    def is_backing_off(self, request: SummaryRequest) -> bool:
-        """Whether every model for this request is backing off."""
-        return self.compute_backoff_seconds(request) > 0
-
     def compute_backoff_seconds(self, request: SummaryRequest) -> float:
         """Computes the seconds until one of the request's models may be called again; 0 if one may be called now."""
         return min(
