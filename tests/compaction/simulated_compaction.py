@@ -44,6 +44,7 @@ from app.upstream.provider_contract import (
     UpstreamProvider,
     UpstreamRequest,
 )
+from app.upstream.routing.context_windows import ContextWindows
 from app.upstream.routing.router import Router
 from tests.simulator.counting import RoughCounter
 from tests.support.chat_counter import AnyMessage, as_body
@@ -284,11 +285,11 @@ def saying(*texts: str) -> Said:
     return lambda body: {"role": "assistant", "content": left.pop(0) if len(left) > 1 else left[0]}
 
 
-class OneWindow:
+class OneWindow(ContextWindows):
     def __init__(self, tokens: int) -> None:
         self.tokens = tokens
 
-    async def find_window(self, deployment: ModelDeployment, client_key: ClientKey | None) -> ContextWindow:
+    async def find_window(self, deployment: ModelDeployment, client_key: ClientKey | None = None) -> ContextWindow:
         return ContextWindow(self.tokens, "config")
 
 

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from app.compaction.summarizer.prompts import compute_prompt_version
 from app.compaction.summarizer.summarizer_backoffs import UNPROCESSABLE_STATUSES, SummarizerBackoffs
-from app.compaction.summarizer.summarizer_call import SummarizerClient, SummarizerWindows
+from app.compaction.summarizer.summarizer_call import SummarizerClient
 from app.compaction.summarizer.summary_request import (
     SAME_MODEL,
     EmptySummary,
@@ -25,6 +25,7 @@ from app.errors import GatewayError, UpstreamRefused, drop_tracebacks
 from app.observability.metrics import NO_METRICS, Metrics
 from app.store.key_budgets import KeyBudgets
 from app.store.usage_recorder import UsageRecorder
+from app.upstream.routing.context_windows import ContextWindows
 from app.upstream.routing.router import Router
 
 
@@ -43,7 +44,7 @@ class SummaryGenerator:
     """
 
     router: Router
-    windows: SummarizerWindows
+    windows: ContextWindows
     counter_for: Callable[[str], ViewTokenCounter]
     monotonic: Callable[[], float] = time.monotonic
     usage: UsageRecorder | None = None
