@@ -108,7 +108,17 @@ class SummaryGenerator:
 
     async def _write_summary(self, model: str, request: SummaryRequest) -> GeneratedSummary:
         started_at = self.monotonic()
-        writer = SummaryWriter(request, self._build_client(model, request), self.counter_for(request.job.encoding))
+        client = SummarizerClient(
+            request,
+            self.router.resolve(model),
+            router=self.router,
+            windows=self.windows,
+            counter_for=self.counter_for,
+            usage=self.usage,
+            key_budgets=self.key_budgets,
+            metrics=self.metrics,
+        )
+        writer = SummaryWriter(request, client, self.counter_for(request.job.encoding))
         text = await _write_summary_text(writer, model)
         return GeneratedSummary(
             text=text,
@@ -118,23 +128,6 @@ class SummaryGenerator:
             ),
             duration_ms=round((self.monotonic() - started_at) * 1000),
             usage=sum_usages(writer.usages),
-        )
-
-    def _build_client(self, model: str, request: SummaryRequest) -> SummarizerClient:
-        """Builds the client of a model.
-
-        Raises:
-            ModelNotFound: no such model is configured.
-        """
-        return SummarizerClient(
-            request,
-            self.router.resolve(model),
-            router=self.router,
-            windows=self.windows,
-            counter_for=self.counter_for,
-            usage=self.usage,
-            key_budgets=self.key_budgets,
-            metrics=self.metrics,
         )
 
 
