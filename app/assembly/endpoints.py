@@ -38,7 +38,7 @@ from app.api.openapi import DocumentedApplication
 from app.assembly.dependencies import DEFAULT_DEPENDENCIES, Dependencies
 from app.assembly.gateway import Gateway, new_request_id, random_bytes
 from app.assembly.telemetry import VERSION
-from app.compaction.compactor import make_summary_id
+from app.compaction.summary_maker import make_summary_id
 from app.context.count.token_counter import load_token_counter
 from app.context.count.vocabulary import find_encoding_name
 from app.conversations.api_keys import ApiKeys

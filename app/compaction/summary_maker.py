@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
@@ -58,7 +59,15 @@ class RangeResult(msgspec.Struct, frozen=True):
 OUTDATED_RESULT: Final = RangeResult(None, "none", warning="Messages were deleted while they were to be summarized.")
 
 
-@dataclass(eq=False)
+def _read_utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def make_summary_id() -> str:
+    return f"sum_{uuid.uuid4().hex}"
+
+
+@dataclass(eq=False, kw_only=True)
 class SummaryMaker:
     """Makes the summary of a range.
 
@@ -75,8 +84,8 @@ class SummaryMaker:
     leases: LeaseKeeper
     summary_generator: SummaryGenerator
     counter_for: Callable[[str], ViewTokenCounter]
-    clock: Callable[[], datetime]
-    new_id: Callable[[], str]
+    clock: Callable[[], datetime] = _read_utc_now
+    new_id: Callable[[], str] = make_summary_id
 
     async def find_or_make_summary(
         self, job: CompactionJob, source: SummarySource, on_start: Callable[[], None]
@@ -123,7 +132,7 @@ class SummaryMaker:
 
         If it fails, the request that needs the range makes the summary.
         """
-        if self.summary_generator.is_backing_off(self._build_summary_request(job, source)):
+        if self.summary_generator.compute_backoff_seconds(self._build_summary_request(job, source)) > 0:
             return RangeResult(None, "none")
         try:
             async with self._acquire_lease(job, source) as lease:
@@ -311,7 +320,6 @@ class SummaryMaker:
             to_seq=source.boundary.to_seq,
             from_link=source.from_link,
             to_link=source.to_link,
-            to_skeleton=source.to_skeleton,
             text=text,
             tokens=count_summary_section_tokens(
                 text, through_turn=source.boundary.through_turn, counter=self.counter_for(job.encoding)

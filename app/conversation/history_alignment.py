@@ -57,8 +57,6 @@ class Element(msgspec.Struct, frozen=True):
     alternatives: tuple[bytes, ...] = ()
     """Of an answer in a log: the digests of its other choices, and of the message that a client makes of the prefill
     before it and the answer."""
-    calls_digest: bytes = b""
-    """Of a call: the digest of names and arguments, whatever the ids."""
 
     @property
     def comparison_key(self) -> Hashable:
@@ -113,8 +111,7 @@ def build_element(message: Item, *, alternatives: tuple[bytes, ...] = ()) -> Ele
         return Element("user", digest, text=_fold(message.text))
     if message.calls_tools:
         ids = tuple([call.id or "" for call in message.calls])
-        # The canonical form of a call is its names and arguments.
-        return Element("call", digest, ids, alternatives=alternatives, calls_digest=digest)
+        return Element("call", digest, ids, alternatives=alternatives)
     text = message.canonical_answer
     words = list_words(text)
     beginnings = (words, words[:FEW_WORDS]) if len(words) >= FEW_WORDS else ()

@@ -16,6 +16,7 @@ from app.compaction.compaction_job import CompactionJob, SummarySource, build_su
 from app.compaction.compactor import Compactor
 from app.compaction.summarizer.summary_generator import SummaryGenerator
 from app.compaction.summarizer.summary_request import SummaryRequest
+from app.compaction.summary_maker import SummaryMaker
 from app.context.plan.log_rounds import LogTail
 from app.context.plan.outline import SummaryRange
 from app.context.plan.policy import ContextPolicy
@@ -43,6 +44,7 @@ from app.upstream.provider_contract import (
     UpstreamProvider,
     UpstreamRequest,
 )
+from app.upstream.routing.context_windows import ContextWindows
 from app.upstream.routing.router import Router
 from tests.simulator.counting import RoughCounter
 from tests.support.chat_counter import AnyMessage, as_body
@@ -283,11 +285,11 @@ def saying(*texts: str) -> Said:
     return lambda body: {"role": "assistant", "content": left.pop(0) if len(left) > 1 else left[0]}
 
 
-class OneWindow:
+class OneWindow(ContextWindows):
     def __init__(self, tokens: int) -> None:
         self.tokens = tokens
 
-    async def find_window(self, deployment: ModelDeployment, client_key: ClientKey | None) -> ContextWindow:
+    async def find_window(self, deployment: ModelDeployment, client_key: ClientKey | None = None) -> ContextWindow:
         return ContextWindow(self.tokens, "config")
 
 
@@ -321,15 +323,15 @@ class Scene:
             counter_for=lambda encoding: COUNT,
             monotonic=lambda: self.seconds,
         )
-        self.compactor = Compactor(
+        maker = SummaryMaker(
             store=cast(Store, self.shelf),
             leases=cast(LeaseKeeper, self.keys),
             summary_generator=self.summarizer,
             counter_for=lambda encoding: COUNT,
             clock=lambda: NOW,
             new_id=lambda: f"sum_{next(ids)}",
-            monotonic=lambda: self.seconds,
         )
+        self.compactor = Compactor(maker=maker, monotonic=lambda: self.seconds)
 
     @property
     def stored(self) -> list[Summary]:

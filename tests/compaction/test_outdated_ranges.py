@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from app.compaction.compaction_job import CompactionJob, CompactionResult, build_summary_sources
 from app.compaction.compactor import Compactor
-from app.compaction.summary_maker import DELETED_PARTS
+from app.compaction.summary_maker import DELETED_PARTS, SummaryMaker
 from app.context.plan.outline import SummaryRange
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
 from app.dialects.chat.message import ChatMessage
@@ -38,11 +38,13 @@ class StoredTalk:
         self.waits = asyncio.Event()
         leases = LeaseKeeper(self.store, "ours", sleep=self._sleep, clock=lambda: 0.0, random=lambda: 0.5)
         self.compactor = Compactor(
-            store=self.store,
-            leases=leases,
-            summary_generator=self.scene.summarizer,
-            counter_for=lambda encoding: COUNT,
-            clock=lambda: NOW,
+            maker=SummaryMaker(
+                store=self.store,
+                leases=leases,
+                summary_generator=self.scene.summarizer,
+                counter_for=lambda encoding: COUNT,
+                clock=lambda: NOW,
+            )
         )
         bodies = talk(TURNS)
         bodies[0] = {"role": "user", "content": f"{bodies[0]['content']} My secret is {SECRET}."}

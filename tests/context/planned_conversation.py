@@ -118,7 +118,6 @@ def chunk_of(to_seq: int, *, from_seq: int = 0, text: str = "What was said.", **
         "conversation_id": "conv",
         "from_link": from_seq.to_bytes(16, "big"),
         "to_link": to_seq.to_bytes(16, "big"),
-        "to_skeleton": None,
         "tokens": count_summary_section_tokens(text, through_turn=through_turn, counter=COUNT),
         "tokens_total": 0,
         "anchor_seq": None,

@@ -913,7 +913,7 @@ TRUST: Final = (
     Mutation(
         "search-of-ciphertext",
         "app/conversations/search.py",
-        "if not self._store.is_fully_searchable:",
+        "if not self.store.is_fully_searchable:",
         "if False:",
         ("tests/behaviour/test_features.py::test_under_a_key_no_search_is_offered_and_the_answer_says_why",),
         "A search in encrypted messages finds nothing, and says that there is nothing.",

@@ -163,7 +163,6 @@ class TurnCompactor:
             from_seq=summary.from_seq,
             from_link=summary.from_link,
             to_link=summary.to_link,
-            to_skeleton=summary.to_skeleton,
             boundary=build_boundary_after(summary),
             replaced_tokens=log_tokens + sum(folded_summary.tokens for folded_summary in folded_summaries),
             messages=tuple(entries),

@@ -15,7 +15,7 @@ import pytest
 
 from app.context.count.token_counter import TokenCounter
 from app.conversation.item import Item
-from app.dialects.chat.message import ChatMessage, decode_body
+from app.dialects.chat.message import BodyMessage, ChatMessage, decode_body
 from app.pipeline.view.quotations import MAX_CANDIDATES
 from app.store.sqlite.backend import SqliteStore
 from app.store.sqlite.threads import open_sqlite_connection
@@ -135,7 +135,7 @@ class Gauge:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, store: Meter) -> None:
         self._store = store
         self._work: Counter[str] = Counter()
-        count, canonical = TokenCounter.count_message, ChatMessage.__dict__["canonical_form"].fget
+        count, canonical = TokenCounter.count_message, BodyMessage.__dict__["canonical_form"].fget
         decode: Callable[[ChatMessage], dict[str, Any]] = ChatMessage.__dict__["body"].fget
 
         def counted(counter: TokenCounter, message: Item) -> int:
