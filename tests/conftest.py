@@ -6,6 +6,7 @@ import ctypes
 import functools
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,6 +29,10 @@ settings.register_profile(
 settings.register_profile("full", settings.get_profile("thorough"), max_examples=100, derandomize=True, database=None)
 settings.register_profile("few", settings.get_profile("full"), max_examples=15)
 settings.load_profile(os.environ.get("CONCERTINA_TEST_EXAMPLES", "few"))
+
+
+# A run in the background of a shell ignores Ctrl-C, and so would all programs that the tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

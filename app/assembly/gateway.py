@@ -389,8 +389,6 @@ class Gateway:
             await provider.aclose()
         await self.store.close()
         await self.tracing.aclose()
-        if self.recent_requests is not None:
-            self.recent_requests.close()
 
     @asynccontextmanager
     async def run_lifespan(self, _: object) -> AsyncIterator[None]:

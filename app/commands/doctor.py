@@ -50,6 +50,7 @@ from app.upstream.provider_contract import (
     UpstreamRequest,
 )
 from app.upstream.routing.prices import find_price
+from app.upstream.routing.router import BufferedReply
 from app.upstream.routing.routes import Routes
 from migrations import run as migrations
 
@@ -338,15 +339,15 @@ class _ProviderExamination:
             return None
         return f"did you mean {address}/v1?" if reply.status in (STATUS_OK, *KEY_REFUSED) else None
 
-    async def _send(self, request: UpstreamRequest, seconds: float) -> _WholeReply:
+    async def _send(self, request: UpstreamRequest, seconds: float) -> BufferedReply:
         async with asyncio.timeout(seconds):
             reply = await self._provider.send(request)
             try:
-                return _WholeReply(reply.status, dict(reply.headers), await reply.read())
+                return BufferedReply(reply.status, reply.headers, await reply.read())
             finally:
                 await reply.aclose()
 
-    async def _call(self, request: UpstreamRequest, seconds: float) -> _WholeReply | None:
+    async def _call(self, request: UpstreamRequest, seconds: float) -> BufferedReply | None:
         """Sends one call. Failures are described; the result is then None."""
         try:
             return await self._send(request, seconds)
@@ -356,7 +357,7 @@ class _ProviderExamination:
             self._report.add("fault", f"It cannot be called: {self._hide_secrets(error.message)}")
         return None
 
-    def _describe_refusal(self, reply: _WholeReply) -> None:
+    def _describe_refusal(self, reply: BufferedReply) -> None:
         reason = f"{reply.status}: {self._quote(reply.body)}"
         if self._needs_client_key:
             self._report.add(
@@ -480,15 +481,6 @@ class _ProviderExamination:
         values += [text for text in (url.username, url.password, *dict(parse_qsl(url.query)).values()) if text]
         parts = {part for value in values for part in (value[:MIN_SECRET_CHARS], value[-MIN_SECRET_CHARS:])} | {"***"}
         return re.sub(r"\S+", lambda word: "…" if any(part in word[0] for part in parts) else word[0], text)
-
-
-@dataclass(frozen=True, slots=True)
-class _WholeReply:
-    """A reply that was read to its end."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
 
 
 @dataclass(frozen=True, slots=True)

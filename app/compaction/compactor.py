@@ -36,9 +36,8 @@ from app.store.leases import LeaseKeeper
 
 log = logging.getLogger(__name__)
 
-PRECOMPACTION_PREFIX, REMAKE_PREFIX = "ahead:", "again:"
-"""Prefixes of range names: work in the background is not shared with requests."""
-METRIC_TRIGGERS: Final = {PRECOMPACTION_PREFIX: "ahead", REMAKE_PREFIX: "again"}
+PRECOMPACTION_PREFIX: Final = "ahead:"
+"""Prefix of range names: work in the background is not shared with requests."""
 DRAIN_TIMEOUT_SECONDS = 10.0
 LONG_TAIL_MESSAGES = 1_000
 """The sources of a longer tail are built in a thread."""
@@ -190,13 +189,6 @@ class Compactor:
         results = [range_result for range_result in outcomes if isinstance(range_result, RangeResult)]
         return _build_result(results, round((self._monotonic() - started_at) * 1000))
 
-    async def replace_mechanical_summaries(self, job: CompactionJob) -> CompactionResult:
-        """Replaces mechanical summaries of a job's ranges by a model's, under the same ids.
-
-        For the background: if the model fails again, the mechanical summary stays.
-        """
-        return await self._run_job(job, self._maker.replace_mechanical_summary, REMAKE_PREFIX, None)
-
     async def _run_job(
         self,
         job: CompactionJob,
@@ -235,7 +227,7 @@ class Compactor:
     async def aclose(self, timeout_seconds: float = DRAIN_TIMEOUT_SECONDS) -> None:
         """Cancels background work, waits for other work up to `timeout_seconds`, then cancels the rest."""
         for (_, name), work in self._running_work.items():
-            if name.startswith((PRECOMPACTION_PREFIX, REMAKE_PREFIX)):
+            if name.startswith(PRECOMPACTION_PREFIX):
                 work.task.cancel()
         running = [work.task for work in self._running_work.values()]
         if not running:
@@ -272,7 +264,7 @@ class Compactor:
         if not self._metrics.is_on:
             return
         outcome = "cancelled" if task.cancelled() else "failed" if task.exception() else task.result().outcome
-        trigger = next((name for prefix, name in METRIC_TRIGGERS.items() if key[1].startswith(prefix)), "request")
+        trigger = "ahead" if key[1].startswith(PRECOMPACTION_PREFIX) else "request"
         self._metrics.counter_series(COMPACTIONS, outcome, trigger).inc()
         self._metrics.histogram_series(COMPACTION_SECONDS, outcome).observe(self._monotonic() - work.started_at)
 

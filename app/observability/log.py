@@ -6,7 +6,7 @@ left out, because they may be content. Whatever looks like a key or a password i
 
 from __future__ import annotations
 
-import contextlib
+import io
 import json
 import logging
 import re
@@ -58,6 +58,9 @@ def configure_logging(level: str, log_format: LogFormat = "auto", stream: TextIO
     """
     stream = stream or sys.stderr
     as_text = log_format == "text" or (log_format == "auto" and stream.isatty())
+    if isinstance(stream, io.TextIOWrapper):
+        # The stream's encoding may lack a character, or a text has half a surrogate pair.
+        stream.reconfigure(errors="backslashreplace")
     handler = LogHandler(stream)
     handler.setFormatter(TextFormatter() if as_text else JsonFormatter())
     root = logging.getLogger()
@@ -66,22 +69,12 @@ def configure_logging(level: str, log_format: LogFormat = "auto", stream: TextIO
 
 
 class LogHandler(logging.StreamHandler[TextIO]):
-    """Writes each line to a stream. A stream that fails is ignored: there is no other place to report it."""
+    """Writes each line to a stream. A stream that fails or is closed is ignored: there is no other place to report
+    it."""
 
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            line = self.format(record) + "\n"
-        except Exception:  # noqa: BLE001 - a line that cannot be rendered must not fail the code that logs it
-            self.handleError(record)
-            return
-        # `ValueError`: the stream is closed.
-        with contextlib.suppress(OSError, ValueError):
-            try:
-                self.stream.write(line)
-            # The terminal's encoding lacks a character, or a text has half a surrogate pair.
-            except UnicodeEncodeError:
-                self.stream.write(line.encode("ascii", "backslashreplace").decode())
-            self.stream.flush()
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the library's name
+        if not isinstance(sys.exception(), OSError | ValueError):
+            super().handleError(record)
 
 
 class JsonFormatter(logging.Formatter):

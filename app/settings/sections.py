@@ -250,10 +250,9 @@ class Telemetry(Section):
     metrics_token: HeaderValue | None = None
     """A secret that a request for `/metrics` must send as `Authorization: Bearer`. Left out: everyone who reaches the
     port can read the metrics."""
-    overview: bool = True
-    """`true`: the gateway answers `GET /v1/admin/overview`."""
     recent_requests: Annotated[int, Field(ge=0, le=100_000)] = 1000
-    """How many requests to a model each process keeps for `GET /v1/admin/requests`, without content. `0`: none."""
+    """How many requests to a model are kept for `GET /v1/admin/requests`, of all workers together, without content.
+    `0`: none."""
     request_log: bool = True
     """`true`: each request writes one log line at its end. Requests for `/healthz`, `/readyz` and `/metrics` write a
     line only if they fail."""

@@ -26,6 +26,7 @@ from app.errors import ConversationBusy, StoreUnavailable
 from app.simulator.options_and_faults import SimulatorOptions
 from app.simulator.simulated_provider import SimulatedProvider
 from app.simulator.simulator import Simulator
+from app.store.contract.conversations import WriteConflict
 from app.store.contract.leases import Lease, LeaseLost
 from app.store.contract.store import Store
 from app.store.leases import LeaseKeeper
@@ -109,6 +110,12 @@ def job_for(
     return replace(job, **fields)
 
 
+async def rewrite(compactor: Compactor, job: CompactionJob, summary: Summary) -> Summary:
+    """Writes the summary of a job's only range again."""
+    (source,) = build_summary_sources(job)
+    return await compactor.rewrite_summary(job, source, summary)
+
+
 SOURCE_FIELDS = {field.name for field in fields(SummarySource)}
 
 
@@ -122,7 +129,7 @@ def summary_request_for(log: Sequence[LogMessage], *, limit_tokens: int = 400, *
 
 @dataclass
 class Shelf:
-    """The two methods of a store that compaction needs."""
+    """The methods of a store that compaction needs."""
 
     chunks_by_range: dict[tuple[bytes, bytes, bool], Summary] = field(default_factory=dict)
     lost: set[int] = field(default_factory=set)
@@ -147,6 +154,13 @@ class Shelf:
         known = self.chunks_by_range.get(key)
         if known is None or (known.kind == "mechanical" and summary.kind == "model"):
             self.chunks_by_range[key] = summary
+
+    async def revise_summary(self, *, tenant: str, root: str, summary: Summary) -> None:
+        key = summary.from_link, summary.to_link, bool(summary.folds)
+        known = self.chunks_by_range.get(key)
+        if known is None or (known.id, known.revision) != (summary.id, summary.revision - 1):
+            raise WriteConflict
+        self.chunks_by_range[key] = summary
 
 
 @dataclass

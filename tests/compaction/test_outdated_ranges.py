@@ -18,9 +18,9 @@ from app.compaction.summary_maker import DELETED_PARTS
 from app.context.plan.outline import SummaryRange
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
 from app.dialects.chat.message import ChatMessage
-from app.store.contract.conversations import LogAppend
+from app.store.contract.conversations import LogAppend, WriteConflict
 from app.store.leases import LeaseKeeper
-from tests.compaction.simulated_compaction import COUNT, NOW, TENANT, Scene, job_for, log_of, talk
+from tests.compaction.simulated_compaction import COUNT, NOW, TENANT, Scene, job_for, log_of, rewrite, talk
 from tests.store.example_logs import branch_of, chunk_over, conversation_of
 from tests.support.memory_store import MemoryStore
 
@@ -101,11 +101,14 @@ def is_without_result(world: StoredTalk, result: CompactionResult) -> bool:
 
 
 async def run_after_waiting(
-    world: StoredTalk, compact: Compact, job: CompactionJob, change: Callable[[], Awaitable[Any]]
+    world: StoredTalk,
+    work: Callable[[Compactor, CompactionJob], Awaitable[Any]],
+    job: CompactionJob,
+    change: Callable[[], Awaitable[Any]],
 ) -> Any:
     """What comes of a job that waits for the lease of its range while something is changed."""
     give_back = await world.hold_elsewhere(job)
-    working = asyncio.ensure_future(compact(world.compactor, job))
+    working = asyncio.ensure_future(work(world.compactor, job))
     await world.waits.wait()
     await change()
     await give_back()
@@ -171,8 +174,12 @@ async def test_a_mechanical_summary_is_not_written_anew_from_what_was_read_befor
         await world.erase()
         await world.keep(replace(there, id="another"))
 
-    result = await run_after_waiting(world, Compactor.replace_mechanical_summaries, job, erase_and_summarize_again)
-    assert is_without_result(world, result)
+    async def write_again(compactor: Compactor, job: CompactionJob) -> Summary:
+        return await rewrite(compactor, job, there)
+
+    with pytest.raises(WriteConflict):
+        await run_after_waiting(world, write_again, job, erase_and_summarize_again)
+    assert world.scene.router.calls == []
     assert [chunk.text for chunk in await world.read_chunks()] == [there.text]
 
 

@@ -244,7 +244,3 @@ def bodies(log: Sequence[LogMessage]) -> list[Any]:
 
 def links(log: Sequence[LogMessage]) -> list[bytes]:
     return [entry.link for entry in log]
-
-
-def skeletons(log: Sequence[LogMessage]) -> list[bytes]:
-    return [entry.skeleton for entry in log if entry.in_skeleton]

@@ -212,7 +212,6 @@ class ConversationProver:
             tenant=request.log_tenant,
             root=await client_history.find_log_root(),
             links=[positions[proof.index - 1].link],
-            skeletons=(),
             with_unanswered=True,
         )
         relatives = {conversation_id for conversation_id, _ in proof.conversation.lineage_with_self}

@@ -136,7 +136,6 @@ class HistoryResolver:
                 tenant=request.log_tenant,
                 root=root,
                 links=[position.link for position in positions],
-                skeletons=(),
                 named_conversation_id=named_conversation.id,
             )
             found = [
