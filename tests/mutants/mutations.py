@@ -109,7 +109,7 @@ STORE: Final = (
         "app/store/redaction_effects.py",
         "if not any(one.seq <= seq < one.to_seq for seq in redacted)]",
         "if not any(one.seq < seq < one.to_seq for seq in redacted)]",
-        (f"{CLIENT_VERSIONS}::test_no_version_of_a_message_that_was_redacted_meanwhile_is_stored[memory-2]",),
+        (f"{CLIENT_VERSIONS}::test_no_version_of_a_message_that_was_redacted_meanwhile_is_stored[sqlite-2]",),
         "A message that was erased is stored again, as its client's version of it.",
     ),
     Mutation(
@@ -118,7 +118,7 @@ STORE: Final = (
         "return any(summary.from_seq <= change.seq < summary.to_seq for change in changes)",
         "return any(summary.from_seq < change.seq < summary.to_seq for change in changes)",
         (
-            "tests/store/contract/conversations/test_redaction.py::test_chunks_that_cover_the_message_go_and_those_behind_it_move[memory]",
+            "tests/store/contract/conversations/test_redaction.py::test_chunks_that_cover_the_message_go_and_those_behind_it_move[sqlite]",
         ),
         "A summary goes on telling what was erased.",
     ),
@@ -161,7 +161,7 @@ STORE: Final = (
         "app/store/encryption/sealed_fields.py",
         "bodies=bodies) if bodies:",
         "bodies=bodies) if not bodies:",
-        (f"{CLIENT_VERSIONS}::test_versions_come_back_as_they_were_written[encrypted memory]",),
+        (f"{CLIENT_VERSIONS}::test_versions_come_back_as_they_were_written[encrypted sqlite]",),
         "What a client shows in the place of messages lies in plain text in an encrypted database.",
     ),
     Mutation(
