@@ -89,6 +89,11 @@ class HistoryResolver:
             proof = await self._find_summarized_conversation(request, client_history)
         if proof is None:
             return None
+        if client_history.list_answer_indexes(proof.index + 1):
+            # Equal answers of two branches prove neither of them. The family is proven: the chain chooses the branch.
+            match = await self._find_family_match(request, proof.conversation, client_history)
+            if match is not None and match[1] > proof.index:
+                proof = Proof(*match)
         if proof.aligned_log is None:
             return await self._place_by_links(request, proof, client_history)
         return await self._place_aligned(request, proof.conversation, proof.aligned_log, client_history)
