@@ -85,13 +85,16 @@ class LogHandler(logging.StreamHandler[TextIO]):
         """The event loop in which a flush is due."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._lines.append(self.format(record) + "\n")
+        try:
+            self._lines.append(self.format(record) + "\n")
+        except Exception:  # noqa: BLE001 - as the library does: no request fails because of its log line
+            self.handleError(record)
+            return
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            self.flush()
-            return
-        if record.levelno >= logging.WARNING:
+            loop = None
+        if loop is None or record.levelno >= logging.WARNING:
             self.flush()
         elif loop is not self._flush_loop:
             self._flush_loop = loop
@@ -99,12 +102,11 @@ class LogHandler(logging.StreamHandler[TextIO]):
 
     def flush(self) -> None:
         """Writes the lines that wait."""
-        with self.lock or nullcontext():
+        with self.lock or nullcontext(), suppress(OSError, ValueError):
             self._flush_loop = None
             lines, self._lines = self._lines, []
-            with suppress(OSError, ValueError):
-                self.stream.write("".join(lines))
-                self.stream.flush()
+            self.stream.write("".join(lines))
+            self.stream.flush()
 
 
 class JsonFormatter(logging.Formatter):

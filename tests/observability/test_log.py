@@ -127,3 +127,11 @@ async def test_a_line_of_another_thread_is_written_at_once_after_those_before_it
     logging.getLogger("one").info("first")
     await asyncio.to_thread(logging.getLogger("one").info, "second")
     assert [json.loads(line)["message"] for line in stream.getvalue().splitlines()] == ["first", "second"]
+
+
+def test_a_line_that_cannot_be_formatted_harms_nobody(stream: io.StringIO, capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging("info", "json", stream)
+    logging.getLogger("one").info("a number: %d", "none")
+    logging.getLogger("one").info("next")
+    assert [json.loads(line)["message"] for line in stream.getvalue().splitlines()] == ["next"]
+    assert "real number is required" in capsys.readouterr().err
