@@ -9,7 +9,7 @@ results follow their calls. Every step takes linear or n·log n time.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import pairwise, takewhile
@@ -144,8 +144,8 @@ def align(
     Args:
         log: the whole log.
         history: the client's messages without the leading instructions.
-        proof: the index in the history and the seq of an answer or call that is surely the same. None: the caller names
-            the log; then the newest equal message is looked for.
+        proof: the index in the history and the seq of a message that is surely the same; for a tool result, that is
+            its call. None: the caller names the log; then the newest equal message is looked for.
         omits_answers: whether the client is known to leave out answers and tool rounds: its own compaction, or a log
             that the caller names. Then log answers that the history lacks are no sign of a branch.
     """
@@ -155,8 +155,8 @@ def align(
     if proof is None:
         anchor = pairing.find_anchor(omits_answers=omits_answers)
     else:
-        anchor = bisect_left(indexes, proof[0]), bisect_left(log_seqs, proof[1])
-    found = pairing.find_pairs(anchor, omits_answers=omits_answers) if anchor else ()
+        anchor = bisect_right(indexes, proof[0]) - 1, bisect_right(log_seqs, proof[1]) - 1
+    found = pairing.find_pairs(anchor, omits_answers=omits_answers) if anchor and min(anchor) >= 0 else ()
     pairs = {indexes[index]: log_seqs[place] for index, place in found}
     _pair_results(log, history, log_results, history_results, pairs)
     return _build_alignment(log, history, pairs, omits_answers=omits_answers)
