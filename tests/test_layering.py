@@ -163,7 +163,7 @@ SUB_FOLDERS = {
     "compaction": {"acceptance", "summarizer"},
     "context": {"count", "plan", "quote", "stages", "standing", "view"},
     "conversations": {"erase", "history", "items", "summaries", "transfer", "views"},
-    "dialects": {"chat", "responses"},
+    "dialects": {"chat", "messages", "responses"},
     "pipeline": {"admission", "call", "compact", "persist", "resolve", "respond", "view"},
     "store": {"contract", "encryption", "postgres", "search", "sql", "sqlite"},
     "upstream": {"http", "protocols", "quirks", "routing"},

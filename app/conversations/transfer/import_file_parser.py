@@ -21,6 +21,7 @@ import orjson
 from app.conversation.identity import is_valid_conversation_id
 from app.conversation.item import INSTRUCTION_ROLES, Item
 from app.dialects.chat.message import ChatMessage
+from app.dialects.messages.message import MessagesMessage, is_messages_text
 from app.dialects.responses.input_items import find_item_groups
 from app.dialects.responses.message import ResponsesMessage
 from app.errors import InvalidRequest
@@ -90,8 +91,8 @@ def parse_import_file(data: bytes, file_format: Format = "auto") -> list[Importe
 
 
 def _is_message_per_line(data: bytes) -> bool:
-    """Returns whether the first line is a message: an object with a role, or the Responses items of a message. An array
-    without further lines counts as a history."""
+    """Returns whether the first line is a message: an object with a role or of the Messages API, or the Responses items
+    of a message. An array without further lines counts as a history."""
     line, _, rest = data.partition(b"\n")
     if line[:1] == b"[":
         try:
@@ -99,7 +100,7 @@ def _is_message_per_line(data: bytes) -> bool:
         except _DECODE_ERRORS:
             return False
     fields = _decode_fields(line)
-    return "role" in fields and "messages" not in fields
+    return ("role" in fields or is_messages_text(line)) and "messages" not in fields
 
 
 def _parse_histories(data: bytes) -> list[ImportedConversation]:
@@ -143,6 +144,8 @@ def _parse_message(raw: bytes, location: str) -> ImportedMessage:
     value = _decode_json(raw, location, EXPECTED_MESSAGE)
     if isinstance(value, list):
         return ImportedMessage(_parse_items(raw, location), location)
+    if is_messages_text(raw):
+        return ImportedMessage(MessagesMessage(raw), location)
     if not isinstance(value, dict) or "role" not in value:
         raise _build_file_error(location, EXPECTED_MESSAGE)
     return ImportedMessage(ChatMessage(raw, value), location)

@@ -110,7 +110,7 @@ class ChatMessageItems:
             if is_reasoning_part(part)
         ]
         reasoning = build_reasoning_fields(message)
-        if thoughts or reasoning is not None:
+        if thoughts or (reasoning is not None and any(reasoning.values())):
             reasoning = reasoning or {"summary": [], "content": []}
             self._note_signatures(body)
             items.append({"type": "reasoning", **reasoning, "content": [*reasoning["content"], *thoughts]})

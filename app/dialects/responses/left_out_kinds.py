@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 MAX_KINDS: Final = 20
@@ -24,6 +25,11 @@ class LeftOutKinds:
         """Adds a kind, in words that name it, such as `the field 'name' of messages`."""
         if len(self._kinds) < MAX_KINDS:
             self._kinds[kind[:MAX_NAME_CHARS]] = None
+
+    def add_all(self, kinds: Iterable[str]) -> None:
+        """Adds kinds."""
+        for kind in kinds:
+            self.add(kind)
 
     def add_type(self, type_name: object, things: str) -> None:
         """Adds a kind that is known by its `type`.

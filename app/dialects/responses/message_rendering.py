@@ -1,4 +1,4 @@
-"""Renders the messages of a view, of either protocol, for a provider that speaks one of them. Pure.
+"""Renders the messages of a view, of any protocol, for a provider that speaks one of OpenAI's. Pure.
 
 A message keeps its bytes if it is in the provider's protocol. What the other protocol cannot express is left out and
 named in a warning.
@@ -15,13 +15,11 @@ import orjson
 from app.conversation.item import Item
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep
 from app.dialects.chat.item_parts import FILE_FIELDS
-from app.dialects.chat.message import ChatMessage
-from app.dialects.responses.chat_form import (
-    TEXT_PART_TYPES,
-    build_chat_form,
-    read_reasoning_texts,
-    simplify_content,
-)
+from app.dialects.chat.message import ChatMessage, decode_body
+from app.dialects.item_decoding import decode_item
+from app.dialects.messages.message import MessagesMessage, is_messages_text
+from app.dialects.messages.message_body import list_unexpressed_fields
+from app.dialects.responses.chat_form import TEXT_PART_TYPES, read_reasoning_texts, simplify_content
 from app.dialects.responses.chat_message_items import ChatMessageItems, build_answer_items, name_items
 from app.dialects.responses.item_edits import strip_id
 from app.dialects.responses.item_ids import has_derived_form
@@ -82,18 +80,13 @@ def render_messages_for_chat(raws: Sequence[bytes]) -> tuple[list[bytes], list[s
         InvalidRequest: a message is not valid JSON.
     """
     raws = [bytes(raw) for raw in raws]
-    if not any(raw[:1] == b"[" for raw in raws):
+    if not any(raw[:1] == b"[" or is_messages_text(raw) for raw in raws):
         return raws, []
     renderer = ChatRenderer()
     for raw in raws:
         renderer.add_message(raw)
     renderer.flush_attachments()
     return renderer.take_messages(), renderer.left_out.render_warnings()
-
-
-def has_encrypted_parts(raw: bytes) -> bool:
-    """Returns whether a message of the log may have parts that only the model can read from which they come."""
-    return raw[:1] == b"[" and b'"encrypted_content"' in raw
 
 
 def needs_rendering_for_responses(raw: bytes) -> bool:
@@ -133,14 +126,16 @@ def build_output_items(message: Item, response_id: str, *, status: str = "comple
 
 
 def build_message_object(raw: bytes) -> dict[str, Any]:
-    """Builds a chat message. That of a Responses message has the items in `response_items`, since a chat message cannot
-    express all of them."""
-    if raw[:1] != b"[":
+    """Builds a chat message. That of a Responses message has the items in `response_items`, and that of the Messages
+    API has its message in `anthropic`, since a chat message cannot express all of them."""
+    message = decode_item(raw)
+    if isinstance(message, ChatMessage):
         return dict(orjson.loads(raw))
-    message = ResponsesMessage(raw)
     rendered, _ = render_messages_for_chat([raw])
     chat = orjson.loads(rendered[0]) if rendered else {"role": message.role, "content": ""}
-    return {**chat, "response_items": message.items}
+    if isinstance(message, ResponsesMessage):
+        return {**chat, "response_items": message.items}
+    return {**chat, **orjson.loads(raw)}
 
 
 class ChatRenderer:
@@ -150,22 +145,23 @@ class ChatRenderer:
         left_out: what chat messages cannot express.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, left_out: LeftOutKinds | None = None) -> None:
         self._messages: list[bytes] = []
-        self.left_out = LeftOutKinds("Chat Completions")
+        self.left_out = left_out or LeftOutKinds("Chat Completions")
         self._attachments: list[dict[str, Any]] = []
 
     def add_message(self, raw: bytes) -> None:
-        is_chat = raw[:1] != b"["
-        message = ChatMessage(raw) if is_chat else ResponsesMessage(raw)
+        message = decode_item(raw)
         if self._attachments and message.role != "tool":
             self.flush_attachments()
         if isinstance(message, ChatMessage):
             self._messages.append(raw)
             return
-        items = message.items
-        self._note_fields(items)
-        body = self._express_body(build_chat_form(items))
+        if isinstance(message, ResponsesMessage):
+            self.note_fields(message.items)
+        elif isinstance(message, MessagesMessage):
+            self.left_out.add_all(list_unexpressed_fields(message.blocks))
+        body = self._express_body({**decode_body(message)})
         if body is not None:
             self._messages.append(ChatMessage.from_body(body).raw)
 
@@ -191,7 +187,7 @@ class ChatRenderer:
             if not parts and role != "tool" and "tool_calls" not in body:
                 return None
             body = {**body, "content": simplify_content(parts)}
-        if any(block["data"] for block in body.pop("reasoning_details", ())):
+        if any(block.get("data") for block in body.pop("reasoning_details", ())):
             self.left_out.add("encrypted reasoning")
         if role == "assistant" and not body.get("content") and "tool_calls" not in body:
             if body.get("reasoning_content"):
@@ -220,7 +216,7 @@ class ChatRenderer:
             texts = texts or [{"type": "text", "text": note}]
         return texts
 
-    def _note_fields(self, items: Sequence[Any]) -> None:
+    def note_fields(self, items: Sequence[Any]) -> None:
         """Adds to `left_out` the fields of items and parts that the chat form does not express."""
         for item in items:
             if not isinstance(item, dict):
@@ -268,10 +264,12 @@ class _ItemsRenderer:
         self._has_chat_messages = any(raw[:1] != b"[" for raw in raws)
 
     def add_message(self, raw: bytes) -> None:
-        if raw[:1] != b"[":
-            self.raw_items += [_encode_item(item) for item in self._chat_items.build_items(ChatMessage(raw))]
+        message = decode_item(raw)
+        if not isinstance(message, ResponsesMessage):
+            if isinstance(message, MessagesMessage):
+                self.left_out.add_all(list_unexpressed_fields(message.blocks))
+            self.raw_items += [_encode_item(item) for item in self._chat_items.build_items(message)]
             return
-        message = ResponsesMessage(raw)
         if raw[1:].lstrip()[:1] == b'"':
             self._add_instructions(message)
             return

@@ -1,5 +1,5 @@
-"""Finds encrypted reasoning in stored answers, and restores what a client sends back without its content, because it
-did not ask for the content. OpenAI finds it by the item's id, among the items that it stores. Pure."""
+"""Restores encrypted reasoning that a client sends back without its content, because it did not ask for the content.
+OpenAI finds it by the item's id, among the items that it stores. Pure."""
 
 from __future__ import annotations
 
@@ -37,13 +37,6 @@ def restore_reasoning(raws: Sequence[bytes], stored_raws: Sequence[bytes]) -> li
         if read_type(item) == "reasoning" and item.get("encrypted_content") and isinstance(item.get("id"), str)
     }
     return [_restore_message(raw, stored) if stored and REASONING_MARKER in raw else raw for raw in raws]
-
-
-def list_encrypted_contents(raw: bytes) -> list[str]:
-    """Returns the encrypted contents of a message's items."""
-    if ENCRYPTED_MARKER not in raw:
-        return []
-    return [item["encrypted_content"] for _, item in _iterate_items(raw) if item.get("encrypted_content")]
 
 
 def _restore_message(raw: bytes, stored: Mapping[str, bytes]) -> bytes:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from app.conversation.conversation_types import LogMessage
 from app.dialects.responses.reasoning_restoration import (
     find_bare_reasoning,
-    list_encrypted_contents,
     restore_reasoning,
 )
+from app.dialects.sealed_parts import list_sealed_parts
 from app.errors import StoreUnavailable
 from app.pipeline.resolve.resolved_request import OPAQUE_ORIGIN, OPAQUE_ORIGINS, ResolvedRequest
 from app.store.contract.conversations import ConversationStore
@@ -84,7 +84,7 @@ class FieldRestorer:
         """
         answers = await self._read_stored_answers(resolved_request, message_count)
         own_answers = [entry for entry in answers if (entry.meta or {}).get(OPAQUE_ORIGIN) == deployment_key]
-        return {content for entry in own_answers for content in list_encrypted_contents(entry.message.raw)}
+        return {content for entry in own_answers for content in list_sealed_parts(entry.message.raw)}
 
     async def _read_stored_answers(self, resolved_request: ResolvedRequest, message_count: int) -> list[LogMessage]:
         """Reads the stored answers among the last messages of the log.

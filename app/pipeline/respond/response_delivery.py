@@ -21,7 +21,7 @@ from app.conversation.item import Item
 from app.dialects.answer_format import AnswerRelay
 from app.dialects.chat.stream_collector import StreamCollector
 from app.dialects.chat.usage import TokenUsage, read_usage
-from app.dialects.responses.message_rendering import has_encrypted_parts
+from app.dialects.sealed_parts import has_sealed_parts
 from app.errors import GatewayError, StoreUnavailable, UpstreamUnavailable, drop_tracebacks
 from app.observability.metrics import NO_METRICS, Metrics
 from app.observability.request_facts import record_error
@@ -385,7 +385,7 @@ class ResponseDelivery:
         }
         if alternatives:
             meta["alternatives"] = alternatives
-        if has_encrypted_parts(message.raw):
+        if has_sealed_parts(message.raw):
             meta[OPAQUE_ORIGIN] = upstream_answer.deployment.key
         answer = AnswerToStore(
             message=message,
@@ -485,7 +485,7 @@ class ResponseDelivery:
 def _add_opaque_origin(turn: Turn, deployment: ModelDeployment, message: Item) -> dict[str, Any]:
     """Builds the member of the conversation's state that names the origins of encrypted parts, if it changes."""
     origins: list[str] = turn.resolved_request.conversation.state.get(OPAQUE_ORIGINS, [])
-    if not has_encrypted_parts(message.raw) or deployment.key in origins:
+    if not has_sealed_parts(message.raw) or deployment.key in origins:
         return {}
     return {OPAQUE_ORIGINS: [*origins, deployment.key]}
 
