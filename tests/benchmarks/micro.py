@@ -43,7 +43,7 @@ from app.context.plan.policy import ContextPolicy
 from app.conversation.conversation_types import Summary
 from app.conversation.identity import compute_links_after_messages, compute_prefix_digests, compute_start_position
 from app.dialects.chat.message import ChatMessage
-from app.dialects.chat.stream_collector import StreamCollector
+from app.dialects.chat.stream_decoder import ChatStreamDecoder
 from app.dialects.chat.stream_frames import DONE_DATA
 from app.dialects.sse import SseDecoder
 from app.observability.metric_families import REQUEST_SECONDS, REQUESTS
@@ -199,7 +199,7 @@ def reading() -> Iterator[Case]:
     whole = b"".join(frames)
 
     def read(pieces: Sequence[bytes], *, collects: bool) -> object:
-        decoder, collector = SseDecoder(), StreamCollector()
+        decoder, collector = SseDecoder(), ChatStreamDecoder()
         for piece in pieces:
             for event in decoder.feed(piece):
                 if collects and event.data is not None and event.data != DONE_DATA:

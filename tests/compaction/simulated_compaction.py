@@ -210,7 +210,6 @@ class ScriptedReply:
     status: int
     body: Body
     headers: Mapping[str, str] = field(default_factory=dict)
-    original_body: bytes | None = None
 
     async def read(self) -> bytes:
         return orjson.dumps(self.body)

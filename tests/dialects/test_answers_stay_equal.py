@@ -189,7 +189,9 @@ async def ask(world: ResponsesWorld, client: str, form: str, name: str) -> tuple
     if form == "progress":
         talk[0]["content"] = f"{name}. {talk[0]['content']}"
     if client == "openai":
-        options = {"stream_options": {"include_usage": True}} if is_streamed and name != "no usage" else {}
+        options: dict[str, Any] = (
+            {"stream_options": {"include_usage": True}} if is_streamed and name != "no usage" else {}
+        )
         got = await world.post(talk, stream=is_streamed, tools=CHAT_TOOLS, **options, **fields)
     else:
         got = await world.ask(

@@ -126,7 +126,7 @@ class SummarizerClient:
             timeout_seconds = self._request.policy.summarizer.timeout_seconds
             try:
                 completion = await read_completion(
-                    routed_reply.reply, deployment.key, lambda: silence.reschedule(now() + timeout_seconds)
+                    routed_reply.reply, deployment, lambda: silence.reschedule(now() + timeout_seconds)
                 )
             finally:
                 await routed_reply.reply.aclose()

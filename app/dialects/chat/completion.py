@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
 
+from app.dialects.answer_decoding import AnswerDecoder
+from app.dialects.answer_events import AnswerValue, CallBegin, Text
 from app.dialects.chat.message_fields import extract_text
-from app.dialects.chat.stream_collector import StreamCollector
+from app.dialects.chat.stream_decoder import ChatStreamDecoder
 
-ANSWER_KEY: Final = b'"choices"'
-"""Data with this key is an answer, not an error, even if its text speaks of context windows."""
+PARAGRAPH_BREAK: Final = "\n\n"
 
 
 class FirstChoice(msgspec.Struct, frozen=True):
@@ -34,10 +35,22 @@ class FirstChoice(msgspec.Struct, frozen=True):
         return self.finish == "content_filter"
 
 
-def read_streamed_choice(collector: StreamCollector) -> FirstChoice:
-    """Reads the first choice of a completion that was streamed."""
-    choice = {"message": collector.build_message(), "finish_reason": collector.finish}
-    return read_first_choice({"choices": [choice], "usage": collector.usage})
+def read_decoded_choice(answer: AnswerDecoder, values: Iterable[AnswerValue]) -> FirstChoice:
+    """Reads the first choice of an answer.
+
+    Args:
+        values: what the decoder said.
+    """
+    if isinstance(answer, ChatStreamDecoder):
+        choice = {"message": answer.build_message(), "finish_reason": answer.finish}
+        return read_first_choice({"choices": [choice], "usage": answer.usage})
+    blocks: dict[int | None, str] = {}
+    has_calls = False
+    for value in values:
+        if isinstance(value, Text):
+            blocks[value.block] = blocks.get(value.block, "") + value.text
+        has_calls = has_calls or isinstance(value, CallBegin)
+    return FirstChoice(PARAGRAPH_BREAK.join(blocks.values()), has_calls, answer.finish or "", answer.usage)
 
 
 def read_first_choice(body: Mapping[str, Any]) -> FirstChoice:

@@ -206,15 +206,6 @@ def replace_output(body: bytes, items: Sequence[bytes]) -> bytes:
     return _encode({**_decode_members(body), "output": [msgspec.Raw(item) for item in items]})
 
 
-def read_output_items(body: bytes) -> list[bytes]:
-    """Reads the items of a Responses provider's object, each with its bytes.
-
-    Raises:
-        msgspec.DecodeError: the body is not an object with a list `output`.
-    """
-    return [bytes(raw) for raw in _decode_items(_decode_members(body).get("output", msgspec.Raw(b"[]")))]
-
-
 def find_incomplete_reason(finish_reason: str | None) -> str | None:
     """Returns why an answer that ended so is incomplete; None if it is complete."""
     if finish_reason == "length":

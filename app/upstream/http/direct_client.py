@@ -152,7 +152,6 @@ class Http1Reply:
         *("_allowed_bytes", "_connection", "_encoding", "_has_body_started", "_limit_bytes", "_provider_name"),
         *("_times", "headers", "status"),
     )
-    original_body: bytes | None = None
 
     def __init__(
         self, connection: Http1Connection, provider_name: str, times: CallTimes | None, limit_bytes: int

@@ -255,7 +255,6 @@ class HttpxReply:
         *("_call", "_encoding", "_limit_bytes", "_on_close", "_provider_name", "_response", "_times"),
         *("headers", "status"),
     )
-    original_body: bytes | None = None
 
     def __init__(
         self,

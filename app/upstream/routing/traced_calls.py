@@ -14,9 +14,8 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from app.dialects.answer_format import ORIGINAL_EVENT
-from app.dialects.chat.stream_collector import StreamCollector
-from app.dialects.chat.stream_frames import DONE_DATA
+from app.dialects.answer_decoders import make_decoder
+from app.dialects.answer_decoding import AnswerDecoder
 from app.dialects.sse import SseDecoder
 from app.errors import UpstreamUnavailable
 from app.observability.tracing import (
@@ -28,7 +27,13 @@ from app.observability.tracing import (
     start_child_span,
     use_span,
 )
-from app.upstream.provider_contract import ModelDeployment, UpstreamProvider, UpstreamReply, UpstreamRequest
+from app.upstream.provider_contract import (
+    ModelDeployment,
+    ProviderProtocol,
+    UpstreamProvider,
+    UpstreamReply,
+    UpstreamRequest,
+)
 
 SPAN_MODEL_CHARS: Final = 100
 """The most characters of a model's name in a span's name: a client may choose it."""
@@ -91,13 +96,13 @@ def start_chat_span(deployment: ModelDeployment, retries: int) -> CallSpan:
     if retries:
         attributes["http.request.resend_count"] = retries
     name = f"chat {model[:SPAN_MODEL_CHARS]}"
-    return CallSpan(start_child_span(name, SpanKind.CLIENT, attributes), parses_answer=True)
+    return CallSpan(start_child_span(name, SpanKind.CLIENT, attributes), deployment.provider.protocol)
 
 
 def start_passthrough_span(provider: UpstreamProvider, request: UpstreamRequest) -> CallSpan:
     """Starts a span for a call of unknown content, below the current span."""
     attributes = {"http.request.method": request.method, "gen_ai.provider.name": provider.name}
-    return CallSpan(start_child_span(request.method, SpanKind.CLIENT, attributes), parses_answer=False)
+    return CallSpan(start_child_span(request.method, SpanKind.CLIENT, attributes), None)
 
 
 class CallSpan:
@@ -105,15 +110,15 @@ class CallSpan:
 
     Args:
         span: the span.
-        parses_answer: whether the answer is a chat completion, or an error, and can be parsed.
+        protocol: the protocol of the answer; None if it is of unknown content.
     """
 
-    __slots__ = ("_first_piece", "_has_ended", "_last_pieces", "_parses_answer", "_piece_count", "_span", "_started_at")
+    __slots__ = ("_first_piece", "_has_ended", "_last_pieces", "_piece_count", "_protocol", "_span", "_started_at")
 
-    def __init__(self, span: Span, *, parses_answer: bool) -> None:
+    def __init__(self, span: Span, protocol: ProviderProtocol | None) -> None:
         self._span = span
         self._started_at = time.monotonic()
-        self._parses_answer = parses_answer
+        self._protocol = protocol
         self._first_piece: bytes | None = None
         self._last_pieces: deque[bytes] = deque(maxlen=KEPT_LAST_PIECES)
         self._piece_count = 0
@@ -140,7 +145,7 @@ class CallSpan:
         except BaseException as error:
             self._end_with_error(error)
             raise
-        self._end(_parse_completion_body(body) if self._parses_answer else StreamCollector())
+        self._end(None if self._protocol is None else _parse_whole_answer(self._protocol, body))
         return body
 
     async def iter_bytes(self, reply: UpstreamReply) -> AsyncIterator[bytes]:
@@ -150,7 +155,7 @@ class CallSpan:
             async for piece in reply.iter_bytes():
                 if self._first_piece is None:
                     self._first_piece = piece
-                    if self._parses_answer:
+                    if self._protocol is not None:
                         seconds = time.monotonic() - self._started_at
                         self._span.set_attribute("gen_ai.response.time_to_first_chunk", seconds)
                 else:
@@ -165,70 +170,74 @@ class CallSpan:
     def close(self) -> None:
         """Ends the span. A stream that had not come to its end was cut."""
         if not self._has_ended:
-            if not self._has_done_event():
+            answer = self._collect_kept_pieces()
+            if not (_ends_as_chat_does(self._newest_piece) if answer is None else answer.has_ended):
                 fail_span(self._span, CANCELLED_ERROR_TYPE)
-            self._end(self._collect_kept_pieces())
+            self._end(answer)
 
-    def _has_done_event(self) -> bool:
-        """Says whether the stream's last event has come."""
-        newest = self._last_pieces[-1] if self._last_pieces else self._first_piece or b""
-        return newest.rstrip().endswith(DONE_DATA)
+    @property
+    def _newest_piece(self) -> bytes:
+        return self._last_pieces[-1] if self._last_pieces else self._first_piece or b""
 
     def _end_with_error(self, error: BaseException) -> None:
         fail_span(self._span, error_type_name(error))
         self._end(self._collect_kept_pieces())
 
-    def _end(self, collector: StreamCollector) -> None:
+    def _end(self, answer: AnswerDecoder | None) -> None:
         if not self._has_ended:
             self._has_ended = True
-            self._span.set_attributes(answer_attributes(collector))
-            if collector.error is not None:
-                fail_span(self._span, ERROR_IN_ANSWER)
+            if answer is not None:
+                self._span.set_attributes(answer_attributes(answer))
+                if answer.error_data is not None:
+                    fail_span(self._span, ERROR_IN_ANSWER)
             self._span.end()
 
-    def _collect_kept_pieces(self) -> StreamCollector:
-        """Collects what the first and the last pieces say."""
-        collector = StreamCollector()
-        if self._first_piece is None or not self._parses_answer:
-            return collector
+    def _collect_kept_pieces(self) -> AnswerDecoder | None:
+        """Decodes what the first and the last pieces say; None for an answer of unknown content."""
+        if self._protocol is None:
+            return None
+        answer = make_decoder(self._protocol)
         rest = b"".join(self._last_pieces)
         if self._piece_count <= KEPT_LAST_PIECES + 1:
-            _add_stream_events(collector, self._first_piece + rest)
+            _add_stream_events(answer, (self._first_piece or b"") + rest)
         else:
-            _add_stream_events(collector, self._first_piece)
+            _add_stream_events(answer, self._first_piece or b"")
             # Pieces between are missing: the first kept event may lack its beginning.
-            _add_stream_events(collector, rest.partition(b"\n\n")[2])
-        return collector
+            _add_stream_events(answer, rest.partition(b"\n\n")[2])
+        return answer
 
 
-def _parse_completion_body(body: bytes) -> StreamCollector:
-    collector = StreamCollector()
+def _ends_as_chat_does(piece: bytes) -> bool:
+    return piece.rstrip().endswith(b"[DONE]")
+
+
+def _parse_whole_answer(protocol: ProviderProtocol, body: bytes) -> AnswerDecoder:
+    answer = make_decoder(protocol)
     try:
-        collector.add_completion(body)
+        answer.add_whole(body)
     except UpstreamUnavailable:
-        return StreamCollector()
-    return collector
+        return make_decoder(protocol)
+    return answer
 
 
-def _add_stream_events(collector: StreamCollector, data: bytes) -> None:
-    decoder = SseDecoder()
+def _add_stream_events(answer: AnswerDecoder, data: bytes) -> None:
+    sse_decoder = SseDecoder()
     try:
-        for event in [*decoder.feed(data), *decoder.flush()]:
-            text = event.data.strip() if event.data and event.name != ORIGINAL_EVENT else b""
-            if text and text != DONE_DATA:
-                collector.add_chunk(text)
+        for event in [*sse_decoder.feed(data), *sse_decoder.flush()]:
+            if event.data and (text := event.data.strip()):
+                answer.decode(text, event.name)
     except UpstreamUnavailable:
         return
 
 
-def answer_attributes(collector: StreamCollector) -> dict[str, Any]:
+def answer_attributes(answer: AnswerDecoder) -> dict[str, Any]:
     """Returns what an answer amounts to: names and numbers, no content."""
     attributes: dict[str, Any] = {
-        "gen_ai.response.id": collector.id,
-        "gen_ai.response.model": collector.model,
-        "gen_ai.response.finish_reasons": [collector.finish] if collector.finish else None,
+        "gen_ai.response.id": answer.id,
+        "gen_ai.response.model": answer.model,
+        "gen_ai.response.finish_reasons": [answer.finish] if answer.finish else None,
     }
-    usage = collector.usage or {}
+    usage = answer.usage or {}
     attributes["gen_ai.usage.input_tokens"] = usage.get("prompt_tokens")
     attributes["gen_ai.usage.output_tokens"] = usage.get("completion_tokens")
     attributes["gen_ai.usage.cache_read.input_tokens"] = _usage_detail(usage, "prompt_tokens_details", "cached_tokens")

@@ -12,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from app.dialects.chat.stream_collector import StreamCollector
+from app.dialects.answer_decoding import drop_cut_events
+from app.dialects.chat.stream_decoder import ChatStreamDecoder
+from app.dialects.chat.stream_encoder import ChunkTranslator, encode_completion
 from app.dialects.chat.stream_frames import DONE_DATA
-from app.dialects.responses.reply_to_chat import ResponsesStreamTranslator, translate_response
-from app.dialects.sse import MAX_EVENT_BYTES, SseDecoder, SseEvent
+from app.dialects.responses.stream_decoder import ResponsesStreamDecoder
+from app.dialects.sse import SseDecoder, SseEvent
 from app.errors import UpstreamUnavailable
 from app.upstream.protocols.overflow_detection import detect_overflow
 from tests.support.responses_upstream import (
@@ -48,6 +50,13 @@ def streamed(answer: ScriptedResponse) -> list[bytes]:
     return [render_event(event) for event in number_events(build_events(whole(answer), answer))]
 
 
+def translate_response(body: bytes) -> bytes:
+    """A whole response as a chat completion, or the body of an error."""
+    decoder = ResponsesStreamDecoder()
+    decoder.add_whole(body)
+    return decoder.error_data or encode_completion(decoder.decode_whole(body))
+
+
 def translate(answer: ScriptedResponse) -> dict[str, Any]:
     completion: dict[str, Any] = orjson.loads(translate_response(json.dumps(whole(answer)).encode()))
     return completion
@@ -60,17 +69,19 @@ def decode(frames: bytes) -> list[SseEvent]:
     return events
 
 
-def translate_stream(pieces: Iterable[bytes], *, keeps_original: bool = False) -> list[SseEvent]:
-    translator = ResponsesStreamTranslator(keeps_original=keeps_original)
-    return decode(b"".join([*map(translator.feed, pieces), translator.flush()]))
+def translate_stream(pieces: Iterable[bytes]) -> list[SseEvent]:
+    cutter, decoder = SseDecoder(), ResponsesStreamDecoder()
+    translator = ChunkTranslator(decoder)
+    events = [chunk for piece in pieces for chunk in translator.translate(cutter.feed(piece))]
+    return events + translator.translate([*drop_cut_events(cutter.flush(), decoder)])
 
 
 def chunks_in(events: Iterable[SseEvent]) -> list[dict[str, Any]]:
     return [orjson.loads(event.data or b"") for event in events if not event.name and event.data != DONE_DATA]
 
 
-def collect(events: Iterable[SseEvent]) -> StreamCollector:
-    collector = StreamCollector()
+def collect(events: Iterable[SseEvent]) -> ChatStreamDecoder:
+    collector = ChatStreamDecoder()
     for event in events:
         if event.data and not event.name and event.data != DONE_DATA:
             collector.add_chunk(event.data)
@@ -298,8 +309,8 @@ class TestStreams:
     @pytest.mark.parametrize("name", STREAMED)
     def test_a_stream_says_what_the_whole_response_says(self, name: str) -> None:
         events = translate_stream(streamed(ANSWERS[name]))
-        collector, completion = collect(events), StreamCollector()
-        completion.add_completion(translate_response(json.dumps(whole(ANSWERS[name])).encode()))
+        collector, completion = collect(events), ChatStreamDecoder()
+        completion.add_whole(translate_response(json.dumps(whole(ANSWERS[name])).encode()))
 
         assert collector.build_message() == completion.build_message()
         assert collector.build_facts() == completion.build_facts()
@@ -344,33 +355,13 @@ class TestStreams:
         assert translate_stream(pieces[:2]) == []
         assert len(chunks_in(translate_stream(pieces[:3]))) == 1
 
-    @given(st.sampled_from(STREAMED), st.booleans(), st.data())
-    def test_the_cuts_of_the_bytes_make_no_difference(
-        self, name: str, keeps_original: bool, data: st.DataObject
-    ) -> None:
+    @given(st.sampled_from(STREAMED), st.data())
+    def test_the_cuts_of_the_bytes_make_no_difference(self, name: str, data: st.DataObject) -> None:
         stream = b"".join(streamed(ANSWERS[name]))
         cuts = sorted(data.draw(st.sets(st.integers(0, len(stream)), max_size=20)))
         pieces = [stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
 
-        assert translate_stream(pieces, keeps_original=keeps_original) == translate_stream(
-            streamed(ANSWERS[name]), keeps_original=keeps_original
-        )
-
-    @pytest.mark.parametrize("name", STREAMED)
-    def test_originals_come_before_their_chunks_unchanged(self, name: str) -> None:
-        pieces = streamed(ANSWERS[name])
-        events = translate_stream(pieces, keeps_original=True)
-
-        assert [one.data for one in events if one.name == b"original"] == [decode(piece)[0].data for piece in pieces]
-        assert [one for one in events if not one.name] == translate_stream(pieces)
-        kinds = [orjson.loads(one.data or b"")["type"] if one.name else "chunk" for one in events[:-1]]
-        assert kinds[kinds.index("chunk") - 1] in ("response.output_item.added", "response.completed")
-
-    def test_an_original_of_several_lines_keeps_its_lines(self) -> None:
-        piece = b'event: response.created\ndata: {"type":"response.created",\ndata: "response":{"id":"resp_1"}}\n\n'
-
-        (original,) = translate_stream([piece], keeps_original=True)
-        assert original.data == b'{"type":"response.created",\n"response":{"id":"resp_1"}}'
+        assert translate_stream(pieces) == translate_stream(streamed(ANSWERS[name]))
 
     @pytest.mark.parametrize(
         ("failure", "code", "message"),
@@ -413,9 +404,7 @@ class TestStreams:
         count = data.draw(st.integers(0, len(pieces) - 1))
         cut = pieces[count][: data.draw(st.integers(0, len(pieces[count]) - 3))]
 
-        assert translate_stream([*pieces[:count], cut], keeps_original=True) == translate_stream(
-            pieces[:count], keeps_original=True
-        )
+        assert translate_stream([*pieces[:count], cut]) == translate_stream(pieces[:count])
 
     def test_a_last_event_without_its_blank_line_counts(self) -> None:
         stream = b"".join(streamed(ANSWERS["text"]))
@@ -446,7 +435,7 @@ class TestStreams:
         pieces = streamed(ANSWERS["text"])
         after = [b"data: [DONE]\n\n", *pieces, b"data: <html>\n\n"]
 
-        assert translate_stream([*pieces, *after], keeps_original=True) == translate_stream(pieces, keeps_original=True)
+        assert translate_stream([*pieces, *after]) == translate_stream(pieces)
 
     def test_the_end_of_a_chat_stream_is_not_the_end(self) -> None:
         assert translate_stream([*streamed(ANSWERS["text"])[:5], b"data: [DONE]\n\n"])[-1].data != DONE_DATA
@@ -462,20 +451,11 @@ class TestStreams:
         unknown = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
 
         assert translate_stream([unknown]) == []
-        assert [one.data for one in translate_stream([unknown], keeps_original=True)] == [unknown[6:-2]]
 
-    def test_data_that_is_no_json_is_left_to_the_reader(self) -> None:
-        (event,) = translate_stream([b"data: <html>\n\n"], keeps_original=True)
-
-        assert (event.name, event.data) == (b"", b"<html>")
-        with pytest.raises(UpstreamUnavailable):
-            collect([event])
-
-    def test_an_event_of_enormous_length_is_refused(self) -> None:
-        translator = ResponsesStreamTranslator("p")
-        translator.feed(b"data: {")
-        with pytest.raises(UpstreamUnavailable, match="'p'"):
-            translator.feed(b"x" * (MAX_EVENT_BYTES + 1))
+    @pytest.mark.parametrize("data", [b"<html>", b"5", b"{"])
+    def test_data_that_is_no_json_object_is_refused(self, data: bytes) -> None:
+        with pytest.raises(UpstreamUnavailable, match="'p' answered with data that is not"):
+            ResponsesStreamDecoder("p").decode(data)
 
     def test_a_long_event_in_many_pieces_comes_whole(self) -> None:
         text = "word " * 200_000

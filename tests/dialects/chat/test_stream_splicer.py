@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.dialects.chat.stream_frames import CompactionProgressStream
-from app.dialects.chat.stream_relay import StreamRelay
+from app.dialects.chat.stream_splicer import ChatStreamSplicer
 from app.dialects.sse import SseDecoder
 from tests.live import DONE, chunk, usage_chunk
 
@@ -66,8 +66,8 @@ ODD = st.sampled_from(
 
 def relayed(
     pieces: Sequence[bytes], *, include_usage: bool = False, early: CompactionProgressStream | None = None
-) -> tuple[bytes, StreamRelay]:
-    relay = StreamRelay(
+) -> tuple[bytes, ChatStreamSplicer]:
+    relay = ChatStreamSplicer(
         SseDecoder("m"),
         FIELDS,
         lambda _: FIELDS + b',"context":{}',
@@ -87,7 +87,7 @@ def relayed(
 
 def outcome(pieces: Sequence[bytes], *, include_usage: bool) -> tuple[object, ...]:
     frames, relay = relayed(pieces, include_usage=include_usage)
-    told, failure = relay.collector, relay.stream_failure
+    told, failure = relay.answer, relay.stream_failure
     error = None if failure is None else (type(failure), failure.message)
     counted = (told.chunk_count, told.usage, told.finish, told.is_complete)
     return (

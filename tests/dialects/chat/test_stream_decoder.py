@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.dialects.chat.stream_collector import StreamCollector
+from app.dialects.chat.stream_decoder import ChatStreamDecoder
 from app.errors import UpstreamUnavailable
 
 
@@ -21,8 +21,8 @@ def chunk(delta: dict[str, Any] | None = None, finish: str | None = None, index:
     ).encode()
 
 
-def collect(*deltas: dict[str, Any]) -> StreamCollector:
-    collector = StreamCollector()
+def collect(*deltas: dict[str, Any]) -> ChatStreamDecoder:
+    collector = ChatStreamDecoder()
     for delta in deltas:
         collector.add_chunk(chunk(delta))
     return collector
@@ -74,7 +74,7 @@ def test_an_empty_answer_has_no_content() -> None:
 
 
 def test_each_choice_is_a_message_and_all_must_finish() -> None:
-    collector = StreamCollector()
+    collector = ChatStreamDecoder()
     collector.add_chunk(chunk({"content": "b"}, index=1))
     collector.add_chunk(chunk({"content": "a"}))
     collector.add_chunk(chunk(finish="stop"))
@@ -183,8 +183,8 @@ def test_parallel_calls_of_a_whole_answer_stay_apart_whatever_their_kind() -> No
         {"id": "c", "type": "function", "function": {"name": "now", "arguments": "{}"}},
         {"id": "d", "type": "custom", "custom": {"name": "sql", "input": "select 3"}},
     ]
-    collector = StreamCollector()
-    collector.add_completion(json.dumps({"choices": [{"message": {"tool_calls": calls}}]}).encode())
+    collector = ChatStreamDecoder()
+    collector.add_whole(json.dumps({"choices": [{"message": {"tool_calls": calls}}]}).encode())
 
     assert collector.build_message()["tool_calls"] == calls
 
@@ -284,7 +284,7 @@ def test_an_error_chunk_is_reported_with_its_bytes(data: bytes) -> None:
 
 
 def test_the_finish_reason_error_alone_brings_no_error() -> None:
-    collector = StreamCollector()
+    collector = ChatStreamDecoder()
     collector.add_chunk(chunk(finish="error"))
 
     assert collector.finish == "error"
@@ -294,7 +294,7 @@ def test_the_finish_reason_error_alone_brings_no_error() -> None:
 @pytest.mark.parametrize("data", [b"<html>", b"{", b"null", b"[]", b'"text"', b"\xff\xfe"])
 def test_garbage_is_an_upstream_error(data: bytes) -> None:
     with pytest.raises(UpstreamUnavailable):
-        StreamCollector().add_chunk(data)
+        ChatStreamDecoder().add_chunk(data)
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ def test_a_chunk_that_says_nothing_changes_nothing(data: bytes) -> None:
 
 
 def test_the_halves_of_an_emoji_find_each_other() -> None:
-    collector = StreamCollector()
+    collector = ChatStreamDecoder()
     collector.add_chunk(b'{"choices":[{"index":0,"delta":{"content":"\\ud83d"}}]}')
     collector.add_chunk(b'{"choices":[{"index":0,"delta":{"content":"\\ude00!"}}]}')
     assert collector.build_message()["content"] == "😀!"
@@ -326,7 +326,7 @@ def test_the_halves_of_an_emoji_find_each_other() -> None:
 
 
 def test_half_an_emoji_anywhere_in_an_answer_can_be_stored() -> None:
-    collector = StreamCollector()
+    collector = ChatStreamDecoder()
     call = b'{"index":0,"id":"c\\ud83d","function":{"name":"f","arguments":"{\\"\\ude00"}}'
     delta = b'{"role":"a\\ud83d","new\\ud83d":{"deep":["\\ude00"]},"tool_calls":[' + call + b"]}"
     collector.add_chunk(
@@ -349,14 +349,14 @@ def test_half_an_emoji_anywhere_in_an_answer_can_be_stored() -> None:
 
 
 def test_usage_is_found_where_groq_puts_it() -> None:
-    collector = StreamCollector()
+    collector = ChatStreamDecoder()
     collector.add_chunk(chunk(finish="stop", x_groq={"id": "r", "usage": {"prompt_tokens": 5}}))
 
     assert collector.usage == {"prompt_tokens": 5}
 
 
 def test_the_last_usage_counts_and_an_empty_one_does_not() -> None:
-    collector = StreamCollector()
+    collector = ChatStreamDecoder()
     for usage in ({"prompt_tokens": 1}, {"prompt_tokens": 2}, {}, None):
         collector.add_chunk(chunk({"content": "a"}, usage=usage))
 
@@ -364,7 +364,7 @@ def test_the_last_usage_counts_and_an_empty_one_does_not() -> None:
 
 
 def test_a_whole_answer_is_taken_like_its_chunks() -> None:
-    collector = StreamCollector()
+    collector = ChatStreamDecoder()
     message = {
         "role": "assistant",
         "content": None,
@@ -380,7 +380,7 @@ def test_a_whole_answer_is_taken_like_its_chunks() -> None:
         "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}],
         "usage": {"prompt_tokens": 9},
     }
-    collector.add_completion(json.dumps(body).encode())
+    collector.add_whole(json.dumps(body).encode())
 
     assert collector.build_message() == {"role": "assistant", "content": None, "tool_calls": message["tool_calls"]}
     assert (collector.is_complete, collector.finish, collector.usage) == (
@@ -414,8 +414,8 @@ def test_any_cutting_of_a_message_gives_it_back(text: str, calls: list[tuple[str
 )
 def test_nesting_without_end_is_an_error_of_ours_at_most(place: str, depth: int) -> None:
     data = (place % ("[" * depth + "]" * depth)).encode()
-    for add in (StreamCollector.add_chunk, StreamCollector.add_completion):
+    for add in (ChatStreamDecoder.add_chunk, ChatStreamDecoder.add_whole):
         try:
-            add(StreamCollector(), data)
+            add(ChatStreamDecoder(), data)
         except UpstreamUnavailable as error:
             assert "not JSON" in error.message or "nested too deeply" in error.message

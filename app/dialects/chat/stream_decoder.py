@@ -1,4 +1,5 @@
-"""Collects stream chunks into the assistant message, usage and finish reason. Pure; the bytes are relayed elsewhere.
+"""Decodes answers of Chat Completions: assembles message, usage and finish reason, and makes values if they are wanted.
+Pure.
 
 Nearly every chunk has one piece of text and is read by a typed decoder that knows only the usual fields. A chunk with
 any other field is read without types, so that no field of a message is lost.
@@ -7,15 +8,26 @@ any other field is read without types, so that no field of a message is lost.
 from __future__ import annotations
 
 import json
-from typing import Any
+import re
+from collections.abc import Iterator
+from typing import Any, Final, Literal
 
 import msgspec
 import orjson
 
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep, write_large_integers_as_text
+from app.dialects.answer_events import AnswerValue, Begin, Failure, Usage
 from app.dialects.chat.choice_collector import ChoiceCollector, ChoiceDelta
-from app.dialects.chat.stream_frames import decode_chunk, parse_integer
+from app.dialects.chat.choice_values import ChoiceValues
+from app.dialects.chat.stream_frames import DONE_DATA, ERROR_EVENT, decode_chunk, parse_integer
 from app.errors import UpstreamUnavailable
+
+
+def starts_chat_answer(data: bytes, name: bytes) -> bytes | Literal[True] | None:
+    """Tells whether the first event of a stream is a part of an answer; as of `answer_decoders.find_answer_start`."""
+    if not data.strip():
+        return None
+    return True if ANSWER_KEY in data else data
 
 
 class _AnswerMessage(ChoiceDelta):
@@ -57,10 +69,13 @@ class _Completion(_AnswerFields):
 
 _decode_chunk = msgspec.json.Decoder(_StreamChunk).decode
 _decode_completion = msgspec.json.Decoder(_Completion).decode
+ANSWER_KEY: Final = b'"choices"'
+"""Data with this key is an answer, not an error, even if its text speaks of context windows."""
+_HAS_LOGPROBS: Final = re.compile(rb'"logprobs"\s*:\s*\{').search
 
 
-class StreamCollector:
-    """Collects a completion, chunk by chunk.
+class ChatStreamDecoder:
+    """Decodes a completion, chunk by chunk. Implements `dialects.answer_format.AnswerDecoder`.
 
     Args:
         source_name: the provider's name, for error messages.
@@ -72,12 +87,14 @@ class StreamCollector:
         error: a top-level `error` (or `{"object": "error"}`), decoded; None if there was none.
         error_data: the event data that carried it, for `overflow_detection.detect_overflow`.
         chunk_count: how many chunks were added.
+        has_ended: whether `decode` has read the end of the stream.
         is_complete: whether choice 0 and every other choice that began have a finish reason.
     """
 
+    protocol: Final = "openai"
     __slots__ = (
-        *("_further_choices", "_first_choice", "_has_split_surrogates", "_source_name"),
-        *("chunk_count", "is_complete", "error", "error_data", "id", "model", "usage"),
+        *("_further_choices", "_first_choice", "_has_split_surrogates", "_source_name", "_values", "_waiting_logprobs"),
+        *("chunk_count", "is_complete", "error", "error_data", "has_ended", "id", "model", "usage"),
     )
 
     def __init__(self, source_name: str = "upstream") -> None:
@@ -87,13 +104,16 @@ class StreamCollector:
         self._has_split_surrogates = False
         """Whether halves of surrogate pairs have come. They cannot be encoded as UTF-8, so they must be joined
         first."""
+        self._values: dict[int, ChoiceValues] = {}
+        self._waiting_logprobs: dict[int, list[Any]] = {}
+        """Log probabilities that belong to the next piece of text, by choice."""
         self.id: str | None = None
         self.model: str | None = None
         self.usage: dict[str, Any] | None = None
         self.error: Any = None
         self.error_data: bytes | None = None
         self.chunk_count = 0
-        self.is_complete = False
+        self.is_complete = self.has_ended = False
 
     def add_chunk(self, data: bytes) -> bool:
         """Adds the data of one event, except `[DONE]`. Returns whether the chunk has a choice.
@@ -121,7 +141,7 @@ class StreamCollector:
                 self._finish_choice(collector, choice.finish_reason)
         return True
 
-    def add_completion(self, body: bytes) -> None:
+    def add_whole(self, body: bytes) -> None:
         """Adds the body of a whole answer in place of chunks.
 
         Raises:
@@ -145,6 +165,46 @@ class StreamCollector:
                     collector.list_fields.setdefault("annotations", []).extend(message.annotations)
             if choice.finish_reason:
                 self._finish_choice(collector, choice.finish_reason)
+
+    def decode(self, data: bytes, name: bytes = b"") -> list[AnswerValue]:
+        """Adds the data of one event and returns what it says. After a failure nothing more is said.
+
+        Raises:
+            UpstreamUnavailable: the data is not a JSON object.
+        """
+        if data == DONE_DATA:
+            self.has_ended = True
+            return []
+        usage_before, is_first = self.usage, self.chunk_count == 0
+        self.add_chunk(data)
+        if self.error is not None or name == ERROR_EVENT:
+            self.error_data = self.error_data or data
+            return [Failure(self.error_data)]
+        values = self._read_new_values(data)
+        if self.usage is not None and self.usage is not usage_before:
+            values.append(Usage(self.usage))
+        return [Begin(self.id, model=self.model), *values] if is_first else values
+
+    def decode_whole(self, body: bytes) -> list[AnswerValue]:
+        """Returns what a whole answer says that was added by `add_whole`."""
+        usage = [] if self.usage is None else [Usage(self.usage)]
+        values = [Begin(self.id, model=self.model), *self._read_new_values(body), *self.decode_rest()]
+        return [*values, *usage]
+
+    def decode_rest(self) -> list[AnswerValue]:
+        """Returns what was held back, after the stream has ended without a finish reason."""
+        return [value for reader in self._values.values() for value in reader.read_rest()]
+
+    def _read_new_values(self, data: bytes) -> list[AnswerValue]:
+        if _HAS_LOGPROBS(data) is not None:
+            for number, logprobs in _read_logprobs(data):
+                self._waiting_logprobs.setdefault(number, []).extend(logprobs)
+        values: list[AnswerValue] = []
+        for number, choice in ((0, self._first_choice), *self._further_choices.items()):
+            if (reader := self._values.get(number)) is None:
+                reader = self._values[number] = ChoiceValues(choice, number)
+            values += reader.read_new(self._waiting_logprobs.setdefault(number, []))
+        return values
 
     @property
     def first_choice(self) -> ChoiceCollector:
@@ -254,6 +314,14 @@ class StreamCollector:
         reason = choice.get("finish_reason")
         if reason:
             self._finish_choice(collector, str(join_surrogates(reason) if self._has_split_surrogates else reason))
+
+
+def _read_logprobs(data: bytes) -> Iterator[tuple[int, list[Any]]]:
+    """Reads the log probabilities of each choice of a chunk or a whole answer."""
+    for choice in join_surrogates(decode_chunk(data)).get("choices") or ():
+        match choice:
+            case {"logprobs": {"content": list(tokens)}}:
+                yield choice.get("index") or 0, [token for token in tokens if isinstance(token, dict)]
 
 
 def _decode_split_surrogates(data: bytes, source: str) -> Any:
