@@ -12,7 +12,7 @@ LOCK := $(VENV)/bin/uv pip compile --quiet --no-config --universal --python-vers
 	--no-header --no-annotate --no-emit-index-url
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-quick test-long newcomer lint mutants demo bench compare chaos soak simulate docs lock sbom audit clean
+.PHONY: help setup run test test-full test-long newcomer lint mutants demo bench compare chaos soak simulate docs lock sbom audit clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1|/' | column -t -s '|' 2>/dev/null \
@@ -44,12 +44,12 @@ run: $(SERVING)  ## serve; HOST=, PORT= and CONFIG= may be given
 	@exec $(VENV)/bin/concertina serve $(if $(CONFIG),--config $(CONFIG)) $(if $(HOST),--host $(HOST)) \
 		$(if $(PORT),--port $(PORT))
 
-test: setup  ## run all tests; ARGS= goes to pytest
+test: setup  ## run what guards behaviour, also on PostgreSQL and in a browser; before each commit; ARGS= goes to pytest
 	@$(VENV)/bin/python -m tests.console.install_browser
 	@PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m pytest -n auto $(ARGS)  # they start this program often: it is compiled once
 
-test-quick: setup  ## run a choice of tests in under two minutes (tests/quick.py); ARGS= goes to pytest
-	@CONCERTINA_TEST_EXAMPLES=few PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m pytest -n auto -p tests.quick $(ARGS)
+test-full: setup  ## run all tests: besides, long scenarios, replicas, faults, real clients, snippets, more examples
+	@CONCERTINA_TEST_FULL=1 CONCERTINA_TEST_EXAMPLES=full $(MAKE) --no-print-directory test
 
 test-long: setup  ## run the property tests alone, with 500 random examples each; ARGS= goes to pytest
 	@CONCERTINA_TEST_EXAMPLES=thorough $(VENV)/bin/python -m pytest -n auto -m hypothesis --timeout 900 $(ARGS)

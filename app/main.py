@@ -70,7 +70,6 @@ def build_connection_limits(settings: Settings) -> ConnectionLimits:
     section = settings.limits
     return ConnectionLimits(
         max_connections=section.max_connections,
-        max_head_bytes=section.max_head_bytes,
         slow_client_seconds=section.slow_client_seconds,
         min_bytes_per_second=section.min_bytes_per_second,
         idle_seconds=IDLE_CONNECTION_SECONDS,
@@ -144,7 +143,7 @@ def create_app(
     gc.disable()
     try:
         # By name: a process that only supervises several workers does not need these modules.
-        worker = import_module("app.assembly.worker_application")
+        worker = import_module("app.assembly.endpoints")
     finally:
         gc.enable()
     return worker.build_worker_application(settings, metrics_folder, connections)

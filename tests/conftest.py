@@ -6,7 +6,9 @@ import ctypes
 import functools
 import gc
 import os
+import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import httpx2
@@ -15,17 +17,27 @@ from fastapi.utils import create_model_field
 from hypothesis import HealthCheck, settings
 
 from tests.postgres import databases, empty_postgres_url, migrated_template, postgres_url
+from tests.selection import is_left_out
 
 __all__ = ["databases", "empty_postgres_url", "migrated_template", "postgres_url"]
 
-# A busy machine draws slowly; that is no fault of the code under test. Continuous integration draws the same examples
-# each time, so that a property cannot fail there by chance; `make test-long` draws new ones.
+# A busy machine draws slowly; that is no fault of the code under test. `make test` draws the same examples each time,
+# so that a property cannot fail there by chance; `make test-long` draws new ones.
 settings.register_profile(
     "thorough", max_examples=500, deadline=None, derandomize=False, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.register_profile("quick", settings.get_profile("thorough"), max_examples=40, derandomize=True, database=None)
-settings.register_profile("few", settings.get_profile("quick"), max_examples=3)
-settings.load_profile(os.environ.get("CONCERTINA_TEST_EXAMPLES", "quick"))
+settings.register_profile("full", settings.get_profile("thorough"), max_examples=100, derandomize=True, database=None)
+settings.register_profile("few", settings.get_profile("full"), max_examples=15)
+settings.load_profile(os.environ.get("CONCERTINA_TEST_EXAMPLES", "few"))
+
+
+# A run in the background of a shell ignores Ctrl-C, and so would all programs that the tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leaves long tests to `make test-full`, before their files are imported."""
+    return True if is_left_out(collection_path, config.args) else None
 
 
 @pytest.fixture(scope="session", autouse=True)

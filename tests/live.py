@@ -18,7 +18,7 @@ from fastapi.dependencies import models as fastapi_memory
 
 from app.api.edge.connections import ClientConnections, ConnectionLimits
 from app.assembly.dependencies import Dependencies
-from app.assembly.worker_application import build_worker_application
+from app.assembly.endpoints import build_worker_application
 from app.main import build_connection_limits
 from app.settings import Settings, load_settings
 from migrations import run as migrations
@@ -121,7 +121,7 @@ async def gateway(
         "database": {"url": database},
         "providers": {"upstream": {"base_url": f"{upstream}/v1", "api_key": "sk-upstream"}},
         "models": {"*": {"provider": "upstream", "context_window": window}},
-        "retries": {"base_seconds": 0.01, "max_seconds": 0.02},
+        "retries": {"base_seconds": 0.01},
         "policies": policies,
     }
     merged = {**values, **sections}

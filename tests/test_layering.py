@@ -33,13 +33,11 @@ BESIDE_THE_HOUSE = {
 READ_SETTINGS = {"main", "assembly", "__main__", "commands", "settings"}
 MAY_IMPORT_MIGRATIONS = {"main", "commands", "store"}
 HOME_OF_LIBRARY = {
-    "aiohappyeyeballs": {"upstream"},
+    "aiohttp": {"upstream"},
     "alembic": {"store"},
     "asyncpg": {"store"},
     "cryptography": {"store"},
     "fastapi": {"api", "main", "assembly"},
-    "httpcore": {"upstream"},
-    "httptools": {"upstream"},
     "httpx": {"upstream"},
     "opentelemetry": {"observability"},  # its SDK is an extra: nobody else may need it
     "pydantic": {"api", "settings"},
@@ -49,6 +47,7 @@ HOME_OF_LIBRARY = {
     "sqlite3": {"store"},
     "starlette": {"api", "main", "server"},
     "yaml": {"settings"},
+    "yarl": {"upstream"},
 }
 """Rooms that may know a library: its exceptions and types end there."""
 PURE = ("context", "conversation", "dialects")
@@ -234,8 +233,7 @@ CORE = ("api", "compaction", "context", "conversation", "conversations", "pipeli
 OWN_WIRE = {
     "api.conversations.history": "schema of rows with fields `tool_calls` and `finish_reason`",
     "api.conversations.stored_completions": "schema of OpenAI's stored completions",
-    "api.openapi": "schemas of the protocols' own endpoints",
-    "api.openapi_texts": "bodies to try out",
+    "api.model_calls": "schemas of the protocols' own endpoints",
     "api.responses_resource": "a parameter of OpenAI's stored responses",
     "conversations.history.conversation_history": "rows with fields `tool_calls` and `finish_reason`",
     "conversations.history.readable_log": "rows with fields `tool_calls` and `finish_reason`",

@@ -12,13 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.api.edge.connections import ConnectionLimits
 from app.assembly.providers_and_routes import build_policy, build_providers
 from app.context.count.vocabulary import VOCABULARIES
 from app.context.plan.policy import STAGES_OF_KIND, ContextPolicy
 from app.settings import ConfigurationError, Settings, load_settings
 from app.settings.configuration_errors import REMOVED_SETTINGS, SettingPath
 from app.settings.policies import POLICY_KINDS, Policy, Stage
-from app.settings.providers_and_models import Encoding, Model, Quirks
+from app.settings.providers_and_models import Encoding, Model, Quirks, Retries
+from app.settings.sections import Limits
 from app.settings.settings_tree import list_setting_paths
 from app.upstream.provider_contract import ProviderQuirks as UpstreamQuirks
 from app.upstream.routing.context_windows import DEFAULT_WINDOW_TOKENS
@@ -417,7 +419,8 @@ def test_a_bad_value_of_a_variable_names_the_variable() -> None:
         ("policies: {additive: {kind: additve}}", "got 'additve'; did you mean 'additive'?"),
         ("policies: {additive: {threshold_ratio: 0.95}}", "expected less than 0.95, which is what reserve_ratio 0.05"),
         ("policies: {additive: {reserve_ratio: 1}}", "policies.additive.reserve_ratio"),
-        ("policies: {additive: {min_gain_ratio: 0}}", "policies.additive.min_gain_ratio"),
+        ("policies: {additive: {fold_ratio: 0}}", "policies.additive.fold_ratio"),
+        ("limits: {max_head_bytes: 9000}", "this setting is gone, and its value is always 65536; remove it"),
         ("policies: {additive: {buffer_max_ratio: 0.7}}", "expected less than threshold_ratio (0.7)"),
         ("policies: {additive: {fold_ratio: 0.8}}", "policies.additive.fold_ratio"),
         ("policies: {additive: {summarizer: {prompt: ' '}}}", "policies.additive.summarizer.prompt"),
@@ -661,8 +664,13 @@ def test_a_provider_is_called_by_its_protocol(file: Path) -> None:
 
 
 def test_a_setting_that_is_gone_names_the_value_that_planning_uses() -> None:
-    policy = ContextPolicy()
-    assert {name: getattr(policy, name) for name in REMOVED_SETTINGS} == REMOVED_SETTINGS
-    assert not set(REMOVED_SETTINGS) & set(Policy.model_fields)
+    for section, kept in {"policies": ContextPolicy(), "retries": RetryPolicy(), "limits": ConnectionLimits()}.items():
+        removed = REMOVED_SETTINGS[section]
+        assert {name: getattr(kept, name) for name in removed} == removed
+    assert not set(REMOVED_SETTINGS["policies"]) & set(Policy.model_fields)
+    assert not set(REMOVED_SETTINGS["retries"]) & set(Retries.model_fields)
+    assert not set(REMOVED_SETTINGS["limits"]) & set(Limits.model_fields)
+    with pytest.raises(ConfigurationError, match=r"RETRIES__MAX_SECONDS: .*its value is always 8\.0; remove it"):
+        load_settings(environ={"CONCERTINA_RETRIES__MAX_SECONDS": "3"})
     with pytest.raises(ConfigurationError, match=r"its value is always 0\.2; remove it"):
         load_settings(environ={"CONCERTINA_POLICIES__MINE__OLDEST_SHARE": "0.3"})

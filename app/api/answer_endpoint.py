@@ -1,5 +1,5 @@
-"""The endpoint of model calls: reads a request and sends the pipeline's answer. It is plain ASGI, because it is the hot
-path."""
+"""The endpoint of model calls: reads a request and sends the pipeline's answer. It is plain ASGI, because it passes the
+bytes of requests and answers on as they are."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import ExitStack, aclosing
+from contextlib import aclosing
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
@@ -16,18 +16,10 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from app.api.edge.auth import Authenticator
-from app.api.edge.body_budget import BodyBudget
 from app.api.edge.connections import SLOW_CLIENT
 from app.api.edge.error_responses import build_error_body, build_error_headers, log_unexpected_error
-from app.api.edge.headers import ResponseHeaders
-from app.api.edge.request_reader import (
-    BODY_HEADERS,
-    ClientDisconnected,
-    has_disconnected,
-    read_body,
-    read_selected_headers,
-)
-from app.api.request_options import READ_HEADERS
+from app.api.edge.headers import REQUEST_ID_SCOPE_KEY, encode_headers
+from app.api.edge.request_reader import ClientDisconnected, has_disconnected, read_body, read_headers
 from app.dialects.answer_format import AnswerFormat
 from app.errors import GatewayError, InvalidRequest, UpstreamUnavailable, drop_tracebacks
 from app.observability.log import begin_log_scope
@@ -84,20 +76,12 @@ def _too_many_error(name: str, count: int, max_count: int, limited: str) -> Inva
     )
 
 
-DEFAULT_LIST_LIMITS: Final = RequestListLimits()
-
-
 log = logging.getLogger(__name__)
 
-JSON_HEADERS: Final = {
-    "content-type": "application/json",
-    "cache-control": "no-store",
-    "x-content-type-options": "nosniff",
-}
+JSON_HEADERS: Final = {"content-type": "application/json"}
 STREAM_HEADERS: Final = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache, no-store",
-    "x-content-type-options": "nosniff",
     "x-accel-buffering": "no",
 }
 """`x-accel-buffering: no` keeps nginx from buffering the stream."""
@@ -118,9 +102,7 @@ class AnswerEndpoint:
 
     Args:
         parse_request: parses a request of the endpoint's protocol.
-        body_limit_bytes: the largest accepted request body.
-        body_budget: bounds the bytes of all bodies in flight.
-        new_request_id: makes the id of a request, in visible ASCII.
+        list_limits: the limits for lists in a request.
         extra_headers: sent with every answer; the simulated model announces itself by them.
     """
 
@@ -129,47 +111,28 @@ class AnswerEndpoint:
         request_coalescing: RequestCoalescer,
         authenticator: Authenticator,
         parse_request: ParseRequest,
+        list_limits: RequestListLimits,
         *,
-        body_limit_bytes: int,
-        body_budget: BodyBudget,
-        new_request_id: Callable[[], str],
         extra_headers: Mapping[str, str],
         metrics: Metrics = NO_METRICS,
-        list_limits: RequestListLimits = DEFAULT_LIST_LIMITS,
     ) -> None:
         self._request_coalescing = request_coalescing
         self._authenticator = authenticator
         self._parse_request = parse_request
-        self._read_headers = {
-            name.encode("latin-1"): name for name in BODY_HEADERS | READ_HEADERS | authenticator.credential_headers
-        }
-        self._body_limit_bytes = body_limit_bytes
-        self._body_budget = body_budget
-        self._new_request_id = new_request_id
-        self._json_headers = ResponseHeaders({**JSON_HEADERS, **extra_headers})
-        self._stream_headers = ResponseHeaders({**STREAM_HEADERS, **extra_headers})
+        self._json_headers = {**JSON_HEADERS, **extra_headers}
+        self._stream_headers = {**STREAM_HEADERS, **extra_headers}
         self._metrics = metrics
         self._list_limits = list_limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with ExitStack() as holding:
-            await self._answer(scope, receive, send, holding)
-
-    async def _answer(self, scope: Scope, receive: Receive, send: Send, holding: ExitStack) -> None:
-        """Answers a request.
-
-        Args:
-            holding: ends after the answer; until then the request's body is counted.
-        """
         client = _ResponseSender(send)
-        headers = read_selected_headers(scope, self._read_headers)
-        request_id = self._new_request_id()
+        headers = read_headers(scope)
+        request_id = scope[REQUEST_ID_SCOPE_KEY]
         try:
             # Before the body is read: a caller without a valid key must not make the gateway read and hold it.
             caller = await self._authenticator.authenticate(headers, "chat")
             record_caller(request_id, caller.tenant, caller.api_key_id)
-            held_body = holding.enter_context(self._body_budget.hold_body(caller.tenant))
-            body = await read_body(receive, headers, self._body_limit_bytes, held_body)
+            body = await read_body(scope, receive, caller.tenant)
             request = self._parse_request(body, headers, caller, request_id)
             record_requested_model(request.model, stream=request.stream)
             record_end_of_reading()
@@ -186,10 +149,10 @@ class AnswerEndpoint:
         except ClientDisconnected:
             return  # nobody is there to receive an answer
         except GatewayError as error:
-            await self._send_json(self._build_error_answer(error, request_id), client)
+            await self._send_json(_build_error_answer(error, request_id), client)
             return
         except Exception as error:  # noqa: BLE001 - the edge: nobody above us answers the client
-            await self._send_json(self._build_error_answer(log_unexpected_error(error, request_id), request_id), client)
+            await self._send_json(_build_error_answer(log_unexpected_error(error, request_id), request_id), client)
             return
         begin_log_scope(request_id)
         try:
@@ -216,9 +179,9 @@ class AnswerEndpoint:
             if isinstance(answer, WholeAnswer):
                 waiter.record_delivery()
         except GatewayError as error:
-            answer = self._build_error_answer(error, request_id)
+            answer = _build_error_answer(error, request_id)
         except Exception as error:  # noqa: BLE001 - the edge: nobody above us answers the client
-            answer = self._build_error_answer(log_unexpected_error(error, request_id), request_id)
+            answer = _build_error_answer(log_unexpected_error(error, request_id), request_id)
         if isinstance(answer, WholeAnswer):
             await self._send_json(answer, client)
         else:
@@ -229,14 +192,14 @@ class AnswerEndpoint:
         yet, else as an error event at the end of the stream."""
         error = UpstreamUnavailable("The gateway is stopping and the answer was not complete.", status=503)
         if not client.has_sent_head:
-            await self._send_json(self._build_error_answer(error, request_id), client)
+            await self._send_json(_build_error_answer(error, request_id), client)
         elif not client.has_sent_all:
             record_error(error)
             client.has_sent_all = True
             await client.send({"type": "http.response.body", "body": answer_format.render_error_frames(error)})
 
     async def _send_json(self, answer: WholeAnswer, client: _ResponseSender) -> None:
-        headers = self._json_headers.merge_headers(answer.headers)
+        headers = encode_headers({**self._json_headers, **answer.headers})
         headers.append((b"content-length", b"%d" % len(answer.body)))
         client.has_sent_head = True
         await client.send({"type": "http.response.start", "status": answer.status, "headers": headers})
@@ -270,20 +233,21 @@ class AnswerEndpoint:
             await send({"type": "http.response.body", "body": b""})
 
     def _send_stream_head(self, answer: StreamedAnswer, client: _ResponseSender) -> Awaitable[None]:
-        headers = self._stream_headers.merge_headers(answer.headers)
+        headers = encode_headers({**self._stream_headers, **answer.headers})
         client.has_sent_head = True
         return client.send({"type": "http.response.start", "status": 200, "headers": headers})
 
-    def _build_error_answer(self, error: GatewayError, request_id: str) -> WholeAnswer:
-        record_error(error)
-        drop_tracebacks(error)
-        headers = {
-            "x-context-status": "bypassed",
-            **error.context_headers,
-            "x-request-id": request_id,
-            **build_error_headers(error),
-        }
-        return WholeAnswer(body=build_error_body(error), headers=headers, status=error.status)
+
+def _build_error_answer(error: GatewayError, request_id: str) -> WholeAnswer:
+    record_error(error)
+    drop_tracebacks(error)
+    headers = {
+        "x-context-status": "bypassed",
+        **error.context_headers,
+        "x-request-id": request_id,
+        **build_error_headers(error),
+    }
+    return WholeAnswer(body=build_error_body(error), headers=headers, status=error.status)
 
 
 class _ResponseSender(msgspec.Struct):

@@ -31,15 +31,17 @@ def build_model_routes(model_catalogue: ModelCatalogue, auth: Authenticator) -> 
     routes = APIRouter(prefix="/v1", tags=["models"], responses=ERROR_RESPONSES)
     asks = Depends(auth.require_scope("chat"))
 
-    @routes.get("/models", summary="List models over all providers", responses={200: {"model": ModelList}})
+    @routes.get("/models", response_model=ModelList)
     async def list_models(caller: Caller = asks) -> Response:
+        """List models over all providers."""
         models = await model_catalogue.list_models(caller.authorization)
         return build_json_response(
             {"object": "list", "data": [one for one in models if may_use_model(caller, one["id"])]}
         )
 
-    @routes.get("/models/{model:path}", summary="One model", responses={200: {"model": ModelObject}})
+    @routes.get("/models/{model:path}", response_model=ModelObject)
     async def get_model(model: Name, caller: Caller = asks) -> Response:
+        """One model."""
         model_object = await model_catalogue.find_model(model, caller.authorization)
         if model_object is None or not may_use_model(caller, model):
             # 404 and not 403 for a model that the key does not allow: the list does not show it either.

@@ -12,9 +12,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from app.api.edge.auth import Authenticator, check_fallback_models_allowed, check_model_allowed
-from app.api.edge.body_budget import find_held_body
 from app.api.edge.error_responses import build_error_response
-from app.api.edge.headers import ResponseHeaders, select_client_headers, select_provider_headers
+from app.api.edge.headers import encode_headers, select_client_headers, select_provider_headers
 from app.api.edge.request_reader import cancel_on_disconnect, read_body, read_headers
 from app.api.edge.unknown_paths import METHODS, find_gateway_methods, unknown_path_error
 from app.api.passthrough_model import (
@@ -43,8 +42,6 @@ from app.upstream.provider_contract import (
 from app.upstream.routing.measured_calls import send_passthrough
 from app.upstream.routing.router import Router, raise_if_key_withheld
 
-SIMULATED_PATHS: Final = ("embeddings",)
-"""Paths below `/v1` that the simulated model answers."""
 BYPASSED_HEADERS: Final = {"x-context-status": "bypassed"}
 """Headers of a passed-through model answer: the gateway shortens and stores nothing of its conversation."""
 _CONVERSATION_PATH = re.compile(r"/(?:complete|messages|(?:.*/)?completions|threads/(?:[^/]+/)?runs)/?")
@@ -65,7 +62,6 @@ def build_passthrough_routes(
     usage: UsageRecorder,
     *,
     allowed_paths: Mapping[str, Sequence[str]] | None,
-    body_limit_bytes: int,
     is_simulated: bool,
 ) -> APIRouter:
     """Builds the catch-all route below `/v1`. It must be included last: routes are tried in order.
@@ -76,19 +72,18 @@ def build_passthrough_routes(
     """
     routes = APIRouter(tags=["pass-through"])
 
-    @routes.api_route("/v1/{path:path}", methods=list(METHODS), summary="Pass through", include_in_schema=False)
+    @routes.api_route("/v1/{path:path}", methods=list(METHODS), include_in_schema=False)
     async def pass_through(request: Request, path: str) -> Response:
+        """Pass through."""
         _refuse_own_paths(path, request, passes_on=not is_simulated)
         headers = read_headers(request.scope)
         own = BYPASSED_HEADERS if request.method == "POST" and _CONVERSATION_PATH.fullmatch(f"/{path}") else {}
         try:
             _refuse_cross_site_request(headers)
             caller = await auth.authenticate(headers, "chat")
-            if is_simulated and path not in SIMULATED_PATHS:
+            if is_simulated:
                 raise unknown_path_error(request.url.path, passes_on=False)
-            body = await read_body(
-                request.receive, headers, body_limit_bytes, find_held_body(request.scope, caller.tenant)
-            )
+            body = await read_body(request.scope, request.receive, caller.tenant)
             passthrough_request = PassthroughRequest(
                 _read_raw_path(request, path), request.url.query, headers.get("content-type", ""), body
             )
@@ -243,9 +238,7 @@ class _PassthroughResponse(Response):
             client_headers = select_client_headers(reply.headers)
             if reply.status == NO_CONTENT:
                 client_headers.pop("content-length", None)  # RFC 9110, 8.6: a 204 must not have one
-            headers = ResponseHeaders({}).merge_headers(
-                {**client_headers, **self._gateway_headers, **self._admitted_call.headers}
-            )
+            headers = encode_headers({**client_headers, **self._gateway_headers, **self._admitted_call.headers})
             self._has_response_started = True
             await send({"type": "http.response.start", "status": reply.status, "headers": headers})
             async for piece in reply.iter_bytes():

@@ -37,20 +37,15 @@ FORWARDED_HEADERS: Final = (
 HINT_HEADERS: Final = ("session-id", "thread-id", "x-session-id", "x-session-affinity", "x-claude-code-session-id")
 """Headers in which agents send the id of a session. One id may stand for several conversations, since sub-agents send
 their parent's, so it is a hint and no conversation id."""
-HINT_FIELDS: Final = frozenset({"prompt_cache_key", "metadata"})
 MAX_HINT_CHARS: Final = 256
-OPTION_HEADERS: Final = frozenset(
+RETRY_HEADER: Final = "x-stainless-retry-count"
+READ_HEADERS: Final = frozenset(
     {
         *("x-conversation-id", "x-context-mode", "x-context-policy", "x-context-events", "idempotency-key"),
-        *(CHAT_TASK_HEADER, *map(str.lower, CHAT_UI_HEADERS), *HINT_HEADERS, *FORWARDED_HEADERS),
+        *(CHAT_TASK_HEADER, *map(str.lower, CHAT_UI_HEADERS), *HINT_HEADERS, *FORWARDED_HEADERS, RETRY_HEADER),
     }
 )
-"""Headers that carry an option. Most requests have none of them, so their parsing is skipped together; `RETRY_HEADER`
-is left out since SDKs send it with every request."""
-RETRY_HEADER: Final = "x-stainless-retry-count"
-READ_HEADERS: Final = OPTION_HEADERS | {RETRY_HEADER}
-CONVERSATION_ID_FIELDS: Final = frozenset({"conversation_id", "conversation", "metadata"})
-_EMPTY: Final[Mapping[str, Any]] = {}
+"""Headers that carry an option."""
 _IDEMPOTENCY_KEY = re.compile(r"^[\x21-\x7e]{1,255}\Z")
 _HEADER_SAFE = re.compile(r"^[\x20-\x7e]*$")
 
@@ -65,30 +60,23 @@ def parse_request_options(fields: Mapping[str, bytes], headers: Mapping[str, str
     Raises:
         InvalidRequest: a field or a header is invalid; `param` names the place.
     """
-    option_headers = _EMPTY if OPTION_HEADERS.isdisjoint(headers) else headers
-    options: dict[str, Any] = {"is_retry": headers.get(RETRY_HEADER, "0") not in ("", "0")}
-    if "context" in fields:
-        context = _parse_context_options(fields)
-        options |= {
-            "policy": context.get("policy"),
-            "summarize": context.get("summarize", "auto"),
-            "recall": context.get("recall"),
-            "pin_indexes": context.get("pin", ()),
-            "summary_instructions": context.get("instructions"),
-        }
-    if option_headers or not CONVERSATION_ID_FIELDS.isdisjoint(fields):
-        options["conversation_id"], options["is_chat_ui"] = _parse_conversation_id(fields, option_headers)
-    if option_headers or not HINT_FIELDS.isdisjoint(fields):
-        options["conversation_hints"] = _parse_session_hints(fields, option_headers)
-    if option_headers:
-        options |= {
-            "context_mode": _parse_context_mode(option_headers),
-            "policy": _parse_policy_header(option_headers) or options.get("policy"),
-            "event_style": _parse_header_choice(option_headers, "x-context-events", EVENT_STYLES, "chunk"),
-            "forwarded_headers": {name: option_headers[name] for name in FORWARDED_HEADERS if name in option_headers},
-            "idempotency_key": _parse_idempotency_key(option_headers),
-        }
-    return options
+    context = _parse_context_options(fields)
+    conversation_id, is_chat_ui = _parse_conversation_id(fields, headers)
+    return {
+        "is_retry": headers.get(RETRY_HEADER, "0") not in ("", "0"),
+        "policy": _parse_policy_header(headers) or context.get("policy"),
+        "summarize": context.get("summarize", "auto"),
+        "recall": context.get("recall"),
+        "pin_indexes": context.get("pin", ()),
+        "summary_instructions": context.get("instructions"),
+        "conversation_id": conversation_id,
+        "is_chat_ui": is_chat_ui,
+        "conversation_hints": _parse_session_hints(fields, headers),
+        "context_mode": _parse_context_mode(headers),
+        "event_style": _parse_header_choice(headers, "x-context-events", EVENT_STYLES, "chunk"),
+        "forwarded_headers": {name: headers[name] for name in FORWARDED_HEADERS if name in headers},
+        "idempotency_key": _parse_idempotency_key(headers),
+    }
 
 
 def _parse_conversation_id(fields: Mapping[str, bytes], headers: Mapping[str, str]) -> tuple[str | None, bool]:
@@ -123,10 +111,9 @@ def _parse_policy_header(headers: Mapping[str, str]) -> str | None:
 
 def _parse_session_hints(fields: Mapping[str, bytes], headers: Mapping[str, str]) -> Mapping[str, str]:
     """Returns the session ids that a client sends for its own purposes, by the name of the header or field."""
-    hints: dict[str, Any] = {name: headers.get(name) for name in HINT_HEADERS} if headers else {}
-    if "prompt_cache_key" in fields:
-        hints["prompt_cache_key"] = decode_field(fields, "prompt_cache_key")
-    if "metadata" in fields and isinstance(metadata := decode_field(fields, "metadata"), dict):
+    hints: dict[str, Any] = {name: headers.get(name) for name in HINT_HEADERS}
+    hints["prompt_cache_key"] = decode_field(fields, "prompt_cache_key")
+    if isinstance(metadata := decode_field(fields, "metadata"), dict):
         hints["user_id"] = _parse_session_id(metadata.get("user_id"))
     return {name: one for name, one in hints.items() if isinstance(one, str) and 0 < len(one) <= MAX_HINT_CHARS}
 

@@ -98,17 +98,21 @@ class Deleted(Described):
     deleted: bool
 
 
-ERROR_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
-    status: {"model": ErrorBody, "description": description}
-    for status, description in (
-        (400, "The request cannot be used; `param` names the place."),
-        (401, "The key is missing, unknown or no longer valid."),
-        (403, "The key does not allow this."),
-        (404, "There is no such object, or it belongs to another tenant."),
-        (413, "The request is larger than the gateway accepts."),
-        (503, "The store is unavailable; try again."),
-    )
-}
+def describe_errors(descriptions: Mapping[int | str, str]) -> dict[int | str, dict[str, Any]]:
+    """Returns the `responses` of a route, from a sentence for each status."""
+    return {status: {"model": ErrorBody, "description": sentence} for status, sentence in descriptions.items()}
+
+
+ERROR_RESPONSES: Final = describe_errors(
+    {
+        400: "The request cannot be used; `param` names the place.",
+        401: "The key is missing, unknown or no longer valid.",
+        403: "The key does not allow this.",
+        404: "There is no such object, or it belongs to another tenant.",
+        413: "The request is larger than the gateway accepts.",
+        503: "The store is unavailable; try again.",
+    }
+)
 """`responses` of every route that reads or writes stored objects."""
 
 
@@ -141,14 +145,14 @@ def to_unix_seconds(moment: datetime | None) -> int:
     return 0 if moment is None else int(moment.timestamp())
 
 
-def build_json_response(body: Any, *, conversation_id: str | None = None) -> Response:
+def build_json_response(body: Any, *, conversation_id: str | None = None, status: int = 200) -> Response:
     """Builds a JSON response.
 
     Args:
         conversation_id: sent as `X-Conversation-Id`, for bodies that do not name their conversation.
     """
     headers = None if conversation_id is None else {"x-conversation-id": conversation_id}
-    return Response(orjson.dumps(body), media_type="application/json", headers=headers)
+    return Response(orjson.dumps(body), status, media_type="application/json", headers=headers)
 
 
 def build_list_page(objects: Sequence[Mapping[str, Any]], *, has_more: bool) -> dict[str, Any]:

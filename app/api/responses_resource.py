@@ -9,7 +9,6 @@ from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 
 from app.api.edge.auth import Authenticator
-from app.api.edge.body_budget import find_held_body
 from app.api.edge.request_reader import read_body, read_headers
 from app.api.resource_schemas import (
     ERROR_RESPONSES,
@@ -30,7 +29,7 @@ from app.pipeline.pipeline import Pipeline
 LATER: Final = "is not supported yet."
 LATER_QUERY: Final = Query(include_in_schema=False)
 RESPONSES_REQUEST_SCHEMA: Final = {"$ref": "#/components/schemas/ResponsesRequest"}
-"""Refers to the schema that `api.openapi` adds with the endpoint of responses."""
+"""Refers to the schema of the body of `POST /v1/responses`."""
 ParseRequest = Callable[[bytes, Mapping[str, str], Caller, str], ChatRequest]
 """Parses the body of `POST /v1/responses`, the headers by lower-case name, the caller and the request's id."""
 Include = Annotated[
@@ -75,7 +74,7 @@ def build_stored_response_routes(responses: StoredResponses, auth: Authenticator
     routes = APIRouter(prefix="/v1/responses", tags=["responses"], responses=ERROR_RESPONSES)
     reads, manages = Depends(auth.require_scope("read")), Depends(auth.require_scope("manage"))
 
-    @routes.get("/{response_id}", summary="A stored response", responses={200: {"model": ResponseBody}})
+    @routes.get("/{response_id}", response_model=ResponseBody)
     async def get_response(
         response_id: str,
         include: Include = None,
@@ -84,32 +83,27 @@ def build_stored_response_routes(responses: StoredResponses, auth: Authenticator
         starting_after: Annotated[int | None, LATER_QUERY] = None,
         caller: Caller = reads,
     ) -> Response:
+        """A stored response."""
         for name, is_wanted in (("stream", stream), ("starting_after", starting_after is not None)):
             if is_wanted:
                 raise _build_later_error(f"The replay of a stored response as a stream (`{name}`) {LATER}", name)
         body = await responses.read_response(caller, response_id, [*(include or ()), *(include_in_brackets or ())])
         return Response(body, media_type="application/json")
 
-    @routes.delete(
-        "/{response_id}",
-        summary="Delete a stored response; its conversation stays",
-        responses={200: {"model": Deleted}},
-    )
+    @routes.delete("/{response_id}", response_model=Deleted)
     async def delete_response(response_id: str, caller: Caller = manages) -> Response:
+        """Delete a stored response; its conversation stays."""
         await responses.delete_response(caller, response_id)
         return build_json_response({"id": response_id, "object": "response", "deleted": True})
 
-    @routes.post("/{response_id}/cancel", summary="Cancel a background response")
+    @routes.post("/{response_id}/cancel")
     async def cancel_response(response_id: str, caller: Caller = manages) -> Response:
+        """Cancel a background response."""
         await responses.find_response(caller, response_id)
         # No response is created in the background yet, and OpenAI cancels no others.
         raise InvalidRequest("Cannot cancel a synchronous response.", param="id")
 
-    @routes.get(
-        "/{response_id}/input_items",
-        summary="The items that a response answers, earlier turns included",
-        responses={200: {"model": InputItemPage}},
-    )
+    @routes.get("/{response_id}/input_items", response_model=InputItemPage)
     async def list_input_items(
         response_id: str,
         after: After = None,
@@ -119,6 +113,7 @@ def build_stored_response_routes(responses: StoredResponses, auth: Authenticator
         include_in_brackets: IncludeInBrackets = None,
         caller: Caller = reads,
     ) -> Response:
+        """The items that a response answers, earlier turns included."""
         objects, has_more = await responses.list_input_items(
             caller,
             response_id,
@@ -132,39 +127,39 @@ def build_stored_response_routes(responses: StoredResponses, auth: Authenticator
     return routes
 
 
-def build_response_tool_routes(
-    pipeline: Pipeline, auth: Authenticator, parse_request: ParseRequest, *, body_limit_bytes: int
-) -> APIRouter:
+def build_response_tool_routes(pipeline: Pipeline, auth: Authenticator, parse_request: ParseRequest) -> APIRouter:
     """Builds the endpoints that take a response's request without answering it. They come before those of stored
     responses, because their paths look like ids."""
     routes = APIRouter(prefix="/v1/responses", tags=["responses"], responses=ERROR_RESPONSES)
 
     @routes.post(
         "/input_tokens",
-        summary="Count the input tokens of a request",
-        responses={200: {"model": InputTokens}},
+        response_model=InputTokens,
         openapi_extra={
             "requestBody": {"required": True, "content": {"application/json": {"schema": RESPONSES_REQUEST_SCHEMA}}}
         },
     )
     async def count_input_tokens(request: Request) -> Response:
+        """Count the input tokens of a request."""
         headers = read_headers(request.scope)
         caller = await auth.authenticate(headers, "chat")
-        body = await read_body(request.receive, headers, body_limit_bytes, find_held_body(request.scope, caller.tenant))
+        body = await read_body(request.scope, request.receive, caller.tenant)
         parsed = auth.authorize_request(parse_request(body, headers, caller, ""), headers)
         measured = await pipeline.measure_context(parsed)
         return build_json_response({"object": "response.input_tokens", "input_tokens": measured["prompt_tokens"]})
 
-    @routes.post("/compact", summary="Not supported yet", include_in_schema=False)
+    @routes.post("/compact", include_in_schema=False)
     async def refuse_compact(request: Request) -> Response:
+        """Not supported yet."""
         await auth.authenticate(read_headers(request.scope), "chat")
         raise _build_later_error(
             f"Compaction as a service (`POST /v1/responses/compact`) {LATER} The gateway compacts by itself; a "
             "conversation is compacted now by `POST /v1/conversations/{id}/compact`."
         )
 
-    @routes.get("", summary="Not supported yet", include_in_schema=False)
+    @routes.get("", include_in_schema=False)
     async def refuse_web_socket(request: Request) -> Response:
+        """Not supported yet."""
         await auth.authenticate(read_headers(request.scope), "chat")
         raise _build_later_error(f"The Responses API over a WebSocket {LATER} Use `POST /v1/responses`.")
 

@@ -10,13 +10,12 @@ from starlette.responses import Response
 
 from app.api.chat_request_parser import parse_chat_request
 from app.api.edge.auth import Authenticator
-from app.api.edge.body_budget import find_held_body
 from app.api.edge.request_reader import read_body, read_headers
 from app.api.resource_schemas import ERROR_RESPONSES, Described
 from app.pipeline.pipeline import Pipeline
 
 CHAT_REQUEST_SCHEMA: Final = {"$ref": "#/components/schemas/ChatCompletionRequest"}
-"""Refers to the schema that `api.openapi` adds with the chat endpoint."""
+"""Refers to the schema of the body of `POST /v1/chat/completions`."""
 
 
 class Count(Described):
@@ -31,22 +30,23 @@ class Count(Described):
     compacts_above: int
 
 
-def build_token_count_routes(pipeline: Pipeline, auth: Authenticator, *, body_limit_bytes: int) -> APIRouter:
+def build_token_count_routes(pipeline: Pipeline, auth: Authenticator) -> APIRouter:
     """Builds the route `POST /v1/context/count`."""
     routes = APIRouter(prefix="/v1/context", tags=["context"])
 
     @routes.post(
         "/count",
-        summary="Count the tokens of a request",
-        responses={200: {"model": Count}, **ERROR_RESPONSES},
+        response_model=Count,
+        responses=ERROR_RESPONSES,
         openapi_extra={
             "requestBody": {"required": True, "content": {"application/json": {"schema": CHAT_REQUEST_SCHEMA}}}
         },
     )
     async def count(request: Request) -> Response:
+        """Count the tokens of a request."""
         headers = read_headers(request.scope)
         caller = await auth.authenticate(headers, "chat")
-        body = await read_body(request.receive, headers, body_limit_bytes, find_held_body(request.scope, caller.tenant))
+        body = await read_body(request.scope, request.receive, caller.tenant)
         parsed = parse_chat_request(body, headers, caller, request_id="")
         measured = await pipeline.measure_context(auth.authorize_request(parsed, headers))
         return Response(orjson.dumps(measured), media_type="application/json")

@@ -1,4 +1,4 @@
-"""Builds the routes of all endpoints except model calls, each with the services that it needs."""
+"""Builds the application of a process from its gateway: all routes, with the services that they need."""
 
 from __future__ import annotations
 
@@ -6,33 +6,37 @@ import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 from fastapi import APIRouter
 
-from app.api.admin.api_keys import build_api_key_routes
-from app.api.admin.costs import build_cost_routes
-from app.api.admin.learned_limits import build_learned_limit_routes
-from app.api.admin.metrics_and_overview import build_metrics_routes, build_overview_routes
-from app.api.admin.probes import HealthProbes, build_health_routes
-from app.api.admin.recent_requests import build_recent_request_routes
-from app.api.admin.settings import build_settings_routes
-from app.api.console import build_console_routes, read_console_files
-from app.api.conversations.compaction import build_compaction_routes
-from app.api.conversations.conversations import build_conversation_routes
-from app.api.conversations.export_and_import import build_transfer_routes
-from app.api.conversations.history import build_history_routes
-from app.api.conversations.items_and_pins import build_item_routes, build_pin_routes, build_standing_request_routes
-from app.api.conversations.search import build_search_routes
-from app.api.conversations.stored_completions import build_stored_completion_routes
-from app.api.conversations.summaries import build_summary_routes
-from app.api.conversations.views import build_view_routes
+from app.api import console, docs_page, models, passthrough, responses_resource, token_count
+from app.api.admin import api_keys, costs, learned_limits, metrics_and_overview, probes, recent_requests
+from app.api.admin import settings as settings_in_force
+from app.api.conversations import (
+    compaction,
+    conversations,
+    export_and_import,
+    history,
+    items_and_pins,
+    search,
+    stored_completions,
+    summaries,
+    views,
+)
 from app.api.edge.auth import check_model_allowed
+from app.api.edge.connections import ClientConnections
+from app.api.edge.error_handlers import install_error_handlers
+from app.api.edge.header_checks import HeaderCheckMiddleware, HostRules
+from app.api.edge.headers import RequestIdMiddleware
+from app.api.edge.request_reader import BodyLimitMiddleware
+from app.api.edge.request_telemetry import RequestTelemetry
 from app.api.edge.unknown_paths import build_unknown_path_routes
-from app.api.models import build_model_routes
-from app.api.passthrough import build_passthrough_routes
-from app.api.responses_resource import build_response_tool_routes, build_stored_response_routes
-from app.api.token_count import build_token_count_routes
-from app.assembly.engine import GatewayEngine, random_bytes
+from app.api.model_calls import build_model_call_routes
+from app.api.openapi import DocumentedApplication
+from app.assembly.dependencies import DEFAULT_DEPENDENCIES, Dependencies
+from app.assembly.gateway import Gateway, new_request_id, random_bytes
 from app.assembly.telemetry import VERSION
 from app.compaction.compactor import make_summary_id
 from app.context.count.token_counter import load_token_counter
@@ -62,188 +66,223 @@ from app.store.database_url import parse_database_url
 from app.upstream.routing.model_catalogue import ModelCatalogue
 
 
-def build_endpoint_routes(engine: GatewayEngine, settings: Settings) -> Iterator[APIRouter]:
-    """Yields the routes of all endpoints, in the order in which FastAPI tries them."""
-    auth, body_limit_bytes = engine.authenticator, settings.server.body_limit_bytes
-    yield build_health_routes(HealthProbes(engine.store.check, version=VERSION, list_dead_loops=engine.list_dead_loops))
-    yield from _build_telemetry_routes(engine, settings)
-    yield from build_console_endpoints(engine, settings, version=VERSION)
-    yield build_model_routes(_build_model_catalogue(engine, settings), auth)
-    yield build_token_count_routes(engine.pipeline, auth, body_limit_bytes=body_limit_bytes)
-    yield build_stored_completion_routes(StoredCompletions(engine.store), auth)
-    yield build_response_tool_routes(
-        engine.pipeline, auth, engine.responses_parser.parse, body_limit_bytes=body_limit_bytes
+def build_worker_application(
+    settings: Settings,
+    metrics_folder: Path | None,
+    connections: ClientConnections | None,
+    dependencies: Dependencies = DEFAULT_DEPENDENCIES,
+) -> RequestTelemetry:
+    """Builds the whole application of one worker process.
+
+    Args:
+        metrics_folder: the folder in which several processes count together; None: this process serves alone.
+        connections: the client connections of the server, for metrics and the readiness probe; None: another server
+            than `app.server` runs the application.
+    """
+    gateway = Gateway(settings, metrics_folder, dependencies)
+    application = DocumentedApplication(
+        title="Concertina",
+        version=VERSION,
+        lifespan=gateway.run_lifespan,
+        # The operation ids of /openapi.json: the function's name alone, where FastAPI adds path and method.
+        generate_unique_id_function=lambda route: route.name,
+        docs_url=None,  # FastAPI's pages load scripts from a CDN; `api.docs_page` serves its own
+        redoc_url=None,
     )
-    yield build_stored_response_routes(StoredResponses(engine.store), auth)
-    api_keys = ApiKeys(
-        engine.store,
-        usage=engine.usage,
-        policies=settings.policies,
-        now=engine.dependencies.now,
-        random_bytes=secrets.token_bytes,
+    # First, since routes are tried in order and these are the requests that must be fast.
+    application.router.routes.extend(build_model_call_routes(gateway.chat_endpoint, gateway.responses_endpoint))
+    for routes in _build_routes(gateway, connections):
+        application.include_router(routes)
+    install_error_handlers(application, passes_on=not settings.uses_simulated_model)
+    # The middleware that is added last is the outermost: a refusal gets a request id, too.
+    application.add_middleware(
+        BodyLimitMiddleware, limit_bytes=settings.server.body_limit_bytes, budget=gateway.body_budget
     )
-    yield build_api_key_routes(api_keys, auth)
-    yield build_cost_routes(engine.usage, api_keys, auth, now=engine.dependencies.now)
-    yield build_settings_routes(lambda: [asdict(setting) for setting in list_settings_in_force(settings)], auth)
-    yield build_learned_limit_routes(engine.window_learner, auth)
-    records = ConversationRecords(engine.store)
-    yield from _build_conversation_routes(engine, settings, records)
-    yield from _build_context_routes(engine, settings, records)
-    providers = tuple(engine.providers.values())
-    is_simulated = settings.uses_simulated_model
-    yield build_unknown_path_routes(passes_on=not is_simulated)
-    # Last: it matches every path below /v1, and `api.edge.unknown_paths` takes the last route for the pass-through.
-    yield build_passthrough_routes(
-        engine.router,
-        providers,
-        auth,
-        engine.admission,
-        engine.call_limits,
-        engine.usage,
-        allowed_paths=_list_allowed_paths(settings),
-        body_limit_bytes=body_limit_bytes,
-        is_simulated=is_simulated,
+    hosts = HostRules(settings.auth.allowed_hosts, asks_for_key=settings.auth.mode == "keys")
+    application.add_middleware(HeaderCheckMiddleware, hosts=hosts, single=gateway.authenticator.credential_headers)
+    application.add_middleware(RequestIdMiddleware, new_request_id=new_request_id)
+    if connections is not None:
+        connections.register_metrics(gateway.metrics)
+    return RequestTelemetry(
+        application,
+        gateway.metrics,
+        gateway.tracing,
+        seconds=time.monotonic,
+        logs_requests=settings.telemetry.request_log,
+        recent_requests=gateway.recent_requests,
     )
 
 
-def _list_allowed_paths(settings: Settings) -> dict[str, tuple[str, ...]] | None:
-    """Lists the paths that each provider is passed in mode `keys`. In mode `open` the accounts are the clients' own."""
-    if settings.auth.mode == "open" or settings.uses_simulated_model:
-        return None
-    return {name: provider.pass_through for name, provider in settings.providers.items()}
-
-
-def _build_telemetry_routes(engine: GatewayEngine, settings: Settings) -> Iterator[APIRouter]:
-    section, metrics = settings.telemetry, engine.metrics
-    token = section.metrics_token.get_secret_value() if section.metrics_token else None
-    # All routes exist in any case. If they get None, they answer 404 and name the setting to change.
-    yield build_metrics_routes(metrics.render if metrics.is_on else None, token=token)
-    yield build_overview_routes(
-        engine.overview.build_overview if metrics.is_on and section.overview else None, engine.authenticator
+def _build_routes(gateway: Gateway, connections: ClientConnections | None) -> Iterator[APIRouter]:
+    """Yields the routes of all endpoints except model calls, in the order in which FastAPI tries them."""
+    settings, store, auth = gateway.settings, gateway.store, gateway.authenticator
+    yield docs_page.build_docs_routes()
+    yield probes.build_health_routes(
+        store.check,
+        version=VERSION,
+        is_stopping=lambda: connections is not None and connections.stopping.is_set(),
+        list_dead_loops=gateway.list_dead_loops,
     )
-    yield build_recent_request_routes(engine.recent_requests, engine.authenticator)
-
-
-def _build_model_catalogue(engine: GatewayEngine, settings: Settings) -> ModelCatalogue:
-    return ModelCatalogue(
-        router=engine.router,
-        windows=engine.context_windows,
-        providers=tuple(engine.providers.values()),
+    yield from _build_admin_routes(gateway)
+    if settings.server.console:
+        yield console.build_console_routes(console.read_console_files(), _list_gateway_facts(gateway), auth)
+    providers = tuple(gateway.providers.values())
+    catalogue = ModelCatalogue(
+        router=gateway.router,
+        windows=gateway.context_windows,
+        providers=providers,
         names=[name for name in settings.served_models if name != EVERY_MODEL],
         # OpenAI's model object requires a time; for a name from the configuration, the start has to serve.
         created=int(time.time()),
     )
+    yield models.build_model_routes(catalogue, auth)
+    yield token_count.build_token_count_routes(gateway.pipeline, auth)
+    yield stored_completions.build_stored_completion_routes(StoredCompletions(store), auth)
+    yield responses_resource.build_response_tool_routes(gateway.pipeline, auth, gateway.responses_parser.parse)
+    yield responses_resource.build_stored_response_routes(StoredResponses(store), auth)
+    records = ConversationRecords(store)
+    yield from _build_conversation_routes(gateway, records)
+    yield from _build_context_routes(gateway, records)
+    is_simulated = settings.uses_simulated_model
+    yield build_unknown_path_routes(passes_on=not is_simulated)
+    # In mode `open` the accounts are the clients' own, so every path is passed through.
+    allowed_paths = None
+    if settings.auth.mode == "keys" and not is_simulated:
+        allowed_paths = {name: provider.pass_through for name, provider in settings.providers.items()}
+    # Last: it matches every path below /v1, and `api.edge.unknown_paths` takes the last route for the pass-through.
+    yield passthrough.build_passthrough_routes(
+        gateway.router,
+        providers,
+        auth,
+        gateway.admission,
+        gateway.call_limits,
+        gateway.usage,
+        allowed_paths=allowed_paths,
+        is_simulated=is_simulated,
+    )
 
 
-def _build_conversation_routes(
-    engine: GatewayEngine, settings: Settings, records: ConversationRecords
-) -> Iterator[APIRouter]:
+def _build_admin_routes(gateway: Gateway) -> Iterator[APIRouter]:
+    """Yields the routes for operators. Those of what is switched off exist, too: they answer 404 and name the setting
+    to change."""
+    settings, auth, metrics = gateway.settings, gateway.authenticator, gateway.metrics
+    section = settings.telemetry
+    token = section.metrics_token.get_secret_value() if section.metrics_token else None
+    yield metrics_and_overview.build_metrics_routes(metrics.render if metrics.is_on else None, token=token)
+    overview = gateway.overview.build_overview if metrics.is_on and section.overview else None
+    yield metrics_and_overview.build_overview_routes(overview, auth)
+    yield recent_requests.build_recent_request_routes(gateway.recent_requests, auth)
+    keys = ApiKeys(
+        gateway.store,
+        usage=gateway.usage,
+        policies=settings.policies,
+        now=gateway.now,
+        random_bytes=secrets.token_bytes,
+    )
+    yield api_keys.build_api_key_routes(keys, auth)
+    yield costs.build_cost_routes(gateway.usage, keys, auth, now=gateway.now)
+    yield settings_in_force.build_settings_routes(
+        lambda: [asdict(setting) for setting in list_settings_in_force(settings)], auth
+    )
+    yield learned_limits.build_learned_limit_routes(gateway.window_learner, auth)
+
+
+def _list_gateway_facts(gateway: Gateway) -> dict[str, Any]:
+    """Returns what a page of the console is told about the gateway."""
+    settings, auth = gateway.settings, gateway.settings.auth
+    return {
+        "version": VERSION,
+        "auth_mode": auth.mode,
+        "end_users": auth.end_users,
+        "end_user_header": auth.end_user_header if auth.end_users else None,
+        "simulated": settings.uses_simulated_model,
+        "policies": sorted(settings.policies),
+        "default_policy": settings.default_policy,
+        "database": parse_database_url(settings.database.url.get_secret_value()).backend,
+        "encrypted": settings.encryption.active is not None,
+    }
+
+
+def _build_conversation_routes(gateway: Gateway, records: ConversationRecords) -> Iterator[APIRouter]:
     """Yields the routes for stored conversations: export and import, search, conversations, history, items."""
-    auth, store = engine.authenticator, engine.store
+    auth, store, counter, tasks = gateway.authenticator, gateway.store, gateway.message_counter, gateway.tasks
+    wait_seconds = gateway.settings.compaction.wait_seconds
+    # Imported and added messages have no model yet, so they are counted in the encoding of unknown models.
+    encoding = find_encoding_name("")
     importer = ConversationImporter(
-        store=store,
-        message_counter=engine.message_counter,
-        tasks=engine.background_tasks,
-        random_bytes=random_bytes,
-        # Imported and added messages have no model yet, so they are counted in the encoding of unknown models.
-        encoding=find_encoding_name(""),
+        store=store, message_counter=counter, tasks=tasks, random_bytes=random_bytes, encoding=encoding
     )
-    yield build_transfer_routes(
-        ConversationExporter(store), importer, records, auth, body_limit_bytes=settings.server.body_limit_bytes
-    )
-    conversation_search = ConversationSearch(
-        store=store, message_search=engine.message_search, tasks=engine.background_tasks, clock=engine.dependencies.now
-    )
-    history = ConversationHistory(store=store, records=records, policies=engine.model_contexts.policies)
-    yield build_search_routes(conversation_search, records, history, auth)
+    yield export_and_import.build_transfer_routes(ConversationExporter(store), importer, records, auth)
+    finder = ConversationSearch(store=store, message_search=gateway.message_search, tasks=tasks, clock=gateway.now)
+    records_of_turns = ConversationHistory(store=store, records=records, policies=gateway.model_contexts.policies)
+    yield search.build_search_routes(finder, records, records_of_turns, auth)
     item_writer = ItemWriter(
         store=store,
         records=records,
-        leases=engine.leases,
-        message_counter=engine.message_counter,
+        leases=gateway.leases,
+        message_counter=counter,
         random_bytes=random_bytes,
-        encoding=find_encoding_name(""),
-        wait_seconds=settings.compaction.wait_seconds,
+        encoding=encoding,
+        wait_seconds=wait_seconds,
     )
-    yield build_conversation_routes(records, item_writer, history, auth)
-    yield build_history_routes(history, auth)
-    item_eraser = ItemRemover(
+    yield conversations.build_conversation_routes(records, item_writer, records_of_turns, auth)
+    yield history.build_history_routes(records_of_turns, auth)
+    item_remover = ItemRemover(
         store=store,
         records=records,
-        leases=engine.leases,
-        message_counter=engine.message_counter,
-        clock=engine.dependencies.now,
+        leases=gateway.leases,
+        message_counter=counter,
+        clock=gateway.now,
         new_chunk_id=make_summary_id,
-        wait_seconds=settings.compaction.wait_seconds,
+        wait_seconds=wait_seconds,
     )
-    yield build_item_routes(records, item_writer, ItemReader(store, records), item_eraser, auth)
+    yield items_and_pins.build_item_routes(records, item_writer, ItemReader(store, records), item_remover, auth)
 
 
-def _build_context_routes(
-    engine: GatewayEngine, settings: Settings, records: ConversationRecords
-) -> Iterator[APIRouter]:
+def _build_context_routes(gateway: Gateway, records: ConversationRecords) -> Iterator[APIRouter]:
     """Yields the routes for what a model sees of a conversation: views, summaries, compaction, pins, standing
     requests."""
-    auth, store, view_builder = engine.authenticator, engine.store, engine.view_builder
-    stored_turns = StoredTurnBuilder(
-        store=store, message_counter=engine.message_counter, model_contexts=engine.model_contexts
-    )
+    auth, store, counter, tasks = gateway.authenticator, gateway.store, gateway.message_counter, gateway.tasks
+    view_builder, pin_updater = gateway.view_builder, gateway.pin_updater
+    stored_turns = StoredTurnBuilder(store=store, message_counter=counter, model_contexts=gateway.model_contexts)
     view_pages = ViewPages(store=store, records=records, stored_turns=stored_turns, view_builder=view_builder)
-    yield build_view_routes(view_pages, auth, policies=sorted(engine.model_contexts.policies))
-    summaries = SummaryRecords(
+    yield views.build_view_routes(view_pages, auth, policies=sorted(gateway.settings.policies))
+    summary_records = SummaryRecords(
         store=store,
         records=records,
         stored_turns=stored_turns,
         view_builder=view_builder,
-        turn_compactor=engine.turn_compactor,
+        turn_compactor=gateway.turn_compactor,
         counter_for=load_token_counter,
         check_model=check_model_allowed,
-        clock=engine.dependencies.now,
-        tasks=engine.background_tasks,
+        clock=gateway.now,
+        tasks=tasks,
     )
-    yield build_summary_routes(summaries, auth, engine.admission, engine.call_limits)
+    yield summaries.build_summary_routes(summary_records, auth, gateway.admission, gateway.call_limits)
     compactions = RequestedCompactions(
         store=store,
-        leases=engine.leases,
+        leases=gateway.leases,
         records=records,
         stored_turns=stored_turns,
         view_builder=view_builder,
-        pinning=engine.pin_updater,
-        turn_compactor=engine.turn_compactor,
+        pinning=pin_updater,
+        turn_compactor=gateway.turn_compactor,
         check_model=check_model_allowed,
         clock=time.monotonic,
-        tasks=engine.background_tasks,
-        wait_seconds=settings.compaction.wait_seconds,
-        heartbeat_seconds=engine.dependencies.heartbeat_seconds,
+        tasks=tasks,
+        wait_seconds=gateway.settings.compaction.wait_seconds,
+        heartbeat_seconds=gateway.dependencies.heartbeat_seconds,
     )
-    yield build_compaction_routes(compactions, auth, engine.admission, engine.call_limits)
+    yield compaction.build_compaction_routes(compactions, auth, gateway.admission, gateway.call_limits)
     pins = PinStore(
         store=store,
         records=records,
         item_reader=ItemReader(store, records),
         stored_turns=stored_turns,
         view_builder=view_builder,
-        pinning=engine.pin_updater,
+        pinning=pin_updater,
     )
-    yield build_pin_routes(pins, auth)
-    reader = StandingRequestReader(store=store, message_counter=engine.message_counter)
-    yield build_standing_request_routes(StandingRequestRecords(store=store, records=records, reader=reader), auth)
-
-
-def build_console_endpoints(engine: GatewayEngine, settings: Settings, *, version: str) -> Iterator[APIRouter]:
-    """Yields the console's routes; nothing while `server.console` is off, so that its paths are unknown."""
-    if not settings.server.console:
-        return
-    auth = settings.auth
-    facts = {
-        "version": version,
-        "auth_mode": auth.mode,
-        "end_users": auth.end_users,
-        "end_user_header": auth.end_user_header if auth.end_users else None,
-        "simulated": settings.uses_simulated_model,
-        "policies": sorted(engine.model_contexts.policies),
-        "default_policy": settings.default_policy,
-        "database": parse_database_url(settings.database.url.get_secret_value()).backend,
-        "encrypted": settings.encryption.active is not None,
-    }
-    yield build_console_routes(read_console_files(), facts, engine.authenticator)
+    yield items_and_pins.build_pin_routes(pins, auth)
+    reader = StandingRequestReader(store=store, message_counter=counter)
+    standing_requests = StandingRequestRecords(store=store, records=records, reader=reader)
+    yield items_and_pins.build_standing_request_routes(standing_requests, auth)

@@ -3,8 +3,6 @@ counters."""
 
 from __future__ import annotations
 
-import asyncio
-import random
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -12,11 +10,7 @@ from datetime import datetime
 from typing import Final
 
 from app.assembly.dependencies import utc_now
-from app.context.count.token_counter import (
-    TokenCounter,
-    choose_token_counter_name,
-    load_token_counter,
-)
+from app.context.count.token_counter import choose_token_counter_name, load_token_counter
 from app.context.plan.policy import (
     MAX_SUMMARY_TOKENS,
     CheckpointTrigger,
@@ -25,25 +19,23 @@ from app.context.plan.policy import (
     SummarizerPolicy,
     ToolResultClearing,
 )
-from app.observability.metrics import Metrics
 from app.settings import Settings
 from app.settings.providers_and_models import EVERY_MODEL
 from app.settings.providers_and_models import Deployment as DeploymentSettings
 from app.settings.providers_and_models import Provider as ProviderSettings
 from app.settings.value_types import strip_credentials
-from app.simulator.context_window import SIMULATED_PREFIX, parse_window_from_name
 from app.simulator.options_and_faults import SimulatorOptions
+from app.simulator.request_checks import SIMULATED_PREFIX, parse_window_from_name
 from app.simulator.simulated_provider import SimulatedProvider
 from app.simulator.simulator import Simulator
-from app.upstream.http.dialer import load_trusted_ca_context
+from app.upstream.http.aiohttp_transport import load_trusted_ca_context
 from app.upstream.http.http_client_contract import HttpTimeouts
 from app.upstream.protocols.openai_provider import OpenAIProvider
 from app.upstream.protocols.responses_provider import ResponsesProvider
 from app.upstream.provider_contract import NO_QUIRKS, ProviderQuirks, TokenPrice, UpstreamProvider
-from app.upstream.routing import known_model_windows
 from app.upstream.routing.context_windows import ContextWindows
+from app.upstream.routing.known_model_windows import find_known_window
 from app.upstream.routing.learned_limits import LearnedLimits
-from app.upstream.routing.router import RetryPolicy, Router
 from app.upstream.routing.routes import ConfiguredDeployment, ModelRoute
 
 SIMULATOR: Final = "simulator"
@@ -86,56 +78,37 @@ def build_context_windows(settings: Settings, learned_limits: LearnedLimits) -> 
     return ContextWindows(
         learned_limits,
         default_tokens=settings.window_default,
-        find_known=_find_simulated_window if settings.uses_simulated_model else known_model_windows.find_known_window,
+        find_known=(lambda model: (parse_window_from_name(model), None, None))
+        if settings.uses_simulated_model
+        else find_known_window,
         clock=time.monotonic,
     )
 
 
-def build_router(
-    settings: Settings,
-    routes: Mapping[str, ModelRoute],
-    providers: Mapping[str, UpstreamProvider],
-    metrics: Metrics,
-    purpose: str,
-) -> Router:
-    """Builds a router with circuit breakers of its own: failed summarizer calls must not keep a client from its answer.
-
-    Args:
-        purpose: the metrics' label for its calls, `answer` or `summary`.
-    """
-    return Router(
-        routes,
-        providers,
-        RetryPolicy(**settings.retries.model_dump()),
-        sleep=asyncio.sleep,
-        clock=time.monotonic,
-        random=random.random,
-        metrics=metrics,
-        purpose=purpose,
-    )
+def _find_simulated_window(model: str) -> tuple[int, None, None]:
+    return parse_window_from_name(model), None, None
 
 
 def build_providers(settings: Settings) -> dict[str, UpstreamProvider]:
     """Builds every configured provider, by name; the simulated model if no provider is configured."""
     if settings.uses_simulated_model:
-        simulator = Simulator(SimulatorOptions(), _find_token_counter, clock=time.time, new_id=lambda: uuid.uuid4().hex)
+        simulator = Simulator(
+            SimulatorOptions(),
+            lambda model: load_token_counter(choose_token_counter_name(model)),
+            clock=time.time,
+            new_id=lambda: uuid.uuid4().hex,
+        )
         return {SIMULATOR: SimulatedProvider(simulator, SIMULATOR)}
     return {name: _build_provider(name, section) for name, section in settings.providers.items()}
 
 
 def _build_provider(name: str, section: ProviderSettings) -> UpstreamProvider:
-    timeouts = section.timeouts
     provider_class = ResponsesProvider if section.protocol == "responses" else OpenAIProvider
     return provider_class(
         name,
         section.base_url,
         section.api_key.get_secret_value() if section.api_key else None,
-        HttpTimeouts(
-            connect_seconds=timeouts.connect_seconds,
-            first_byte_seconds=timeouts.first_byte_seconds,
-            between_bytes_seconds=timeouts.between_bytes_seconds,
-            total_seconds=timeouts.total_seconds,
-        ),
+        HttpTimeouts(**section.timeouts.model_dump()),
         headers={header: value.get_secret_value() for header, value in section.headers.items()},
         auth_header=section.auth_header,
         proxy=section.proxy.get_secret_value() if section.proxy else None,
@@ -175,10 +148,6 @@ def _build_deployment(deployment: DeploymentSettings, settings: Settings) -> Con
     )
 
 
-def _find_simulated_window(model: str) -> tuple[int, None, None]:
-    return parse_window_from_name(model), None, None
-
-
 def warm_up_tokenizers(settings: Settings) -> None:
     """Loads the tokenizers' tables of all configured models."""
     deployments = [deployment for model in settings.served_models.values() for deployment in model.expand_deployments()]
@@ -187,7 +156,3 @@ def warm_up_tokenizers(settings: Settings) -> None:
     }
     for name in counter_names or {choose_token_counter_name("")}:
         load_token_counter(name).count("warm")
-
-
-def _find_token_counter(model: str) -> TokenCounter:
-    return load_token_counter(choose_token_counter_name(model))

@@ -13,11 +13,10 @@ from app.errors import GatewayError
 from app.observability.metric_families import ERRORS
 from app.observability.metrics import NO_METRICS, Metrics
 from app.observability.overview import MetricsOverview, ProcessInfo
-from app.observability.recent_requests import RecentRequests
 from app.observability.tracing import Tracing
 from app.settings import Settings
 from app.settings.providers_and_models import EVERY_MODEL
-from app.simulator.context_window import LISTED_MODELS
+from app.simulator.request_checks import LISTED_MODELS
 from app.store.database_url import parse_database_url
 from app.upstream.routing.known_model_windows import is_well_known_model
 
@@ -55,16 +54,6 @@ def build_overview(settings: Settings, metrics: Metrics) -> MetricsOverview:
     return MetricsOverview(metrics, process_info, unix_seconds=time.time)
 
 
-def build_recent_requests(settings: Settings, folder: Path | None) -> RecentRequests | None:
-    """Builds what keeps the recent requests; None if none are kept.
-
-    Args:
-        folder: the folder of all worker processes; None: this process serves alone.
-    """
-    count = settings.telemetry.recent_requests
-    return RecentRequests(count, folder) if count else None
-
-
 def _list_error_codes() -> Iterator[tuple[str, int]]:
     """Yields the code and the status of each class of error that has a code."""
     error_classes: list[type[GatewayError]] = [GatewayError]
@@ -92,6 +81,5 @@ def build_tracing(settings: Settings) -> Tracing:
         service_name=traces.service_name,
         version=importlib.metadata.version("concertina-gateway"),
         sample_ratio=traces.sample_ratio,
-        drain_seconds=traces.drain_seconds,
     )
     return tracing

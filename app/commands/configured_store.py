@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from app.assembly.engine import build_store
+from app.assembly.gateway import build_store
 from app.commands import CommandError
 from app.conversation.conversation_types import Conversation
 from app.settings import Settings

@@ -26,7 +26,7 @@ from app.assembly.providers_and_routes import (
 )
 from app.commands import add_config_option, make_printable
 from app.commands.check_config import list_unpriced_models, warn_of_unpriced_models
-from app.commands.configured_store import open_configured_store
+from app.commands.configured_store import open_configured_store, stream_conversations
 from app.commands.progress import pluralize
 from app.context.count.token_counter import load_token_counter
 from app.conversations.summaries.empty_summary_replacement import EmptySummaryReplacer
@@ -39,9 +39,6 @@ from app.settings.configuration_errors import find_nearest_name
 from app.settings.providers_and_models import EVERY_MODEL, Provider, Timeouts
 from app.settings.value_types import strip_credentials
 from app.store.contract.summaries import ConversationAndSummaryStore
-from app.store.encryption.cipher import Cipher
-from app.store.encryption.sealed_fields import FieldSealer
-from app.store.summary_rows import open_summary_rows
 from app.upstream.protocols.openai_provider import parse_model_list
 from app.upstream.provider_contract import (
     CALL_PATHS,
@@ -171,8 +168,7 @@ async def _examine_store(settings: Settings) -> Report:
         async with open_configured_store(settings) as store:
             info = await store.check()
             has_keys = bool(await store.list_api_keys())
-            # `memory://` is empty, and has no second connection.
-            empty_count = 0 if info.backend == "memory" else await _replace_empty_summaries(store, settings)
+            empty_count = await _replace_empty_summaries(store)
             limits = build_learned_limits(settings)
             limits.restore(await store.read_model_facts())
     except (migrations.SchemaIsNewer, migrations.SchemaIsOlder, GatewayError) as error:
@@ -201,12 +197,10 @@ async def _examine_store(settings: Settings) -> Report:
     return report
 
 
-async def _replace_empty_summaries(store: ConversationAndSummaryStore, settings: Settings) -> int:
+async def _replace_empty_summaries(store: ConversationAndSummaryStore) -> int:
     """Has the summaries made anew that say nothing; returns how many there were."""
-    sealer = FieldSealer(Cipher(settings.encryption.key_bytes, settings.encryption.active))
-    async with open_summary_rows(settings.database.url.get_secret_value()) as rows:
-        replacer = EmptySummaryReplacer(store, rows, sealer, counter_for=load_token_counter, now=datetime.now(UTC))
-        return await replacer.run()
+    replacer = EmptySummaryReplacer(store, counter_for=load_token_counter, now=datetime.now(UTC))
+    return await replacer.run(stream_conversations(store))
 
 
 async def _examine_providers(settings: Settings, *, asks: bool) -> list[Report]:

@@ -10,7 +10,7 @@ import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from app.assembly.engine import build_retention_sweeper
+from app.assembly.gateway import build_retention_sweeper
 from app.commands import CommandError, parse_duration
 from app.commands.configured_store import open_configured_store
 from app.commands.progress import CommandProgress, pluralize, print_interruption

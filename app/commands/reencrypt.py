@@ -1,21 +1,34 @@
 """`concertina reencrypt`: encrypts all stored texts with the active key, or stores them as plain text if there is no
-active key."""
+active key.
+
+Each conversation is read and written again, under its lease, so that no turn writes to it meanwhile. It is safe beside
+running gateways, and may be stopped and started again at any time.
+"""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import uuid
-from typing import Final
+from typing import Final, cast
+
+from msgspec.structs import replace
 
 from app.commands import CommandError
 from app.commands.configured_store import open_configured_store, stream_conversations
 from app.commands.progress import CommandProgress, print_interruption
+from app.conversation.conversation_types import Conversation
+from app.errors import ConversationBusy, StoreUnreadable
 from app.settings import Settings, load_settings
+from app.store.contract.conversations import CompletionQuery
+from app.store.contract.summaries import ConversationAndSummaryStore
 from app.store.encryption.encrypted_store import EncryptedStore
-from app.store.encryption.reencryption import Reencryption, ReencryptionProgress
 from app.store.leases import LeaseKeeper
+from app.store.lineage import first_own_seq
 
+PAGE_SIZE: Final = 100
+BATCH_MESSAGES: Final = 64
+"""Messages that are rewritten in one transaction. Few, since other writers wait for it."""
 MAX_LISTED_IDS: Final = 10
 """How many ids are listed of the conversations that could not be rewritten."""
 
@@ -27,60 +40,106 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandError("no keys are configured; name in `encryption.keys` the keys with which texts are stored.")
     try:
         with CommandProgress("reencrypting", "conversations", quiet=arguments.quiet) as progress:
-            rewritten_counts = asyncio.run(_reencrypt_store(settings, progress))
+            count, busy_ids, unreadable_ids = asyncio.run(_reencrypt_store(settings, progress))
     except KeyboardInterrupt:
-        print_interruption("What was written stays; run the command again for the rest, and keep all keys until then.")
+        print_interruption("What was written stays; run the command again for all, and keep all keys until then.")
         raise
+    active = settings.encryption.active
     if not arguments.quiet:
-        _print_reencryption_counts(rewritten_counts, settings.encryption.active)
-    if not (rewritten_counts.busy_conversations or rewritten_counts.unreadable_ids):
-        return 0
-    _print_remaining_ids("in use; run the command again for", rewritten_counts.busy_conversations)
-    _print_remaining_ids("not readable with the configured keys:", rewritten_counts.unreadable_ids)
-    # An error, so that a script does not remove the old keys.
-    raise CommandError("some stored data could not be rewritten; keep all keys.")
+        print(f"{count} conversations rewritten {f'under the key {active!r}' if active else 'as plain text'}.")
+    if busy_ids or unreadable_ids:
+        _print_remaining_ids("in use; run the command again for", busy_ids)
+        _print_remaining_ids("not readable with the configured keys:", unreadable_ids)
+        # An error, so that a script does not remove the old keys.
+        raise CommandError("some stored data could not be rewritten; keep all keys.")
+    if not arguments.quiet:
+        print("No other key is needed any more." if active else "No key is needed.")
+    return 0
 
 
-async def _reencrypt_store(settings: Settings, progress: CommandProgress) -> ReencryptionProgress:
+async def _reencrypt_store(settings: Settings, progress: CommandProgress) -> tuple[int, list[str], list[str]]:
     async with open_configured_store(settings) as store:
-        assert isinstance(store, EncryptedStore)
-        # The inner store lists conversations without decrypting them: one that is not readable must not end the count.
         if not progress.is_quiet:
-            progress.set_total(len([None async for _ in stream_conversations(store.inner)]))
+            progress.set_total(len([None async for _ in stream_conversations(store)]))
         leases = LeaseKeeper(store, holder=uuid.uuid4().hex)
         leases.start()
         try:
-            return await Reencryption(store, leases, on_progress=_ProgressReport(progress)).run()
+            if not store.is_fully_searchable:
+                await store.clear_search_index()  # its hashes would reveal the words
+            return await rewrite_all(cast(EncryptedStore, store), leases, progress)
         finally:
             await leases.aclose()
 
 
-class _ProgressReport:
-    """Passes the totals of a reencryption on to the progress, which takes differences."""
+async def rewrite_all(
+    store: EncryptedStore, leases: LeaseKeeper, progress: CommandProgress, *, wait_seconds: float = 30.0
+) -> tuple[int, list[str], list[str]]:
+    """Reads and writes everything in an encrypted store again.
 
-    def __init__(self, progress: CommandProgress) -> None:
-        self._progress = progress
-        self._conversations = 0
+    Args:
+        wait_seconds: the longest wait for a conversation that is in use.
 
-    def __call__(self, counts: ReencryptionProgress) -> None:
-        self._progress.advance(counts.conversations - self._conversations)
-        self._conversations = counts.conversations
-        self._progress.set_note(f"{counts.messages:,} messages, {counts.summaries:,} summaries written")
+    Returns:
+        How many conversations were rewritten; the ids of those that were in use for longer than the wait; the ids of
+        conversations and completions with a field that cannot be decrypted.
+
+    Raises:
+        StoreUnavailable: the database became unavailable; what was rewritten before stays.
+    """
+    count, busy_ids, unreadable_ids, tenants = 0, list[str](), list[str](), set[str]()
+    async for conversation in stream_conversations(store):
+        tenants.add(conversation.tenant)
+        try:
+            async with leases.hold_lease(conversation.root, conversation.id, wait_seconds):
+                await _rewrite_conversation(store, conversation)
+            count += 1
+        except ConversationBusy:
+            busy_ids.append(conversation.id)
+        except StoreUnreadable:
+            unreadable_ids.append(conversation.id)
+        progress.advance()
+    for tenant in sorted(tenants):
+        unreadable_ids += await _rewrite_completions(store, tenant)
+    # The old forms of the rows are deleted text, too.
+    await store.scrub_deleted_data()
+    return count, busy_ids, unreadable_ids
 
 
-def _print_reencryption_counts(counts: ReencryptionProgress, active: str | None) -> None:
-    print(f"{_format_reencryption_counts(counts)} {f'under the key {active!r}' if active else 'as plain text'}.")
-    if not (counts.busy_conversations or counts.unreadable_ids):
-        print(
-            "Everything else had this form before. No other key is needed any more." if active else "No key is needed."
-        )
+async def _rewrite_conversation(store: ConversationAndSummaryStore, listed: Conversation) -> None:
+    tenant, root = listed.tenant, listed.root
+    # Read again under the lease: a turn may have changed it since it was listed.
+    fresh = await store.find_conversation(tenant=tenant, conversation_id=listed.id)
+    if fresh is None:
+        return
+    await store.rewrite_sealed_fields(fresh)
+    # Inherited messages and versions are rewritten with the ancestor that holds them.
+    for start in range(first_own_seq(fresh), fresh.head_seq + 1, BATCH_MESSAGES):
+        entries = await store.read_log(fresh, start, min(start + BATCH_MESSAGES, fresh.head_seq + 1))
+        await store.rewrite_sealed_fields(fresh, entries=entries)
+    versions = await store.read_client_versions(replace(fresh, lineage=()))
+    for start in range(0, len(versions), BATCH_MESSAGES):
+        await store.rewrite_sealed_fields(fresh, client_versions=versions[start : start + BATCH_MESSAGES])
+    for summary in await store.find_summaries(tenant=tenant, root=root, path=fresh.lineage_with_self):
+        revisions = await store.read_summary_revisions(tenant=tenant, root=root, summary_id=summary.id)
+        await store.rewrite_sealed_fields(fresh, summaries=revisions)
 
 
-def _format_reencryption_counts(counts: ReencryptionProgress) -> str:
-    return (
-        f"{counts.conversations} conversations: {counts.messages} messages, {counts.summaries} summaries, "
-        f"{counts.states} states and {counts.completions} stored completions written"
-    )
+async def _rewrite_completions(store: EncryptedStore, tenant: str) -> list[str]:
+    """Rewrites a tenant's stored completions. Returns the ids of those that cannot be decrypted."""
+    unreadable_ids, after = list[str](), None
+    # The inner store lists completions without decrypting them: one that is not readable must not end the list.
+    while True:
+        page = await store.inner.list_completions(tenant=tenant, query=CompletionQuery(limit=PAGE_SIZE, after=after))
+        for listed in page:
+            try:
+                completion = await store.find_completion(tenant=tenant, completion_id=listed.id)
+                if completion is not None:
+                    await store.save_completion(completion)
+            except StoreUnreadable:
+                unreadable_ids.append(listed.id)
+        if len(page) < PAGE_SIZE:
+            return unreadable_ids
+        after = (page[-1].created_at, page[-1].id)
 
 
 def _print_remaining_ids(reason: str, ids: list[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from app.context.plan.log_rounds import LogTail
 from app.context.plan.outline import Boundary, SummaryRange, SummaryStyle
@@ -15,6 +15,7 @@ from app.conversation.conversation_types import Conversation, LogMessage, Summar
 from app.store.contract.leases import SUMMARY_LEASE_PREFIXES
 from app.upstream.provider_contract import ClientKey
 
+NO_PREFIX: Final[tuple[Sequence[bytes], int]] = ((), 0)
 CompactionOutcome = Literal["found", "made", "mechanical", "none"]
 
 
@@ -50,12 +51,10 @@ class CompactionJob:
     """What the summaries should pay attention to, in the client's words."""
     wait_seconds: float = 30.0
     """How long to wait for another process that makes the same summary."""
-    view_prefixes: Mapping[int, Sequence[bytes]] = field(default_factory=dict)
-    """By a range's `to_seq`: the JSON text of the last view's messages up to the end of the range. The provider has
-    them
-    in its cache. A range without a prefix is summarized from a transcript."""
-    prefix_message_counts: Mapping[int, int] = field(default_factory=dict)
-    """By a range's `to_seq`: how many of its prefix's last messages belong to the range, quotations included."""
+    view_prefixes: Mapping[int, tuple[Sequence[bytes], int]] = field(default_factory=dict)
+    """By a range's `to_seq`: the JSON text of the last view's messages up to the end of the range, which the provider
+    has in its cache, and how many of the last ones belong to the range, quotations included. A range without a prefix
+    is summarized from a transcript."""
     conversation: Conversation | None = None
     """The conversation as it was before the tail was read; None if it is not stored."""
     client_words: ClientWords = NO_WORDS
@@ -148,6 +147,7 @@ def _build_range_source(job: CompactionJob, log_range: SummaryRange) -> SummaryS
     read_from_seq = rolling_summary.to_seq if rolling_summary else log_range.from_seq
     assert tail.start_seq <= read_from_seq < log_range.to_seq <= tail.end_seq, "the tail does not hold the range"
     summary_tokens = rolling_summary.tokens if rolling_summary else 0
+    view_prefix, prefix_message_count = job.view_prefixes.get(log_range.to_seq, NO_PREFIX)
     return SummarySource(
         from_seq=rolling_summary.from_seq if rolling_summary else log_range.from_seq,
         from_link=rolling_summary.from_link if rolling_summary else _find_link_before(job, log_range.from_seq),
@@ -158,8 +158,8 @@ def _build_range_source(job: CompactionJob, log_range: SummaryRange) -> SummaryS
         messages=tuple(tail.find_message(seq) for seq in range(read_from_seq, log_range.to_seq)),
         style=log_range.style,
         previous_summary=previous_summary,
-        view_prefix=job.view_prefixes.get(log_range.to_seq, ()),
-        prefix_message_count=job.prefix_message_counts.get(log_range.to_seq, 0),
+        view_prefix=view_prefix,
+        prefix_message_count=prefix_message_count,
         reusable_after_seq=_find_reusable_after(job, log_range, previous_summary),
     )
 
@@ -195,6 +195,6 @@ def _build_fold_source(job: CompactionJob, log_range: SummaryRange) -> SummarySo
         boundary=Boundary(last.to_seq, last.tokens_total, last.anchor_seq, last.anchor_tokens, last.through_turn),
         replaced_tokens=sum(summary.tokens for summary in folded_summaries),
         folded_summaries=tuple(folded_summaries),
-        view_prefix=job.view_prefixes.get(log_range.to_seq, ()),
+        view_prefix=job.view_prefixes.get(log_range.to_seq, NO_PREFIX)[0],
         reusable_after_seq=last.to_seq,
     )

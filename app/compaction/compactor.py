@@ -36,9 +36,6 @@ from app.store.leases import LeaseKeeper
 
 log = logging.getLogger(__name__)
 
-RESULT_CACHE_SECONDS = 30.0
-"""How long the result of a range is reused if it could not be stored: a summary, or the failure to make one."""
-MAX_CACHED_RESULTS = 1024
 PRECOMPACTION_PREFIX, REMAKE_PREFIX = "ahead:", "again:"
 """Prefixes of range names: work in the background is not shared with requests."""
 METRIC_TRIGGERS: Final = {PRECOMPACTION_PREFIX: "ahead", REMAKE_PREFIX: "again"}
@@ -102,7 +99,7 @@ class Compactor:
         counter_for: returns the token counter of an encoding.
         clock: returns the time of a new summary, with a time zone.
         new_id: makes ids of summaries.
-        monotonic: returns seconds, for durations and for `RESULT_CACHE_SECONDS`.
+        monotonic: returns seconds, for durations.
         metrics: counts compactions.
     """
 
@@ -124,7 +121,6 @@ class Compactor:
         self._monotonic = monotonic
         self._metrics = metrics
         self._running_work: dict[RangeKey, _SharedWork] = {}
-        self._cached_results: dict[RangeKey, tuple[float, RangeResult]] = {}
 
     async def compact(
         self,
@@ -258,44 +254,18 @@ class Compactor:
         if shared_work is None:
             shared_work = self._running_work[key] = _SharedWork(job.conversation_id, self._monotonic())
             self._metrics.running_compactions.inc()
-            coroutine = self._run_work(key, make, shared_work, slots)
+            coroutine = _run_work(make, shared_work, slots)
             shared_work.task = asyncio.create_task(coroutine)  # noqa: TID251  aclose awaits and cancels it
             shared_work.task.add_done_callback(lambda task: self._finish_work(key, shared_work, task))
         shared_work.add_start_listener(listener)
         return shared_work
 
-    async def _run_work(
-        self, key: RangeKey, make: MakeSummary, work: _SharedWork, slots: asyncio.Semaphore
-    ) -> RangeResult:
-        cached_result = self._find_cached_result(key)
-        if cached_result is not None:
-            return cached_result
-        async with slots:
-            return await make(work.notify_start)
-
     def _finish_work(self, key: RangeKey, work: _SharedWork, task: asyncio.Task[RangeResult]) -> None:
-        """Removes finished work, and caches its result if that could not be stored.
-
-        A stored result is found in the store by the next caller.
-        """
+        """Removes finished work. The next caller finds its result in the store."""
         del self._running_work[key]
         self._record_metrics(key, work, task)
-        if task.cancelled() or task.exception() is not None:
-            return
-        range_result = task.result()
-        if range_result.warning:
-            log.info("a range of the log was not summarized by a model: %s", range_result.warning)
-        if range_result.is_stored:
-            return
-        while len(self._cached_results) >= MAX_CACHED_RESULTS:
-            del self._cached_results[next(iter(self._cached_results))]
-        cached_result = RangeResult(
-            range_result.range_summary,
-            "found" if range_result.range_summary else "none",
-            is_stored=False,
-            warning=range_result.warning,
-        )
-        self._cached_results.setdefault(key, (self._monotonic() + RESULT_CACHE_SECONDS, cached_result))
+        if not task.cancelled() and task.exception() is None and (warning := task.result().warning):
+            log.info("a range of the log was not summarized by a model: %s", warning)
 
     def _record_metrics(self, key: RangeKey, work: _SharedWork, task: asyncio.Task[RangeResult]) -> None:
         self._metrics.running_compactions.dec()
@@ -306,15 +276,10 @@ class Compactor:
         self._metrics.counter_series(COMPACTIONS, outcome, trigger).inc()
         self._metrics.histogram_series(COMPACTION_SECONDS, outcome).observe(self._monotonic() - work.started_at)
 
-    def _find_cached_result(self, key: RangeKey) -> RangeResult | None:
-        """Returns the recent result for a range that could not be stored; None if there is none."""
-        if key not in self._cached_results:
-            return None
-        until, range_result = self._cached_results[key]
-        if self._monotonic() < until:
-            return range_result
-        del self._cached_results[key]
-        return None
+
+async def _run_work(make: MakeSummary, work: _SharedWork, slots: asyncio.Semaphore) -> RangeResult:
+    async with slots:
+        return await make(work.notify_start)
 
 
 def _build_range_name(job: CompactionJob, source: SummarySource) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
@@ -57,6 +58,7 @@ class RangeResult(msgspec.Struct, frozen=True):
 OUTDATED_RESULT: Final = RangeResult(None, "none", warning="Messages were deleted while they were to be summarized.")
 
 
+@dataclass(eq=False)
 class SummaryMaker:
     """Makes the summary of a range.
 
@@ -69,22 +71,12 @@ class SummaryMaker:
         new_id: makes ids of summaries.
     """
 
-    def __init__(
-        self,
-        store: ConversationAndSummaryStore,
-        leases: LeaseKeeper,
-        summary_generator: SummaryGenerator,
-        *,
-        counter_for: Callable[[str], ViewTokenCounter],
-        clock: Callable[[], datetime],
-        new_id: Callable[[], str],
-    ) -> None:
-        self._store = store
-        self._leases = leases
-        self._summary_generator = summary_generator
-        self._counter_for = counter_for
-        self._clock = clock
-        self._new_id = new_id
+    store: ConversationAndSummaryStore
+    leases: LeaseKeeper
+    summary_generator: SummaryGenerator
+    counter_for: Callable[[str], ViewTokenCounter]
+    clock: Callable[[], datetime]
+    new_id: Callable[[], str]
 
     async def find_or_make_summary(
         self, job: CompactionJob, source: SummarySource, on_start: Callable[[], None]
@@ -105,7 +97,7 @@ class SummaryMaker:
                 stored_summary = await self._find_usable_summary(job, source) if lease else None
                 if stored_summary is not None:
                     return RangeResult(stored_summary, "found")
-                if await is_job_outdated(self._store, job, source):
+                if await is_job_outdated(self.store, job, source):
                     return OUTDATED_RESULT
                 on_start()
                 return await self._store_result(
@@ -117,7 +109,7 @@ class SummaryMaker:
             stored_summary = await self._find_usable_summary(job, source)
             if stored_summary is not None:
                 return RangeResult(stored_summary, "found")
-            if await is_job_outdated(self._store, job, source):
+            if await is_job_outdated(self.store, job, source):
                 return OUTDATED_RESULT
             result = await self._make_mechanical_summary(
                 job, source, "another process holds the range's lease for too long"
@@ -131,30 +123,7 @@ class SummaryMaker:
 
         If it fails, the request that needs the range makes the summary.
         """
-        if self._summary_generator.is_backing_off(self._build_summary_request(job, source)):
-            return RangeResult(None, "none")
-        try:
-            async with self._acquire_lease(job, source) as lease:
-                stored_summary = await self._find_usable_summary(job, source) if lease else None
-                if stored_summary is not None or lease is None:
-                    return RangeResult(stored_summary, "found" if stored_summary else "none")
-                if await is_job_outdated(self._store, job, source):
-                    return OUTDATED_RESULT
-                on_start()
-                try:
-                    generated = await self._summary_generator.generate_summary(
-                        self._build_summary_request(job, source, lease)
-                    )
-                except (NoUsableSummary, GatewayError) as error:
-                    return RangeResult(
-                        None, "none", warning=f"No summary was made ahead of need: {_describe_failure(error)}."
-                    )
-                result = RangeResult(
-                    self._build_summary(job, source, generated.text, generated), "made", generated=generated
-                )
-                return await self._store_result(job, source, result, lease)
-        except ConversationBusy:
-            return RangeResult(None, "none")
+        return await self._make_in_background(job, source, on_start, replaces_mechanical=False)
 
     async def replace_mechanical_summary(
         self, job: CompactionJob, source: SummarySource, on_start: Callable[[], None]
@@ -163,34 +132,33 @@ class SummaryMaker:
 
         Does nothing if there is no such summary, if every model is backing off, or if the model fails again.
         """
-        if self._summary_generator.is_backing_off(self._build_summary_request(job, source)):
+        return await self._make_in_background(job, source, on_start, replaces_mechanical=True)
+
+    async def _make_in_background(
+        self, job: CompactionJob, source: SummarySource, on_start: Callable[[], None], *, replaces_mechanical: bool
+    ) -> RangeResult:
+        """Makes a summary by a model, or not at all, where none is stored; or in place of a mechanical one."""
+        if self.summary_generator.is_backing_off(self._build_summary_request(job, source)):
             return RangeResult(None, "none")
         try:
             async with self._acquire_lease(job, source) as lease:
-                stored_summary = await self._find_usable_summary(job, source) if lease else None
-                if (
-                    stored_summary is None
-                    or stored_summary.kind != "mechanical"
-                    or stored_summary.to_link != source.to_link
-                ):
-                    return RangeResult(stored_summary, "none" if stored_summary is None else "found")
-                if await is_job_outdated(self._store, job, source):
+                stored = await self._find_usable_summary(job, source) if lease else None
+                is_replaceable = stored and stored.kind == "mechanical" and stored.to_link == source.to_link
+                if lease is None or (not is_replaceable if replaces_mechanical else stored is not None):
+                    return RangeResult(stored, "found" if stored else "none")
+                if await is_job_outdated(self.store, job, source):
                     return OUTDATED_RESULT
                 on_start()
                 try:
-                    generated = await self._summary_generator.generate_summary(
+                    generated = await self.summary_generator.generate_summary(
                         self._build_summary_request(job, source, lease)
                     )
                 except (NoUsableSummary, GatewayError) as error:
-                    return RangeResult(
-                        stored_summary,
-                        "found",
-                        warning=f"The summary is still one without a model: {_describe_failure(error)}.",
-                    )
-                new_summary = replace(self._build_summary(job, source, generated.text, generated), id=stored_summary.id)
-                return await self._store_result(
-                    job, source, RangeResult(new_summary, "made", generated=generated), lease
-                )
+                    warning = f"No model wrote a summary in the background: {_describe_failure(error)}."
+                    return RangeResult(stored, "found" if stored else "none", warning=warning)
+                summary = self._build_summary(job, source, generated.text, generated)
+                summary = replace(summary, id=stored.id) if stored else summary
+                return await self._store_result(job, source, RangeResult(summary, "made", generated=generated), lease)
         except ConversationBusy:
             return RangeResult(None, "none")
 
@@ -200,9 +168,9 @@ class SummaryMaker:
         Raises:
             ConversationBusy, UpstreamUnavailable, WriteConflict, StoreUnavailable: as `Compactor.rewrite_summary`.
         """
-        async with self._leases.hold_lease(job.root, source.lease_key, job.wait_seconds) as lease:
+        async with self.leases.hold_lease(job.root, source.lease_key, job.wait_seconds) as lease:
             request = self._build_summary_request(job, source, lease)
-            backoff_seconds = self._summary_generator.compute_backoff_seconds(request)
+            backoff_seconds = self.summary_generator.compute_backoff_seconds(request)
             if backoff_seconds > 0:
                 raise UpstreamUnavailable(
                     "The summarizer has failed too often and gets no calls for a while.",
@@ -210,7 +178,7 @@ class SummaryMaker:
                     retry_after_seconds=backoff_seconds,
                 )
             try:
-                generated = await self._summary_generator.generate_summary(request)
+                generated = await self.summary_generator.generate_summary(request)
             except (NoUsableSummary, UpstreamRefused) as error:
                 raise UpstreamUnavailable(f"No summary could be made: {_describe_failure(error)}.") from error
             new_summary = self._build_summary(job, source, generated.text, generated)
@@ -220,13 +188,13 @@ class SummaryMaker:
                 **{name: getattr(new_summary, name) for name in REVISED_FIELDS},
                 revision=stored_summary.revision + 1,
             )
-            await self._store.revise_summary(tenant=job.tenant, root=job.root, summary=revised)
+            await self.store.revise_summary(tenant=job.tenant, root=job.root, summary=revised)
         return revised
 
     @asynccontextmanager
     async def _acquire_lease(self, job: CompactionJob, source: SummarySource) -> AsyncIterator[Lease | None]:
         """Acquires the lease on the range; None if the store is away, which must not keep a client from its answer."""
-        lease_context = self._leases.hold_lease(job.root, source.lease_key, job.wait_seconds)
+        lease_context = self.leases.hold_lease(job.root, source.lease_key, job.wait_seconds)
         try:
             lease = await lease_context.__aenter__()
         except StoreUnavailable:
@@ -250,7 +218,7 @@ class SummaryMaker:
             to_seq = min(source.boundary.to_seq + MAX_OVERRUN_MESSAGES, job.log_tail.end_seq)
             end_links = [job.log_tail.find_message(seq).link for seq in range(from_seq, to_seq)]
         try:
-            summaries = await self._store.find_summaries(tenant=job.tenant, root=job.root, links=end_links)
+            summaries = await self.store.find_summaries(tenant=job.tenant, root=job.root, links=end_links)
         except StoreUnavailable:
             return None
         summaries = [summary for summary in summaries if summary.kind != "part"]
@@ -270,7 +238,7 @@ class SummaryMaker:
     ) -> RangeResult:
         """Makes a summary by a model, or mechanically if the model fails."""
         try:
-            generated = await self._summary_generator.generate_summary(self._build_summary_request(job, source, lease))
+            generated = await self.summary_generator.generate_summary(self._build_summary_request(job, source, lease))
         except UpstreamRefused as refusal:
             result = await self._make_mechanical_summary(job, source, _describe_failure(refusal))
             return replace(result, is_stored=result.is_stored and refusal.status not in CALLER_KEY_STATUSES)
@@ -280,7 +248,7 @@ class SummaryMaker:
 
     async def _make_mechanical_summary(self, job: CompactionJob, source: SummarySource, reason: str) -> RangeResult:
         """Makes a summary without a model; none if that would not be shorter by the policy's `min_gain_ratio`."""
-        counter = self._counter_for(job.encoding)
+        counter = self.counter_for(job.encoding)
         gain_limit = int(source.replaced_tokens * (1 - job.policy.min_gain_ratio)) - count_empty_summary_tokens(counter)
         limit_tokens = min(compute_summary_token_limit(job.policy, job.window), gain_limit)
         request = self._build_summary_request(job, source)
@@ -308,14 +276,14 @@ class SummaryMaker:
         if lease is None:
             return unstored_result
         try:
-            await self._store.add_summary(tenant=job.tenant, root=job.root, summary=result.range_summary, fence=lease)
+            await self.store.add_summary(tenant=job.tenant, root=job.root, summary=result.range_summary, fence=lease)
         except LeaseLost:
             stored_summary = await self._find_usable_summary(job, source)
             if stored_summary is not None:
                 return replace(result, range_summary=stored_summary)
             # A lost lease can mean that an erasure took it: then this summary may hold erased text and must not be
             # used.
-            return OUTDATED_RESULT if await is_job_outdated(self._store, job, source) else unstored_result
+            return OUTDATED_RESULT if await is_job_outdated(self.store, job, source) else unstored_result
         except StoreUnavailable:
             return unstored_result
         return result
@@ -333,39 +301,25 @@ class SummaryMaker:
             return self._build_summary(job, part, text, generated)
 
         return LogPartSummaries(
-            self._store, job, source, lease, compute_summary_token_limit(job.policy, job.window), make_part
+            self.store, job, source, lease, compute_summary_token_limit(job.policy, job.window), make_part
         )
 
     def _build_summary_request(
         self, job: CompactionJob, source: SummarySource, lease: Lease | None = None
     ) -> SummaryRequest:
         return SummaryRequest(
+            job,
+            source,
             messages=job.client_words.apply_to_log_messages(source.messages),
-            folded_summaries=source.folded_summaries,
-            policy=job.policy,
-            model=job.model,
             limit_tokens=_compute_summary_limit(job, source),
-            replaced_tokens=source.replaced_tokens,
-            encoding=job.encoding,
-            client_key=job.client_key,
-            api_key_id=job.api_key_id,
-            budget=job.budget,
-            focus=job.focus,
-            style=source.style,
-            previous_summary=source.previous_summary,
-            view_prefix=source.view_prefix,
-            prefix_message_count=source.prefix_message_count,
-            fields=job.fields,
             log_parts=self._build_log_parts(job, source, lease),
-            tenant=job.tenant,
-            root=job.root,
         )
 
     def _build_summary(
         self, job: CompactionJob, source: SummarySource, text: str, generated: GeneratedSummary | None
     ) -> Summary:
         return Summary(
-            id=self._new_id(),
+            id=self.new_id(),
             conversation_id=job.conversation_id,
             from_seq=source.from_seq,
             to_seq=source.boundary.to_seq,
@@ -374,7 +328,7 @@ class SummaryMaker:
             to_skeleton=source.to_skeleton,
             text=text,
             tokens=count_summary_section_tokens(
-                text, through_turn=source.boundary.through_turn, counter=self._counter_for(job.encoding)
+                text, through_turn=source.boundary.through_turn, counter=self.counter_for(job.encoding)
             ),
             tokens_total=source.boundary.tokens_total,
             anchor_seq=source.boundary.anchor_seq,
@@ -383,7 +337,7 @@ class SummaryMaker:
             kind="mechanical" if generated is None else "model",
             model="" if generated is None else generated.model,
             prompt_version=MECHANICAL_VERSION if generated is None else generated.prompt_version,
-            created_at=self._clock(),
+            created_at=self.clock(),
             folds=tuple(folded_summary.id for folded_summary in source.folded_summaries),
             duration_ms=0 if generated is None else generated.duration_ms,
             usage=None if generated is None else generated.usage,

@@ -80,22 +80,18 @@ class ApiKeys:
         now = self._now()
         self._check_new_key(new_key, now)
         secret = KEY_PREFIX + base64.urlsafe_b64encode(self._random_bytes(KEY_BYTES)).decode().rstrip("=")
+        chosen = {
+            **msgspec.structs.asdict(new_key),
+            "name": new_key.name.strip(),
+            "tenant": new_key.tenant or f"ten_{self._random_bytes(12).hex()}",
+            "scopes": tuple(scope for scope in SCOPES if scope in new_key.scopes),
+        }
         key = ApiKey(
             id=f"key_{self._random_bytes(12).hex()}",
             digest=hash_api_key(secret),
             hint=secret[-HINT_CHARS:],
-            name=new_key.name.strip(),
-            tenant=new_key.tenant or f"ten_{self._random_bytes(12).hex()}",
-            scopes=tuple(scope for scope in SCOPES if scope in new_key.scopes),
             created_at=now,
-            policy=new_key.policy,
-            models=new_key.models,
-            retention_days=new_key.retention_days,
-            expires_at=new_key.expires_at,
-            budget_usd=new_key.budget_usd,
-            pass_through=new_key.pass_through,
-            requests_per_minute=new_key.requests_per_minute,
-            tokens_per_minute=new_key.tokens_per_minute,
+            **chosen,
         )
         await self._store.add_api_key(key)
         return secret, key

@@ -10,16 +10,16 @@ import logging
 import re
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from app.context.quote.quotation_message import extract_quotable_text
 from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.search_terms import extract_query_terms
-from app.errors import StoreUnavailable
+from app.errors import InvalidRequest, StoreUnavailable
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import Caller
 from app.pipeline.view.message_search import MessageSearch
@@ -59,8 +59,6 @@ class SearchResult(msgspec.Struct, frozen=True):
     """Matching messages, best first."""
     is_complete: bool
     """Whether all messages were searched; otherwise some are not indexed yet."""
-    is_limited: bool
-    """Whether only the newest messages are ever searched, because what is stored is encrypted."""
 
 
 class ConversationSearch:
@@ -82,22 +80,30 @@ class ConversationSearch:
         self._running_index_jobs: set[str] = set()
 
     async def search_conversation(self, conversation: Conversation, query: str, *, limit: int) -> SearchResult:
-        """Returns the messages of a conversation that contain words of `query`."""
-        terms = extract_query_terms(query)
+        """Returns the messages of a conversation that contain words of `query`.
+
+        Raises:
+            InvalidRequest: messages are encrypted.
+        """
+        self._require_index()
+        terms, end = extract_query_terms(query), conversation.head_seq + 1
         is_complete = await self._index_conversation(conversation, time.monotonic() + INDEXING_SECONDS)
         if not is_complete:
-            self._index_in_background(conversation.id, self._finish_conversation_index(conversation))
-        end = conversation.head_seq + 1
+            self._index_in_background(conversation.id, self._message_search.index_messages(conversation, end))
         matches = await self._store.search_log(conversation, terms=terms, from_seq=0, before_seq=end, limit=limit)
         hits = [MessageHit(conversation, one.message, one.score) for one in matches if one.score is not None]
-        return SearchResult(terms, hits, is_complete, not self._store.is_fully_searchable)
+        return SearchResult(terms, hits, is_complete)
 
     async def search_tenant(self, caller: Caller, query: str, *, limit: int) -> SearchResult:
         """Returns the caller's conversations that contain words of `query`, each with its best message.
 
         For a caller who sees all tenants these are the conversations of the tenants that were active last. Scores
         count words within a tenant, so those of different tenants compare roughly.
+
+        Raises:
+            InvalidRequest: messages are encrypted.
         """
+        self._require_index()
         terms = extract_query_terms(query)
         deadline = time.monotonic() + INDEXING_SECONDS
         tenants = await self._list_active_tenants() if caller.sees_all_tenants else [caller.tenant]
@@ -112,7 +118,15 @@ class ConversationSearch:
             hits += [MessageHit(one.conversation, one.message, one.score) for one in matches]
         if len(tenants) > 1:
             hits = sorted(hits, key=lambda hit: hit.score, reverse=True)[:limit]
-        return SearchResult(terms, hits, are_all_complete, not self._store.is_fully_searchable)
+        return SearchResult(terms, hits, are_all_complete)
+
+    def _require_index(self) -> None:
+        if not self._store.is_fully_searchable:
+            raise InvalidRequest(
+                "This gateway encrypts messages, so they cannot be searched: an index would reveal their words.",
+                code="search_not_offered",
+                hint="List the conversation's items, or ask a model: its search tool still searches.",
+            )
 
     async def _list_active_tenants(self) -> list[str]:
         """Returns the tenants of the newest conversations, the most active first, at most `MAX_SEARCHED_TENANTS`."""
@@ -120,17 +134,17 @@ class ConversationSearch:
         newest = await self._store.list_conversations(tenant=None, query=query)
         return list(dict.fromkeys(conversation.tenant for conversation in newest))[:MAX_SEARCHED_TENANTS]
 
-    def _index_in_background(self, name: str, work: AsyncIterator[None]) -> None:
+    def _index_in_background(self, name: str, work: Coroutine[Any, Any, object]) -> None:
         """Indexes in the background, with at most one job for each name at a time."""
         if name in self._running_index_jobs:
+            work.close()
             return
         self._running_index_jobs.add(name)
         self._tasks.spawn(self._run_index_job(name, work))
 
-    async def _run_index_job(self, name: str, work: AsyncIterator[None]) -> None:
+    async def _run_index_job(self, name: str, work: Coroutine[Any, Any, object]) -> None:
         try:
-            async for _ in work:
-                pass
+            await work
         except StoreUnavailable:
             return  # the next search indexes the rest
         except Exception as error:  # nobody waits for this task
@@ -138,25 +152,17 @@ class ConversationSearch:
         finally:
             self._running_index_jobs.discard(name)
 
-    async def _finish_conversation_index(self, conversation: Conversation) -> AsyncIterator[None]:
-        await self._message_search.index_messages(conversation, conversation.head_seq + 1)
-        yield
-
-    async def _finish_tenant_index(self, tenant: str) -> AsyncIterator[None]:
+    async def _finish_tenant_index(self, tenant: str) -> None:
         while not await self._index_tenant(tenant, time.monotonic() + INDEXING_SECONDS):
-            yield
+            pass
 
     async def _index_conversation(self, conversation: Conversation, deadline: float) -> bool:
         """Indexes a conversation until `deadline` (monotonic seconds). Returns whether all of it is indexed."""
-        if not self._store.is_fully_searchable:
-            return True
         return await self._message_search.index_messages_until(conversation, conversation.head_seq + 1, deadline)
 
     async def _index_tenant(self, tenant: str, deadline: float) -> bool:
         """Indexes the conversations of a tenant that changed since all were last indexed, until `deadline`. Returns
         whether all are indexed."""
-        if not self._store.is_fully_searchable:
-            return True
         started_at = self._clock()
         cursor: tuple[datetime, str] | None = None
         while True:

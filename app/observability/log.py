@@ -6,21 +6,14 @@ left out, because they may be content. Whatever looks like a key or a password i
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import functools
 import json
 import logging
 import re
 import sys
-import threading
-import time
-from collections import deque
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, TextIO
-
-import orjson
+from typing import Any, Literal, TextIO
 
 from app.observability.tracing import current_span, span_ids
 
@@ -28,15 +21,6 @@ LogFormat = Literal["auto", "json", "text"]
 
 MAX_FIELD_CHARS = 200
 """A longer text is left out of the fields, because it may be content."""
-FLUSH_SECONDS: Final = 0.05
-"""How long a line may wait to be written together with others. A system call takes longer than rendering a line."""
-PRERENDERED_FIELDS: Final = "told_fields"
-"""The attribute of a record that holds all fields of its line. The code that sets it ensures that none is content."""
-
-_LEVEL_NAMES: Final = {logging.INFO: "info", logging.WARNING: "warning"}
-"""The levels of lines with prerendered fields."""
-_root: Final = logging.getLogger()
-
 _scope: ContextVar[dict[str, str] | None] = ContextVar("log_scope", default=None)
 _OWN_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 _SECRETS = re.compile(
@@ -74,106 +58,36 @@ def configure_logging(level: str, log_format: LogFormat = "auto", stream: TextIO
     """
     stream = stream or sys.stderr
     as_text = log_format == "text" or (log_format == "auto" and stream.isatty())
-    handler = BufferedLogHandler(stream)
+    handler = LogHandler(stream)
     handler.setFormatter(TextFormatter() if as_text else JsonFormatter())
-    # Lines that wait in the handler of before would be lost with it.
-    flush_log()
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
 
 
-def find_json_handler() -> BufferedLogHandler | None:
-    """Returns our handler if it is the only one and writes JSON; None if another handler needs records, too."""
-    handlers = _root.handlers
-    only = handlers[0] if len(handlers) == 1 else None
-    return only if isinstance(only, BufferedLogHandler) and type(only.formatter) is JsonFormatter else None
+class LogHandler(logging.StreamHandler[TextIO]):
+    """Writes each line to a stream. A stream that fails is ignored: there is no other place to report it."""
 
-
-def flush_log() -> None:
-    """Writes the lines that wait."""
-    for handler in logging.getLogger().handlers:
-        handler.flush()
-
-
-class BufferedLogHandler(logging.Handler):
-    """Writes lines to a stream in their order.
-
-    Lines below a warning that come from an event loop are written together, within `FLUSH_SECONDS`. A warning or an
-    error is written at once, with all lines before it. On a terminal and outside of an event loop each line is written
-    at once. The rest is written when the process ends; a process that is killed loses it.
-    """
-
-    def __init__(self, stream: TextIO) -> None:
-        super().__init__()
-        self._stream = stream
-        self._is_terminal = stream.isatty()
-        self._buffer: deque[str] = deque()
-        self._write_lock = threading.Lock()
-        self._flush_loop: asyncio.AbstractEventLoop | None = None
-        """The event loop in which a call of `flush` is due."""
-
-    def handle(self, record: logging.LogRecord) -> bool:
-        """Takes a record. Unlike `logging.Handler` it takes no lock, because `deque.append` needs none."""
+    def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._buffer.append(self.format(record) + "\n")
+            line = self.format(record) + "\n"
         except Exception:  # noqa: BLE001 - a line that cannot be rendered must not fail the code that logs it
             self.handleError(record)
-            return True
-        if self._is_terminal or record.levelno >= logging.WARNING:
-            self.flush()
-        else:
-            self._schedule_flush()
-        return True
-
-    def write_line(self, level: int, logger: str, message: str, fields: dict[str, Any]) -> None:
-        """Takes a line with prerendered fields. Does the same as `handle`, without a record."""
-        self._buffer.append(_render_json_line(level, logger, message, time.time(), fields) + "\n")
-        if self._is_terminal or level >= logging.WARNING:
-            self.flush()
-        else:
-            self._schedule_flush()
-
-    def _schedule_flush(self) -> None:
-        try:
-            loop = asyncio.get_running_loop()
-        # A thread, or code before and after the event loop: nothing would call `flush` later.
-        except RuntimeError:
-            self.flush()
             return
-        # Another loop than the last one: that one may have ended before it called `flush`.
-        if self._flush_loop is not loop:
-            self._flush_loop = loop
-            loop.call_later(FLUSH_SECONDS, self.flush)
-
-    def flush(self) -> None:
-        """Writes the lines that wait. A stream that fails is ignored: there is no other place to report it."""
-        with self._write_lock:
-            # Before the buffer is emptied: a line that comes from now on schedules the next flush.
-            self._flush_loop = None
-            lines = []
-            while self._buffer:
-                lines.append(self._buffer.popleft())
-            if lines:
-                # `ValueError`: the stream is closed.
-                with contextlib.suppress(OSError, ValueError):
-                    self._write("".join(lines))
-
-    def _write(self, text: str) -> None:
-        try:
-            self._stream.write(text)
-        # The terminal's encoding lacks a character, or a text has half a surrogate pair.
-        except UnicodeEncodeError:
-            self._stream.write(text.encode("ascii", "backslashreplace").decode())
-        self._stream.flush()
+        # `ValueError`: the stream is closed.
+        with contextlib.suppress(OSError, ValueError):
+            try:
+                self.stream.write(line)
+            # The terminal's encoding lacks a character, or a text has half a surrogate pair.
+            except UnicodeEncodeError:
+                self.stream.write(line.encode("ascii", "backslashreplace").decode())
+            self.stream.flush()
 
 
 class JsonFormatter(logging.Formatter):
     """Renders a line as one JSON object: `time`, `level`, `logger`, `message`, then the fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        if (fields := getattr(record, PRERENDERED_FIELDS, None)) is not None:
-            return _render_json_line(record.levelno, record.name, record.msg, record.created, fields)
         line: dict[str, Any] = {
             "time": _record_time(record).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -199,50 +113,19 @@ class TextFormatter(logging.Formatter):
         return "\n".join([line, *(f"  {_escape_control_characters(part)}" for part in trace_lines)])
 
 
-def _render_json_line(level: int, logger: str, message: str, created: float, fields: dict[str, Any]) -> str:
-    """Renders a line with prerendered fields, as `JsonFormatter` does, in a tenth of the time by means of orjson."""
-    second = int(created)
-    line = {
-        "time": f"{_format_second(second)}.{int((created - second) * 1000):03}+00:00",
-        "level": _LEVEL_NAMES[level],
-        "logger": logger,
-        "message": message,
-        **fields,
-    }
-    # A client may send a key in place of a model's name, by mistake.
-    if "model" in fields:
-        line["model"] = _redact_model_name(fields["model"])
-    # orjson escapes control characters below space. All others in `_CONTROL_CHARACTERS` but DEL are not ASCII.
-    text = orjson.dumps(line).decode()
-    return text if text.isascii() and "\x7f" not in text else _escape_control_characters(text)
-
-
-@functools.lru_cache(maxsize=2)
-def _format_second(unix_seconds: int) -> str:
-    """Formats a time in whole seconds. Cached, because all lines of one second share it."""
-    return datetime.fromtimestamp(unix_seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-
-
 def collect_log_fields(record: logging.LogRecord) -> dict[str, Any]:
     """Returns the fields of a record: the current scope, `extra` and the current span, without what may be content."""
-    if (fields := getattr(record, PRERENDERED_FIELDS, None)) is not None:
-        return {name: _redact_value(value) for name, value in fields.items()}
     extra = {name: value for name, value in vars(record).items() if name not in _OWN_ATTRIBUTES}
     all_fields = {**(_scope.get() or {}), **extra, **span_ids(current_span())}
-    return {name: _redact_value(value) for name, value in all_fields.items() if _is_loggable(value)}
+    return {
+        name: _redact_secrets(value) if isinstance(value, str) else value
+        for name, value in all_fields.items()
+        if _is_loggable(value)
+    }
 
 
 def _is_loggable(value: Any) -> bool:
     return isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) <= MAX_FIELD_CHARS)
-
-
-def _redact_value(value: Any) -> Any:
-    return _redact_secrets(value) if isinstance(value, str) else value
-
-
-@functools.lru_cache(maxsize=256)
-def _redact_model_name(name: str) -> str:
-    return _redact_secrets(name)
 
 
 def _redact_secrets(text: str) -> str:

@@ -6,7 +6,6 @@ embed the gateway, have several in one process.
 
 from __future__ import annotations
 
-import functools
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -29,8 +28,6 @@ log = logging.getLogger(__name__)
 
 MAX_MODEL_LABELS: Final = 100
 """How many models have a label of their own. It bounds the series, because clients choose the names of models."""
-MAX_CACHED_MODEL_SERIES: Final = 500
-"""How many combinations of provider, model, status and policy have their series cached."""
 
 
 class TurnFacts(msgspec.Struct, array_like=True):
@@ -116,7 +113,6 @@ class Metrics(Collector):
             self._source = MultiProcessCollector(None, str(folder))  # type: ignore[no-untyped-call]
         self._is_known_model = is_known_model
         self._model_labels: dict[str, str] = {name: name for name in models}
-        self._model_series: dict[tuple[str, str, str, str], _ModelSeries] = {}
         self._watched_gauges: list[tuple[Gauge, Callable[[], float]]] = []
         self.now = clock
         self.in_flight = self.gauge_series(f.REQUESTS_IN_FLIGHT)
@@ -206,27 +202,27 @@ class Metrics(Collector):
 
     def count_turn(self, facts: TurnFacts) -> None:
         """Counts the answer of a model."""
-        key = (facts.provider, facts.model, facts.status, facts.policy)
-        series = self._model_series.get(key) or self._find_model_series(key)
-        series.turns.inc()
+        model_labels = (facts.provider, self.model_label(facts.model))
+        self.counter_series(f.TURNS, facts.status, facts.policy).inc()
         self._pressure_series.observe(facts.pressure)
-        series.estimated.inc(facts.prompt_tokens)
-        series.log.inc(facts.log_tokens)
-        # A view can have more tokens than the log, by quotations or summaries. A counter must not go down.
-        if facts.log_tokens > facts.prompt_tokens:
-            series.saved.inc(facts.log_tokens - facts.prompt_tokens)
-        if facts.reported_tokens is not None:
-            series.reported.inc(facts.reported_tokens)
-            if facts.cached_tokens:
-                series.cached.inc(facts.cached_tokens)
-            series.completion.inc(facts.completion_tokens or 0)
+        tokens = {
+            "estimated": facts.prompt_tokens,
+            "log": facts.log_tokens,
+            # A view can have more tokens than the log, by quotations or summaries. A counter must not go down.
+            "saved": max(0, facts.log_tokens - facts.prompt_tokens),
+            "reported": facts.reported_tokens or 0,
+            "cached": facts.cached_tokens or 0,
+        }
+        for kind, count in tokens.items():
+            self.counter_series(f.PROMPT_TOKENS, kind, *model_labels).inc(count)
+        self.counter_series(f.COMPLETION_TOKENS, *model_labels).inc(facts.completion_tokens or 0)
         # An unknown cost is not counted as 0: the call counts as unpriced instead.
         if facts.cost_usd is not None:
-            series.cost.inc(facts.cost_usd)
+            self.counter_series(f.COST, "answer", *model_labels).inc(facts.cost_usd)
         else:
             self.counter_series(f.UNPRICED_CALLS, "usage" if facts.reported_tokens is None else "price").inc()
         if facts.saved_usd is not None:
-            series.saved_cost.inc(facts.saved_usd)
+            self.counter_series(f.SAVED_COST, *model_labels).inc(facts.saved_usd)
         if not facts.is_whole:
             self.counter_series(f.INTERRUPTED_TURNS).inc()
         if facts.has_recovered:
@@ -245,38 +241,6 @@ class Metrics(Collector):
     def _find_series(self, family: MetricFamily, labels: tuple[str, ...]) -> Any:
         metric = self._families[family]
         return metric.labels(*labels) if labels else metric
-
-    def _find_model_series(self, key: tuple[str, str, str, str]) -> _ModelSeries:
-        """Returns the series of a model, and caches them up to `MAX_CACHED_MODEL_SERIES`."""
-        provider, model, status, policy = key
-        series = _ModelSeries(self, provider, self.model_label(model), (status, policy))
-        if len(self._model_series) < MAX_CACHED_MODEL_SERIES:
-            self._model_series[key] = series
-        return series
-
-
-class _ModelSeries:
-    """The series for answers of one model with the same status and policy, so that they are looked up once."""
-
-    def __init__(self, metrics: Metrics, provider: str, model: str, turn_labels: tuple[str, str]) -> None:
-        self._metrics = metrics
-        self._labels = model_labels = (provider, model)
-        self.turns = metrics.counter_series(f.TURNS, *turn_labels)
-        self.estimated = metrics.counter_series(f.PROMPT_TOKENS, "estimated", *model_labels)
-        self.reported = metrics.counter_series(f.PROMPT_TOKENS, "reported", *model_labels)
-        self.log = metrics.counter_series(f.PROMPT_TOKENS, "log", *model_labels)
-        self.saved = metrics.counter_series(f.PROMPT_TOKENS, "saved", *model_labels)
-        self.cached = metrics.counter_series(f.PROMPT_TOKENS, "cached", *model_labels)
-        self.completion = metrics.counter_series(f.COMPLETION_TOKENS, *model_labels)
-
-    @functools.cached_property
-    def cost(self) -> Counter:
-        """The counter of the cost. It is created by the first priced answer: an unknown cost must not appear as 0."""
-        return self._metrics.counter_series(f.COST, "answer", *self._labels)
-
-    @functools.cached_property
-    def saved_cost(self) -> Counter:
-        return self._metrics.counter_series(f.SAVED_COST, *self._labels)
 
 
 def _join_folder(folder: Path) -> BinaryIO | None:

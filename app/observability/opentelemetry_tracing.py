@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 TRACES_PATH: Final = "/v1/traces"
 EXPORT_SECONDS: Final = 10.0
 """The timeout of one export, including its retries."""
+DRAIN_SECONDS = 5.0
+"""How long `aclose` waits for the exporter."""
 
 
 def build_span_exporter(endpoint: str, headers: Mapping[str, str]) -> SpanExporter:
@@ -51,7 +53,6 @@ class ExportedTracing(Tracing):
         service_name: the name of the gateway in traces.
         version: the version of the gateway.
         sample_ratio: the share of requests that are traced, of those whose client has not decided.
-        drain_seconds: how long `aclose` waits for the exporter.
     """
 
     def __init__(
@@ -61,7 +62,6 @@ class ExportedTracing(Tracing):
         service_name: str,
         version: str,
         sample_ratio: float = 1.0,
-        drain_seconds: float = 5.0,
     ) -> None:
         self._provider = TracerProvider(
             sampler=_Sampler(sample_ratio),
@@ -72,10 +72,9 @@ class ExportedTracing(Tracing):
         )
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         super().__init__(self._provider.get_tracer("concertina", version))
-        self._drain_seconds = drain_seconds
 
     async def aclose(self) -> None:
-        """Exports the remaining spans. Spans that the collector does not take within `drain_seconds` are lost."""
+        """Exports the remaining spans. Spans that the collector does not take within `DRAIN_SECONDS` are lost."""
         finished = asyncio.Event()
         loop = asyncio.get_running_loop()
 
@@ -88,11 +87,9 @@ class ExportedTracing(Tracing):
         # A daemon thread, unlike those of the event loop's pool: the process does not wait for a collector that hangs.
         threading.Thread(target=shut_down, name="traces-shutdown", daemon=True).start()
         try:
-            await asyncio.wait_for(finished.wait(), self._drain_seconds)
+            await asyncio.wait_for(finished.wait(), DRAIN_SECONDS)
         except TimeoutError:
-            log.warning(
-                "the trace collector did not accept the last spans within %g s; they are lost", self._drain_seconds
-            )
+            log.warning("the trace collector did not accept the last spans within %g s; they are lost", DRAIN_SECONDS)
 
 
 class _Sampler(Sampler):

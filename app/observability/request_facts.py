@@ -7,24 +7,17 @@ models and conversations are recorded.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Final, Protocol
 
 import msgspec
 
-from app.observability.log import MAX_FIELD_CHARS, PRERENDERED_FIELDS, find_json_handler
+from app.observability.log import MAX_FIELD_CHARS
 
 LOGGER: Final = "concertina.requests"
 LOG_MESSAGE: Final = "request"
 _log = logging.getLogger(LOGGER)
-_TEMPLATES: Final = {
-    level: vars(logging.LogRecord(LOGGER, level, "", 0, LOG_MESSAGE, None, None))
-    for level in (logging.INFO, logging.WARNING)
-}
-"""The attributes that all log records of requests share. They are built once, because looking up the thread and the
-process takes longer than writing the line."""
 
 
 class ReportableError(Protocol):
@@ -80,7 +73,6 @@ class RequestFacts(msgspec.Struct, array_like=True):
     stream: bool | None = None
 
 
-_FACT_NAMES: Final = RequestFacts.__struct_fields__
 _current: ContextVar[RequestFacts | None] = ContextVar("request_facts", default=None)
 
 
@@ -104,41 +96,22 @@ def record_requested_model(model: str, *, stream: bool) -> None:
         facts.model, facts.stream = model if len(model) <= MAX_FIELD_CHARS else None, stream
 
 
-def record_error(error: ReportableError, *, replaces: bool = False) -> None:
-    """Records the error that is sent to the client, as a response or within a stream. The first error is kept.
-
-    Args:
-        error: the error.
-        replaces: whether this error is sent instead of the one that was recorded before.
-    """
+def record_error(error: ReportableError) -> None:
+    """Records the error that is sent to the client, as a response or within a stream. The first error is kept."""
     facts = _current.get()
-    if facts is not None and (facts.error is None or replaces):
+    if facts is not None and facts.error is None:
         facts.error = ErrorFacts(error.code, error.name, error.status)
 
 
 def log_request(facts: RequestFacts, level: int, fields: dict[str, Any]) -> None:
     """Writes the log line of a request that has ended.
 
-    The line is rendered without a search for the calling code and without a check of its fields, because none of them
-    can hold content. That takes a third of the time of an ordinary line.
-
     Args:
         facts: the facts of the request.
         level: `logging.INFO` or `logging.WARNING`.
         fields: the fields that come first. The facts are added to this dict.
     """
-    if not _log.isEnabledFor(level):
-        return
-    values = zip(_FACT_NAMES, msgspec.structs.astuple(facts), strict=True)
-    fields |= {name: value for name, value in values if value is not None}
+    fields |= {name: value for name, value in msgspec.structs.asdict(facts).items() if value is not None}
     if facts.error is not None:
         fields["error"] = facts.error.name
-    # The usual case: nobody but our own handler gets the line, so it needs no record.
-    if (handler := find_json_handler()) is not None:
-        handler.write_line(level, LOGGER, LOG_MESSAGE, fields)
-        return
-    # `__init__` is left out: it looks up the attributes that `_TEMPLATES` has already.
-    record = logging.LogRecord.__new__(logging.LogRecord)
-    now = time.time()
-    record.__dict__ = {**_TEMPLATES[level], "created": now, "msecs": now % 1 * 1000, PRERENDERED_FIELDS: fields}
-    _log.handle(record)
+    _log.log(level, LOG_MESSAGE, extra=fields)

@@ -17,7 +17,7 @@ Where failures go:
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -60,7 +60,6 @@ from app.pipeline.compact.turn_compaction import (
 from app.pipeline.persist.question_write import QuestionWrite
 from app.pipeline.persist.turn_writer import TurnWriter
 from app.pipeline.resolve.conversation_resolver import ConversationResolver
-from app.pipeline.resolve.held_leases import HeldLeases
 from app.pipeline.resolve.model_context import ModelContexts
 from app.pipeline.respond.answer_types import Answer, StreamedAnswer
 from app.pipeline.respond.context_status import ContextReport, select_forwarded_headers
@@ -84,43 +83,25 @@ class ClockAndIds:
     heartbeat_seconds: float = HEARTBEAT_SECONDS
 
 
+@dataclass(eq=False, kw_only=True)
 class Pipeline:
     """Answers chat completions. A pipeline keeps no state between requests."""
 
-    def __init__(
-        self,
-        *,
-        conversation_resolver: ConversationResolver,
-        view_builder: ViewBuilder,
-        turn_compactor: TurnCompactor,
-        precompactor: Precompactor,
-        turn_writer: TurnWriter,
-        response_delivery: ResponseDelivery,
-        upstream_caller: UpstreamCaller,
-        window_learner: WindowLearner,
-        overflow_recovery: OverflowRecovery,
-        search_tool_loop: SearchToolLoop,
-        quotation_builder: QuotationBuilder,
-        pin_updater: PinUpdater,
-        model_contexts: ModelContexts,
-        tasks: BackgroundTasks,
-        clock_and_ids: ClockAndIds,
-    ) -> None:
-        self._conversation_resolver = conversation_resolver
-        self._view_builder = view_builder
-        self._turn_compactor = turn_compactor
-        self._precompactor = precompactor
-        self._turn_writer = turn_writer
-        self._response_delivery = response_delivery
-        self._upstream_caller = upstream_caller
-        self._window_learner = window_learner
-        self._overflow_recovery = overflow_recovery
-        self._search_tool_loop = search_tool_loop
-        self._quotation_builder = quotation_builder
-        self._pin_updater = pin_updater
-        self._model_contexts = model_contexts
-        self._tasks = tasks
-        self._clock_and_ids = clock_and_ids
+    conversation_resolver: ConversationResolver
+    view_builder: ViewBuilder
+    turn_compactor: TurnCompactor
+    precompactor: Precompactor
+    turn_writer: TurnWriter
+    response_delivery: ResponseDelivery
+    upstream_caller: UpstreamCaller
+    window_learner: WindowLearner
+    overflow_recovery: OverflowRecovery
+    search_tool_loop: SearchToolLoop
+    quotation_builder: QuotationBuilder
+    pin_updater: PinUpdater
+    model_contexts: ModelContexts
+    tasks: BackgroundTasks
+    clock_and_ids: ClockAndIds
 
     async def answer(self, request: ChatRequest) -> Answer:
         """Answers a chat completion.
@@ -132,7 +113,7 @@ class Pipeline:
         Raises:
             GatewayError: any class of the tree in `app.errors`, with the context headers that are known by then.
         """
-        held_leases = HeldLeases()
+        held_leases = AsyncExitStack()
         turn: Turn | None = None
         view: View | None = None
         try:
@@ -141,46 +122,44 @@ class Pipeline:
                 return await self._replay_stored_answer(turn, turn.resolved_request.stored_answer, held_leases)
             turn, view = await self._plan_view(turn)
             if must_compact(turn, view):
-                compaction = self._turn_compactor.start_compaction(turn, view)
+                compaction = self.turn_compactor.start_compaction(turn, view)
                 # Only a client that accepts progress events gets a stream before the answer. If the store can serve the
                 # summary at once, `wait_for_start` is false and the client gets a normal answer.
                 if request.stream and request.event_style != "off" and await compaction.wait_for_start():
                     return self._build_compaction_progress_answer(turn, view, compaction, held_leases)
                 view = await compaction.wait_for_view()
             else:
-                self._precompactor.start_due_summaries(turn, view)
+                self.precompactor.start_due_summaries(turn, view)
             turn, view = await self._complete_view(turn, view)
             upstream_answer, turn, view = await self._call_upstream_and_write_question(turn, view)
             if not request.stream:
-                return await self._response_delivery.deliver_whole_answer(turn, view, upstream_answer, held_leases)
+                return await self.response_delivery.deliver_whole_answer(turn, view, upstream_answer, held_leases)
             return self._build_streamed_answer(turn, view, upstream_answer, held_leases)
         except BaseException as error:
             # BaseException, because a cancelled request must release its lease, too. Without the release, the next
             # append to the conversation would wait until the lease expires.
-            await held_leases.release()
+            await held_leases.aclose()
             if isinstance(error, GatewayError) and turn is not None:
                 error.context_headers.update(self._build_error_headers(turn, view))
             raise
 
     @timed_step("resolve")
-    async def _resolve_turn(self, request: ChatRequest, held_leases: HeldLeases) -> Turn:
+    async def _resolve_turn(self, request: ChatRequest, held_leases: AsyncExitStack) -> Turn:
         """Finds everything that planning needs: model, policy, window, conversation and pins. Writes nothing."""
-        model_context = await self._model_contexts.find_model_context(request)
-        resolved_request = await self._conversation_resolver.resolve(request, model_context.encoding, held_leases)
+        model_context = await self.model_contexts.find_model_context(request)
+        resolved_request = await self.conversation_resolver.resolve(request, model_context.encoding, held_leases)
         if resolved_request.expanded_messages is not None:
             request = replace(request, raw_messages=resolved_request.expanded_messages)
         if request.pin_indexes or resolved_request.conversation.marks:
-            resolved_request = await self._pin_updater.apply_request_pins(request, resolved_request)
+            resolved_request = await self.pin_updater.apply_request_pins(request, resolved_request)
         if resolved_request.is_stored:
             set_log_conversation(resolved_request.conversation.id)
             share_attributes({CONVERSATION_ATTRIBUTE: resolved_request.conversation.id})
-        return self._window_learner.limit_turn(
-            self._model_contexts.build_turn(request, model_context, resolved_request)
-        )
+        return self.window_learner.limit_turn(self.model_contexts.build_turn(request, model_context, resolved_request))
 
-    async def _replay_stored_answer(self, turn: Turn, stored_answer: LogMessage, held_leases: HeldLeases) -> Answer:
+    async def _replay_stored_answer(self, turn: Turn, stored_answer: LogMessage, held_leases: AsyncExitStack) -> Answer:
         """Returns the stored answer of a retry. It adds nothing to the log, so the lease is released before."""
-        await held_leases.release()
+        await held_leases.aclose()
         request, conversation = turn.request, turn.resolved_request.conversation
         # Reports the answer as complete to the request's attempt, as for a new answer.
         if request.on_answer is not None:
@@ -192,15 +171,15 @@ class Pipeline:
     async def _plan_view(self, turn: Turn) -> tuple[Turn, View]:
         """Plans the view with the summaries that exist now. If the store is unavailable, the view is built from the
         client history alone, unless the request needs the store."""
-        budget = self._view_builder.compute_budget(turn)
+        budget = self.view_builder.compute_budget(turn)
         if turn.request.pin_indexes:
             pins = decode_pins(turn.resolved_request.conversation.marks)
             check_pin_share(pins, turn.policy, budget, param="context.pin")
         summarize: SummarizeMode = turn.request.summarize if may_compact(turn) else "never"
         try:
             if (turn.request.recall or turn.policy.recall_mode) == "tool":
-                return await self._search_tool_loop.plan_view_with_tool(turn, budget, summarize)
-            return turn, await self._view_builder.build_view(turn, budget, summarize=summarize)
+                return await self.search_tool_loop.plan_view_with_tool(turn, budget, summarize)
+            return turn, await self.view_builder.build_view(turn, budget, summarize=summarize)
         except ContextLengthExceeded:
             # A learned limit never refuses a request: the provider decides.
             if turn.window.without_limit is None:
@@ -208,14 +187,14 @@ class Pipeline:
         except StoreUnavailable:
             if turn.resolved_request.needs_store:
                 raise
-            turn = await resolve_turn_without_store(self._conversation_resolver, turn)
-            return turn, await self._view_builder.build_view(turn, budget, summarize="never")
+            turn = await resolve_turn_without_store(self.conversation_resolver, turn)
+            return turn, await self.view_builder.build_view(turn, budget, summarize="never")
         return await self._plan_view(replace_window(turn, turn.window.without_limit))
 
     async def _complete_view(self, turn: Turn, view: View) -> tuple[Turn, View]:
         """Adds quotations to a view that hides a part of the log; removes the search tool if it hides nothing."""
         if view.plan.boundary_seq:
-            view = await self._quotation_builder.add_quotations(turn, view)
+            view = await self.quotation_builder.add_quotations(turn, view)
         elif turn.search_tool_session is not None:
             turn = remove_search_tool(turn)
         share_attributes({COMPACTED_ATTRIBUTE: bool(view.plan.summaries), STREAMED_ATTRIBUTE: turn.request.stream})
@@ -230,7 +209,7 @@ class Pipeline:
         """
         # A question that waits for its answer saves a write. Nobody may be able to observe the turn before its end.
         may_delay = not turn.request.stream and turn.search_tool_session is None and turn.request.on_answer is None
-        async with QuestionWrite(self._turn_writer, self._tasks, turn, may_delay=may_delay) as question_write:
+        async with QuestionWrite(self.turn_writer, self.tasks, turn, may_delay=may_delay) as question_write:
             if turn.search_tool_session is None:
                 upstream_answer, view = await self._call_upstream_with_recovery(turn, view)
             else:
@@ -238,7 +217,7 @@ class Pipeline:
             turn = await question_write.finish(turn, upstream_answer)
             if turn.request.stream and turn.search_tool_session is not None:
                 # The model may run searches before the stream has something to show, and these may fail.
-                upstream_answer = await self._search_tool_loop.start_streamed_rounds(turn, upstream_answer)
+                upstream_answer = await self.search_tool_loop.start_streamed_rounds(turn, upstream_answer)
         return upstream_answer, turn, view
 
     async def _call_upstream_with_recovery(self, turn: Turn, view: View) -> tuple[UpstreamAnswer, View]:
@@ -250,11 +229,11 @@ class Pipeline:
         """
         for _ in range(MAX_OVERFLOW_RECOVERIES):
             try:
-                return await self._upstream_caller.call(turn, view), view
+                return await self.upstream_caller.call(turn, view), view
             except PromptOverflow as overflow:
                 refusal = overflow
-            view = await self._overflow_recovery.plan_smaller_view(turn, view, refusal)
-        return await self._upstream_caller.call(turn, view, can_recover=False), view
+            view = await self.overflow_recovery.plan_smaller_view(turn, view, refusal)
+        return await self.upstream_caller.call(turn, view, can_recover=False), view
 
     async def _call_upstream_with_search_tool(self, turn: Turn, view: View) -> tuple[UpstreamAnswer, Turn, View]:
         """Calls the upstream with the search tool; if it refuses the tool, calls again without it."""
@@ -267,11 +246,11 @@ class Pipeline:
         turn_without_tool = remove_search_tool(turn)
         upstream_answer, sent_view = await self._call_upstream_with_recovery(turn_without_tool, view)
         # Only now: the call without the tool was answered, so the tool was indeed the reason.
-        self._search_tool_loop.record_model_without_tools(turn.model_key)
+        self.search_tool_loop.record_model_without_tools(turn.model_key)
         return upstream_answer, turn_without_tool, sent_view
 
     def _build_streamed_answer(
-        self, turn: Turn, view: View, upstream_answer: UpstreamAnswer, held_leases: HeldLeases
+        self, turn: Turn, view: View, upstream_answer: UpstreamAnswer, held_leases: AsyncExitStack
     ) -> StreamedAnswer:
         context_report = build_context_report(turn, upstream_answer.sent_view)
         headers = {
@@ -279,11 +258,11 @@ class Pipeline:
             **context_report.build_headers(turn.request.request_id),
         }
         return StreamedAnswer(
-            headers, self._response_delivery.deliver_stream(turn, view, upstream_answer, held_leases, context_report)
+            headers, self.response_delivery.deliver_stream(turn, view, upstream_answer, held_leases, context_report)
         )
 
     def _build_compaction_progress_answer(
-        self, turn: Turn, view: View, compaction: TurnCompactionTask, held_leases: HeldLeases
+        self, turn: Turn, view: View, compaction: TurnCompactionTask, held_leases: AsyncExitStack
     ) -> StreamedAnswer:
         context_report = build_context_report(turn, view)
         frames = self._stream_progress_then_answer(turn, view, compaction, held_leases, context_report)
@@ -294,14 +273,14 @@ class Pipeline:
         turn: Turn,
         view: View,
         compaction: TurnCompactionTask,
-        held_leases: HeldLeases,
+        held_leases: AsyncExitStack,
         context_report: ContextReport,
     ) -> AsyncGenerator[bytes, None]:
         """Streams progress events while the compaction runs, then the answer."""
         answer_format = turn.request.answer_format
         answer_format.begin_progress(
-            completion_id=self._clock_and_ids.new_completion_id(),
-            created=int(self._clock_and_ids.unix_seconds()),
+            completion_id=self.clock_and_ids.new_completion_id(),
+            created=int(self.clock_and_ids.unix_seconds()),
             model=turn.request.model,
             style=turn.request.event_style,
             fields=context_report.render_status_fields(),
@@ -315,7 +294,7 @@ class Pipeline:
                     "context_window": view.budget.window,
                 }
             )
-            while not await compaction.finishes_within(self._clock_and_ids.heartbeat_seconds):
+            while not await compaction.finishes_within(self.clock_and_ids.heartbeat_seconds):
                 yield answer_format.render_heartbeat()
             view = await compaction.wait_for_view()
             outcome = "compaction_failed" if view.compaction.get("outcome") == "failed" else "compaction_completed"
@@ -328,17 +307,17 @@ class Pipeline:
         except GatewayError as error:
             # The response has begun, so the status code is sent already: the error becomes an error event at the end of
             # the stream.
-            await held_leases.release()
+            await held_leases.aclose()
             record_error(error)
             drop_tracebacks(error)
             yield answer_format.render_error_frames(error)
             return
         except BaseException:
-            await held_leases.release()
+            await held_leases.aclose()
             raise
         context_report = build_context_report(turn, upstream_answer.sent_view)
         async with aclosing(
-            self._response_delivery.deliver_stream(turn, view, upstream_answer, held_leases, context_report)
+            self.response_delivery.deliver_stream(turn, view, upstream_answer, held_leases, context_report)
         ) as frames:
             async for frame in frames:
                 yield frame
@@ -363,9 +342,9 @@ class Pipeline:
         # A response that names its conversation brings new items only, so those of the conversation are counted, too.
         if request.protocol != "responses" or request.context_mode != "append":
             request = replace(request, context_mode="stateless")
-        async with HeldLeases() as held_leases:
+        async with AsyncExitStack() as held_leases:
             turn = await self._resolve_turn(request, held_leases)
-        budget = self._view_builder.compute_budget(turn)
+        budget = self.view_builder.compute_budget(turn)
         tokens = budget.calibrate_tokens(turn.planned_instructions_tokens + turn.resolved_request.log_tokens)
         return {
             "object": "context.count",

@@ -15,20 +15,33 @@ from app.settings.settings_tree import find_setting_type, list_child_keys, list_
 SettingPath = tuple[str | int, ...]
 """The place of a setting: keys and list positions, from the top of the settings."""
 
-REMOVED_SETTINGS = {
-    "result_max_chars": 400_000,
-    "arguments_ratio": 0.15,
-    "arguments_max_chars": 200_000,
-    "oldest_share": 0.2,
-    "keep_last_assistants": 3,
-    "soft_trim_ratio": 0.3,
-    "hard_clear_ratio": 0.5,
-    "soft_trim_chars": 1_500,
-    "min_prunable_tool_chars": 50_000,
-    "emergency_chars": 200,
-    "told_result_chars": 200,
+REMOVED_SETTINGS: dict[str, dict[str, object]] = {
+    "policies": {
+        "result_max_chars": 400_000,
+        "arguments_ratio": 0.15,
+        "arguments_max_chars": 200_000,
+        "oldest_share": 0.2,
+        "keep_last_assistants": 3,
+        "soft_trim_ratio": 0.3,
+        "hard_clear_ratio": 0.5,
+        "soft_trim_chars": 1_500,
+        "min_prunable_tool_chars": 50_000,
+        "emergency_chars": 200,
+        "told_result_chars": 200,
+        "recall_ratio": 0.15,
+        "pin_ratio": 0.5,
+        "min_gain_ratio": 0.1,
+        "mask_pressure": 0.8,
+        "mask_chars": 300,
+        "result_ratio": 0.3,
+        "fade_bands": ((0.99, 0.05), (0.9, 0.2), (0.85, 0.5), (0.8, 1.0)),
+        "max_tool_result_tokens": 2_000,
+    },
+    "retries": {"max_seconds": 8.0, "retry_after_max_seconds": 20.0, "total_wait_seconds": 60.0},
+    "limits": {"max_head_bytes": 65_536},
+    "telemetry": {"drain_seconds": 5.0},
 }
-"""Settings of policies that there were once, with the values that are always used now."""
+"""Settings that there were once, by section and name, with the values that are always used now."""
 _SECTION_ERROR_TYPES = {"model_type", "model_attributes_type", "dict_type", "dataclass_type"}
 # The beginnings of pydantic's types of errors for numbers, booleans and choices. Only their messages quote the value: a
 # wrong value of another type may be a secret.
@@ -93,9 +106,10 @@ def suggest_names(word: str, valid: Iterable[str]) -> str:
 
 def describe_removed_setting(path: SettingPath) -> str | None:
     """Returns the message about a setting that there was once; None for all others."""
-    if path[0] != "policies" or path[-1] not in REMOVED_SETTINGS:
+    removed = REMOVED_SETTINGS.get(str(path[0]), {})
+    if path[-1] not in removed:
         return None
-    return f"this setting is gone, and its value is always {REMOVED_SETTINGS[str(path[-1])]}; remove it"
+    return f"this setting is gone, and its value is always {removed[str(path[-1])]}; remove it"
 
 
 def build_configuration_fault(error: ErrorDetails, places: Mapping[SettingPath, str]) -> ConfigurationFault:

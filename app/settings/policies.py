@@ -6,12 +6,10 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
-from app.settings.value_types import Chars, Instruction, Seconds, Section, Share, Tokens
+from app.settings.value_types import Instruction, Seconds, Section, Share, Tokens
 
 SAME_MODEL = "same"
 """The value of `summarizer.model` that stands for the request's own model."""
-Band = tuple[Annotated[float, Field(gt=0, le=1)], Annotated[float, Field(gt=0, le=1)]]
-"""A pressure, and the share of a result's cap that remains from that pressure on."""
 PolicyKind = Literal["additive", "checkpoint", "fade", "prune", "window"]
 POLICY_KINDS: tuple[PolicyKind, ...] = get_args(PolicyKind)
 """For each kind there is a built-in policy of the same name."""
@@ -129,17 +127,12 @@ class Policy(Section):
     recall: Recall | None = None
     """`quote`: old messages that match the newest message are quoted in front of it. `tool`: the model gets a tool to
     search for old messages. `off`: neither. Empty: `quote` for kind `additive`, `off` for the other kinds."""
-    recall_ratio: Share = 0.15
-    """The most that a quotation may take; all of a view may take twice as much, if the view leaves it free. `additive`
-    keeps this share free below the limit once part of the log is summarized."""
     restore: Literal["none", "quotes"] = "quotes"
     """`quotes`: messages that the client left out of its history may be quoted, too, in views that do not show the
     whole log. `none`: they are never quoted."""
     standing_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """The most that standing requests may take: sentences in which the user sets rules, preferences, names and
     prohibitions, from messages that are no longer shown. `0`: they are not shown."""
-    pin_ratio: Share = 0.5
-    """The most that pinned messages may take. A request that would pin more is refused."""
 
     # When the kinds that call a model make summaries, and of what.
     threshold_ratio: Share = 0.7
@@ -160,9 +153,6 @@ class Policy(Section):
     blocking: bool = False
     """A turn above the threshold that fits is sent as it is, and its summary is written in the background. `true`: it
     waits for the summary."""
-    min_gain_ratio: Share = 0.1
-    """The least gain, as a share of the prompt. A compaction, or a run of stages below the limit, that makes the prompt
-    smaller by less is discarded."""
     strategy: Literal["additive", "recursive"] = "additive"
     """For kind `additive`. `additive`: each compaction adds a summary of the turns since the last one. `recursive`:
     each compaction rewrites one rolling summary."""
@@ -177,22 +167,8 @@ class Policy(Section):
     trigger: Trigger = Trigger()
 
     # For single stages; each docstring names its stage.
-    mask_pressure: Share = 0.8
-    """The pressure from which on `mask_results`, `cap_messages` and `prune_by_position` run. Pressure is the share of
-    the window without the reserve that the messages take."""
-    mask_chars: Chars = 300
-    """`mask_results`: about how many characters remain of a result that a later answer has used. More remain if there
-    is room."""
-    result_ratio: Share = 0.3
-    """`cap_messages`: the most that one tool result may take, as a share of the window without reserve and
-    instructions."""
-    fade_bands: tuple[Band, ...] = ((0.99, 0.05), (0.9, 0.2), (0.85, 0.5), (0.8, 1.0))
-    """`fade_results`: pairs of a pressure and a share. From that pressure on, each result keeps that share of its cap
-    (`result_ratio`). Of the pressures that are reached, the highest counts."""
     position_pruning: bool = False
     """`true`: stage `prune_by_position` runs. `false`: it does nothing, even if `stages` names it."""
-    max_tool_result_tokens: Tokens = 2_000
-    """`truncate_results`: once the limit is passed, results that are longer than this are truncated, oldest first."""
     summarize_after_turns: Annotated[int, Field(ge=0)] = 4
     """`tell_old_rounds`: tool rounds that are at least this many turns old are replaced by one line per call."""
     clear_tool_results: ClearToolResults = ClearToolResults()

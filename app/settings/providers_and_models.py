@@ -226,13 +226,6 @@ class Retries(Section):
     """How often one deployment is called, the first call included, before the next deployment or fallback is called."""
     base_seconds: Seconds = 0.5
     """The pause before the second call. It doubles before each further call, with jitter."""
-    max_seconds: Seconds = 8.0
-    """The longest of these pauses."""
-    retry_after_max_seconds: Seconds = 20.0
-    """The longest `Retry-After` of a provider that the gateway waits for. If a provider asks for a longer pause, the
-    next deployment is called, or the client gets the provider's answer."""
-    total_wait_seconds: Seconds = 60.0
-    """The most that all pauses of one request may take together."""
     breaker_failures: Annotated[int, Field(ge=1)] = 5
     """How many failures in a row open the circuit breaker of a deployment, which is then not called for
     `breaker_seconds`. Failures of one prompt alone never open it. Those of one tenant pause only that tenant's calls;

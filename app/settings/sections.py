@@ -107,8 +107,6 @@ class Limits(Section):
     parsed and stored it takes up to five times its size of memory. `0`: no limit."""
     max_connections: NonNegativeInt = 10_000
     """How many connections may be open. Further ones are answered with 503 and closed. `0`: no limit."""
-    max_head_bytes: Annotated[int, Field(ge=4096)] = 65_536
-    """The most bytes of a request's address and headers together. Requests with more are answered with 431."""
     slow_client_seconds: Annotated[float, Field(ge=0, le=86_400)] = 30.0
     """How long a client may take to send a request's head, may pause while it sends the body, and may leave an answer
     unread. Then the connection is cut. An answer that has begun is still finished and stored. `0`: no limit."""
@@ -258,8 +256,6 @@ class Traces(Section):
     sample_ratio: Annotated[float, Field(ge=0, le=1)] = 1.0
     """The share of requests that are traced, 0 to 1. For a request with a `traceparent`, the client's decision
     counts."""
-    drain_seconds: Seconds = 5.0
-    """How long a stopping process waits for the export of its last spans."""
 
 
 class Telemetry(Section):

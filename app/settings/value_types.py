@@ -13,7 +13,6 @@ Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 """A share of the context window."""
 Tokens = Annotated[int, Field(gt=0)]
-Chars = Annotated[int, Field(gt=0)]
 Dollars = Annotated[float, Field(ge=0)]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 """A name that the operator chooses."""

@@ -12,8 +12,8 @@ from app.simulator.question_answering import (
     NOTED_PREFIX,
     UNKNOWN_ANSWER,
     PromptText,
-    is_question,
     remove_labels,
+    score_facts,
     split_sentences,
 )
 
@@ -21,8 +21,6 @@ DEFAULT_SUMMARY_TOKENS = 512
 MAX_SHARE_OF_TRANSCRIPT = 0.75
 """A summary takes at most this share of what it summarizes."""
 MIN_SUMMARY_TOKENS = 24
-MIN_TRANSCRIPT_LABELS = 3
-"""A text with at least this many lines that begin with a speaker is a transcript."""
 QUOTATION_ROLE = "quotation"
 """The role of quotations: they repeat messages that earlier summaries stand for."""
 EMPTY_SUMMARY = "- Nothing of note was said."
@@ -32,17 +30,10 @@ _SUMMARY_COMMAND = re.compile(
     r"(?:summari[sz]e|write (?:a|the) summary|give (?:me )?a summary)\b",
     re.IGNORECASE,
 )
-_LAST_MESSAGES_PHRASE = re.compile(r"\bthe last (\d+) messages before this one\b")
-_FOLD_PHRASE = re.compile(r"\bthe \d+ summaries in the message before this one\b")
+_RANGE_PHRASE = re.compile(r"\bthe (?:last (\d+) messages|\d+ summaries in the message) before this one\b")
 _FENCED_TRANSCRIPT = re.compile(r"<transcript ([0-9a-f]+)>\n(.*?)\n</transcript \1>", re.DOTALL)
 _FENCED_SPEAKER = re.compile(r"^--- [0-9a-f]+ (?:\[\d+\] )?([^\n]*)\n?", re.MULTILINE)
-_SPEAKER_LABEL = re.compile(
-    r"^[\[(*#\s-]*(user|human|assistant|ai|system|developer|tool)\b[^:\n]{0,40}:[*\s]*", re.IGNORECASE | re.MULTILINE
-)
-_FACT = re.compile(
-    r"\w*\d[\w.,-]*|\w[/_@]\w|\w\.[a-z]\w|`[^`]+`|\"[^\"]+\"|'[^']{2,}'|[a-z][A-Z]|\b[A-Z]{2,}\b"
-    r"|(?<!^)(?<![.!?]\s)\b[A-Z][a-z]+|\b(?:uses?|decided|because|error|failed|fixed|must|never|always|prefer|called)\b"
-)
+_SPEAKER_LABEL = re.compile(r"^(?:user|assistant|system|developer|tool)\b[^:\n]{0,40}:", re.IGNORECASE)
 
 
 def find_transcript_to_summarize(messages: Sequence[PromptText]) -> list[PromptText] | None:
@@ -54,18 +45,14 @@ def find_transcript_to_summarize(messages: Sequence[PromptText]) -> list[PromptT
     # The request for a summary must be outside the transcript: a conversation may itself speak of summaries.
     fenced = _FENCED_TRANSCRIPT.search(last_text)
     lines = [line for line in _FENCED_TRANSCRIPT.sub("", last_text).splitlines() if line.strip()]
-    is_command = bool(lines) and any(_SUMMARY_COMMAND.match(line) for line in (lines[0], lines[-1]))
+    is_command = any(_SUMMARY_COMMAND.match(line) for line in (*lines[:1], *lines[-1:]))
     if messages[-1].role not in {"user", "system", "developer"} or not is_command:
         return None
     if fenced is not None:
-        return _split_at_labels(fenced[2], list(_FENCED_SPEAKER.finditer(fenced[2])))
-    if _FOLD_PHRASE.search(last_text) and len(messages) > 1:
-        return [PromptText("summary", messages[-2].text)]
-    labels = list(_SPEAKER_LABEL.finditer(last_text))
-    if len(labels) >= MIN_TRANSCRIPT_LABELS:
-        return _split_at_labels(last_text, labels)
-    range_match = _LAST_MESSAGES_PHRASE.search(last_text)
-    before = messages[:-1][-int(range_match[1]) :] if range_match else messages[:-1]
+        _, *parts = _FENCED_SPEAKER.split(fenced[2])
+        return [PromptText(who.strip().lower(), text) for who, text in zip(parts[::2], parts[1::2], strict=True)]
+    range_match = _RANGE_PHRASE.search(last_text)
+    before = messages[:-1][-int(range_match[1] or 1) :] if range_match else messages[:-1]
     earlier = [message for message in before if message.role in {"user", "assistant", "tool"}]
     # "Summarize" after a single message is a question about that message.
     return earlier if range_match or len(earlier) >= 2 else None
@@ -95,14 +82,6 @@ def summarize_by_extraction(
     return "\n".join(lines[position][1] for position in sorted(selected)) or EMPTY_SUMMARY
 
 
-def shorten_to_best_sentence(text: str, max_chars: int) -> str:
-    """Returns a text of up to `max_chars` as it is; of a longer one the sentence with most facts, cut if need be."""
-    if len(text) > max_chars:
-        text = max((found.text for found in split_sentences(text)), key=_score_text, default=text)
-    flat = " ".join(text.split())
-    return flat if len(flat) <= max_chars else flat[: max_chars - 1] + "…"
-
-
 def cut_to_tokens(text: str, max_tokens: int, count: Callable[[str], int]) -> str:
     """Returns the longest beginning of a text that has at most `max_tokens` tokens."""
     low, high = 0, len(text)
@@ -122,23 +101,7 @@ def _label_sentences(transcript: Sequence[PromptText]) -> list[tuple[float, str,
             bare = sentence.text.removeprefix("- ")
             label = "" if _SPEAKER_LABEL.match(bare) else f"{source.role}: "
             weight = 0.7 if source.role == "assistant" or NOTED_PREFIX in bare else 1.0
-            score = weight * _score_text(remove_labels(bare))
+            score = weight * score_facts(remove_labels(bare))
             if UNKNOWN_ANSWER not in bare and (score > 0 or len(sentence.stems) > 2):
                 lines.append((score, f"- {label}{bare}", sentence.stems))
     return [line for line in lines if line[0] > 0] or lines
-
-
-def _score_text(text: str) -> float:
-    """Scores a sentence by its facts: identifiers, numbers, quotes, names, decisions. Questions count little, and of
-    two sentences with the same facts the shorter one counts more.
-    """
-    facts = min(4, len(_FACT.findall(text))) * (0.3 if is_question(text) else 1.0)
-    return facts / (1 + len(text) / 400)
-
-
-def _split_at_labels(text: str, heads: Sequence[re.Match[str]]) -> list[PromptText]:
-    ends = [head.start() for head in heads[1:]] + [len(text)]
-    return [
-        PromptText(head.group(1).strip().lower(), text[head.end() : end].strip())
-        for head, end in zip(heads, ends, strict=True)
-    ]

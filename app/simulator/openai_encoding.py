@@ -20,11 +20,8 @@ def encode_completion(answer: SimulatedAnswer, envelope: Mapping[str, Any]) -> b
     message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None, "annotations": []}
     if answer.tool_calls:
         message["tool_calls"] = answer.tool_calls
-    choice = {"message": message, "logprobs": None, "finish_reason": answer.finish_reason}
-    choices = [{"index": index, **choice} for index in range(answer.choice_count)]
-    return orjson.dumps(
-        {"object": "chat.completion", **_complete(envelope), "choices": choices, "usage": _build_usage(answer)}
-    )
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": answer.finish_reason}
+    return orjson.dumps({"object": "chat.completion", **envelope, "choices": [choice], "usage": _build_usage(answer)})
 
 
 def encode_stream_events(
@@ -33,33 +30,25 @@ def encode_stream_events(
     """Yields the answer as server-sent events: role, text in word pieces or tool call deltas, finish reason, usage,
     `[DONE]`.
     """
-    head = {"object": "chat.completion.chunk", **_complete(envelope), **({"usage": None} if include_usage else {})}
-    for index in range(answer.choice_count):
-        for delta, finish_reason in _split_answer_into_deltas(answer):
-            choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-            yield encode_event({**head, "choices": [choice]})
+    head = {"object": "chat.completion.chunk", **envelope, **({"usage": None} if include_usage else {})}
+    for delta, finish_reason in _split_answer_into_deltas(answer):
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+        yield _encode_event({**head, "choices": [choice]})
     if include_usage:
-        yield encode_event({**head, "choices": [], "usage": _build_usage(answer)})
+        yield _encode_event({**head, "choices": [], "usage": _build_usage(answer)})
     yield b"data: [DONE]\n\n"
 
 
-def encode_event(body: Mapping[str, Any]) -> bytes:
+def _encode_event(body: Mapping[str, Any]) -> bytes:
     return b"data: " + orjson.dumps(body) + b"\n\n"
 
 
-def _complete(envelope: Mapping[str, Any]) -> dict[str, Any]:
-    return {**envelope, "service_tier": "default", "system_fingerprint": "fp_simulated"}
-
-
 def _build_usage(answer: SimulatedAnswer) -> dict[str, Any]:
-    """Returns token numbers in OpenAI's form, with all details zero."""
-    completion_details = ("reasoning", "audio", "accepted_prediction", "rejected_prediction")
     return {
         "prompt_tokens": answer.prompt_tokens,
         "completion_tokens": answer.completion_tokens,
         "total_tokens": answer.prompt_tokens + answer.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0},
-        "completion_tokens_details": {f"{name}_tokens": 0 for name in completion_details},
+        "prompt_tokens_details": {"cached_tokens": 0},
     }
 
 
@@ -69,12 +58,9 @@ def _split_answer_into_deltas(answer: SimulatedAnswer) -> Iterator[tuple[dict[st
         yield {"content": piece}, None
     for index, call in enumerate(answer.tool_calls):
         # Id and name without arguments, then the arguments in pieces.
-        kind = call["type"]
-        text_field = "arguments" if kind == "function" else "input"
-        streamed_text = call[kind][text_field]
-        opening = {"id": call["id"], "type": kind, kind: {"name": call[kind]["name"], text_field: ""}}
-        yield {"tool_calls": [{"index": index, **opening}]}, None
-        for start in range(0, len(streamed_text), ARGUMENT_PIECE_CHARS):
-            piece = streamed_text[start : start + ARGUMENT_PIECE_CHARS]
-            yield {"tool_calls": [{"index": index, kind: {text_field: piece}}]}, None
+        arguments = call["function"]["arguments"]
+        yield {"tool_calls": [{**call, "index": index, "function": {**call["function"], "arguments": ""}}]}, None
+        for start in range(0, len(arguments), ARGUMENT_PIECE_CHARS):
+            piece = arguments[start : start + ARGUMENT_PIECE_CHARS]
+            yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}, None
     yield {}, answer.finish_reason

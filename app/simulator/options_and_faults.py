@@ -34,31 +34,15 @@ class SimulatedFaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     empty: bool = False
     """Answer with blank text."""
     first: Count = 0
-    """Only the first n requests fail."""
-    every: Count = 0
-    """Only every nth request fails."""
+    """Only the first n requests fail; 0 means that all do."""
     on: Literal["all", "summary", "answer"] = "all"
     """Which requests are counted and fail."""
 
-    def is_request_affected(self, nth: int) -> bool:
-        """Says whether the nth request in scope, counted from 1, fails."""
-        if self.first:
-            return nth <= self.first
-        return nth % self.every == 0 if self.every else self.has_fault
-
-    @property
-    def has_fault(self) -> bool:
-        return self.error_status is not None or self._has_other_fault_than_status
-
     @property
     def error_status(self) -> int | None:
-        """Returns the status to fail with. A rule with a schedule but no fault means 500."""
-        is_schedule_only = bool(self.first or self.every) and not self._has_other_fault_than_status
-        return self.status or (500 if is_schedule_only else None)
-
-    @property
-    def _has_other_fault_than_status(self) -> bool:
-        return self.break_after is not None or self.garbage or self.hang or self.empty
+        """Returns the status to fail with. A rule with a number of requests but no fault means 500."""
+        has_other_fault = self.break_after is not None or self.garbage or self.hang or self.empty
+        return self.status or (500 if self.first and not has_other_fault else None)
 
 
 @dataclass(frozen=True, slots=True)

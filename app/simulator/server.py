@@ -6,17 +6,17 @@ them.
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+import anyio
 import uvicorn
 
 from app.simulator.options_and_faults import SimulatorOptions
 from app.simulator.simulated_model import SimulatorTokenCounter
-from app.simulator.simulator import Simulator, SimulatorRequest, make_json_response
+from app.simulator.simulator import Simulator, make_json_response
 
 ASGIMessage = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[ASGIMessage]]
@@ -31,28 +31,25 @@ class SimulatorApp:
         self.simulator = simulator
 
     async def __call__(self, scope: ASGIMessage, receive: Receive, send: Send) -> None:
-        body, more_body = bytearray(), scope["type"] == "http"
+        body, more_body = bytearray(), True
         while more_body:
             message = await receive()
             body += message.get("body", b"")
-            more_body = bool(message.get("more_body"))
-        if scope["type"] != "http" or message["type"] == "http.disconnect":
-            return
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        request = SimulatorRequest(scope["method"], scope["path"].removeprefix("/v1"), headers, bytes(body))
-        async with asyncio.TaskGroup() as group:
-            answer_task = group.create_task(self._send_response(request, send))
-            disconnect_task = group.create_task(_cancel_on_disconnect(receive, answer_task))
-            # The watcher never ends by itself: without this the task group would wait for it for ever.
-            answer_task.add_done_callback(lambda _: disconnect_task.cancel())
+            more_body = message.get("more_body", False)
+        async with anyio.create_task_group() as group:
+            group.start_soon(_cancel_on_disconnect, receive, group.cancel_scope)
+            await self._send_response(scope, bytes(body), send)
+            group.cancel_scope.cancel()
 
-    async def _send_response(self, request: SimulatorRequest, send: Send) -> None:
-        if request.path == RECORDED_REQUESTS_PATH:
-            if request.method == "DELETE":
+    async def _send_response(self, scope: ASGIMessage, body: bytes, send: Send) -> None:
+        if scope["path"] == RECORDED_REQUESTS_PATH:
+            if scope["method"] == "DELETE":
                 self.simulator.recorded_requests.clear()
             response = make_json_response(200, list(self.simulator.recorded_requests))
         else:
-            response = await self.simulator.handle(request)
+            request_headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+            path = scope["path"].removeprefix("/v1")
+            response = await self.simulator.handle(scope["method"], path, request_headers, body)
         headers = [(name.encode(), value.encode()) for name, value in response.headers.items()]
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
         async for piece in response.pieces:
@@ -72,28 +69,22 @@ def run_simulator_server(
         counter_for: returns the token counter for a model's name.
 
     Returns:
-        The exit status: 0 after a run, 1 if it could not start.
+        The exit status: 0 after a run. If the address cannot be used, the process ends with 1.
     """
     simulator = Simulator(options, counter_for, clock=time.time, new_id=lambda: uuid.uuid4().hex)
     config = uvicorn.Config(
-        SimulatorApp(simulator), host=host, port=port, lifespan="off", log_level="critical", access_log=False
+        SimulatorApp(simulator), host=host, port=port, lifespan="off", log_level="error", access_log=False
     )
-    server = AnnouncingServer(config)
-    server.run()
-    return 0 if server.started else 1
+    listener = config.bind_socket()
+    # From here on clients can connect: they wait until the server has started.
+    listener.listen()
+    host, port = listener.getsockname()[:2]
+    print(f"Simulated model is listening on http://{host}:{port}/v1", flush=True)  # noqa: T201  says that it is ready
+    uvicorn.Server(config).run([listener])
+    return 0
 
 
-class AnnouncingServer(uvicorn.Server):
-    """A uvicorn server that prints its address when it listens."""
-
-    async def startup(self, sockets: list[Any] | None = None) -> None:
-        await super().startup(sockets=sockets)
-        if self.started and self.servers:
-            host, port = self.servers[0].sockets[0].getsockname()[:2]
-            print(f"Simulated model is listening on http://{host}:{port}/v1", flush=True)  # noqa: T201  says that it is ready
-
-
-async def _cancel_on_disconnect(receive: Receive, answer_task: asyncio.Task[None]) -> None:
+async def _cancel_on_disconnect(receive: Receive, scope: anyio.CancelScope) -> None:
     while (await receive())["type"] != "http.disconnect":
         continue
-    answer_task.cancel()
+    scope.cancel()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.api.edge.body_budget import BodyBudget
-from app.api.edge.request_reader import read_body
+from app.api.edge.request_reader import BodyLimitMiddleware, read_body
 from app.errors import RequestTooLarge
 from tests.live import ScriptedUpstream
 from tests.support.gateway import World, user, world
@@ -228,8 +228,15 @@ async def test_a_body_that_is_announced_as_too_long_is_not_read() -> None:
     async def receive() -> Any:
         raise AssertionError("it was read")
 
-    with BodyBudget(0, 2000).hold_body("a") as held_body, pytest.raises(RequestTooLarge):
-        await read_body(receive, {"content-length": "2001"}, 2000, held_body)
+    async def send(message: Any) -> None:
+        raise AssertionError("it was answered")
+
+    async def read(scope: Any, receive: Any, send: Any) -> None:
+        await read_body(scope, receive, "a")
+
+    application = BodyLimitMiddleware(read, 2000, BodyBudget(0, 2000))
+    with pytest.raises(RequestTooLarge):
+        await application({"type": "http", "headers": [(b"content-length", b"2001")]}, receive, send)
 
 
 async def test_odd_values_that_are_the_providers_to_judge_are_passed_on() -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections import deque
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
+from fastapi.routing import APIRoute, iter_route_contexts
+from jsonschema_rs import Draft202012Validator
 
-from app.api.openapi_texts import BODY_EXAMPLES, SDK_SAMPLES
+from app.api.openapi import EXAMPLES
 from app.settings import load_settings
 from tests.api.admin.test_metrics import told as metrics_of
 from tests.live import create_test_app, serving
@@ -70,23 +74,84 @@ async def test_generated_requests_get_what_is_described_while_the_provider_fails
     assert seen("requests_total", code="500") == 0
 
 
-def test_every_tag_is_described_and_every_example_has_its_operation() -> None:
+def read_operations() -> dict[tuple[str, str], dict[str, Any]]:
+    """The operations of the document, by method and path."""
     document = application().application.openapi()
-    operations = {
-        (method, path): operation for path, item in document["paths"].items() for method, operation in item.items()
-    }
+    return {(method, path): operation for path, item in document["paths"].items() for method, operation in item.items()}
+
+
+def test_every_tag_is_described_and_every_example_has_its_operation() -> None:
+    operations = read_operations()
+    bodies = {tuple(key.split(" ")) for key in orjson.loads(EXAMPLES.read_bytes())["bodies"]}
     assert {tag for operation in operations.values() for tag in operation["tags"]} == {
-        tag["name"] for tag in document["tags"]
+        tag["name"] for tag in application().application.openapi()["tags"]
     }
-    assert BODY_EXAMPLES.keys() | SDK_SAMPLES.keys() <= operations.keys()
+    assert bodies <= operations.keys()
     with_bodies = {key for key, operation in operations.items() if "requestBody" in operation}
     # The one without: it takes pairs that only the application knows.
-    assert with_bodies - BODY_EXAMPLES.keys() == {("post", "/v1/chat/completions/{completion_id}")}
+    assert with_bodies - bodies == {("post", "/v1/chat/completions/{completion_id}")}
+
+
+def test_every_route_of_the_application_is_described_in_a_sentence() -> None:
+    routes = {
+        (method.lower(), (context.path or "").replace(":path}", "}"))
+        for context in iter_route_contexts(application().application.routes)
+        if isinstance(context.original_route, APIRoute) and context.include_in_schema
+        for method in context.methods or ()
+    }
+    operations = read_operations()
+    assert routes == operations.keys()
+    assert {("post", "/v1/chat/completions"), ("post", "/v1/responses"), ("get", "/v1/models/{model}")} <= routes
+    summaries = [operation["summary"] for operation in operations.values()]
+    assert all(3 < len(summary) < 80 and summary[0].isupper() and "\n" not in summary for summary in summaries)
+    assert all("HTTPValidationError" not in str(operation) for operation in operations.values())
+
+
+def test_every_example_of_a_body_is_valid_by_its_schema() -> None:
+    document = application().application.openapi()
+    count = 0
+    for path, item in document["paths"].items():
+        for operation in item.values():
+            content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+            validator = Draft202012Validator({**content.get("schema", {}), "components": document["components"]})
+            for example in content.get("examples", {}).values():
+                assert list(validator.iter_errors(example["value"])) == [], path
+                count += 1
+    assert count > 15
+
+
+@pytest.mark.parametrize(
+    ("path", "request_name", "answer_name", "fields"),
+    [
+        ("/v1/chat/completions", "ChatCompletionRequest", "ChatCompletion", {"model", "messages", "stream", "context"}),
+        ("/v1/responses", "ResponsesRequest", "ModelResponse", {"model", "input", "stream", "previous_response_id"}),
+    ],
+)
+def test_model_calls_are_described_with_their_bodies_and_headers(
+    path: str, request_name: str, answer_name: str, fields: set[str]
+) -> None:
+    document = application().application.openapi()
+    operation, schemas = document["paths"][path]["post"], document["components"]["schemas"]
+    reference = {"$ref": f"#/components/schemas/{request_name}"}
+    assert operation["requestBody"] == {"required": True, "content": operation["requestBody"]["content"]}
+    assert operation["requestBody"]["content"]["application/json"]["schema"] == reference
+    answer = operation["responses"]["200"]["content"]
+    assert answer["application/json"]["schema"] == {"$ref": f"#/components/schemas/{answer_name}"}
+    assert "text/event-stream" in answer
+    assert fields <= schemas[request_name]["properties"].keys()
+    assert {"context_status", "context", "id"} <= set(schemas[answer_name]["required"])
+    assert {one["name"]: one["in"] for one in operation["parameters"]} == dict.fromkeys(
+        ("X-Conversation-Id", "X-Context-Mode", "X-Context-Policy", "X-Context-Events", "Idempotency-Key"), "header"
+    )
+    assert {"400", "401", "403", "404", "409", "413", "422", "502", "503", "504", "default"} < set(
+        operation["responses"]
+    )
 
 
 async def test_the_samples_of_code_for_python_run() -> None:
-    samples = [one["source"] for samples in SDK_SAMPLES.values() for one in samples if one["lang"] == "python"]
-    assert len(samples) == len(SDK_SAMPLES)
+    descriptions = [operation.get("description", "") for operation in read_operations().values()]
+    samples = [code for text in descriptions for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL)]
+    assert len(samples) == 2
     async with serving(application()) as address:
         for sample in samples:
             code = sample.replace("http://127.0.0.1:8000", address)

@@ -44,11 +44,7 @@ def client_of(services: Services) -> httpx.AsyncClient:
 
     app = FastAPI()
     app.add_middleware(BodyLimitMiddleware, limit_bytes=1_000, budget=BodyBudget(0, 1_000))
-    app.include_router(
-        build_response_tool_routes(
-            cast(Pipeline, services), cast(Authenticator, services), parse, body_limit_bytes=1_000
-        )
-    )
+    app.include_router(build_response_tool_routes(cast(Pipeline, services), cast(Authenticator, services), parse))
     transport = httpx.ASGITransport(app)
     return httpx.AsyncClient(transport=transport, base_url="http://gateway/v1", headers={"x-tenant": "one"})
 

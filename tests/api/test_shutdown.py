@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
-from app.api.answer_endpoint import AnswerEndpoint
+from app.api.answer_endpoint import AnswerEndpoint, RequestListLimits
 from app.api.chat_request_parser import parse_chat_request
 from app.api.edge.auth import Authenticator, AuthRules
 from app.api.edge.body_budget import BodyBudget
+from app.api.edge.headers import RequestIdMiddleware
+from app.api.edge.request_reader import BodyLimitMiddleware
 from app.pipeline.admission.answer_replay import StoredAnswers
 from app.pipeline.admission.idempotency_keys import IdempotencyKeys
 from app.pipeline.admission.request_coalescing import RequestCoalescer
@@ -85,11 +87,10 @@ async def stopped(exchange: Unfinished, *, stream: bool) -> list[dict[str, Any]]
             random_bytes=secrets.token_bytes,
         ),
         parse_chat_request,
-        body_limit_bytes=10_000,
-        body_budget=BodyBudget(0, 1000),
-        new_request_id=lambda: "req_1",
+        RequestListLimits(),
         extra_headers={},
     )
+    application = RequestIdMiddleware(BodyLimitMiddleware(endpoint, 10_000, BodyBudget(0, 1000)), lambda: "req_1")
     body = json.dumps({"model": "m", "stream": stream, "messages": [{"role": "user", "content": "Hi"}]}).encode()
     arrived = [{"type": "http.request", "body": body}]
     sent: list[dict[str, Any]] = []
@@ -103,7 +104,9 @@ async def stopped(exchange: Unfinished, *, stream: bool) -> list[dict[str, Any]]
     async def send(message: Any) -> None:
         sent.append(message)
 
-    running = asyncio.ensure_future(endpoint({"type": "http", "headers": []}, receive, send))
+    running = asyncio.ensure_future(
+        application({"type": "http", "path": "/v1/chat/completions", "headers": []}, receive, send)
+    )
     await exchange.running.wait()
     running.cancel()
     await running

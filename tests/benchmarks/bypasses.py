@@ -1,8 +1,9 @@
-"""What going past FastAPI and httpx saves a request: `python -m tests.benchmarks.bypasses [--rounds 5] [--calls 1500]`.
+"""What going past FastAPI saves a request, and what httpx and its transport cost:
+`python -m tests.benchmarks.bypasses [--rounds 5] [--calls 1500]`.
 
 Processor time in microseconds, least and median of rounds that alternate in one run. `gateway`: a whole request in a
-gateway process on the memory store, by the direct client, or by httpx, which takes the scripted model server for its
-proxy. `call`: the client alone. `route`: an ASGI application that reads a body and sends an answer, called in this
+gateway process on the memory store. `call`: the client alone: as providers are called, with aiohttp alone, and with
+httpx alone. `route`: an ASGI application that reads a body and sends an answer, called in this
 process by itself, and as the endpoint of a FastAPI route.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import sys
 import tempfile
 import time
@@ -20,6 +22,8 @@ from statistics import median
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+import aiohttp
+import httpx
 import orjson
 import uvloop
 import yaml
@@ -28,9 +32,8 @@ from rich.console import Console
 from rich.table import Table
 from starlette.types import Message, Receive, Scope, Send
 
-from app.upstream.http.direct_client import DirectClient
-from app.upstream.http.http_client_contract import HttpClient, HttpTimeouts, RequestHead
-from app.upstream.http.httpx_client import HttpxClient
+from app.upstream.http.http_client import HttpClient
+from app.upstream.http.http_client_contract import HttpTimeouts, RequestHead
 from tests.benchmarks.processes import Cores, Cpu, Process
 from tests.benchmarks.targets import free_port
 
@@ -39,12 +42,7 @@ READY_SECONDS: Final = 60.0
 CHAT_PATH: Final = "/v1/chat/completions"
 BODY: Final = orjson.dumps({"model": "scripted-1-0", "messages": [{"role": "user", "content": "word " * 200}]})
 HEADERS: Final = {"host": "127.0.0.1", "content-type": "application/json", "authorization": "Bearer sk-up"}
-HEAD: Final = RequestHead(
-    "POST",
-    CHAT_PATH,
-    HEADERS,
-    b"POST %b HTTP/1.1\r\n" % CHAT_PATH.encode() + "".join(f"{k}: {v}\r\n" for k, v in HEADERS.items()).encode(),
-)
+HEAD: Final = RequestHead("POST", CHAT_PATH, HEADERS)
 ANSWER: Final = b'{"answer":"' + b"x" * 1000 + b'"}'
 SCOPE: Final = {
     "type": "http",
@@ -61,6 +59,7 @@ SCOPE: Final = {
     "server": ("127.0.0.1", 8000),
 }
 Measurement = Callable[[], Awaitable[float]]
+Ask = Callable[[], Awaitable[None]]
 
 
 async def ask(client: HttpClient) -> None:
@@ -70,29 +69,46 @@ async def ask(client: HttpClient) -> None:
     assert reply.status == 200, answer
 
 
-async def ask_often(client: HttpClient, calls: int, concurrency: int) -> None:
+def ask_by_aiohttp(session: aiohttp.ClientSession, url: str) -> Ask:
+    async def ask() -> None:
+        async with session.post(url, data=BODY, headers=HEADERS) as response:
+            assert response.status == 200, await response.read()
+            await response.read()
+
+    return ask
+
+
+def ask_by_httpx(client: httpx.AsyncClient, url: str) -> Ask:
+    async def ask() -> None:
+        response = await client.post(url, content=BODY, headers=HEADERS)
+        assert response.status_code == 200, response.content
+
+    return ask
+
+
+async def ask_often(ask: Ask, calls: int, concurrency: int) -> None:
     async def ask_in_turn() -> None:
         for _ in range(max(1, calls // concurrency)):
-            await ask(client)
+            await ask()
 
     await asyncio.gather(*(ask_in_turn() for _ in range(concurrency)))
 
 
-def measure_gateway(gateway: Process, client: HttpClient, calls: int, concurrency: int) -> Measurement:
+def measure_gateway(gateway: Process, ask: Ask, calls: int, concurrency: int) -> Measurement:
     async def measure() -> float:
-        await ask_often(client, concurrency, concurrency)
+        await ask_often(ask, concurrency, concurrency)
         before = Cpu.of(gateway.pid)
-        await ask_often(client, calls, concurrency)
+        await ask_often(ask, calls, concurrency)
         return Cpu.of(gateway.pid).since(before) / calls * 1e6
 
     return measure
 
 
-def measure_call(client: HttpClient, calls: int, concurrency: int) -> Measurement:
+def measure_call(ask: Ask, calls: int, concurrency: int) -> Measurement:
     async def measure() -> float:
-        await ask_often(client, concurrency, concurrency)
+        await ask_often(ask, concurrency, concurrency)
         started = time.process_time()
-        await ask_often(client, calls, concurrency)
+        await ask_often(ask, calls, concurrency)
         return (time.process_time() - started) / calls * 1e6
 
     return measure
@@ -134,8 +150,8 @@ def measure_route(application: Any, calls: int) -> Measurement:
 
 
 @contextmanager
-def gateway_for(upstream: str, proxy: str | None, core: int | None) -> Iterator[tuple[Process, str]]:
-    provider = {"base_url": f"{upstream}/v1", "api_key": "sk-up"} | ({"proxy": proxy} if proxy else {})
+def gateway_for(upstream: str, core: int | None) -> Iterator[tuple[Process, str]]:
+    provider = {"base_url": f"{upstream}/v1", "api_key": "sk-up"}
     port = free_port()
     settings = {
         "server": {"host": "127.0.0.1", "port": port},
@@ -151,11 +167,8 @@ def gateway_for(upstream: str, proxy: str | None, core: int | None) -> Iterator[
             yield process, f"http://127.0.0.1:{port}"
 
 
-def make_client(url: str, kind: str) -> HttpClient:
-    parts, timeouts = urlsplit(url), HttpTimeouts()
-    return (
-        DirectClient("x", parts, timeouts, None) if kind == "direct" else HttpxClient("x", parts, timeouts, None, None)
-    )
+def make_client(url: str) -> HttpClient:
+    return HttpClient("x", urlsplit(url), HttpTimeouts(), None, None)
 
 
 async def wait_until_ready(process: Process, client: HttpClient) -> None:
@@ -175,19 +188,31 @@ async def compare(rounds: int, calls: int) -> Table:
         port = free_port()
         stack.enter_context(Process(["tests.benchmarks.upstream", str(port)], core=cores.driving)).read_line()
         upstream = f"http://127.0.0.1:{port}"
-        for way, proxy in (("direct", None), ("httpx", upstream)):
-            gateway, address = stack.enter_context(gateway_for(upstream, proxy, cores.measured))
-            driver, client = make_client(address, "direct"), make_client(upstream, way)
-            await wait_until_ready(gateway, driver)
-            for many in CONCURRENCY:
-                measurements[f"gateway, {many} at a time", way] = measure_gateway(gateway, driver, calls, many)
-                measurements[f"call, {many} at a time", way] = measure_call(client, calls, many)
+        gateway, address = stack.enter_context(gateway_for(upstream, cores.measured))
+        driver, client = make_client(address), make_client(upstream)
+        await wait_until_ready(gateway, driver)
+        session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+        plain = httpx.AsyncClient(limits=httpx.Limits(max_connections=None))
+        ways: dict[str, Ask] = {
+            "httpx over aiohttp": functools.partial(ask, client),
+            "aiohttp": ask_by_aiohttp(session, upstream + CHAT_PATH),
+            "httpx": ask_by_httpx(plain, upstream + CHAT_PATH),
+        }
+        for many in CONCURRENCY:
+            whole = measure_gateway(gateway, functools.partial(ask, driver), calls, many)
+            measurements[f"gateway, {many} at a time", "httpx over aiohttp"] = whole
+            for way, ask_once in ways.items():
+                measurements[f"call, {many} at a time", way] = measure_call(ask_once, calls, many)
         measurements["route", "raw ASGI"] = measure_route(endpoint, calls)
         measurements["route", "FastAPI"] = measure_route(make_fastapi_application(), calls)
         figures: dict[tuple[str, str], list[float]] = {key: [] for key in measurements}
         for _ in range(rounds):
             for key, measure in measurements.items():
                 figures[key].append(await measure())
+        await session.close()
+        await plain.aclose()
+        await driver.aclose()
+        await client.aclose()
     table = Table("what", "by", "least µs", "median µs", title="Processor time of one request")
     for (what, way), costs in sorted(figures.items()):
         table.add_row(what, way, f"{min(costs):,.0f}", f"{median(costs):,.0f}")

@@ -16,7 +16,7 @@ from app.conversation.search_terms import extract_terms
 from app.store.contract.conversations import LogAppend
 from app.store.contract.store import Store
 from app.store.encryption.cipher import Cipher
-from app.store.encryption.encrypted_store import EncryptedStore
+from app.store.encryption.encrypted_store import encrypt_store
 from tests.store.example_logs import conversation_of, grown, log_of
 from tests.support.memory_store import MemoryStore
 
@@ -30,8 +30,8 @@ STATE: Final = {"views": {"additive:8192": {"operations": ["x" * 40] * 25}}, "ca
 def stores() -> dict[str, Store]:
     return {
         "plain": MemoryStore(clock=_now),
-        "no key": EncryptedStore(MemoryStore(clock=_now), Cipher({}, None)),
-        "encrypted": EncryptedStore(MemoryStore(clock=_now), Cipher({"k": bytes(32)}, "k")),
+        "no key": encrypt_store(MemoryStore(clock=_now), Cipher({}, None)),
+        "encrypted": encrypt_store(MemoryStore(clock=_now), Cipher({"k": bytes(32)}, "k")),
     }
 
 

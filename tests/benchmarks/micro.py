@@ -16,7 +16,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -31,9 +30,10 @@ from rich.console import Console
 from rich.table import Table
 from starlette.types import Receive, Scope, Send
 
-from app.api.edge.asgi_front import CHAT_PATH, AsgiFront
-from app.api.edge.header_checks import HeaderChecks, HostRules
+from app.api.edge.header_checks import HeaderCheckMiddleware, HostRules
 from app.api.edge.request_telemetry import RequestTelemetry
+from app.api.edge.unknown_paths import CHAT_PATH
+from app.api.model_calls import build_model_call_routes
 from app.context.count.token_counter import TokenCounter
 from app.context.count.tokenizers import TiktokenTokenizer, load_tokenizer
 from app.context.plan.budget import compute_budget
@@ -45,6 +45,7 @@ from app.conversation.identity import compute_links_after_messages, compute_pref
 from app.dialects.chat.message import ChatMessage
 from app.dialects.chat.stream_decoder import ChatStreamDecoder
 from app.dialects.chat.stream_frames import DONE_DATA
+from app.dialects.chat.usage import TokenUsage
 from app.dialects.sse import SseDecoder
 from app.observability.metric_families import REQUEST_SECONDS, REQUESTS
 from app.observability.metrics import Metrics, TurnFacts
@@ -57,7 +58,7 @@ from app.store.contract.store import Store
 from app.store.measured_store import measure_store
 from app.store.write_health import WriteHealth
 from app.upstream.provider_contract import ModelDeployment, TokenPrice
-from app.upstream.routing.prices import compute_cost_usd, find_price
+from app.upstream.routing.prices import compute_call_cost_usd
 from tests.benchmarks.messages import History, words
 from tests.benchmarks.processes import ROOT
 from tests.benchmarks.telling import CHUNKS as CHUNKS_OF_STREAM
@@ -243,7 +244,7 @@ def telling() -> Iterator[Case | Known]:
     store = measure_store(idle, metrics, WriteHealth(lambda: 0.0))
 
     def counted() -> None:
-        compute_cost_usd(find_price(deployment), prompt_tokens=990, cached_tokens=10, completion_tokens=100)
+        compute_call_cost_usd(deployment, TokenUsage(prompt_tokens=990, cached_tokens=10, output_tokens=100))
         metrics.count_turn(facts)
 
     async def ask(asked: Store) -> None:
@@ -255,18 +256,12 @@ def telling() -> Iterator[Case | Known]:
     for name, asked in (("measured", store), ("not measured", idle)):
         run = partial(lambda one: asyncio.run(ask(one)), asked)
         yield Case("telling", f"an operation of a store, {name}", "operation", OPERATIONS, run)
-    heads = HeaderChecks(HostRules())
-    front = AsgiFront(
-        {CHAT_PATH: _stream},
-        FastAPI(),
-        header_checks=heads,
-        probes={},
-        lifespan=lambda _: nullcontext(),
-        new_request_id=str,
-    )
-    watched = RequestTelemetry(front, metrics, Tracing(), seconds=time.monotonic, logs_requests=False)
+    application = FastAPI()
+    application.router.routes.insert(0, build_model_call_routes(_stream, _stream)[0])
+    application.add_middleware(HeaderCheckMiddleware, hosts=HostRules())
+    watched = RequestTelemetry(application, metrics, Tracing(), seconds=time.monotonic, logs_requests=False)
     scope = {"type": "http", "method": "POST", "path": CHAT_PATH, "headers": []}
-    for name, app in (("watched", watched), ("not watched", front)):
+    for name, app in (("watched", watched), ("not watched", application)):
         stream = partial(lambda one: asyncio.run(one(scope, None, _sent)), app)
         yield Case("telling", f"a piece of a stream, {name}", "piece", OPERATIONS, stream)
     yield Case("telling", "/metrics", "reading", 1, lambda: metrics.render(""))

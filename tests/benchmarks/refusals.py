@@ -242,7 +242,7 @@ def _gateway(folder: Path, base_url: str, upstream: str) -> Process:
         "database": {"url": f"sqlite+aiosqlite:///{folder}/refusals.db"},
         "providers": {"upstream": {"base_url": f"{upstream}/v1", "api_key": "sk-up"}},
         "models": {"*": {"provider": "upstream", "context_window": 10_000_000}},
-        "retries": {"base_seconds": 0.001, "max_seconds": 0.002, "breaker_failures": 1_000_000},
+        "retries": {"base_seconds": 0.001, "breaker_failures": 1_000_000},
     }
     file = folder / "config.yaml"
     file.write_text(yaml.safe_dump(config))

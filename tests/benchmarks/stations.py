@@ -25,7 +25,7 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from app.assembly.worker_application import build_worker_application
+from app.assembly.endpoints import build_worker_application
 from app.settings.load import load_settings
 from migrations.run import upgrade_database
 from tests.benchmarks.messages import words

@@ -22,9 +22,9 @@ import orjson
 import uvicorn
 from uvicorn.lifespan.on import LifespanOn
 
-from app.api.edge.asgi_front import CHAT_PATH
 from app.api.edge.request_telemetry import RequestTelemetry
-from app.assembly import engine
+from app.api.edge.unknown_paths import CHAT_PATH
+from app.assembly import gateway
 from app.main import create_app
 from app.observability.log import configure_logging
 from app.settings import load_settings
@@ -199,5 +199,5 @@ def costs(*, streams: bool) -> tuple[Cost, Cost]:
     Args:
         streams: the answer comes in `CHUNKS` pieces.
     """
-    with _silenced(), mock.patch.object(engine, "build_providers", return_value={"p": _Provider()}):
+    with _silenced(), mock.patch.object(gateway, "build_providers", return_value={"p": _Provider()}):
         return asyncio.run(_costs(streams=streams))

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from app.__main__ import main
+from app.commands import reencrypt
 from app.commands.progress import CommandProgress
 from app.conversations.erase.retention_sweeper import RetentionSweeper
-from app.conversations.transfer.conversation_import import ImportedLogWriter
+from app.conversations.transfer.conversation_import import ConversationImporter
 from app.conversations.transfer.message_export import ConversationExporter
 from app.store.database_url import parse_database_url
-from app.store.encryption.reencryption import Reencryption
 from migrations import run as migrations
 from migrations.upgrading import upgrade_schema
 
@@ -120,7 +120,7 @@ def test_import_names_conversations_on_output_and_sums_up_on_stderr(
 def test_an_interrupted_import_keeps_nothing_and_says_so(
     tmp_path: Path, database: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(ImportedLogWriter, "write_log", interrupting_after(2, ImportedLogWriter.write_log))
+    monkeypatch.setattr(ConversationImporter, "_write_log", interrupting_after(2, ConversationImporter._write_log))
     file = tmp_path / "three.jsonl"
     file.write_text("".join(json.dumps({"messages": TURNS}) + "\n" for _ in range(3)))
     assert main(["import", str(file), "--tenant", "acme"]) == INTERRUPTED
@@ -179,16 +179,15 @@ def test_reencrypt_sums_up_and_is_quiet_where_it_shall_be(kept: list[str], capsy
     assert main(["reencrypt", "--quiet"]) == 0
     assert told(capsys) == ("", "")
     assert main(["reencrypt"]) == 0
-    assert told(capsys)[0].startswith("3 conversations: 0 messages")
+    assert told(capsys)[0].startswith("3 conversations rewritten under the key 'first'")
 
 
 @pytest.mark.usefixtures("key")
 def test_an_interrupted_reencryption_says_that_keys_are_still_needed(
     kept: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(
-        Reencryption, "_reencrypt_conversation", interrupting_after(1, Reencryption._reencrypt_conversation)
-    )
+    rewriting = interrupting_after(1, reencrypt._rewrite_conversation)
+    monkeypatch.setattr(reencrypt, "_rewrite_conversation", rewriting)
     assert main(["reencrypt"]) == INTERRUPTED
     assert "keep all keys" in capsys.readouterr().err
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from itertools import count
 from typing import Any, cast
 
 import orjson
 
-from app.compaction.compaction_job import CompactionJob
+from app.compaction.compaction_job import CompactionJob, SummarySource, build_summary_sources
 from app.compaction.compactor import Compactor
 from app.compaction.summarizer.summary_generator import SummaryGenerator
+from app.compaction.summarizer.summary_request import SummaryRequest
 from app.context.plan.log_rounds import LogTail
 from app.context.plan.outline import SummaryRange
 from app.context.plan.policy import ContextPolicy
@@ -106,6 +107,17 @@ def job_for(
         encoding="flat",
     )
     return replace(job, **fields)
+
+
+SOURCE_FIELDS = {field.name for field in fields(SummarySource)}
+
+
+def summary_request_for(log: Sequence[LogMessage], *, limit_tokens: int = 400, **values: Any) -> SummaryRequest:
+    """A request for a summary of a log; `values` are fields of its job and of its source."""
+    source_fields = {name: values.pop(name) for name in SOURCE_FIELDS if name in values}
+    job = job_for(log, **values)
+    (source,) = build_summary_sources(job)
+    return SummaryRequest(job, replace(source, **source_fields), log, limit_tokens)
 
 
 @dataclass

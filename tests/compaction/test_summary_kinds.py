@@ -80,7 +80,9 @@ async def test_a_range_is_asked_for_where_its_prefix_ends() -> None:
     scene, log = Scene(said=saying(GOOD)), log_of(talk(20))
     prefix = [b'{"role":"system","content":"Be brief."}', *(entry.message.raw for entry in log[:20])]
     tools = b'[{"type":"function","function":{"name":"look"}}]'
-    job = job_for(log, SummaryRange(0, 20), SummaryRange(20, 40), view_prefixes={20: prefix}, fields={"tools": tools})
+    job = job_for(
+        log, SummaryRange(0, 20), SummaryRange(20, 40), view_prefixes={20: (prefix, 0)}, fields={"tools": tools}
+    )
     await scene.compactor.compact(job)
     assert sorted(len(body["messages"]) for body in scene.router.calls) == [1, 22]
     assert sorted("tools" in body for body in scene.router.calls) == [False, True]

@@ -55,7 +55,7 @@ async def scripted(
             "providers": {"upstream": {"base_url": f"{address}/v1", "api_key": "sk-upstream"}},
             "models": {"m": {"provider": "upstream", "context_window": window}, "*": {"provider": "upstream"}},
             "policies": {"additive": {"prepare_ratio": 1.0, "recall": "off"}},
-            "retries": {"base_seconds": 0.01, "max_seconds": 0.02},
+            "retries": {"base_seconds": 0.01},
         }
         async with running(**{**values, **sections}) as console:
             yield console

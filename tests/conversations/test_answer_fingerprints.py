@@ -17,7 +17,7 @@ from app.conversations.answer_fingerprints import count_existing_answers, is_cou
 from app.errors import StoreUnavailable
 from app.store.contract.conversations import LogAppend
 from app.store.encryption.cipher import Cipher
-from app.store.encryption.encrypted_store import EncryptedStore
+from app.store.encryption.encrypted_store import encrypt_store
 from tests.live import ScriptedUpstream
 from tests.store.contract.conversations.test_redaction import overwritten
 from tests.store.example_logs import Clock, branch_of, conversation_of, fresh_tenant, log_of
@@ -151,9 +151,9 @@ async def test_a_count_goes_on_where_it_ended_and_is_not_repeated(
 
 async def test_encrypted_answers_are_counted_once_their_key_is_there(store: MemoryStore) -> None:
     tenant = fresh_tenant()
-    sealed = EncryptedStore(store, Cipher({"k1": bytes(range(32))}, "k1"))
+    sealed = encrypt_store(store, Cipher({"k1": bytes(range(32))}, "k1"))
     conversation, log = await written(sealed, tenant, TALK, state={"end_user": "ann"})
-    without_key = EncryptedStore(store, Cipher({}, None))
+    without_key = encrypt_store(store, Cipher({}, None))
     await count_existing_answers(without_key, without_key)
     assert not is_count_complete(await store.read_model_facts())
     await count_existing_answers(sealed, sealed)

@@ -83,7 +83,7 @@ def test_what_init_writes_is_accepted_and_names_the_schema(
         "server:",
         "server: {port: '${PORT:-8000}', console: '${CONSOLE}', log_level: '${LEVEL}'}",
         "auth: {pepper: null}",
-        "policies: {mine: {fade_bands: [[0.9, 0.2]], summarizer:}}",
+        "policies: {mine: {fold_ratio: 0.2, summarizer:}}",
     ],
 )
 def test_what_the_file_allows_besides_is_accepted(text: str) -> None:

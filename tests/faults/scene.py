@@ -65,8 +65,6 @@ def config_of(upstream: str, database: str, /, **sections: Any) -> dict[str, Any
         "compaction": {"lease_seconds": LEASE_SECONDS, "wait_seconds": 20},
         "retries": {
             "base_seconds": 0.05,
-            "max_seconds": 0.5,
-            "total_wait_seconds": 3,
             "breaker_seconds": 1,
             "breaker_max_seconds": 2,
         },

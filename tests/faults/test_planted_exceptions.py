@@ -9,11 +9,13 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+import httpx
 import pytest
+from fastapi import FastAPI
 from msgspec.structs import replace
 
-from app.api.admin.probes import HealthProbes
-from app.assembly.engine import GatewayEngine
+from app.api.admin.probes import build_health_routes
+from app.assembly.gateway import Gateway
 from app.conversations.erase.retention_sweeper import RetentionSweeper
 from app.dialects.chat.usage import TokenUsage
 from app.observability.background_loops import BackgroundLoop
@@ -23,7 +25,7 @@ from app.settings import load_settings
 from app.store.contract.store import Store
 from app.store.leases import LeaseKeeper
 from app.store.postgres import append_queue
-from app.store.sqlite import append_batching, threads, writes
+from app.store.sqlite import threads, writes
 from app.store.store_factory import create_store
 from app.store.usage_recorder import UsageRecorder
 from migrations.run import prepare_database
@@ -45,9 +47,10 @@ SHARED_CODE = list_lines(threads.run_batch_in_transaction, threads._run_in_savep
 """What a whole batch depends on: its transaction. If that fails, all of it may fail, but nobody waits for ever."""
 SQLITE_CODE = SHARED_CODE + list_lines(
     threads._run_job,
-    append_batching.run_jobs_combining_appends,
-    append_batching._write_append_batch,
     writes.write_log_append,
+    writes._insert_conversation,
+    writes._message_rows,
+    writes._require_lease,
 )
 
 
@@ -175,17 +178,26 @@ async def test_a_loop_lives_whatever_line_fails(store: Store, name: str, error: 
 
 async def test_a_dead_loop_makes_the_process_not_ready() -> None:
     settings = load_settings(environ={}, arguments={("database", "url"): "memory://"})
-    engine = GatewayEngine(settings, dependencies=TEST_DEPENDENCIES)
-    await engine.open()
-    probes = HealthProbes(engine.store.check, version="1", list_dead_loops=engine.list_dead_loops)
-    assert (await probes.answer_readiness()).status_code == 200
-    task = engine.usage.writes._task
-    assert task is not None
-    task.cancel()
-    await asyncio.wait([task])
-    answer = await probes.answer_readiness()
-    assert (answer.status_code, bytes(answer.body)) == (503, b'{"status":"failed","dead_loops":["usage"]}')
-    await engine.aclose()
+    gateway = Gateway(settings, dependencies=TEST_DEPENDENCIES)
+    await gateway.open()
+    application = FastAPI()
+    application.include_router(
+        build_health_routes(
+            gateway.store.check,
+            version="1",
+            is_stopping=lambda: False,
+            list_dead_loops=gateway.list_dead_loops,
+        )
+    )
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(application), base_url="http://gateway") as client:
+        assert (await client.get("/readyz")).status_code == 200
+        task = gateway.usage.writes._task
+        assert task is not None
+        task.cancel()
+        await asyncio.wait([task])
+        answer = await client.get("/readyz")
+    assert (answer.status_code, answer.content) == (503, b'{"status":"failed","dead_loops":["usage"]}')
+    await gateway.aclose()
 
 
 def _count_runs(loop: BackgroundLoop) -> list[int]:

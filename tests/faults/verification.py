@@ -180,7 +180,7 @@ class DatabaseVerifier:
     def _decrypt_message(self, conversation: Conversation, stored: LogMessage) -> LogMessage | None:
         """Returns a message decrypted; None if its key is missing."""
         try:
-            return self._sealer.unseal_message(conversation.tenant, stored)
+            return self._sealer.unseal(conversation.tenant, stored)
         except StoreUnreadable:
             return None
 

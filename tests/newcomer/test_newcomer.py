@@ -17,7 +17,7 @@ FIRST_ANSWER_SECONDS = 300
 
 def test_the_first_screen_shows_how_to_run_test_ask_look_and_read_on() -> None:
     screen = first_screen((ROOT / "README.md").read_text())
-    assert screen.make == ("make run", "make test-quick", "make test")
+    assert screen.make == ("make run", "make test")
     assert len(screen.curl) == len(screen.python) == 1
     assert screen.installs == ("pip install openai",)
     assert [link.rpartition("/")[2] for link in screen.links] == ["console", "docs"]

@@ -1,15 +1,12 @@
-import asyncio
 import contextvars
 import io
 import json
 import logging
-import threading
 from collections.abc import Iterator
 
 import pytest
 
-from app.observability import log as lines
-from app.observability.log import begin_log_scope, configure_logging, flush_log, set_log_conversation
+from app.observability.log import begin_log_scope, configure_logging, set_log_conversation
 
 log = logging.getLogger("app.pipeline")
 
@@ -97,77 +94,6 @@ def test_text_is_for_eyes(stream: io.StringIO) -> None:
     log.info("not told")
     log.warning("slow", extra={"seconds": 2})
     assert stream.getvalue().rstrip().endswith("warning slow  seconds=2")
-
-
-def messages(stream: io.StringIO) -> list[object]:
-    return [json.loads(line)["message"] for line in stream.getvalue().splitlines()]
-
-
-async def test_ordinary_lines_of_an_event_loop_are_written_together_and_soon(
-    stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lines, "FLUSH_SECONDS", 0.0)
-    configure_logging("info", "json", stream)
-    for turn in range(2):
-        log.info("one of %d", turn)
-        log.info("two of %d", turn)
-        assert len(messages(stream)) == 2 * turn
-        for _ in range(5):
-            await asyncio.sleep(0)
-    assert messages(stream) == ["one of 0", "two of 0", "one of 1", "two of 1"]
-
-
-async def test_a_warning_is_written_at_once_behind_what_came_before(stream: io.StringIO) -> None:
-    configure_logging("info", "json", stream)
-    log.info("begun")
-    log.warning("slow")
-    log.info("done")
-    assert messages(stream) == ["begun", "slow"]
-    flush_log()
-    assert messages(stream) == ["begun", "slow", "done"]
-
-
-async def test_no_line_of_another_thread_is_lost_or_waits(stream: io.StringIO) -> None:
-    configure_logging("info", "json", stream)
-    log.info("begun")
-    thread = threading.Thread(target=log.info, args=("elsewhere",))
-    thread.start()
-    thread.join()
-    assert messages(stream) == ["begun", "elsewhere"]
-
-
-def test_lines_that_an_event_loop_left_behind_are_written_by_the_next(
-    stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lines, "FLUSH_SECONDS", 0.0)
-    configure_logging("info", "json", stream)
-
-    async def tell(text: str, steps: int) -> None:
-        log.info(text)
-        for _ in range(steps):
-            await asyncio.sleep(0)
-
-    asyncio.run(tell("first", 0))
-    asyncio.run(tell("second", 5))
-    assert messages(stream) == ["first", "second"]
-
-
-async def test_what_is_set_up_anew_leaves_no_line_behind(stream: io.StringIO) -> None:
-    configure_logging("info", "json", stream)
-    log.info("begun")
-    configure_logging("info", "json", io.StringIO())
-    assert messages(stream) == ["begun"]
-
-
-def test_who_watches_a_terminal_does_not_wait(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "isatty", lambda: True)
-    configure_logging("info", "json", stream)
-
-    async def tell() -> None:
-        log.info("begun")
-        assert messages(stream) == ["begun"]
-
-    asyncio.run(tell())
 
 
 def test_a_line_is_no_reason_to_fail(stream: io.StringIO) -> None:

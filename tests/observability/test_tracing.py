@@ -21,6 +21,7 @@ from opentelemetry.sdk.trace.export import SpanExporter
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from app.assembly.telemetry import build_tracing
+from app.observability import opentelemetry_tracing
 from app.observability.opentelemetry_tracing import EXPORT_SECONDS, ExportedTracing, build_span_exporter
 from app.observability.tracing import (
     NOT_TRACED,
@@ -35,6 +36,12 @@ from app.observability.tracing import (
 )
 from app.settings import ConfigurationError, load_settings
 from tests.live import ScriptedUpstream, gateway, serving
+
+
+@pytest.fixture
+def short_drain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opentelemetry_tracing, "DRAIN_SECONDS", 0.2)
+
 
 SAMPLED = [(b"traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")]
 
@@ -134,8 +141,9 @@ async def test_the_path_of_traces_is_added_unless_it_is_there(written: str, aske
     assert collector.paths == [asked]
 
 
+@pytest.mark.usefixtures("short_drain")
 async def test_a_collector_that_is_away_fails_no_request_and_does_not_hold_up_the_end() -> None:
-    traces = {"endpoint": "http://127.0.0.1:9", "drain_seconds": 0.2}
+    traces = {"endpoint": "http://127.0.0.1:9"}
     async with (
         serving(ScriptedUpstream(), lifespan="off") as upstream,
         asyncio.timeout(EXPORT_SECONDS / 2),
@@ -145,20 +153,22 @@ async def test_a_collector_that_is_away_fails_no_request_and_does_not_hold_up_th
             await ask(base_url)
 
 
+@pytest.mark.usefixtures("short_drain")
 async def test_no_request_waits_for_the_collector() -> None:
     async with collecting() as (collector, address), serving(ScriptedUpstream(), lifespan="off") as upstream:
         collector.gate = asyncio.Event()
-        traces = {"endpoint": address, "drain_seconds": 0.2}
+        traces = {"endpoint": address}
         async with gateway(upstream, telemetry={"traces": traces}) as base_url:
             async with asyncio.timeout(EXPORT_SECONDS / 2):
                 await ask(base_url)
         collector.gate.set()
 
 
+@pytest.mark.usefixtures("short_drain")
 async def test_a_collector_that_hangs_holds_up_the_end_for_a_bounded_time(caplog: pytest.LogCaptureFixture) -> None:
     async with collecting() as (collector, address):
         collector.gate = asyncio.Event()
-        tracing = otel_to(build_span_exporter(address, {}), drain_seconds=0.2)
+        tracing = otel_to(build_span_exporter(address, {}))
         tracing.start_request_span("GET", [], {}).span.end()
         async with asyncio.timeout(EXPORT_SECONDS / 2):
             await tracing.aclose()
@@ -172,7 +182,7 @@ async def test_a_collector_that_is_away_is_told_of_once(caplog: pytest.LogCaptur
 
     caplog.set_level(logging.INFO)
     exporter = build_span_exporter("http://127.0.0.1:9", {})
-    tracing = otel_to(exporter, drain_seconds=5)
+    tracing = otel_to(exporter)
     await asyncio.to_thread(exporter.shutdown)
     assert [exporter.export([]) for _ in range(3)]
     await tracing.aclose()

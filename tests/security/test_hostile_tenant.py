@@ -53,7 +53,7 @@ async def shared_gateway(folder: Path, upstream: Any, **sections: Any) -> AsyncI
             "database": {"url": f"sqlite+aiosqlite:///{folder}/concertina.db"},
             "providers": {"upstream": {"base_url": f"{address}/v1"}},
             "models": {"*": {"provider": "upstream", "context_window": 8192}},
-            "retries": {"base_seconds": 0.01, "max_seconds": 0.02},
+            "retries": {"base_seconds": 0.01},
             **sections,
         }
         file = folder / "concertina.yaml"

@@ -11,15 +11,18 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, TypeVar, cast
 from unittest.mock import patch
 
-from app.api.edge.asgi_front import CHAT_PATH
-from app.assembly import engine as engine_module
-from app.assembly import worker_application
-from app.assembly.engine import GatewayEngine
+from starlette.routing import Router
+
+from app.api.edge.headers import RequestIdMiddleware
+from app.api.edge.request_reader import BodyLimitMiddleware
+from app.api.edge.unknown_paths import CHAT_PATH
+from app.assembly import gateway as gateway_module
+from app.assembly.gateway import Gateway, new_request_id
 from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.items.item_reader import ItemQuery, ItemReader
 from app.errors import GatewayError, StoreUnavailable
 from app.settings import load_settings
-from tests.live import TEST_DEPENDENCIES, create_test_app
+from tests.live import TEST_DEPENDENCIES
 from tests.simulation.provider import ScriptedProvider
 from tests.simulation.virtual_time import VirtualTimeLoop
 from tests.support.memory_store import MemoryStore
@@ -130,17 +133,17 @@ class SimulatedGateway:
         )
         settings = load_settings(environ={}, arguments={(name,): value for name, value in SETTINGS.items()})
 
-        def keep_engine(engine: GatewayEngine, *_: Any) -> Any:
-            self._engine = engine
-            return _answer_nothing
-
-        with (
-            patch.object(engine_module, "build_providers", lambda _: {"upstream": self._provider}),
-            patch.object(worker_application, "build_fastapi_application", keep_engine),
-        ):
-            self._application = create_test_app(settings, None, dependencies)
-        self._records = ConversationRecords(self._engine.store)
-        self._item_reader = ItemReader(self._engine.store, self._records)
+        with patch.object(gateway_module, "build_providers", lambda _: {"upstream": self._provider}):
+            self._gateway = Gateway(settings, None, dependencies)
+        # The endpoint without FastAPI, whose other routes take longer to build than thirty turns.
+        limited = BodyLimitMiddleware(
+            self._gateway.chat_endpoint, settings.server.body_limit_bytes, self._gateway.body_budget
+        )
+        application: Any = Router(lifespan=self._gateway.run_lifespan)
+        application.mount("", RequestIdMiddleware(limited, new_request_id))
+        self._application = application
+        self._records = ConversationRecords(self._gateway.store)
+        self._item_reader = ItemReader(self._gateway.store, self._records)
         self._messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         outcome: asyncio.Future[str] = self._loop.create_future()
 
@@ -193,7 +196,7 @@ class SimulatedGateway:
         """Returns the items of a conversation, as their endpoint does. None: it cannot be read."""
 
         async def read() -> list[dict[str, Any]]:
-            caller = await self._engine.authenticator.authenticate({"authorization": KEY}, "read")
+            caller = await self._gateway.authenticator.authenticate({"authorization": KEY}, "read")
             conversation = await self._records.find_conversation(caller, conversation_id)
             return (await self._item_reader.list_items(conversation, ItemQuery(limit=10_000, descending=False)))[0]
 
@@ -203,7 +206,7 @@ class SimulatedGateway:
         """Deletes a conversation, as its endpoint does."""
 
         async def delete() -> None:
-            caller = await self._engine.authenticator.authenticate({"authorization": KEY}, "manage")
+            caller = await self._gateway.authenticator.authenticate({"authorization": KEY}, "manage")
             await self._records.delete_conversation(caller, conversation_id, with_branches=False)
 
         await self._run(delete())
@@ -277,12 +280,7 @@ class SimulatedGateway:
         return answer
 
 
-async def _answer_nothing(scope: Any, receive: Any, send: Any) -> None:
-    """Stands in place of FastAPI, whose routes take longer to build than thirty turns."""
-    raise AssertionError(f"nobody asks for {scope['path']!r}")
-
-
 def seed_ids(seed: int) -> None:
     """Makes the application's ids and pauses the same in each run of a seed."""
-    engine_module._id_generator.seed(seed)
+    gateway_module._id_generator.seed(seed)
     random.seed(seed)

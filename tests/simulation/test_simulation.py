@@ -15,11 +15,12 @@ from msgspec.structs import replace
 from app.conversations.items.item_reader import ItemReader
 from app.errors import UpstreamUnavailable
 from app.upstream.provider_contract import UpstreamRequest
+from tests.selection import IS_FULL_RUN
 from tests.simulation.provider import CURRENT, FAQ, ScriptedProvider, ScriptedReply, find_markers
 from tests.simulation.scenario import Statistics, find_failure, make_script, run_script, shorten
 
 PLAIN_KINDS = ("end_user",)
-SEEDS_IN_TEST = 150
+SEEDS_IN_TEST = 300 if IS_FULL_RUN else 50
 SEED_OF_A_REPEATED_QUOTATION = 30_147
 """Here a summarizer repeats quoted words, and the client then leaves out the message that had them."""
 Messages = list[dict[str, Any]]

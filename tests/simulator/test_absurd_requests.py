@@ -11,8 +11,8 @@ import orjson
 import pytest
 
 from app.simulator.options_and_faults import SimulatorOptions
-from app.simulator.simulator import Simulator, SimulatorRequest
-from app.simulator.tool_pairing import check_tool_pairing
+from app.simulator.request_checks import check_tool_pairing
+from app.simulator.simulator import Simulator
 from tests.simulator.counting import RoughCounter
 from tests.support.cpu_time import grows_linearly
 
@@ -30,28 +30,32 @@ VALUES = (
     *(b"[[[]]]", b'[{"role":"assistant","tool_calls":-1}]', b'[{"role":"assistant","tool_calls":[{"function":1}]}]'),
     *(b'[{"role":"tool","tool_call_id":[]}]', b'{"type":"allowed_tools","allowed_tools":-1}', b"[" * 900 + b"]" * 900),
 )
-SCHEMAS: tuple[Any, ...] = (
-    {"type": "array", "minItems": 10**9},
-    {"type": "array", "minItems": 99_999, "items": {"const": "x" * 100_000}},
-    {"type": "string", "minLength": 10**9},
-    {"type": "object", "properties": {name: {"$ref": "#/properties/a"} for name in "abcdefghij"}},
-    {"type": "integer", "minimum": 1e308},
+REFUSED_SCHEMAS: tuple[Any, ...] = (
+    {"type": "object", "properties": {name: {"$ref": "#"} for name in "abcdefghij"}},
     {"type": {}, "format": []},
     {"enum": 5},
+    {"enum": []},
     {"anyOf": {"a": 1}},
+    {"$ref": "#/nowhere"},
+    {"$ref": 5},
     {"properties": 7, "required": [[]]},
-    {"minimum": "x", "type": "number"},
     -1,
+)
+BIG_SCHEMAS: tuple[Any, ...] = (
+    {"type": "array", "minItems": 10**9},
+    {"type": "array", "minItems": 99_999, "items": {"type": "string"}},
+    {"type": "string", "minLength": 10**9},
+    {"type": "integer", "minimum": 1e308},
 )
 
 
-async def ask(body: bytes, path: str = "/chat/completions") -> tuple[int, bytes]:
+async def ask(body: bytes) -> tuple[int, bytes]:
     ids = count()
     simulator = Simulator(
         SimulatorOptions(), lambda model: RoughCounter(), clock=lambda: 0.0, new_id=lambda: str(next(ids))
     )
     async with asyncio.timeout(10):
-        answered = await simulator.handle(SimulatorRequest("POST", path, {}, body))
+        answered = await simulator.handle("POST", "/chat/completions", {}, body)
         return answered.status, b"".join([piece async for piece in answered.pieces])
 
 
@@ -70,22 +74,20 @@ async def test_no_value_of_a_field_is_a_failure_of_the_server(name: str) -> None
             assert len(body) < 1_000_000, (name, value)
 
 
-@pytest.mark.parametrize(("name", "value"), [("n", b"2147483648"), ("tools", b"-1"), ("stream_options", b"7")])
+@pytest.mark.parametrize(("name", "value"), [("tools", b"-1"), ("stream_options", b"7")])
 async def test_the_error_names_the_field(name: str, value: bytes) -> None:
     status, body = await ask(with_field(name, value))
     assert status == 400
     assert orjson.loads(body)["error"]["param"] == name
 
 
-@pytest.mark.parametrize("schema", SCHEMAS, ids=str)
-async def test_a_schema_that_asks_for_too_much_or_is_none_is_refused(schema: Any) -> None:
+@pytest.mark.parametrize("schema", [*REFUSED_SCHEMAS, *BIG_SCHEMAS], ids=str)
+async def test_no_schema_makes_an_answer_long(schema: Any) -> None:
     tool = {"type": "function", "function": {"name": "look", "parameters": {"properties": {"a": schema}}}}
-    form = {"type": "json_schema", "json_schema": {"schema": {"properties": {"a": schema}}}}
-    fields = {"model": "sim-8k", "messages": QUESTION}
-    for more in ({"tools": [tool], "tool_choice": "required"}, {"response_format": form}):
-        status, body = await ask(orjson.dumps({**fields, **more}))
-        assert status == (200 if schema == -1 else 400)
-        assert len(body) < 10_000
+    fields = {"model": "sim-8k", "messages": QUESTION, "tools": [tool], "tool_choice": "required"}
+    status, body = await ask(orjson.dumps(fields))
+    assert status == (200 if schema in BIG_SCHEMAS else 400)
+    assert len(body) < 10_000
 
 
 async def test_numbers_of_the_question_beyond_json_are_not_used() -> None:
@@ -94,30 +96,6 @@ async def test_numbers_of_the_question_beyond_json_are_not_used() -> None:
     tool = {"type": "function", "function": {"name": "look", "parameters": schema}}
     status, _ = await ask(orjson.dumps({"model": "sim", "messages": asked, "tools": [tool], "tool_choice": "required"}))
     assert status == 200
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"dimensions": 10**12},
-        {"dimensions": -1},
-        {"dimensions": "x"},
-        {"input": 7},
-        {"input": [None]},
-        {"input": ["x"] * 5000, "dimensions": 4096},
-        {"encoding_format": 5},
-    ],
-    ids=lambda fields: str(fields)[:40],
-)
-async def test_absurd_embeddings_are_refused(fields: Any) -> None:
-    status, _ = await ask(orjson.dumps({"model": "sim", "input": "x", **fields}), "/embeddings")
-    assert status == 400
-
-
-async def test_embeddings_of_token_numbers_are_counted() -> None:
-    for given, tokens in (([1, 2, 3], 3), ([[1, 2], [3]], 3)):
-        status, body = await ask(orjson.dumps({"model": "sim", "input": given}), "/embeddings")
-        assert (status, orjson.loads(body)["usage"]["prompt_tokens"]) == (200, tokens)
 
 
 @pytest.mark.parametrize("told", ["status=99999", "status=-1", "retry_after=nan", "retry_after=1e400", "first=-1"])

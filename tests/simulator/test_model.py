@@ -12,6 +12,7 @@ from app.context.quote.quotation_message import render_quotation_message
 from app.context.standing.standing_message import STANDING_END, STANDING_LABEL
 from app.context.view.view_rendering import SUMMARY_PREAMBLE, render_dropped_notice, render_summary_section
 from app.dialects.chat.message import ChatMessage
+from app.errors import InvalidRequest
 from app.simulator.extractive_summary import EMPTY_SUMMARY
 from app.simulator.question_answering import UNKNOWN_ANSWER
 from app.simulator.simulated_model import SimulatedAnswer, answer_request
@@ -144,32 +145,8 @@ def test_a_tool_result_is_told() -> None:
     ],
 )
 def test_a_call_without_result_or_a_result_without_call_is_refused(messages: list[dict[str, Any]]) -> None:
-    answer = answer_request({"model": "sim", "messages": messages}, window=8192, counter=RoughCounter())
-    assert answer.error_body is not None
-    assert "tool_calls" in answer.error_body["error"]["message"]
-
-
-def test_a_json_schema_is_met() -> None:
-    schema = {
-        "$defs": {"Point": {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"]}},
-        "type": "object",
-        "properties": {"name": {"type": "string"}, "at": {"$ref": "#/$defs/Point"}, "tags": {"type": "array"}},
-        "required": ["name", "at", "tags"],
-    }
-    form = {"type": "json_schema", "json_schema": {"name": "place", "schema": schema}}
-    decoded = orjson.loads(str(ask("The place 'harbour' is at 2.5", response_format=form).text))
-    assert decoded["name"] == "harbour"
-    assert decoded["at"] == {"x": 2.5}
-
-
-def test_a_schema_that_contains_itself_ends() -> None:
-    schema = {"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]}
-    form = {"type": "json_schema", "json_schema": {"name": "list", "schema": schema}}
-    orjson.loads(str(ask("go", response_format=form).text))
-
-
-def test_json_mode_answers_with_an_object() -> None:
-    assert "Ada" in orjson.loads(str(ask("What is my name?", response_format={"type": "json_object"}).text))["answer"]
+    with pytest.raises(InvalidRequest, match="tool_calls"):
+        answer_request({"model": "sim", "messages": messages}, window=8192, counter=RoughCounter())
 
 
 def test_a_stop_sequence_ends_the_answer_before_it() -> None:
@@ -187,11 +164,12 @@ def test_an_answer_is_cut_at_its_limit(field: str) -> None:
 
 
 def test_a_prompt_over_the_window_is_refused_in_openais_words() -> None:
-    answer = ask("word " * 2000, window=1000)
-    assert answer.error_body == {
+    with pytest.raises(InvalidRequest) as caught:
+        ask("word " * 2000, history=[], window=1000)
+    assert caught.value.build_body() == {
         "error": {
             "message": "This model's maximum context length is 1000 tokens. However, your messages resulted in "
-            f"{answer.prompt_tokens} tokens. Please reduce the length of the messages.",
+            "2507 tokens. Please reduce the length of the messages.",
             "type": "invalid_request_error",
             "param": "messages",
             "code": "context_length_exceeded",
@@ -200,9 +178,8 @@ def test_a_prompt_over_the_window_is_refused_in_openais_words() -> None:
 
 
 def test_a_limit_that_does_not_fit_beside_the_prompt_is_refused() -> None:
-    answer = ask("Hello.", window=1000, max_tokens=990)
-    assert answer.error_body is not None
-    assert "in the completion" in answer.error_body["error"]["message"]
+    with pytest.raises(InvalidRequest, match="in the completion"):
+        ask("Hello.", window=1000, max_tokens=990)
 
 
 def transcript_of(*entries: tuple[str, str], mark: str = "0a1b2c3d") -> str:
@@ -259,9 +236,7 @@ def test_facts_of_a_summary_can_be_recalled_from_it() -> None:
 
 @given(st.text(max_size=300))
 def test_any_text_gets_an_answer(text: str) -> None:
-    answer = ask(text)
-    assert answer.text
-    assert answer.error_body is None
+    assert ask(text).text
 
 
 def test_a_summary_in_front_of_a_question_is_context_and_no_wish_for_a_summary() -> None:
@@ -286,17 +261,17 @@ def test_of_a_long_statement_the_sentence_that_tells_most_is_noted() -> None:
     assert ask(f"{padding}The build number is 4711.").text == "Noted: The build number is 4711."
 
 
-def test_labelled_lines_below_a_wish_for_a_summary_are_a_transcript() -> None:
-    answer = ask("Summarize this chat:\nUser: The code is 81.\nAssistant: Noted.\nUser: The door is 5.", history=[])
-    assert "- user: The code is 81." in str(answer.text)
-
-
 @pytest.mark.parametrize(
     "question", ["What is the weight?", "What is the weight of the parcel?", "What does it weigh?"]
 )
 def test_a_word_of_the_same_family_answers_a_question(question: str) -> None:
     history = [{"role": "user", "content": "The parcel weighs 31 kg. It is blue."}]
     assert ask(question, history=history).text == "The parcel weighs 31 kg."
+
+
+def test_a_title_ends_no_sentence() -> None:
+    history = [{"role": "user", "content": "The parcel for Ms. Berg goes to Oslo. It is blue."}]
+    assert ask("Where does the parcel go?", history=history).text == "The parcel for Ms. Berg goes to Oslo."
 
 
 def test_of_two_facts_the_one_that_shares_most_words_is_told_alone() -> None:

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from app.errors import InvalidRequest
-from app.simulator.context_window import parse_window_from_name
 from app.simulator.options_and_faults import SimulatedFaults, parse_faults_from_name
+from app.simulator.request_checks import parse_window_from_name
 
 
 @pytest.mark.parametrize(
@@ -37,14 +37,7 @@ def test_an_unknown_fault_is_refused_with_what_was_expected(model: str) -> None:
         parse_faults_from_name(model)
 
 
-def test_faults_strike_the_first_or_every_nth_request() -> None:
-    assert [SimulatedFaults(first=2).is_request_affected(nth) for nth in (1, 2, 3)] == [True, True, False]
-    assert [SimulatedFaults(every=2, status=429).is_request_affected(nth) for nth in (1, 2, 3, 4)] == [
-        False,
-        True,
-        False,
-        True,
-    ]
+def test_a_rule_with_a_count_of_requests_but_no_fault_means_status_500() -> None:
     assert SimulatedFaults(first=1).error_status == 500
     assert SimulatedFaults(first=1, hang=True).error_status is None
-    assert not SimulatedFaults().is_request_affected(1)
+    assert SimulatedFaults().error_status is None

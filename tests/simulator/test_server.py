@@ -11,7 +11,7 @@ import pytest
 import uvicorn
 
 from app.simulator.options_and_faults import SimulatorOptions
-from app.simulator.server import AnnouncingServer, SimulatorApp
+from app.simulator.server import SimulatorApp
 from app.simulator.simulator import Simulator
 from tests.simulator.counting import RoughCounter
 
@@ -27,7 +27,7 @@ def address() -> Iterator[str]:
     )
     ready = threading.Event()
 
-    class Server(AnnouncingServer):
+    class Server(uvicorn.Server):
         async def startup(self, sockets: list[Any] | None = None) -> None:
             await super().startup(sockets=sockets)
             ready.set()
@@ -92,13 +92,8 @@ def test_a_stream_that_breaks_off_reaches_the_client_as_a_broken_connection(clie
         list(client.chat.completions.create(model="sim!break_after=2", messages=QUESTION, stream=True))
 
 
-def test_models_and_embeddings_work_through_the_official_client(client: openai.OpenAI) -> None:
+def test_models_are_listed_by_the_official_client(client: openai.OpenAI) -> None:
     assert "sim" in [model.id for model in client.models.list()]
-    assert client.models.retrieve("sim-8k").id == "sim-8k"
-    first = client.embeddings.create(model="sim", input=["a", "b"], dimensions=8).data
-    again = client.embeddings.create(model="sim", input="a", dimensions=8, encoding_format="float").data
-    assert first[0].embedding == pytest.approx(again[0].embedding, abs=1e-6)
-    assert first[0].embedding != first[1].embedding
 
 
 def test_requests_can_be_looked_at_and_forgotten(client: openai.OpenAI, address: str) -> None:

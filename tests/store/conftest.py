@@ -9,7 +9,7 @@ import pytest
 
 from app.store.contract.store import Store
 from app.store.encryption.cipher import Cipher
-from app.store.encryption.encrypted_store import EncryptedStore
+from app.store.encryption.encrypted_store import encrypt_store
 from app.store.postgres.backend import PostgresStore
 from app.store.store_factory import create_store
 from migrations.run import prepare_database
@@ -48,7 +48,7 @@ def url(request: pytest.FixtureRequest) -> str:
 async def store(request: pytest.FixtureRequest, url: str, clock: Clock) -> AsyncIterator[Store]:
     opened = create_store(url, clock=clock)
     if ENCRYPTED in request.node.name:
-        opened = EncryptedStore(opened, Cipher({"k1": bytes(range(32))}, "k1"))
+        opened = encrypt_store(opened, Cipher({"k1": bytes(range(32))}, "k1"))
     await opened.open()
     yield opened
     await opened.close()

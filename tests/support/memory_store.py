@@ -9,7 +9,6 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, TypeVar
 
-from app.store.sqlite.append_batching import run_jobs_combining_appends
 from app.store.sqlite.memory_store import SqliteMemoryStore, open_memory_connection
 from app.store.sqlite.threads import DatabaseThread, run_batch_in_transaction, translate_driver_error
 
@@ -50,7 +49,7 @@ class _NoThread(DatabaseThread):
 
     def submit(self, job: Callable[[sqlite3.Connection], Result]) -> asyncio.Future[Result]:
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        ((value, error),) = run_batch_in_transaction(self._connection, [job], run_jobs_combining_appends)
+        ((value, error),) = run_batch_in_transaction(self._connection, [job])
         if error is None:
             future.set_result(value)
         else:

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Query
-from pydantic import BaseModel, ConfigDict, Field
+from msgspec.structs import asdict
+from pydantic import Field
 from starlette.responses import Response
 
 from app.api.edge.auth import Authenticator
@@ -53,10 +54,8 @@ Rate = Annotated[
 ]
 
 
-class NewKeyRequest(BaseModel):
+class NewKeyRequest(Strict):
     """The properties of a new key."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: Annotated[
         str,
@@ -69,12 +68,12 @@ class NewKeyRequest(BaseModel):
             description="The tenant whose conversations it sees: that of another key. Left out: a new tenant.",
         ),
     ] = None
-    scopes: Annotated[list[Scope], Field(min_length=1)] = list(DEFAULT_SCOPES)
+    scopes: Annotated[tuple[Scope, ...], Field(min_length=1)] = DEFAULT_SCOPES
     policy: Annotated[Name | None, Field(description="The context policy for requests that name none.")] = None
     models: Annotated[
-        list[Annotated[str, Field(pattern=r"\S")]],
+        tuple[Annotated[str, Field(pattern=r"\S")], ...],
         Field(description="Models that it may ask for, with the wildcards `*` and `?`. Empty: all."),
-    ] = []
+    ] = ()
     expires_at: Annotated[int | None, Field(le=MAX_UNIX_SECONDS, description="Unix seconds.")] = None
     retention_days: Annotated[
         int | None,
@@ -84,7 +83,7 @@ class NewKeyRequest(BaseModel):
     ] = None
     budget_usd: Budget = None
     pass_through: Annotated[
-        list[Annotated[str, Field(pattern=r"\S")]] | None,
+        tuple[Annotated[str, Field(pattern=r"\S")], ...] | None,
         Field(
             description="Paths below `/v1` that are passed through for it, in place of those of "
             "`providers.<name>.pass_through`. Null: those."
@@ -137,13 +136,14 @@ def build_api_key_routes(api_keys: ApiKeys, auth: Authenticator) -> APIRouter:
     routes = APIRouter(prefix="/v1/admin", tags=["keys"], responses=ERROR_RESPONSES)
     admin = Depends(auth.require_scope("admin"))
 
-    @routes.get("/keys", summary="List API keys", response_model=KeyList)
+    @routes.get("/keys", response_model=KeyList)
     async def list_keys(
         limit: Limit = DEFAULT_PAGE_SIZE,
         after: After = None,
         tenant: Annotated[Name | None, Query(description="Only keys of this tenant.")] = None,
         caller: Caller = admin,
     ) -> Response:
+        """List API keys."""
         keys = await api_keys.list_keys(tenant)
         if after is not None:
             keys = _select_keys_after(keys, after)
@@ -152,35 +152,26 @@ def build_api_key_routes(api_keys: ApiKeys, auth: Authenticator) -> APIRouter:
             build_list_page([build_key_object(key, costs) for key in keys[:limit]], has_more=len(keys) > limit)
         )
 
-    @routes.post("/keys", summary="Make an API key", response_model=NewKeyObject)
+    @routes.post("/keys", response_model=NewKeyObject)
     async def create_key(new_key: NewKeyRequest, caller: Caller = admin) -> Response:
+        """Make an API key."""
         secret, key = await api_keys.create_key(
-            NewApiKey(
-                name=new_key.name,
-                tenant=new_key.tenant,
-                scopes=tuple(new_key.scopes),
-                policy=new_key.policy,
-                models=tuple(new_key.models),
-                expires_at=_parse_expiry(new_key.expires_at),
-                retention_days=new_key.retention_days,
-                budget_usd=new_key.budget_usd,
-                pass_through=None if new_key.pass_through is None else tuple(new_key.pass_through),
-                requests_per_minute=new_key.requests_per_minute,
-                tokens_per_minute=new_key.tokens_per_minute,
-            )
+            NewApiKey(**new_key.model_dump(exclude={"expires_at"}), expires_at=_parse_expiry(new_key.expires_at))
         )
         # The digest may be cached as unknown, and the new key must work at once.
         auth.evict_key(key)
         return build_json_response({**build_key_object(key, {}), "key": secret})
 
-    @routes.post("/keys/{key_id}", summary="Change the budget of an API key", response_model=KeyObject)
+    @routes.post("/keys/{key_id}", response_model=KeyObject)
     async def update_key(key_id: Name, change: KeyChange, caller: Caller = admin) -> Response:
+        """Change the budget of an API key."""
         key = await api_keys.change_budget(key_id, change.budget_usd)
         auth.evict_key(key)
         return build_json_response(build_key_object(key, await api_keys.read_month_costs()))
 
-    @routes.delete("/keys/{key_id}", summary="Revoke an API key", response_model=KeyObject)
+    @routes.delete("/keys/{key_id}", response_model=KeyObject)
     async def revoke_key(key_id: Name, caller: Caller = admin) -> Response:
+        """Revoke an API key."""
         key = await api_keys.revoke_key(key_id)
         auth.evict_key(key)
         return build_json_response(build_key_object(key, await api_keys.read_month_costs()))
@@ -194,24 +185,15 @@ def build_key_object(key: ApiKey, month_costs: Mapping[str, float]) -> dict[str,
     Args:
         month_costs: as `ApiKeys.read_month_costs` returns them.
     """
+    shown = {name: value for name, value in asdict(key).items() if name in KeyObject.model_fields}
     return {
-        "id": key.id,
+        **shown,
         "object": "api_key",
-        "name": key.name,
         "hint": f"…{key.hint}",
-        "tenant": key.tenant,
-        "scopes": list(key.scopes),
-        "policy": key.policy,
-        "models": list(key.models),
         "created_at": _to_unix_seconds(key.created_at),
         "expires_at": _to_unix_seconds(key.expires_at),
         "revoked_at": _to_unix_seconds(key.revoked_at),
-        "retention_days": key.retention_days,
-        "budget_usd": key.budget_usd,
         "spent_usd": month_costs.get(key.id, 0.0),
-        "pass_through": None if key.pass_through is None else list(key.pass_through),
-        "requests_per_minute": key.requests_per_minute,
-        "tokens_per_minute": key.tokens_per_minute,
     }
 
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Query
+from msgspec.structs import asdict
 from starlette.responses import Response
 
 from app.api.edge.auth import Authenticator
@@ -49,7 +50,7 @@ def build_cost_routes(
     routes = APIRouter(prefix="/v1/admin", tags=["keys"], responses=ERROR_RESPONSES)
     admin = Depends(auth.require_scope("admin"))
 
-    @routes.get("/costs", summary="Costs of tenants, keys and models", response_model=CostList)
+    @routes.get("/costs", response_model=CostList)
     async def list_costs(
         since: Annotated[
             int | None,
@@ -65,6 +66,7 @@ def build_cost_routes(
         ] = MAX_ROWS,
         caller: Caller = admin,
     ) -> Response:
+        """Costs of tenants, keys and models."""
         begin = now().replace(day=1) if since is None else datetime.fromtimestamp(since, UTC)
         begin = begin.replace(hour=0, minute=0, second=0, microsecond=0)
         rows = await usage.sum_usage(since_day=begin.date().isoformat(), by=by, limit=limit + 1)
@@ -85,14 +87,10 @@ def _build_cost_object(totals: UsageTotals, key_names: Mapping[str, str]) -> dic
     # Without any price the sum would say that the calls cost nothing.
     is_unpriced = totals.unpriced_calls > 0 and totals.cost_usd == 0
     return {
+        **{name: value for name, value in asdict(totals).items() if name in CostObject.model_fields},
         "tenant": totals.tenant or None,
         "key_id": totals.key_id or None,
         "key_name": key_names.get(totals.key_id),
         "model": totals.model or None,
-        "requests": totals.requests,
-        "unpriced_calls": totals.unpriced_calls,
-        "prompt_tokens": totals.prompt_tokens,
-        "cached_tokens": totals.cached_tokens,
-        "completion_tokens": totals.completion_tokens,
         "cost_usd": None if is_unpriced else totals.cost_usd,
     }

@@ -39,16 +39,16 @@ def build_learned_limit_routes(window_learner: WindowLearner, auth: Authenticato
     routes = APIRouter(prefix="/v1/admin", tags=["settings"], responses=ERROR_RESPONSES)
     admin = Depends(auth.require_scope("admin"))
 
-    @routes.get("/learned-limits", summary="Limits learned from refusals", response_model=LearnedLimitList)
+    @routes.get("/learned-limits", response_model=LearnedLimitList)
     async def list_learned_limits(caller: Caller = admin) -> Response:
+        """Limits learned from refusals."""
         limits = await window_learner.list_limits()
         data = [build_learned_limit_object(key, limit) for key, limit in limits.items()]
         return build_json_response({"object": "list", "data": data})
 
-    @routes.delete(
-        "/learned-limits/{limit_id:path}", summary="Clear a learned limit", response_model=LearnedLimitObject
-    )
+    @routes.delete("/learned-limits/{limit_id:path}", response_model=LearnedLimitObject)
     async def clear_learned_limit(limit_id: str, caller: Caller = admin) -> Response:
+        """Clear a learned limit."""
         return build_json_response(build_learned_limit_object(limit_id, await window_learner.clear_limit(limit_id)))
 
     return routes

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from app.api.edge.auth import Authenticator
 from app.api.edge.request_reader import read_headers
-from app.api.resource_schemas import ERROR_RESPONSES, Described, ErrorBody, build_json_response
+from app.api.resource_schemas import ERROR_RESPONSES, Described, build_json_response, describe_errors
 from app.errors import InvalidApiKey, NotFound
 from app.pipeline.chat_request import Caller
 
@@ -23,8 +23,9 @@ METRICS_RESPONSE: Final = {
 }
 METRICS_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
     200: METRICS_RESPONSE,
-    401: {"model": ErrorBody, "description": "The token of `telemetry.metrics_token` is missing or wrong."},
-    404: {"model": ErrorBody, "description": "Metrics are switched off."},
+    **describe_errors(
+        {401: "The token of `telemetry.metrics_token` is missing or wrong.", 404: "Metrics are switched off."}
+    ),
 }
 
 
@@ -127,8 +128,9 @@ def build_metrics_routes(render: Callable[[str], tuple[bytes, str]] | None, *, t
     """
     routes = APIRouter(tags=["telemetry"])
 
-    @routes.get("/metrics", summary="Numbers for Prometheus", responses=METRICS_RESPONSES, response_class=Response)
+    @routes.get("/metrics", responses=METRICS_RESPONSES, response_class=Response)
     async def metrics(request: Request) -> Response:
+        """Numbers for Prometheus."""
         if token:
             _check_metrics_token(token, read_headers(request.scope).get("authorization", ""))
         if render is None:
@@ -149,8 +151,9 @@ def build_overview_routes(overview: Callable[[], dict[str, Any]] | None, auth: A
     routes = APIRouter(prefix="/v1/admin", tags=["telemetry"], responses=ERROR_RESPONSES)
     overseer = Depends(auth.require_operator())
 
-    @routes.get("/overview", summary="The gateway at a glance", response_model=OverviewObject)
+    @routes.get("/overview", response_model=OverviewObject)
     async def overview_of_gateway(caller: Caller = overseer) -> Response:
+        """The gateway at a glance."""
         if overview is None:
             raise NotFound(
                 "The overview is switched off.", hint="Set `telemetry.metrics: true` and `telemetry.overview: true`."

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Final, Literal
 from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
-from app.api.edge.asgi_front import CHAT_PATH, RESPONSES_PATH
 from app.api.edge.auth import Authenticator
+from app.api.edge.unknown_paths import CHAT_PATH, RESPONSES_PATH
 from app.api.resource_schemas import (
     ERROR_RESPONSES,
     After,
@@ -99,7 +99,7 @@ def build_recent_request_routes(recent_requests: RecentRequests | None, auth: Au
         # In a thread: the requests of other workers are in files.
         return await asyncio.to_thread(recent_requests.read_requests)
 
-    @routes.get("/requests", summary="List recent requests", response_model=RequestList)
+    @routes.get("/requests", response_model=RequestList)
     async def list_requests(
         limit: Limit = DEFAULT_PAGE_SIZE,
         after: After = None,
@@ -112,6 +112,7 @@ def build_recent_request_routes(recent_requests: RecentRequests | None, auth: Au
         tenant: Annotated[str | None, Query(description="Only requests of this tenant.")] = None,
         caller: Caller = admin,
     ) -> Response:
+        """List recent requests."""
         requests = await read_requests()
         if after is not None:
             requests = requests[_find_index(requests, after, param="after") + 1 :]
@@ -126,8 +127,9 @@ def build_recent_request_routes(recent_requests: RecentRequests | None, auth: Au
         page = [build_request_object(request) for request in selected[:limit]]
         return build_json_response(build_list_page(page, has_more=len(selected) > limit))
 
-    @routes.get("/requests/{request_id}", summary="Get a recent request", response_model=RequestWithTimeline)
+    @routes.get("/requests/{request_id}", response_model=RequestWithTimeline)
     async def get_request(request_id: str, caller: Caller = admin) -> Response:
+        """Get a recent request."""
         requests = await read_requests()
         request = requests[_find_index(requests, request_id)]
         return build_json_response({**build_request_object(request), "timeline": build_timeline(request)})

@@ -37,8 +37,9 @@ def build_settings_routes(list_settings: Callable[[], list[dict[str, Any]]], aut
     routes = APIRouter(prefix="/v1/admin", tags=["settings"], responses=ERROR_RESPONSES)
     admin = Depends(auth.require_scope("admin"))
 
-    @routes.get("/settings", summary="The settings in force", response_model=SettingList)
+    @routes.get("/settings", response_model=SettingList)
     async def list_settings_in_force(caller: Caller = admin) -> Response:
+        """The settings in force."""
         return build_json_response({"object": "list", "data": list_settings()})
 
     return routes

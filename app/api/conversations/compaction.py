@@ -89,7 +89,6 @@ def build_compaction_routes(
 
     @routes.post(
         "/{conversation_id}/compact",
-        summary="Compact a conversation now",
         responses={
             200: {"model": CompactionObject, "content": EVENT_STREAM_CONTENT},
             **BUSY_RESPONSE,
@@ -102,6 +101,7 @@ def build_compaction_routes(
         body: CompactionRequest | None = None,
         caller: Caller = manages,
     ) -> Response:
+        """Compact a conversation now."""
         options = body or CompactionRequest()
         query = CompactionQuery(
             model=options.model,

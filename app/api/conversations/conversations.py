@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Body, Depends, Query, Request
 from pydantic import BaseModel
@@ -19,7 +19,6 @@ from app.api.resource_schemas import (
     After,
     Deleted,
     Described,
-    ErrorBody,
     Limit,
     Metadata,
     Order,
@@ -27,6 +26,7 @@ from app.api.resource_schemas import (
     StrictJsonRoute,
     build_json_response,
     build_list_page,
+    describe_errors,
     parse_metadata_filter,
 )
 from app.conversation.conversation_types import Conversation, HistoryMode
@@ -37,9 +37,7 @@ from app.conversations.items.item_writer import ItemWriter
 from app.pipeline.chat_request import Caller
 from app.store.contract.conversations import ConversationQuery
 
-BUSY_RESPONSE: dict[int | str, dict[str, Any]] = {
-    409: {"model": ErrorBody, "description": "Another request is using this conversation; try again."}
-}
+BUSY_RESPONSE: Final = describe_errors({409: "Another request is using this conversation; try again."})
 
 
 class NewConversation(BaseModel):
@@ -122,22 +120,18 @@ def build_conversation_routes(
     )
     reads, manages = Depends(auth.require_scope("read")), Depends(auth.require_scope("manage"))
 
-    @routes.post("", summary="Create a conversation", responses={200: {"model": ConversationObject}})
+    @routes.post("", response_model=ConversationObject)
     async def create_conversation(
         new: Annotated[NewConversation | None, Body()] = None, caller: Caller = manages
     ) -> Response:
+        """Create a conversation."""
         new_conversation = new or NewConversation()
         conversation = await item_writer.create_conversation(
             caller, new_conversation.metadata or {}, new_conversation.items or []
         )
         return build_conversation_response(await records.build_conversation_object(conversation))
 
-    @routes.get(
-        "",
-        summary="List conversations",
-        responses={200: {"model": ConversationPage}},
-        openapi_extra=METADATA_FILTER_SCHEMA,
-    )
+    @routes.get("", response_model=ConversationPage, openapi_extra=METADATA_FILTER_SCHEMA)
     async def list_conversations(
         request: Request,
         include: Include,
@@ -152,6 +146,7 @@ def build_conversation_routes(
         external_id: ExternalId = None,
         caller: Caller = reads,
     ) -> Response:
+        """List conversations."""
         query = ConversationQuery(
             limit=limit,
             descending=order == "desc",
@@ -181,32 +176,27 @@ def _add_single_conversation_routes(
 ) -> None:
     reads, manages = Depends(auth.require_scope("read")), Depends(auth.require_scope("manage"))
 
-    @routes.get("/{conversation_id}", summary="A conversation", responses={200: {"model": ConversationObject}})
+    @routes.get("/{conversation_id}", response_model=ConversationObject)
     async def get_conversation(conversation_id: str, include: Include, caller: Caller = reads) -> Response:
+        """A conversation."""
         conversation = await records.find_conversation(caller, conversation_id)
         return build_conversation_response(await _build_listed_object(records, history, conversation, include, caller))
 
-    @routes.post(
-        "/{conversation_id}",
-        summary="Replace a conversation's metadata",
-        responses={200: {"model": ConversationObject}},
-    )
+    @routes.post("/{conversation_id}", response_model=ConversationObject)
     async def update_conversation(
         conversation_id: str, change: ConversationChange, caller: Caller = manages
     ) -> Response:
+        """Replace a conversation's metadata."""
         changed = await records.replace_metadata(caller, conversation_id, change.metadata or {})
         return build_conversation_response(await records.build_conversation_object(changed))
 
-    @routes.delete(
-        "/{conversation_id}",
-        summary="Delete a conversation and everything stored for it",
-        responses={200: {"model": Deleted}},
-    )
+    @routes.delete("/{conversation_id}", response_model=Deleted)
     async def delete_conversation(
         conversation_id: str,
         branches: Annotated[bool, Query(description="Also delete all its branches.")] = False,
         caller: Caller = manages,
     ) -> Response:
+        """Delete a conversation and everything stored for it."""
         gone = await records.delete_conversation(caller, conversation_id, with_branches=branches)
         return build_conversation_response({"id": gone.id, "object": "conversation.deleted", "deleted": True})
 

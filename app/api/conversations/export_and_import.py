@@ -10,8 +10,7 @@ from starlette.responses import Response, StreamingResponse
 
 from app.api.conversations.conversations import ConversationObject
 from app.api.edge.auth import Authenticator
-from app.api.edge.body_budget import find_held_body
-from app.api.edge.request_reader import read_body, read_headers
+from app.api.edge.request_reader import read_body
 from app.api.resource_schemas import ERROR_RESPONSES, Page, build_json_response, build_list_page
 from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.transfer.conversation_import import ConversationImporter
@@ -68,8 +67,6 @@ def build_transfer_routes(
     importer: ConversationImporter,
     records: ConversationRecords,
     auth: Authenticator,
-    *,
-    body_limit_bytes: int,
 ) -> APIRouter:
     """Builds the endpoints for export and import. They must be included before those of `/v1/conversations/{id}`, whose
     paths also match `/v1/conversations/import`."""
@@ -78,7 +75,6 @@ def build_transfer_routes(
 
     @routes.get(
         "/{conversation_id}/export",
-        summary="Export a conversation as chat messages",
         response_class=StreamingResponse,
         responses={
             200: {"content": {NDJSON: {"schema": {"type": "string"}}}, "description": "One JSON text per line."}
@@ -90,6 +86,7 @@ def build_transfer_routes(
         include: Include = None,
         caller: Caller = reads,
     ) -> Response:
+        """Export a conversation as chat messages."""
         conversation = await records.find_conversation(caller, conversation_id)
         with_hidden = include == "deleted"
         pieces = (
@@ -105,19 +102,14 @@ def build_transfer_routes(
         }
         return StreamingResponse(_prepend_piece(first_piece, pieces), media_type=NDJSON, headers=headers)
 
-    @routes.post(
-        "/import",
-        summary="Import conversations",
-        responses={200: {"model": ImportedConversations}},
-        openapi_extra=_IMPORT_FILE_SCHEMA,
-    )
+    @routes.post("/import", response_model=ImportedConversations, openapi_extra=_IMPORT_FILE_SCHEMA)
     async def import_conversations(
         request: Request,
         format: ImportFormat = "auto",
         caller: Caller = manages,
     ) -> Response:
-        held_body = find_held_body(request.scope, caller.tenant)
-        body = await read_body(request.receive, read_headers(request.scope), body_limit_bytes, held_body)
+        """Import conversations."""
+        body = await read_body(request.scope, request.receive, caller.tenant)
         result = await importer.import_file(caller.tenant, body, format)
         conversation_objects = [
             await records.build_conversation_object(conversation) for conversation in result.conversations

@@ -131,9 +131,7 @@ def build_history_routes(history: ConversationHistory, auth: Authenticator) -> A
     routes = APIRouter(prefix="/v1/conversations/{conversation_id}", tags=["conversations"], responses=ERROR_RESPONSES)
     reads = Depends(auth.require_scope("read"))
 
-    @routes.get(
-        "/turns", summary="List the answers of a conversation with their numbers", responses={200: {"model": TurnPage}}
-    )
+    @routes.get("/turns", response_model=TurnPage)
     async def list_turns(
         conversation_id: str,
         limit: TurnLimit = DEFAULT_PAGE_SIZE,
@@ -141,21 +139,24 @@ def build_history_routes(history: ConversationHistory, auth: Authenticator) -> A
         order: Order = "asc",
         caller: Caller = reads,
     ) -> Response:
+        """List the answers of a conversation with their numbers."""
         query = TurnQuery(limit, newest_first=order == "desc", after=after)
         turns, has_more = await history.list_turns(caller, conversation_id, query)
         return build_json_response(build_list_page(turns, has_more=has_more))
 
-    @routes.get("/log", summary="Messages of the log from a `seq` on", responses={200: {"model": LogStretch}})
+    @routes.get("/log", response_model=LogStretch)
     async def read_log(
         conversation_id: str,
         from_seq: FromSeq = 0,
         limit: MessageLimit = DEFAULT_PAGE_SIZE,
         caller: Caller = reads,
     ) -> Response:
+        """Messages of the log from a `seq` on."""
         return build_json_response(await history.read_log_page(caller, conversation_id, from_seq, limit))
 
-    @routes.get("/branches", summary="The family of a conversation", responses={200: {"model": BranchPage}})
+    @routes.get("/branches", response_model=BranchPage)
     async def list_branches(conversation_id: str, caller: Caller = reads) -> Response:
+        """The family of a conversation."""
         branches, has_more = await history.list_family(caller, conversation_id)
         return build_json_response(build_list_page(branches, has_more=has_more))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel
@@ -64,7 +64,7 @@ def build_item_routes(
     )
     reads, manages = Depends(auth.require_scope("read")), Depends(auth.require_scope("manage"))
 
-    @routes.post("", summary="Add items to a conversation", responses={200: {"model": ItemPage}, **BUSY_RESPONSE})
+    @routes.post("", response_model=ItemPage, responses=BUSY_RESPONSE)
     async def create_items(
         request: Request,
         conversation_id: str,
@@ -72,12 +72,13 @@ def build_item_routes(
         include: Include,
         caller: Caller = manages,
     ) -> Response:
+        """Add items to a conversation."""
         conversation, items = await item_writer.add_items(
             caller, conversation_id, new.items, is_retry=_is_sdk_retry(request)
         )
         return build_json_response(build_list_page(items, has_more=False), conversation_id=conversation.id)
 
-    @routes.get("", summary="List the items of a conversation", responses={200: {"model": ItemPage}})
+    @routes.get("", response_model=ItemPage)
     async def list_items(
         conversation_id: str,
         include: Include,
@@ -86,6 +87,7 @@ def build_item_routes(
         order: Order = "desc",
         caller: Caller = reads,
     ) -> Response:
+        """List the items of a conversation."""
         conversation = await records.find_conversation(caller, conversation_id)
         query = ItemQuery(limit=limit, descending=order == "desc", after=after)
         items, has_more = await item_reader.list_items(conversation, query)
@@ -104,27 +106,25 @@ def _add_single_item_routes(
 ) -> None:
     reads, manages = Depends(auth.require_scope("read")), Depends(auth.require_scope("manage"))
 
-    @routes.get("/{item_id}", summary="An item", responses={200: {"model": ItemObject}})
+    @routes.get("/{item_id}", response_model=ItemObject)
     async def get_item(
         conversation_id: str,
         item_id: str,
         include: Include,
         caller: Caller = reads,
     ) -> Response:
+        """An item."""
         conversation = await records.find_conversation(caller, conversation_id)
         return build_json_response(await item_reader.find_item(conversation, item_id), conversation_id=conversation.id)
 
-    @routes.delete(
-        "/{item_id}",
-        summary="Delete or erase an item; returns the changed conversation",
-        responses={200: {"model": ConversationObject}, **BUSY_RESPONSE},
-    )
+    @routes.delete("/{item_id}", response_model=ConversationObject, responses=BUSY_RESPONSE)
     async def delete_item(
         conversation_id: str,
         item_id: str,
         erase: Annotated[bool, Query(description="Remove the text for good, in every branch that shares it.")] = False,
         caller: Caller = manages,
     ) -> Response:
+        """Delete or erase an item; returns the changed conversation."""
         conversation = await records.find_conversation(caller, conversation_id)
         changed = await item_remover.remove_item(caller, conversation, item_id, erase=erase)
         return build_conversation_response(await records.build_conversation_object(changed))
@@ -168,21 +168,23 @@ def build_pin_routes(pins: PinStore, auth: Authenticator) -> APIRouter:
     """Builds the endpoints that list, set and remove pins. Tool calls are pinned together with their results."""
     routes = APIRouter(prefix="/v1/conversations/{conversation_id}", tags=["context"], responses=ERROR_RESPONSES)
     reads, manages = Depends(auth.require_scope("read")), Depends(auth.require_scope("manage"))
-    pinned: dict[int | str, dict[str, Any]] = {200: {"model": PinnedItem}, **BUSY_RESPONSE}
 
-    @routes.get("/pins", summary="List pins in the order of the log", responses={200: {"model": PinPage}})
+    @routes.get("/pins", response_model=PinPage)
     async def list_pins(
         conversation_id: str, limit: Limit = MAX_PAGE_SIZE, after: After = None, caller: Caller = reads
     ) -> Response:
+        """List pins in the order of the log."""
         pin_objects, has_more = await pins.list_pins(caller, conversation_id, limit, after)
         return build_json_response(build_list_page(pin_objects, has_more=has_more))
 
-    @routes.post("/items/{item_id}/pin", summary="Pin an item", responses=pinned)
+    @routes.post("/items/{item_id}/pin", response_model=PinnedItem, responses=BUSY_RESPONSE)
     async def pin_item(conversation_id: str, item_id: str, caller: Caller = manages) -> Response:
+        """Pin an item."""
         return build_json_response(await pins.pin_item(caller, conversation_id, item_id))
 
-    @routes.delete("/items/{item_id}/pin", summary="Unpin an item", responses=pinned)
+    @routes.delete("/items/{item_id}/pin", response_model=PinnedItem, responses=BUSY_RESPONSE)
     async def unpin_item(conversation_id: str, item_id: str, caller: Caller = manages) -> Response:
+        """Unpin an item."""
         return build_json_response(await pins.unpin_item(caller, conversation_id, item_id))
 
     return routes
@@ -216,18 +218,18 @@ def build_standing_request_routes(standing_requests: StandingRequestRecords, aut
         prefix="/v1/conversations/{conversation_id}/standing_requests", tags=["context"], responses=ERROR_RESPONSES
     )
     reads, manages = Depends(auth.require_scope("read")), Depends(auth.require_scope("manage"))
-    listed: dict[int | str, dict[str, Any]] = {200: {"model": StandingRequestPage}}
-    deleted: dict[int | str, dict[str, Any]] = {200: {"model": DeletedStandingRequest}, **BUSY_RESPONSE}
 
-    @routes.get("", summary="List standing requests in the order of the log", responses=listed)
+    @routes.get("", response_model=StandingRequestPage)
     async def list_standing_requests(
         conversation_id: str, limit: Limit = MAX_PAGE_SIZE, after: After = None, caller: Caller = reads
     ) -> Response:
+        """List standing requests in the order of the log."""
         found, has_more = await standing_requests.list_requests(caller, conversation_id, limit, after)
         return build_json_response(build_list_page(found, has_more=has_more))
 
-    @routes.delete("/{request_id}", summary="Remove a standing request; the log stays as it is", responses=deleted)
+    @routes.delete("/{request_id}", response_model=DeletedStandingRequest, responses=BUSY_RESPONSE)
     async def remove_standing_request(conversation_id: str, request_id: str, caller: Caller = manages) -> Response:
+        """Remove a standing request; the log stays as it is."""
         return build_json_response(await standing_requests.remove_request(caller, conversation_id, request_id))
 
     return routes

@@ -53,7 +53,6 @@ class FoundMessages(Page):
     data: list[FoundMessage]
     terms: list[str]
     complete: bool
-    limited: bool
 
 
 def build_search_routes(
@@ -66,21 +65,19 @@ def build_search_routes(
     routes = APIRouter(prefix="/v1", tags=["search"], responses=ERROR_RESPONSES)
     reads = Depends(auth.require_scope("read"))
 
-    @routes.get(
-        "/conversations/{conversation_id}/search",
-        summary="Search a conversation",
-        responses={200: {"model": FoundMessages}},
-    )
+    @routes.get("/conversations/{conversation_id}/search", response_model=FoundMessages)
     async def search_conversation(
         conversation_id: str, q: Question, limit: Limit = 20, caller: Caller = reads
     ) -> Response:
+        """Search a conversation."""
         conversation = await records.find_conversation(caller, conversation_id)
         return build_json_response(
             _build_search_page(await conversation_search.search_conversation(conversation, q, limit=limit), q)
         )
 
-    @routes.get("/search", summary="Search all conversations", responses={200: {"model": FoundMessages}})
+    @routes.get("/search", response_model=FoundMessages)
     async def search(q: Question, include: Include, limit: Limit = 20, caller: Caller = reads) -> Response:
+        """Search all conversations."""
         result = await conversation_search.search_tenant(caller, q, limit=limit)
         body = _build_search_page(result, q)
         if caller.sees_all_tenants:
@@ -96,7 +93,7 @@ def build_search_routes(
 
 def _build_search_page(result: SearchResult, query: str) -> dict[str, Any]:
     page = build_list_page([_build_found_message(hit, query) for hit in result.hits], has_more=False)
-    return {**page, "terms": list(result.terms), "complete": result.is_complete, "limited": result.is_limited}
+    return {**page, "terms": list(result.terms), "complete": result.is_complete}
 
 
 def _build_found_message(hit: MessageHit, query: str) -> dict[str, Any]:

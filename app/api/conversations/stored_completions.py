@@ -78,12 +78,7 @@ def build_stored_completion_routes(completions: StoredCompletions, auth: Authent
     )
     reads, manages = Depends(auth.require_scope("read")), Depends(auth.require_scope("manage"))
 
-    @routes.get(
-        "",
-        summary="List stored completions",
-        responses={200: {"model": CompletionPage}},
-        openapi_extra=METADATA_FILTER_SCHEMA,
-    )
+    @routes.get("", response_model=CompletionPage, openapi_extra=METADATA_FILTER_SCHEMA)
     async def list_completions(
         request: Request,
         model: ModelName = None,
@@ -92,37 +87,34 @@ def build_stored_completion_routes(completions: StoredCompletions, auth: Authent
         order: Order = "asc",
         caller: Caller = reads,
     ) -> Response:
+        """List stored completions."""
         query = CompletionQuery(
             limit=limit, descending=order == "desc", model=model, metadata=parse_metadata_filter(request)
         )
         objects, has_more = await completions.list_completions(caller, query, after)
         return build_json_response(build_list_page(objects, has_more=has_more))
 
-    @routes.get("/{completion_id}", summary="A stored completion", responses={200: {"model": Completion}})
+    @routes.get("/{completion_id}", response_model=Completion)
     async def get_completion(completion_id: str, caller: Caller = reads) -> Response:
+        """A stored completion."""
         return build_json_response(await completions.read_first_choice(caller, completion_id))
 
-    @routes.post("/{completion_id}", summary="Replace a completion's metadata", responses={200: {"model": Completion}})
+    @routes.post("/{completion_id}", response_model=Completion)
     async def update_completion(completion_id: str, change: CompletionChange, caller: Caller = manages) -> Response:
+        """Replace a completion's metadata."""
         return build_json_response(await completions.replace_metadata(caller, completion_id, change.metadata or {}))
 
-    @routes.delete(
-        "/{completion_id}",
-        summary="Delete a stored completion; its conversation stays",
-        responses={200: {"model": Deleted}},
-    )
+    @routes.delete("/{completion_id}", response_model=Deleted)
     async def delete_completion(completion_id: str, caller: Caller = manages) -> Response:
+        """Delete a stored completion; its conversation stays."""
         await completions.delete_completion(caller, completion_id)
         return build_json_response(build_deletion_object(completion_id))
 
-    @routes.get(
-        "/{completion_id}/messages",
-        summary="The messages that a completion answers",
-        responses={200: {"model": CompletionMessagePage}},
-    )
+    @routes.get("/{completion_id}/messages", response_model=CompletionMessagePage)
     async def list_completion_messages(
         completion_id: str, after: After = None, limit: Limit = 20, order: Order = "asc", caller: Caller = reads
     ) -> Response:
+        """The messages that a completion answers."""
         objects, has_more = await completions.list_messages(
             caller, completion_id, after=after, limit=limit, descending=order == "desc"
         )

@@ -17,7 +17,6 @@ from app.api.resource_schemas import (
     After,
     Deleted,
     Described,
-    ErrorBody,
     Limit,
     Name,
     Order,
@@ -26,6 +25,7 @@ from app.api.resource_schemas import (
     StrictJsonRoute,
     build_json_response,
     build_list_page,
+    describe_errors,
 )
 from app.conversations.summaries.summaries import SummaryRecords
 from app.pipeline.admission.admission import Admission
@@ -38,12 +38,8 @@ MAX_REVISION: Final = 2**31 - 1
 WITHOUT_NUL: Final = "^[^\\x00]*$"
 Revision = Annotated[int, Field(ge=1, le=MAX_REVISION)]
 Instructions = Annotated[str, Field(max_length=MAX_INSTRUCTIONS_CHARS)]
-CONFLICT_RESPONSE: Final[dict[int | str, dict[str, Any]]] = {
-    409: {"model": ErrorBody, "description": "The summary has a newer revision, or is being written."}
-}
-SUMMARY_FAILED_RESPONSE: Final[dict[int | str, dict[str, Any]]] = {
-    502: {"model": ErrorBody, "description": "No model returned an acceptable summary; nothing has changed."}
-}
+CONFLICT_RESPONSE: Final = describe_errors({409: "The summary has a newer revision, or is being written."})
+SUMMARY_FAILED_RESPONSE: Final = describe_errors({502: "No model returned an acceptable summary; nothing has changed."})
 
 
 class SummaryEdit(Strict):
@@ -106,9 +102,6 @@ class SummaryList(Page):
     data: list[SummaryObject]
 
 
-SUMMARY_RESPONSE: Final[dict[int | str, dict[str, Any]]] = {200: {"model": SummaryWithRevisions}}
-
-
 def build_summary_routes(
     summaries: SummaryRecords, auth: Authenticator, admission: Admission, limits: CallLimits
 ) -> APIRouter:
@@ -121,7 +114,7 @@ def build_summary_routes(
     )
     reads = Depends(auth.require_scope("read"))
 
-    @routes.get("", summary="List summaries", responses={200: {"model": SummaryList}})
+    @routes.get("", response_model=SummaryList)
     async def list_summaries(
         conversation_id: str,
         limit: Limit = 20,
@@ -132,6 +125,7 @@ def build_summary_routes(
         ] = False,
         caller: Caller = reads,
     ) -> Response:
+        """List summaries."""
         summary_objects, has_more = await summaries.list_summaries(
             caller,
             conversation_id,
@@ -142,8 +136,9 @@ def build_summary_routes(
         )
         return build_json_response(build_list_page(summary_objects, has_more=has_more))
 
-    @routes.get("/{summary_id}", summary="A summary with its revisions", responses=SUMMARY_RESPONSE)
+    @routes.get("/{summary_id}", response_model=SummaryWithRevisions)
     async def get_summary(conversation_id: str, summary_id: str, caller: Caller = reads) -> Response:
+        """A summary with its revisions."""
         return build_json_response(await summaries.read_summary(caller, conversation_id, summary_id))
 
     _add_change_routes(routes, summaries, auth, admission, limits)
@@ -159,10 +154,11 @@ def _add_change_routes(
 ) -> None:
     manages = Depends(auth.require_scope("manage"))
 
-    @routes.patch("/{summary_id}", summary="Edit a summary", responses={**SUMMARY_RESPONSE, **CONFLICT_RESPONSE})
+    @routes.patch("/{summary_id}", response_model=SummaryWithRevisions, responses=CONFLICT_RESPONSE)
     async def edit_summary(
         conversation_id: str, summary_id: str, edit: SummaryEdit, caller: Caller = manages
     ) -> Response:
+        """Edit a summary."""
         edited = await summaries.edit_summary(
             caller, conversation_id, summary_id, text=edit.text, revision=edit.revision
         )
@@ -170,8 +166,8 @@ def _add_change_routes(
 
     @routes.post(
         "/{summary_id}/regenerate",
-        summary="Regenerate a summary",
-        responses={**SUMMARY_RESPONSE, **CONFLICT_RESPONSE, **SUMMARY_FAILED_RESPONSE},
+        response_model=SummaryWithRevisions,
+        responses=CONFLICT_RESPONSE | SUMMARY_FAILED_RESPONSE,
     )
     async def regenerate_summary(
         request: Request,
@@ -180,6 +176,7 @@ def _add_change_routes(
         options: SummaryRegeneration | None = None,
         caller: Caller = manages,
     ) -> Response:
+        """Regenerate a summary."""
         regeneration = options or SummaryRegeneration()
         await limits.admit(caller)
         # It calls a model, so it needs a slot as a chat request does.
@@ -189,14 +186,11 @@ def _add_change_routes(
             )
         return build_json_response(summary_object)
 
-    @routes.post(
-        "/{summary_id}/rollback",
-        summary="Roll back to an earlier text",
-        responses={**SUMMARY_RESPONSE, **CONFLICT_RESPONSE},
-    )
+    @routes.post("/{summary_id}/rollback", response_model=SummaryWithRevisions, responses=CONFLICT_RESPONSE)
     async def roll_back_summary(
         conversation_id: str, summary_id: str, rollback: SummaryRollback, caller: Caller = manages
     ) -> Response:
+        """Roll back to an earlier text."""
         chosen = await summaries.roll_back_summary(
             caller,
             conversation_id,
@@ -206,11 +200,10 @@ def _add_change_routes(
         )
         return build_json_response(chosen)
 
-    @routes.delete(
-        "/{summary_id}",
-        summary="Delete a summary",
-        description="The messages that it stood for are verbatim again, until they are summarized anew.",
-        responses={200: {"model": Deleted}},
-    )
+    @routes.delete("/{summary_id}", response_model=Deleted)
     async def delete_summary(conversation_id: str, summary_id: str, caller: Caller = manages) -> Response:
+        """Delete a summary.
+
+        The messages that it stood for are verbatim again, until they are summarized anew.
+        """
         return build_json_response(await summaries.delete_summary(caller, conversation_id, summary_id))

@@ -14,11 +14,11 @@ from app.api.resource_schemas import (
     ERROR_RESPONSES,
     After,
     Described,
-    ErrorBody,
     Name,
     Order,
     Page,
     build_json_response,
+    describe_errors,
 )
 from app.conversations.views.stored_turn import StoredTurnRequest
 from app.conversations.views.view_pages import ViewPageQuery, ViewPages
@@ -174,15 +174,8 @@ def build_view_routes(view_pages: ViewPages, auth: Authenticator, *, policies: S
 
     @routes.get(
         "/context",
-        summary="What would be sent now",
-        description="Plans the next request without making it: no model is called.",
-        responses={
-            200: {"model": PreviewObject},
-            409: {
-                "model": ErrorBody,
-                "description": "The request names no model, and there is no answer yet that has one.",
-            },
-        },
+        response_model=PreviewObject,
+        responses=describe_errors({409: "The request names no model, and there is no answer yet that has one."}),
     )
     async def preview_context(
         conversation_id: str,
@@ -191,23 +184,24 @@ def build_view_routes(view_pages: ViewPages, auth: Authenticator, *, policies: S
         policy: Name | None = policy_query,
         caller: Caller = reads,
     ) -> Response:
+        """What would be sent now.
+
+        Plans the next request without making it: no model is called.
+        """
         return build_json_response(
             await view_pages.preview_next_view(
                 caller, conversation_id, StoredTurnRequest(model=model, policy=policy), page
             )
         )
 
-    @routes.get(
-        "/items/{item_id}/context",
-        summary="What the model saw for an answer",
-        responses={200: {"model": SeenObject}},
-    )
+    @routes.get("/items/{item_id}/context", response_model=SeenObject)
     async def context_of_item(
         conversation_id: str,
         item_id: str,
         page: ViewPageDependency,
         caller: Caller = reads,
     ) -> Response:
+        """What the model saw for an answer."""
         return build_json_response(await view_pages.show_sent_view(caller, conversation_id, item_id, page))
 
     return routes

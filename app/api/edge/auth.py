@@ -52,8 +52,6 @@ FALLBACK_MODEL_FIELDS: Final = ("models", "fallbacks")
 """Fields in which some providers take further models, for the case that `model` fails."""
 
 Value = TypeVar("Value")
-_Credentials = tuple[str | None, ...]
-"""The values of `CREDENTIAL_HEADERS` and of the end user's header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +80,6 @@ class Authenticator:
         now: the time of day, in UTC.
         seconds: a monotonic clock.
         random_bytes: a cryptographically secure source.
-        max_cached_keys: for mode `keys`.
-        max_cached_callers: for mode `open`.
     """
 
     def __init__(
@@ -106,10 +102,10 @@ class Authenticator:
         self._key_cache = ApiKeyCache(
             keys, cache_seconds=rules.cache_seconds, seconds=seconds, max_keys=max_cached_keys
         )
-        self._max_cached_callers = max_cached_callers
         self._now = now
+        self._max_cached_callers = max_cached_callers
+        self._caller_cache: dict[tuple[str | None, ...], Caller] = {}
         self._random_bytes = random_bytes
-        self._caller_cache: dict[_Credentials, Caller] = {}
         self._origin_check = BrowserOriginCheck(rules.allowed_hosts)
         self._operators = OperatorAccess(rules.operator_token, conversations)
 
@@ -178,11 +174,8 @@ class Authenticator:
                 hint="Use the operator's token: the start line of `concertina serve` has it, or `auth.operator_token` "
                 "in the settings. Or set `auth.mode: keys`, and use a key with scope `admin`.",
             )
-        end_user = headers.get(self._end_user_header) if self._end_user_header else None
-        credentials = (*map(headers.get, CREDENTIAL_HEADERS), end_user)
-        if "origin" in headers:
-            self._origin_check.check_request(headers, has_credential=any(credentials[:-1]))
-        return self._caller_cache.get(credentials) or self._authenticate_open(credentials)
+        self._origin_check.check_request(headers, has_credential=any(map(headers.get, CREDENTIAL_HEADERS)))
+        return self._authenticate_open(headers)
 
     def require_scope(self, required_scope: Scope) -> Callable[[Request], Awaitable[Caller]]:
         """Returns a FastAPI dependency that authenticates the caller and requires a scope. FastAPI resolves it before
@@ -219,7 +212,7 @@ class Authenticator:
             # Encoded anew, each field once: of two `model` fields, the provider's parser might take the unchecked one.
             request = replace(request, body=encode_fields(request.raw_fields))
         # The header counts before the body: `authenticate` has applied it already.
-        if self._end_user_header and not headers.get(self._end_user_header, "").strip(END_USER_WHITESPACE):
+        if self._end_user_header and not self._read_end_user_header(headers):
             end_user = next(filter(None, (_read_end_user(request, name) for name in END_USER_FIELDS)), None)
             if end_user is not None:
                 return replace(request, caller=self._derive_end_user_caller(request.caller, end_user.encode()))
@@ -239,24 +232,29 @@ class Authenticator:
         """Removes a changed key from this process's cache."""
         self._key_cache.evict_key(key.digest)
 
-    def _authenticate_open(self, shown_credentials: _Credentials) -> Caller:
-        """Builds the caller of mode `open` and caches it, so that its digest is not computed with each request."""
-        *credentials, end_user = shown_credentials
-        _check_single_credential(credentials)
-        authorization, api_key, x_api_key = credentials
+    def _authenticate_open(self, headers: Mapping[str, str]) -> Caller:
+        """Builds the caller of mode `open` and caches it: its digest takes 40 µs."""
+        authorization, api_key, x_api_key = map(headers.get, CREDENTIAL_HEADERS)
+        end_user = self._read_end_user_header(headers)
+        shown = (authorization, api_key, x_api_key, end_user.decode("latin-1"))
+        if shown in self._caller_cache:
+            return self._caller_cache[shown]
+        _check_single_credential([authorization, api_key, x_api_key])
         if x_api_key and not _parse_authorization_token(authorization):
             authorization = f"Bearer {x_api_key.strip()}"  # the form that OpenAI-compatible providers take
         caller = build_open_caller(authorization, api_key, self._pepper)
-        if end_user and end_user.strip(END_USER_WHITESPACE):
-            caller = self._derive_end_user_caller(
-                caller, end_user.strip(END_USER_WHITESPACE).encode("latin-1", "replace")
-            )
+        if end_user:
+            caller = self._derive_end_user_caller(caller, end_user)
         # Long credentials are not cached: ten thousand of them could take all memory.
-        if sum(len(part) for part in shown_credentials if part) <= MAX_CACHED_CREDENTIAL_CHARS:
+        if sum(len(part) for part in shown if part) <= MAX_CACHED_CREDENTIAL_CHARS:
             if len(self._caller_cache) >= self._max_cached_callers:
                 del self._caller_cache[next(iter(self._caller_cache))]
-            self._caller_cache[shown_credentials] = caller
+            self._caller_cache[shown] = caller
         return caller
+
+    def _read_end_user_header(self, headers: Mapping[str, str]) -> bytes:
+        value = headers.get(self._end_user_header, "") if self._end_user_header else ""
+        return value.strip(END_USER_WHITESPACE).encode("latin-1", "replace")
 
     async def _authenticate_key(self, headers: Mapping[str, str], required_scope: Scope | None) -> Caller:
         """Returns the holder of an API key. The caller has no `authorization`, so that no provider sees the key."""
@@ -286,11 +284,9 @@ class Authenticator:
             pass_through=key.pass_through,
             may_see_all_tenants="admin" in key.scopes,
         )
-        end_user = headers.get(self._end_user_header, "").strip(END_USER_WHITESPACE) if self._end_user_header else ""
+        end_user = self._read_end_user_header(headers)
         # Operators act for the application, whatever end user a shared client names.
-        if end_user and required_scope != "admin":
-            return self._derive_end_user_caller(caller, end_user.encode("latin-1", "replace"))
-        return caller
+        return self._derive_end_user_caller(caller, end_user) if end_user and required_scope != "admin" else caller
 
     def _derive_end_user_caller(self, caller: Caller, end_user: bytes) -> Caller:
         return replace(caller, tenant=derive_end_user_tenant(caller.tenant, end_user, self._pepper))
@@ -314,9 +310,7 @@ class ApiKeyCache:
         max_keys: how many keys are cached, and how many unknown digests.
     """
 
-    def __init__(
-        self, store: KeyStore, *, cache_seconds: float, seconds: Callable[[], float], max_keys: int = MAX_CACHED_KEYS
-    ) -> None:
+    def __init__(self, store: KeyStore, *, cache_seconds: float, seconds: Callable[[], float], max_keys: int) -> None:
         self._store = store
         self._cache_seconds = cache_seconds
         self._seconds = seconds

@@ -7,12 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from starlette.types import Scope
-
 from app.errors import Overloaded
 
 HELD_BODY: Final = "concertina.held_body"
-"""Key in the ASGI scope of a request that passes through FastAPI."""
+"""Key of a request's body in its ASGI scope."""
 UNKNOWN_SENDER: Final = ""
 """Stands for all senders together whose credential is checked only after the body is read."""
 RETRY_AFTER_SECONDS: Final = 2.0
@@ -91,11 +89,3 @@ class HeldBody:
         if size > self.size:
             self._budget.reserve(self.sender, size - self.size)
             self.size = size
-
-
-def find_held_body(scope: Scope, tenant: str) -> HeldBody:
-    """Returns the body of a request that passes through FastAPI, counted for its tenant from now on. Nothing of it may
-    have been read."""
-    body: HeldBody = scope[HELD_BODY]
-    body.sender = tenant
-    return body

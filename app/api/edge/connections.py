@@ -274,7 +274,7 @@ class ClientConnection(HttpToolsProtocol):
         self._send_refusal(
             HeadTooLarge(
                 f"The address and the headers of the request are larger than {limit} bytes.",
-                hint="Raise `limits.max_head_bytes` to allow it.",
+                hint="Send a shorter address, or fewer or shorter headers.",
             ),
             "large_head",
         )

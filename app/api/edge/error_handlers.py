@@ -16,7 +16,7 @@ from app.api.edge.error_responses import CLIENT_CLOSED_REQUEST, build_error_resp
 from app.api.edge.headers import REQUEST_ID_SCOPE_KEY
 from app.api.edge.request_reader import ClientDisconnected, read_headers
 from app.api.edge.unknown_paths import find_allowed_methods, unknown_path_error
-from app.errors import GatewayError, InvalidRequest, MethodNotAllowed, RequestTooLarge, drop_tracebacks
+from app.errors import GatewayError, InvalidRequest, MethodNotAllowed, drop_tracebacks
 from app.observability.request_facts import record_error
 
 VALIDATION_ERROR_CODES: Final = {"missing": "missing_required_parameter", "extra_forbidden": "unknown_parameter"}
@@ -36,7 +36,11 @@ def install_error_handlers(app: FastAPI, *, passes_on: bool) -> None:
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
+        # FastAPI reports any error while it reads a body as this one: `BodyLimitMiddleware` refused the body.
+        refusal = error.__cause__
         drop_tracebacks(error)
+        if isinstance(refusal, GatewayError):
+            return build_error_response(refusal)
         return build_error_response(_build_error_for_status(error.status_code, request, passes_on=passes_on))
 
     async def validation(request: Request, error: Exception) -> Response:
@@ -115,8 +119,6 @@ def _build_error_for_status(status: int, request: Request, *, passes_on: bool) -
     if status == 405:
         allowed = find_allowed_methods(request.app.routes, request.scope)
         return MethodNotAllowed(f"{request.method} is not allowed for {path!r}.", allowed=allowed)
-    if status == 413:
-        return RequestTooLarge("The request body is larger than `server.body_limit_bytes` allows.")
     error = InvalidRequest(f"The request could not be handled (status {status}).")
     error.status = status
     return error

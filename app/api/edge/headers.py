@@ -6,61 +6,26 @@ are the gateway's own (decision 32).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 RawHeader = tuple[bytes, bytes]
 
-MAX_CACHED_NAMES: Final = 256
-"""The most cached header names. It is bounded since providers choose some of the names."""
 
-
-class _HeaderNameCache(dict[str, bytes]):
-    """A cache of encoded header names."""
-
-    def __missing__(self, name: str) -> bytes:
-        encoded = name.encode("latin-1")
-        if len(self) < MAX_CACHED_NAMES:
-            self[name] = encoded
-        return encoded
-
-
-_encoded_names: Final = _HeaderNameCache()
-
-
-class ResponseHeaders:
-    """The headers that all answers of one kind share, encoded once.
+def encode_headers(headers: Mapping[str, str]) -> list[RawHeader]:
+    """Returns headers as ASGI takes them.
 
     Args:
-        headers: values by lower-case name. An answer's own header of the same name replaces the shared one.
+        headers: values by lower-case name.
     """
-
-    __slots__ = ("_headers",)
-
-    def __init__(self, headers: Mapping[str, str]) -> None:
-        self._headers = [(name, (name.encode("latin-1"), value.encode("latin-1"))) for name, value in headers.items()]
-
-    def merge_headers(self, own_headers: Mapping[str, str]) -> list[RawHeader]:
-        """Returns all headers of an answer: its own and the shared ones.
-
-        Args:
-            own_headers: values by lower-case name.
-        """
-        headers = [(_encoded_names[name], value.encode("latin-1", "replace")) for name, value in own_headers.items()]
-        for name, raw in self._headers:
-            if name not in own_headers:
-                headers.append(raw)
-        return headers
+    return [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers.items()]
 
 
 REQUEST_ID_SCOPE_KEY: Final = "request_id"
 """Key of a request's id in its ASGI scope."""
-_REQUEST_ID_HEADER: Final = b"x-request-id"
 _UNCACHED_PREFIX: Final = "/v1/"
-_NO_STORE_HEADER: Final = (b"cache-control", b"no-store")
-_NOSNIFF_HEADER: Final = (b"x-content-type-options", b"nosniff")
 
 
 class RequestIdMiddleware:
@@ -81,27 +46,18 @@ class RequestIdMiddleware:
             return
         scope[REQUEST_ID_SCOPE_KEY] = self._new_request_id()
 
+        added = {b"x-request-id": scope[REQUEST_ID_SCOPE_KEY].encode(), b"x-content-type-options": b"nosniff"}
+        if scope["path"].startswith(_UNCACHED_PREFIX):
+            added[b"cache-control"] = b"no-store"
+
         async def send_named(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = message.get("headers", ())
-                message["headers"] = [*headers, *_select_missing_headers({name.lower() for name, _ in headers}, scope)]
+                names = {name.lower() for name, _ in headers}
+                message["headers"] = [*headers, *(header for header in added.items() if header[0] not in names)]
             await send(message)
 
         await self._app(scope, receive, send_named)
-
-
-def _select_missing_headers(names: set[bytes], scope: Scope) -> Iterator[tuple[bytes, bytes]]:
-    """Yields the headers that an answer lacks.
-
-    Args:
-        names: the names of the headers that it has, in lower case.
-    """
-    if _REQUEST_ID_HEADER not in names:
-        yield _REQUEST_ID_HEADER, scope[REQUEST_ID_SCOPE_KEY].encode()
-    if _NOSNIFF_HEADER[0] not in names:
-        yield _NOSNIFF_HEADER
-    if _NO_STORE_HEADER[0] not in names and scope["path"].startswith(_UNCACHED_PREFIX):
-        yield _NO_STORE_HEADER
 
 
 PROVIDER_HEADERS: Final = frozenset(

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.api.edge.body_budget import HELD_BODY, UNKNOWN_SENDER, BodyBudget, HeldBody
-from app.api.edge.error_responses import build_error_response
-from app.errors import GatewayError, InvalidRequest, RequestTooLarge, drop_tracebacks
-from app.observability.request_facts import record_error
+from app.api.edge.body_budget import HELD_BODY, UNKNOWN_SENDER, BodyBudget
+from app.errors import InvalidRequest, RequestTooLarge
 
 
 class ClientDisconnected(Exception):
@@ -20,74 +18,39 @@ class ClientDisconnected(Exception):
 
 
 BODY_HEADERS: Final = frozenset({"content-length", "content-encoding"})
-"""Headers that `read_body` reads."""
-
-
-def read_selected_headers(scope: Scope, names: Mapping[bytes, str]) -> dict[str, str]:
-    """Returns the values of selected headers, as `read_headers` does. It is faster: clients send a dozen other headers.
-
-    Args:
-        names: lower-case names by their bytes.
-    """
-    headers = [(names[name], value.decode("latin-1")) for name, value in scope["headers"] if name in names]
-    values = dict(headers)
-    return values if len(values) == len(headers) else _join_repeated_headers(headers)
+"""Headers that decide how a body is read."""
 
 
 def read_headers(scope: Scope) -> dict[str, str]:
     """Returns header values by lower-case name. Every path reads headers with this function, so that all read the same.
     Values of a repeated header are joined by commas (RFC 9110, 5.3); headers for which that would be wrong have been
     refused by `header_checks`."""
-    return _join_repeated_headers(
-        [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
-    )
-
-
-def _join_repeated_headers(headers: list[tuple[str, str]]) -> dict[str, str]:
     lists: dict[str, list[str]] = {}
-    for name, value in headers:
-        lists.setdefault(name, []).append(value)
+    for name, value in scope["headers"]:
+        lists.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
     return {name: ", ".join(values) for name, values in lists.items()}
 
 
-async def read_body(receive: Receive, headers: Mapping[str, str], limit_bytes: int, held_body: HeldBody) -> bytes:
-    """Reads the whole request body.
+async def read_body(scope: Scope, receive: Receive, tenant: str) -> bytes:
+    """Reads the whole request body, within the limits of `BodyLimitMiddleware`. It is counted for the tenant.
 
     Raises:
-        RequestTooLarge: the body is longer than `limit_bytes`.
+        RequestTooLarge: the body is larger than the limit.
         InvalidRequest: the body is compressed.
         Overloaded: all bodies in flight together have too many bytes.
         ClientDisconnected: the client disconnected before the body was complete.
     """
-    # Refused before anything is read. A chunked body announces no length and is counted as it comes.
-    announced = headers.get("content-length")
-    if announced is not None and announced.isdigit() and int(announced) > limit_bytes:
-        raise _too_large_error(limit_bytes)
-    if "content-encoding" in headers and headers["content-encoding"].lower() != "identity":
+    scope[HELD_BODY].sender = tenant
+    if read_headers(scope).get("content-encoding", "identity").lower() != "identity":
         raise InvalidRequest("Request bodies must not be compressed: send them without Content-Encoding.")
-    # All of it now: bodies that are read side by side would otherwise keep each other from their ends.
-    if announced is not None and announced.isdigit():
-        held_body.grow_to(int(announced))
     pieces: list[bytes] = []
-    size = 0
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnected
-        piece: bytes = message.get("body", b"")
-        size += len(piece)
-        if size > limit_bytes:
-            raise _too_large_error(limit_bytes)
-        held_body.grow_to(size)
+        pieces.append(message.get("body", b""))
         if not message.get("more_body", False):
-            return b"".join((*pieces, piece)) if pieces else piece
-        pieces.append(piece)
-
-
-def _too_large_error(limit_bytes: int) -> RequestTooLarge:
-    return RequestTooLarge(
-        f"The request body is larger than {limit_bytes} bytes.", hint="Raise `server.body_limit_bytes` to allow it."
-    )
+            return b"".join(pieces)
 
 
 def has_disconnected(receive: Receive) -> bool:
@@ -131,12 +94,8 @@ async def _expire_on_disconnect(receive: Receive, limit: asyncio.Timeout) -> Non
 
 
 class BodyLimitMiddleware:
-    """Answers 413 to a body of more than `limit_bytes`: at once if its length is announced, else when it is reached;
-    and 503 if all bodies in flight together have too many bytes.
-
-    FastAPI reports any error while it reads a body as a malformed body. So its reader gets a disconnect, FastAPI's
-    answer to that is discarded, and the error is sent in its place.
-    """
+    """Counts the body of each request. Whoever reads a body gets the error that refuses it: `RequestTooLarge` for more
+    than `limit_bytes`, at once if the length is announced; `Overloaded` if all bodies in flight have too many bytes."""
 
     def __init__(self, app: ASGIApp, limit_bytes: int, budget: BodyBudget) -> None:
         self._app = app
@@ -147,52 +106,30 @@ class BodyLimitMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        announced = read_headers(scope).get("content-length", "")
-        if announced.isdigit() and int(announced) > self._limit_bytes:
-            await _send_error(_too_large_error(self._limit_bytes), scope, receive, send)
-            return
+        announced = dict(scope["headers"]).get(b"content-length", b"")
+        announced_bytes = int(announced) if announced.isdigit() else 0
+        size = 0
+
+        async def receive_counted() -> Message:
+            nonlocal size
+            self._check_size(announced_bytes)
+            # All of it now: bodies that are read side by side would otherwise keep each other from their ends. What
+            # comes without a credential is counted as it comes, or announcements alone would take all room.
+            if held_body.sender != UNKNOWN_SENDER:
+                held_body.grow_to(announced_bytes)
+            message = await receive()
+            size += len(message.get("body", b""))
+            self._check_size(size)
+            held_body.grow_to(size)
+            return message
+
         with self._budget.hold_body(UNKNOWN_SENDER) as held_body:
             scope[HELD_BODY] = held_body
-            reading = _LimitedReceiver(receive, self._limit_bytes, held_body)
+            await self._app(scope, receive_counted, send)
 
-            async def send_unless_refused(message: Message) -> None:
-                if reading.error is None or reading.has_response_started:
-                    reading.has_response_started = True
-                    await send(message)
-
-            await self._app(scope, reading.receive, send_unless_refused)
-            if reading.error is not None and not reading.has_response_started:
-                await _send_error(reading.error, scope, receive, send)
-
-
-async def _send_error(error: GatewayError, scope: Scope, receive: Receive, send: Send) -> None:
-    record_error(error, replaces=True)  # FastAPI's discarded answer has recorded an error
-    await build_error_response(error)(scope, receive, send)
-
-
-class _LimitedReceiver:
-    """Receives a body and ends it with a disconnect when it is longer than the limit, or there is no room for it."""
-
-    def __init__(self, receive: Receive, limit_bytes: int, held_body: HeldBody) -> None:
-        self._receive = receive
-        self._limit_bytes = limit_bytes
-        self._held_body = held_body
-        self._size = 0
-        self.error: GatewayError | None = None
-        self.has_response_started = False
-        """Whether a response has begun, which must then be completed."""
-
-    async def receive(self) -> Message:
-        if self.error is not None:
-            return {"type": "http.disconnect"}
-        message = await self._receive()
-        self._size += len(message.get("body", b""))
-        try:
-            if self._size > self._limit_bytes:
-                raise _too_large_error(self._limit_bytes)
-            self._held_body.grow_to(self._size)
-        except GatewayError as error:
-            drop_tracebacks(error)
-            self.error = error
-            return {"type": "http.disconnect"}
-        return message
+    def _check_size(self, size: int) -> None:
+        if size > self._limit_bytes:
+            raise RequestTooLarge(
+                f"The request body is larger than {self._limit_bytes} bytes.",
+                hint="Raise `server.body_limit_bytes` to allow it.",
+            )

@@ -9,10 +9,9 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Final
 
 import msgspec
-from prometheus_client import Histogram
+from fastapi import FastAPI
 from starlette.types import Message, Receive, Scope, Send
 
-from app.api.edge.asgi_front import AsgiFront
 from app.api.edge.error_responses import CLIENT_CLOSED_REQUEST
 from app.errors import UpstreamRefused
 from app.observability import metric_families
@@ -49,7 +48,7 @@ class RequestTelemetry:
     """An ASGI application that counts, traces and logs the requests of another one.
 
     Args:
-        app: answers the requests.
+        application: answers the requests.
         seconds: a monotonic clock.
         logs_requests: whether a log line is written for each request.
         recent_requests: keeps the last model calls; None: none are kept.
@@ -58,7 +57,7 @@ class RequestTelemetry:
 
     def __init__(
         self,
-        app: AsgiFront,
+        application: FastAPI,
         metrics: Metrics,
         tracing: Tracing,
         *,
@@ -67,8 +66,7 @@ class RequestTelemetry:
         recent_requests: RecentRequests | None = None,
         unix_seconds: Callable[[], float] = time.time,
     ) -> None:
-        self._app = app
-        self.application = app.application
+        self.application = application
         self._metrics = metrics
         self._tracing = tracing
         self._seconds = seconds
@@ -76,11 +74,10 @@ class RequestTelemetry:
         self._recent_requests = recent_requests
         self._unix_seconds = unix_seconds
         self._is_observing = metrics.is_on or logs_requests or tracing.is_on or recent_requests is not None
-        self._series_by_endpoint: dict[tuple[str, int, bool], _EndpointSeries] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not self._is_observing:
-            await self._app(scope, receive, send)
+            await self.application(scope, receive, send)
             return
         started = NOT_TRACED
         if self._tracing.is_on and scope["path"] not in PROBE_PATHS:
@@ -101,7 +98,7 @@ class RequestTelemetry:
                 watch.record = begin_request_record(self._seconds, watch.started_at, self._unix_seconds())
         with run_in_span(started):
             try:
-                await self._app(scope, receive, watch.send)
+                await self.application(scope, receive, watch.send)
             finally:
                 if is_model_call:
                     self._metrics.in_flight.dec()
@@ -126,14 +123,12 @@ class RequestTelemetry:
             watch.record.forget()
 
     def _count_request(self, endpoint: str, watch: _ResponseObserver, duration: float) -> None:
-        key = endpoint, watch.status, watch.is_stream
-        series = self._series_by_endpoint.get(key)
-        if series is None:
-            series = self._series_by_endpoint[key] = _EndpointSeries(self._metrics, *key)
-        series.requests.inc()
-        series.seconds.observe(duration)
-        if series.first_byte is not None and watch.first_byte_seconds is not None:
-            series.first_byte.observe(watch.first_byte_seconds)
+        stream = "true" if watch.is_stream else "false"
+        self._metrics.counter_series(metric_families.REQUESTS, endpoint, str(watch.status)).inc()
+        self._metrics.histogram_series(metric_families.REQUEST_SECONDS, endpoint, stream).observe(duration)
+        if endpoint in MODEL_CALL_ENDPOINTS and watch.first_byte_seconds is not None:
+            first_byte = self._metrics.histogram_series(metric_families.FIRST_BYTE_SECONDS, stream)
+            first_byte.observe(watch.first_byte_seconds)
         if not watch.is_complete:
             self._metrics.counter_series(metric_families.DISCONNECTS).inc()
         if (error := watch.facts.error) is not None:
@@ -141,21 +136,6 @@ class RequestTelemetry:
         elif watch.status >= FIRST_ERROR_STATUS and watch.status != CLIENT_CLOSED_REQUEST:
             # The gateway's own errors are recorded in `facts`. This one is a provider's answer, passed through.
             self._metrics.count_error(UpstreamRefused.name, watch.status)
-
-
-class _EndpointSeries:
-    """The metric series of requests with the same endpoint, status and kind. They are looked up once and kept, which
-    saves the lookup by labels with each request."""
-
-    __slots__ = ("first_byte", "requests", "seconds")
-
-    def __init__(self, metrics: Metrics, endpoint: str, status: int, streams: bool) -> None:
-        stream = "true" if streams else "false"
-        self.requests = metrics.counter_series(metric_families.REQUESTS, endpoint, str(status))
-        self.seconds = metrics.histogram_series(metric_families.REQUEST_SECONDS, endpoint, stream)
-        self.first_byte: Histogram | None = None
-        if endpoint in MODEL_CALL_ENDPOINTS:
-            self.first_byte = metrics.histogram_series(metric_families.FIRST_BYTE_SECONDS, stream)
 
 
 class _ResponseObserver(msgspec.Struct):

@@ -11,9 +11,10 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import Scope
 
-from app.api.edge.asgi_front import CHAT_PATH, RESPONSES_PATH
 from app.errors import NotFound
+from app.observability.metric_families import MODEL_CALL_ENDPOINTS
 
+CHAT_PATH, RESPONSES_PATH = MODEL_CALL_ENDPOINTS
 PATHS_TRIED_WITHOUT_V1: Final = ("chat/completions", "completions", "embeddings", "messages", "models", "responses")
 """Paths that clients request whose base URL lacks `/v1`."""
 CHAT_API_SEGMENTS: Final = frozenset({"chat", "completions", "messages"})

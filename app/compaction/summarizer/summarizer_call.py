@@ -50,6 +50,7 @@ class SummarizerAnswer:
     model: str
 
 
+@dataclass(eq=False)
 class SummarizerClient:
     """Calls one model for one summary.
 
@@ -64,30 +65,18 @@ class SummarizerClient:
         metrics: counts the calls.
     """
 
-    def __init__(
-        self,
-        request: SummaryRequest,
-        target: RouteTarget,
-        *,
-        router: Router,
-        windows: SummarizerWindows,
-        counter_for: Callable[[str], ViewTokenCounter],
-        usage: UsageRecorder | None = None,
-        key_budgets: KeyBudgets | None = None,
-        metrics: Metrics = NO_METRICS,
-    ) -> None:
-        self._request = request
-        self._target = target
-        self._router = router
-        self._windows = windows
-        self._counter_for = counter_for
-        self._usage = usage
-        self._key_budgets = key_budgets
-        self._metrics = metrics
+    request: SummaryRequest
+    target: RouteTarget
+    router: Router
+    windows: SummarizerWindows
+    counter_for: Callable[[str], ViewTokenCounter]
+    usage: UsageRecorder | None = None
+    key_budgets: KeyBudgets | None = None
+    metrics: Metrics = NO_METRICS
 
     async def compute_first_call_budget(self, limit_tokens: int) -> CallBudget:
         """Computes the budget of a first attempt at the deployment that is tried first."""
-        return await self._build_call_budget(self._target.deployments[0], limit_tokens, FIRST_ATTEMPT)
+        return await self._build_call_budget(self.target.deployments[0], limit_tokens, FIRST_ATTEMPT)
 
     async def call_model(self, prompt: SummaryPrompt, attempt: SummarizerAttempt = FIRST_ATTEMPT) -> SummarizerAnswer:
         """Calls the model once.
@@ -97,7 +86,7 @@ class SummarizerClient:
             UpstreamRefused: the summarizer's own error.
             UpstreamUnavailable: the summarizer could not be reached, did not answer in time, or sent an invalid answer.
         """
-        timeout_seconds = self._request.policy.summarizer.timeout_seconds
+        timeout_seconds = self.request.job.policy.summarizer.timeout_seconds
         try:
             # Up to the first byte it is one limit over retries and fallbacks of the router too: a client may be waiting
             # for the summary. After it each piece of the answer starts the limit anew.
@@ -114,16 +103,18 @@ class SummarizerClient:
         async def body_for(deployment: ModelDeployment) -> bytes:
             call_budget = await self._build_call_budget(deployment, prompt.limit_tokens, attempt)
             # Counting and cutting a long transcript would block the event loop.
-            body = await asyncio.to_thread(build_summarizer_body, prompt, self._request.policy, deployment, call_budget)
+            body = await asyncio.to_thread(
+                build_summarizer_body, prompt, self.request.job.policy, deployment, call_budget
+            )
             await self._reserve_cost(deployment, len(body), call_budget.output_tokens, reservation_ids)
             return body
 
         try:
-            routed_reply = await self._router.send(
-                self._target, body_for, tenant=self._request.tenant, client_key=self._request.client_key
+            routed_reply = await self.router.send(
+                self.target, body_for, tenant=self.request.job.tenant, client_key=self.request.job.client_key
             )
             deployment, now = routed_reply.deployment, asyncio.get_running_loop().time
-            timeout_seconds = self._request.policy.summarizer.timeout_seconds
+            timeout_seconds = self.request.job.policy.summarizer.timeout_seconds
             try:
                 completion = await read_completion(
                     routed_reply.reply, deployment, lambda: silence.reschedule(now() + timeout_seconds)
@@ -134,8 +125,8 @@ class SummarizerClient:
             self._record_call(answer, deployment)
         finally:
             for reservation_id in reservation_ids:
-                assert self._key_budgets is not None
-                self._key_budgets.release(reservation_id)
+                assert self.key_budgets is not None
+                self.key_budgets.release(reservation_id)
         return answer
 
     async def _reserve_cost(
@@ -146,12 +137,12 @@ class SummarizerClient:
         Raises:
             BudgetExceeded: the key's budget has not so much left.
         """
-        budget = self._request.budget
-        if budget is None or self._key_budgets is None:
+        budget = self.request.job.budget
+        if budget is None or self.key_budgets is None:
             return
         usage = TokenUsage(body_bytes // LEAST_BYTES_PER_TOKEN, output_tokens=output_tokens)
         cost_usd = compute_call_cost_usd(deployment, usage)
-        if cost_usd and (reservation_id := await self._key_budgets.reserve(budget, cost_usd)) is not None:
+        if cost_usd and (reservation_id := await self.key_budgets.reserve(budget, cost_usd)) is not None:
             reservation_ids.append(reservation_id)
 
     def _record_call(self, answer: SummarizerAnswer, deployment: ModelDeployment) -> None:
@@ -159,11 +150,11 @@ class SummarizerClient:
         usage = read_usage(answer.completion.usage)
         model = deployment.upstream_model
         cost_usd = None if usage is None else compute_call_cost_usd(deployment, usage)
-        if self._usage is not None:
-            request = self._request
-            self._usage.record_call(request.tenant, request.api_key_id, model, usage, cost_usd, is_answer=False)
-        if self._metrics.is_on:
-            self._metrics.count_summary_call(
+        if self.usage is not None:
+            request = self.request
+            self.usage.record_call(request.job.tenant, request.job.api_key_id, model, usage, cost_usd, is_answer=False)
+        if self.metrics.is_on:
+            self.metrics.count_summary_call(
                 SummaryFacts(
                     deployment.provider.name,
                     model,
@@ -177,11 +168,11 @@ class SummarizerClient:
     async def _build_call_budget(
         self, deployment: ModelDeployment, limit_tokens: int, attempt: SummarizerAttempt
     ) -> CallBudget:
-        window = await self._windows.find_window(deployment, self._request.client_key)
+        window = await self.windows.find_window(deployment, self.request.job.client_key)
         return CallBudget(
             window_tokens=window.tokens,
             # At most a quarter of the window: the rest must hold the material.
             output_tokens=max(1, min(limit_tokens * attempt.output_factor, window.tokens // 4)),
-            counter=self._counter_for(choose_token_counter_name(deployment.upstream_model, deployment.encoding)),
+            counter=self.counter_for(choose_token_counter_name(deployment.upstream_model, deployment.encoding)),
             input_share=attempt.input_share,
         )

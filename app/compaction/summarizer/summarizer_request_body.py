@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Final
 
 import orjson
 
@@ -54,25 +54,6 @@ class CallBudget:
     @property
     def max_prompt_tokens(self) -> int:
         return self.window_tokens - self.output_tokens - round(self.window_tokens * MARGIN_RATIO)
-
-
-class SummaryPrompt(Protocol):
-    """A prompt that can be built for any budget."""
-
-    @property
-    def limit_tokens(self) -> int:
-        """The most tokens that the summary may have."""
-
-    @property
-    def fields(self) -> Mapping[str, bytes]:
-        """Further top-level fields of the body."""
-
-    def build_messages(self, call_budget: CallBudget) -> list[bytes]:
-        """Builds the JSON text of each message.
-
-        Raises:
-            NoUsableSummary: the messages cannot be made to fit.
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +137,10 @@ class FollowUpPrompt:
         added_tokens = sum(map(call_budget.counter.count_message, added_messages))
         smaller_budget = replace(call_budget, window_tokens=call_budget.window_tokens - added_tokens)
         return [*self.first_prompt.build_messages(smaller_budget), *[message.raw for message in added_messages]]
+
+
+SummaryPrompt = TranscriptPrompt | CachedViewPrompt | FollowUpPrompt
+"""A prompt that can be built for any budget. `build_messages` raises `NoUsableSummary` if the messages cannot fit."""
 
 
 def compute_max_input_tokens(policy: ContextPolicy, window_tokens: int) -> int:

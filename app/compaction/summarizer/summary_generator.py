@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 
 from app.compaction.summarizer.prompts import compute_prompt_version
 from app.compaction.summarizer.summarizer_backoffs import UNPROCESSABLE_STATUSES, SummarizerBackoffs
 from app.compaction.summarizer.summarizer_call import SummarizerClient, SummarizerWindows
-from app.compaction.summarizer.summarizer_request_body import compute_max_input_tokens
 from app.compaction.summarizer.summary_request import (
     SAME_MODEL,
     EmptySummary,
@@ -26,17 +27,8 @@ from app.store.key_budgets import KeyBudgets
 from app.store.usage_recorder import UsageRecorder
 from app.upstream.routing.router import Router
 
-__all__ = [
-    "SAME_MODEL",
-    "GeneratedSummary",
-    "NoUsableSummary",
-    "SummarizerWindows",
-    "SummaryGenerator",
-    "SummaryRequest",
-    "compute_max_input_tokens",
-]
 
-
+@dataclass(eq=False, kw_only=True)
 class SummaryGenerator:
     """Generates summaries through the router. After three failures in a row a model is not called for a while.
 
@@ -50,25 +42,17 @@ class SummaryGenerator:
         metrics: counts summarizer calls.
     """
 
-    def __init__(
-        self,
-        *,
-        router: Router,
-        windows: SummarizerWindows,
-        counter_for: Callable[[str], ViewTokenCounter],
-        monotonic: Callable[[], float] = time.monotonic,
-        usage: UsageRecorder | None = None,
-        key_budgets: KeyBudgets | None = None,
-        metrics: Metrics = NO_METRICS,
-    ) -> None:
-        self._router = router
-        self._windows = windows
-        self._counter_for = counter_for
-        self._monotonic = monotonic
-        self._usage = usage
-        self._key_budgets = key_budgets
-        self._metrics = metrics
-        self._backoffs = SummarizerBackoffs(monotonic)
+    router: Router
+    windows: SummarizerWindows
+    counter_for: Callable[[str], ViewTokenCounter]
+    monotonic: Callable[[], float] = time.monotonic
+    usage: UsageRecorder | None = None
+    key_budgets: KeyBudgets | None = None
+    metrics: Metrics = NO_METRICS
+
+    @cached_property
+    def _backoffs(self) -> SummarizerBackoffs:
+        return SummarizerBackoffs(self.monotonic)
 
     async def generate_summary(self, request: SummaryRequest) -> GeneratedSummary:
         """Generates a summary, and appends the values that the model left out.
@@ -79,7 +63,7 @@ class SummaryGenerator:
             UpstreamRefused: the summarizer's own error.
             UpstreamUnavailable: the summarizer could not be reached, did not answer in time, or sent an invalid answer.
         """
-        if not request.policy.summarizer.enabled:
+        if not request.job.policy.summarizer.enabled:
             raise NoUsableSummary("summaries are switched off")
         failures: list[NoUsableSummary | GatewayError] = []
         for model in _list_models(request):
@@ -99,13 +83,13 @@ class SummaryGenerator:
     def compute_backoff_seconds(self, request: SummaryRequest) -> float:
         """Computes the seconds until one of the request's models may be called again; 0 if one may be called now."""
         return min(
-            self._backoffs.find_backoff(model, request.tenant, request.root).seconds_until_trial
+            self._backoffs.find_backoff(model, request.job.tenant, request.job.root).seconds_until_trial
             for model in _list_models(request)
         )
 
     async def _generate_with_model(self, model: str, request: SummaryRequest) -> GeneratedSummary:
         """Generates a summary by one model, unless the model is backing off."""
-        backoff = self._backoffs.find_backoff(model, request.tenant, request.root)
+        backoff = self._backoffs.find_backoff(model, request.job.tenant, request.job.root)
         if not backoff.try_enter():
             raise NoUsableSummary(
                 f"the summarizer has failed too often and gets no calls for {backoff.seconds_until_trial:.0f} s"
@@ -126,16 +110,16 @@ class SummaryGenerator:
         return summary
 
     async def _write_summary(self, model: str, request: SummaryRequest) -> GeneratedSummary:
-        started_at = self._monotonic()
-        writer = SummaryWriter(request, self._build_client(model, request), self._counter_for(request.encoding))
+        started_at = self.monotonic()
+        writer = SummaryWriter(request, self._build_client(model, request), self.counter_for(request.job.encoding))
         text = await _write_summary_text(writer, model)
         return GeneratedSummary(
             text=text,
             model=writer.model,
             prompt_version=mark_instructions(
-                compute_prompt_version(request.policy.summarizer, request.prompt_variant), request.focus
+                compute_prompt_version(request.job.policy.summarizer, request.prompt_variant), request.job.focus
             ),
-            duration_ms=round((self._monotonic() - started_at) * 1000),
+            duration_ms=round((self.monotonic() - started_at) * 1000),
             usage=sum_usages(writer.usages),
         )
 
@@ -147,13 +131,13 @@ class SummaryGenerator:
         """
         return SummarizerClient(
             request,
-            self._router.resolve(model),
-            router=self._router,
-            windows=self._windows,
-            counter_for=self._counter_for,
-            usage=self._usage,
-            key_budgets=self._key_budgets,
-            metrics=self._metrics,
+            self.router.resolve(model),
+            router=self.router,
+            windows=self.windows,
+            counter_for=self.counter_for,
+            usage=self.usage,
+            key_budgets=self.key_budgets,
+            metrics=self.metrics,
         )
 
 
@@ -162,11 +146,9 @@ async def _write_summary_text(writer: SummaryWriter, model: str) -> str:
 
     The transcript is also used if the answer to the first form is refused or not usable.
     """
-    request = writer.request
-    has_read_conversation = (
-        bool(request.view_prefix) and bool(request.messages or request.folded_summaries) and model == request.model
-    )
-    if has_read_conversation and request.policy.summarizer.form != "transcript":
+    request, source = writer.request, writer.request.source
+    has_material = bool(source.view_prefix) and bool(request.messages or source.folded_summaries)
+    if has_material and model == request.job.model and request.job.policy.summarizer.form != "transcript":
         try:
             return await writer.write_from_cached_view()
         except EmptySummary:
@@ -182,6 +164,6 @@ async def _write_summary_text(writer: SummaryWriter, model: str) -> str:
 
 def _list_models(request: SummaryRequest) -> list[str]:
     """Lists the models to call, in order, each once."""
-    summarizer_policy = request.policy.summarizer
+    summarizer_policy = request.job.policy.summarizer
     names = [summarizer_policy.model, *summarizer_policy.fallbacks]
-    return list(dict.fromkeys(request.model if model == SAME_MODEL else model for model in names))
+    return list(dict.fromkeys(request.job.model if model == SAME_MODEL else model for model in names))

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from app.compaction.compaction_job import CompactionJob, SummarySource
 from app.compaction.part_summaries import LogPartSummaries
 from app.compaction.summarizer.prompts import PromptVariant
-from app.context.plan.outline import SummaryStyle
-from app.context.plan.policy import ContextPolicy
-from app.conversation.api_keys import KeyBudget
 from app.conversation.conversation_types import LogMessage, Summary
-from app.upstream.provider_contract import ClientKey
 
 SAME_MODEL = "same"
 """The value of `SummarizerPolicy.model` that means the request's own model."""
@@ -31,57 +28,33 @@ class EmptySummary(NoUsableSummary):
 
 @dataclass(frozen=True, slots=True)
 class SummaryRequest:
-    """The material of a summary, log messages or summaries to fold, and the limits of the summary."""
+    """A range to be summarized, with the words that its summarizer reads, and the limit of the summary."""
 
+    job: CompactionJob
+    source: SummarySource
     messages: Sequence[LogMessage]
-    folded_summaries: Sequence[Summary]
-    policy: ContextPolicy
-    model: str
-    """The model of the request that needs the summary."""
+    """The log messages of the source in the client's words."""
     limit_tokens: int
     """The most tokens that the summary may have."""
-    replaced_tokens: int
-    """Raw tokens of the material that the summary replaces."""
-    encoding: str
-    """The encoding in which `replaced_tokens` are counted."""
-    client_key: ClientKey | None = None
-    api_key_id: str | None = None
-    """The API key whose usage the calls are."""
-    budget: KeyBudget | None = None
-    """The budget of that key."""
-    focus: str | None = None
-    """What the summary should pay attention to, in the client's words."""
-    style: SummaryStyle = "additive"
-    previous_summary: Summary | None = None
-    """The summary before this one, for a rolling summary or a checkpoint."""
-    view_prefix: Sequence[bytes] = ()
-    """JSON text of the messages of the last view up to the end of the range."""
-    prefix_message_count: int = 0
-    """How many of the prefix's last messages belong to the range; 0 for as many as `messages` has."""
-    fields: Mapping[str, bytes] = field(default_factory=dict)
-    """The request's other top-level fields."""
     log_parts: LogPartSummaries | None = None
     """For a checkpoint: the part summaries of its log, read instead of messages if the log is too long for one call."""
-    tenant: str = ""
-    root: str = ""
-    """The conversation's root. Failures are counted for `tenant` and `root`."""
 
     @property
     def prompt_variant(self) -> PromptVariant:
-        is_update = self.style == "checkpoint" and self.previous_summary is not None
-        return PromptVariant(style=self.style, is_fold=bool(self.folded_summaries), is_update=is_update)
+        is_update = self.source.style == "checkpoint" and self.source.previous_summary is not None
+        return PromptVariant(style=self.source.style, is_fold=bool(self.source.folded_summaries), is_update=is_update)
 
     @property
     def earlier_summaries(self) -> Sequence[Summary]:
         """The summaries that are read instead of messages."""
-        if self.folded_summaries or self.previous_summary is None or self.style != "recursive":
-            return self.folded_summaries
-        return (self.previous_summary,)
+        if self.source.folded_summaries or self.source.previous_summary is None or self.source.style != "recursive":
+            return self.source.folded_summaries
+        return (self.source.previous_summary,)
 
     @property
     def max_tokens_with_gain(self) -> int:
         """The most tokens with which the summary still saves the policy's `min_gain_ratio`."""
-        return int(self.replaced_tokens * (1 - self.policy.min_gain_ratio))
+        return int(self.source.replaced_tokens * (1 - self.job.policy.min_gain_ratio))
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,9 +83,9 @@ class SummaryWriter:
         prompt = CachedViewPrompt(
             instruction=self._build_instruction(request.prompt_variant),
             range_description=self._describe_range(),
-            view_prefix=request.view_prefix,
+            view_prefix=request.source.view_prefix,
             limit_tokens=request.limit_tokens,
-            fields=build_cached_prefix_fields(request.fields),
+            fields=build_cached_prefix_fields(request.job.fields),
         )
         answer = await self._call_with_reasoning_room(prompt, FIRST_ATTEMPT)
         entries = await asyncio.to_thread(build_transcript_entries, request.messages, request.earlier_summaries)
@@ -96,11 +96,11 @@ class SummaryWriter:
     def _describe_range(self) -> str:
         """Describes which messages the instruction is about."""
         request = self.request
-        if request.folded_summaries:
-            return describe_fold(len(request.folded_summaries))
+        if request.source.folded_summaries:
+            return describe_fold(len(request.source.folded_summaries))
         first = request.messages[0].message
-        count = request.prefix_message_count or len(request.messages)
-        return describe_range(request.style, count=count, speaker=first.role, opening_text=first.transcript_text)
+        count = request.source.prefix_message_count or len(request.messages)
+        return describe_range(request.source.style, count=count, speaker=first.role, opening_text=first.transcript_text)
 
     async def write_from_transcript(self) -> str:
         """Writes a summary from a fenced transcript, in parts if the summarizer cannot read it at once.
@@ -163,7 +163,7 @@ class SummaryWriter:
             The text, and the model that wrote it.
         """
         instruction_text = build_instruction(
-            self.request.policy.summarizer, PromptVariant(is_fold=bool(merged_summaries))
+            self.request.job.policy.summarizer, PromptVariant(is_fold=bool(merged_summaries))
         )
         entries = await asyncio.to_thread(build_transcript_entries, messages, merged_summaries)
         # `make_missing_part_summaries` cuts between rounds only, so a single round may be too long for the summarizer
@@ -178,7 +178,7 @@ class SummaryWriter:
         return await asyncio.to_thread(
             append_missing_values,
             read_answer_text(answer.completion),
-            collect_values(messages, merged_summaries, read_parameter_names(self.request.fields)),
+            collect_values(messages, merged_summaries, read_parameter_names(self.request.job.fields)),
             limit_tokens=limit_tokens,
             allowed_tokens=replaced_tokens,
             count_tokens=self.counter.count,
@@ -260,7 +260,7 @@ class SummaryWriter:
         request, count_tokens = self.request, self.counter.count
         text = accept_summary(answer.completion, request, self.counter)
         values = await asyncio.to_thread(
-            collect_values, request.messages, request.earlier_summaries, read_parameter_names(request.fields)
+            collect_values, request.messages, request.earlier_summaries, read_parameter_names(request.job.fields)
         )
         lacking = await asyncio.to_thread(choose_values_to_request, text, values, request.limit_tokens, count_tokens)
         if lacking:
@@ -293,7 +293,7 @@ class SummaryWriter:
         return improved_text if compute_kept_share(values, improved_text) > compute_kept_share(values, text) else text
 
     def _build_instruction(self, variant: PromptVariant) -> str:
-        return build_instruction(self.request.policy.summarizer, variant, self.request.focus)
+        return build_instruction(self.request.job.policy.summarizer, variant, self.request.job.focus)
 
 
 async def _is_empty(answer: SummarizerAnswer, entries: Sequence[TranscriptEntry]) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from app.context.quote.quotation_message import compute_fence_mark
+from app.context.stages.truncation_caps import compute_equal_cap
 from app.conversation.conversation_types import LogMessage, Summary
 from app.conversation.item import TOOL_RESULT_ROLES, UNNAMED_TOOL, Item
 
@@ -36,7 +37,6 @@ class Transcript:
 
     text: str
     mark: str
-    is_shortened: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +74,7 @@ def render_fenced_transcript(
     sizes = [count_tokens(entry.text) + SPEAKER_LINE_TOKENS for entry in entries]
     best, best_size, allowed = whole_transcript, 0, float(limit_tokens)
     for attempt in range(MAX_FILL_ATTEMPTS):
-        shortened_transcript = _render_fenced_entries(
-            _cut_to_common_size(entries, sizes, int(allowed)), is_shortened=True
-        )
+        shortened_transcript = _render_fenced_entries(_cut_to_common_size(entries, sizes, int(allowed)))
         size = count_tokens(shortened_transcript.text)
         if best_size < size <= limit_tokens:
             best, best_size = shortened_transcript, size
@@ -84,11 +82,7 @@ def render_fenced_transcript(
             break
         # Sizes before rendering are estimates: the next try aims lower, or higher, by the ratio that this one was off.
         allowed *= SHRINK_FACTOR * limit_tokens / size
-    return (
-        best
-        if best_size
-        else _render_fenced_entries([TranscriptEntry(entries[0].number, "note", "[left out]")], is_shortened=True)
-    )
+    return best if best_size else _render_fenced_entries([TranscriptEntry(entries[0].number, "note", "[left out]")])
 
 
 def cut_entries(
@@ -126,13 +120,13 @@ def _flatten_name(text: str) -> str:
     return " ".join(text.split())[:80]
 
 
-def _render_fenced_entries(entries: Sequence[TranscriptEntry], *, is_shortened: bool = False) -> Transcript:
+def _render_fenced_entries(entries: Sequence[TranscriptEntry]) -> Transcript:
     mark = compute_fence_mark([(entry.speaker, entry.text) for entry in entries])
     lines = [f"<transcript {mark}>"]
     for entry in entries:
         lines += (f"--- {mark} [{entry.number}] {entry.speaker}", entry.text)
     lines.append(f"</transcript {mark}>")
-    return Transcript("\n".join(lines), mark, is_shortened)
+    return Transcript("\n".join(lines), mark)
 
 
 def _cut_to_common_size(
@@ -140,22 +134,10 @@ def _cut_to_common_size(
 ) -> list[TranscriptEntry]:
     """Cuts long entries to a common size, so that all take about `limit_tokens`. If that size would be tiny, leaves out
     entries in the middle instead."""
-    cap = _find_size_cap(sizes, limit_tokens)
+    cap = compute_equal_cap(sizes, limit_tokens)
     if cap < MIN_ENTRY_TOKENS + SPEAKER_LINE_TOKENS and len(entries) > 2:
         return _drop_middle(entries, sizes, limit_tokens)
     return [_shorten_entry(entry, size, cap) for entry, size in zip(entries, sizes, strict=True)]
-
-
-def _find_size_cap(sizes: Sequence[int], limit_tokens: int) -> int:
-    """Finds the largest cap for which the capped sizes sum to at most `limit_tokens`."""
-    remaining_tokens = limit_tokens
-    ordered = sorted(sizes)
-    for index, size in enumerate(ordered):
-        share = remaining_tokens // (len(ordered) - index)
-        if size > share:
-            return max(share, 0)
-        remaining_tokens -= size
-    return ordered[-1] if ordered else 0
 
 
 def _drop_middle(entries: Sequence[TranscriptEntry], sizes: Sequence[int], limit_tokens: int) -> list[TranscriptEntry]:

@@ -116,7 +116,11 @@ class TokenCounter:
 
     def count_attachments(self, message: Item) -> int:
         """Returns the tokens of the images, audio and files in a message. A file of text counts as text, not here."""
-        return sum(self._count_part(part) for part in message.attachments if not _is_text_file(part))
+        return sum(
+            self._count_part(part)
+            for part in message.attachments
+            if not (isinstance(part, File) and is_text_file(part))
+        )
 
     def count_schemas(self, schemas: CountedSchemas) -> int:
         """Returns the tokens of tool schemas and of the schema of the answer."""
@@ -152,10 +156,6 @@ class TokenCounter:
         """Counts a part of another protocol by its JSON text. A string that looks like base64 counts as an image."""
         plain, binaries = _blank_binaries(part)
         return self.count(encode_compact_json(plain)) + binaries * self._image_rule.cost(*ASSUMED_IMAGE_SIZE, False)
-
-
-def _is_text_file(part: ContentPart) -> bool:
-    return isinstance(part, File) and is_text_file(part)
 
 
 def _blank_binaries(value: object, depth: int = 0) -> tuple[object, int]:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from app.context.plan.budget import Budget, compute_summary_token_limit
 from app.context.plan.checkpoint_planner import CheckpointPlanner
-from app.context.plan.outline import LOG_START, Outline, Plan, PlanNote, SummarizeMode, SummaryRange, ViewStatus
+from app.context.plan.outline import LOG_START, Outline, Plan, PlanNote, SummarizeMode, SummaryRange
 from app.context.plan.policy import ContextPolicy
 from app.context.plan.summary_range_finder import (
     SummaryProposal,
@@ -31,8 +31,6 @@ from app.context.stages.shortening_planner import ShorteningPlanner
 from app.context.standing.standing_requests import NO_STANDING_REQUESTS
 from app.context.view.view_rendering import ViewTokenCounter, count_empty_summary_tokens
 from app.conversation.conversation_types import Summary
-
-__all__ = ["Outline", "Plan", "PlanNote", "SummarizeMode", "SummaryRange", "ViewStatus", "plan_view"]
 
 
 def plan_view(
@@ -59,37 +57,26 @@ def plan_view(
     # Most turns end here. The shortcut skips all candidates, since this runs on each request.
     if summarize == "auto" and (whole := _plan_whole_log(outline, budget, policy)) is not None:
         return whole
-    chosen = _plan_log(outline, budget, policy, counter, summarizer_input_tokens, summarize, through_seq)
+
+    def plan_log(outline: Outline) -> Plan:
+        mode: SummarizeMode = summarize if policy.may_summarize else "never"
+        if policy.kind == "checkpoint":
+            return CheckpointPlanner(outline, budget, policy, counter, through_seq).plan(mode)
+        if policy.kind != "additive":
+            return _plan_shortened_log(outline, budget, policy, counter)
+        planner = _AdditivePlanner(outline, budget, policy, counter, summarizer_input_tokens, mode)
+        if mode == "now":
+            return planner.plan_requested_compaction(through_seq)
+        if mode == "ahead":
+            return planner.plan_over_threshold()
+        # Views from stored summaries are free; only if none is under the threshold is a new summary considered.
+        return planner.plan_under_threshold() or planner.plan_over_threshold()
+
+    chosen = plan_log(outline)
     # Standing requests never make a view too long that would fit without them. An unfinished plan does not tell yet.
     if chosen.fits or chosen.needs_tail or not chosen.standing_requests:
         return chosen
-    outline = replace(outline, standing_requests=NO_STANDING_REQUESTS)
-    return _plan_log(outline, budget, policy, counter, summarizer_input_tokens, summarize, through_seq)
-
-
-def _plan_log(
-    outline: Outline,
-    budget: Budget,
-    policy: ContextPolicy,
-    counter: ViewTokenCounter,
-    summarizer_input_tokens: int,
-    summarize: SummarizeMode,
-    through_seq: int | None,
-) -> Plan:
-    """Plans a log that may have to be shortened. The arguments are those of `plan_view`."""
-    if not policy.may_summarize:
-        summarize = "never"
-    if policy.kind == "checkpoint":
-        return CheckpointPlanner(outline, budget, policy, counter, through_seq).plan(summarize)
-    if policy.kind != "additive":
-        return _plan_shortened_log(outline, budget, policy, counter)
-    planner = _AdditivePlanner(outline, budget, policy, counter, summarizer_input_tokens, summarize)
-    if summarize == "now":
-        return planner.plan_requested_compaction(through_seq)
-    if summarize == "ahead":
-        return planner.plan_over_threshold()
-    # Views from stored summaries are free; only if none is under the threshold is a new summary considered.
-    return planner.plan_under_threshold() or planner.plan_over_threshold()
+    return plan_log(replace(outline, standing_requests=NO_STANDING_REQUESTS))
 
 
 def _plan_whole_log(outline: Outline, budget: Budget, policy: ContextPolicy) -> Plan | None:
@@ -258,25 +245,21 @@ class _AdditivePlanner:
         They need one if they are too large, or if the view is too long though its tail is as short as that of a first
         contact. Summaries that replace each other are never merged.
         """
-        folding = FoldDecision(
-            shown_summaries=view.summaries,
-            view_tokens=view.tokens,
-            budget=self.budget,
-            policy=self.policy,
-            counter=self.counter,
-            summarizer_input_tokens=self.budget.compute_raw_tokens(self.summarizer_input_tokens),
-        )
-        if self.policy.has_replacing_summaries or self.summarize == "never":
+        if self.policy.has_replacing_summaries or self.summarize == "never" or len(view.summaries) < 2:
             return None
-        return folding.choose_fold_range() if folding.is_needed() or self._is_long_with_short_tail(view) else None
+        weight = self.budget.calibrate_tokens(_sum_tokens(view.summaries))
+        is_heavy = weight > int(self.budget.window * self.policy.fold_ratio)
+        if not (is_heavy or self._is_long_with_short_tail(view)):
+            return None
+        input_tokens = self.budget.compute_raw_tokens(self.summarizer_input_tokens)
+        return choose_fold_range(view, self.budget, self.policy, self.counter, input_tokens)
 
     def _is_long_with_short_tail(self, view: ViewCandidate) -> bool:
         tail_tokens = self.outline.instructions_tokens + self._count_log_tokens_after(view)
-        summaries_tokens = self.budget.calibrate_tokens(sum(summary.tokens for summary in view.summaries))
+        summaries_tokens = self.budget.calibrate_tokens(_sum_tokens(view.summaries))
         freed_tokens = summaries_tokens - compute_summary_token_limit(self.policy, self.budget.window)
         return (
-            len(view.summaries) > 1
-            and not self._is_under_threshold(view)
+            not self._is_under_threshold(view)
             and self.budget.calibrate_tokens(tail_tokens) <= SHORT_TAIL_SHARE * self.budget.window
             and freed_tokens >= MIN_FOLD_SHARE * self.budget.window
         )
@@ -286,9 +269,8 @@ class _AdditivePlanner:
         fold = self._choose_fold(view)
         if fold is None or fold[0] is None:
             return False
-        summaries = sum(summary.tokens for summary in view.summaries)
         largest = compute_summary_token_limit(self.policy, self.budget.window)
-        folded = self.budget.calibrate_tokens(view.tokens - summaries) + largest
+        folded = self.budget.calibrate_tokens(view.tokens - _sum_tokens(view.summaries)) + largest
         return folded <= self._compute_threshold(view)
 
     def _compute_threshold(self, view: ViewCandidate) -> int:
@@ -337,16 +319,9 @@ class _AdditivePlanner:
 
     def _build_range_finder(self, view: ViewCandidate) -> SummaryRangeFinder:
         return SummaryRangeFinder(
-            outline=self.outline,
-            tail=self._shortening_planner.log_tail,
-            shown_summaries=view.summaries,
-            view_tokens=view.tokens,
-            budget=self.budget,
-            policy=self.policy,
-            counter=self.counter,
-            summarizer_input_tokens=self.budget.compute_raw_tokens(self.summarizer_input_tokens),
-            first_new_seq=self._shortening_planner.first_new_seq,
-            edits=self._shortening_planner.last_edits,
+            self._shortening_planner,
+            view,
+            self.budget.compute_raw_tokens(self.summarizer_input_tokens),
             buffer_turns=self._count_buffer_turns(view),
             keeps_short_turns=self.summarize != "now",
         )
@@ -393,60 +368,43 @@ MIN_FOLDED_SUMMARIES = 5
 two at a time, the oldest summary would be rewritten for each of the others."""
 
 
-@dataclass(frozen=True, slots=True)
-class FoldDecision:
-    """Decides whether the summaries of a view are merged, and which. `view_tokens` and `summarizer_input_tokens` are
-    raw counts.
+def choose_fold_range(
+    view: ViewCandidate, budget: Budget, policy: ContextPolicy, counter: ViewTokenCounter, summarizer_input_tokens: int
+) -> tuple[SummaryRange | None, PlanNote]:
+    """Returns a fold over a prefix of a view's summaries, or None if it would gain too little; and a note with the
+    reason.
+
+    Args:
+        summarizer_input_tokens: a raw count.
     """
+    folded = _select_readable_prefix(view.summaries, summarizer_input_tokens)
+    section = budget.compute_raw_tokens(
+        compute_summary_token_limit(policy, budget.window)
+    ) + count_empty_summary_tokens(counter)
+    gain = _sum_tokens(folded) - section
+    facts = {"chunks": len(folded), "chunk_tokens": _sum_tokens(view.summaries), "gain_tokens": gain}
+    # At most a share of the window: a view far above it would otherwise demand more than summaries can give.
+    if gain < policy.min_gain_ratio * min(view.tokens, budget.compute_raw_tokens(budget.window)):
+        return None, PlanNote("fold_gains_nothing", facts)
+    wanted = SummaryRange(folded[0].from_seq, folded[-1].to_seq, tuple(summary.id for summary in folded))
+    return wanted, PlanNote("fold_needed", facts)
 
-    shown_summaries: Sequence[Summary]
-    view_tokens: int
-    budget: Budget
-    policy: ContextPolicy
-    counter: ViewTokenCounter
-    summarizer_input_tokens: int
 
-    def is_needed(self) -> bool:
-        weight = self.budget.calibrate_tokens(self._summary_tokens)
-        return len(self.shown_summaries) >= 2 and weight > int(self.budget.window * self.policy.fold_ratio)
+def _sum_tokens(summaries: Sequence[Summary]) -> int:
+    return sum(summary.tokens for summary in summaries)
 
-    def choose_fold_range(self) -> tuple[SummaryRange | None, PlanNote]:
-        """Returns a fold over a prefix of the shown summaries, or None if it would gain too little; and a note with the
-        reason.
-        """
-        folded = self._select_readable_prefix()
-        section = self.budget.compute_raw_tokens(
-            compute_summary_token_limit(self.policy, self.budget.window)
-        ) + count_empty_summary_tokens(self.counter)
-        gain = sum(summary.tokens for summary in folded) - section
-        facts = {"chunks": len(folded), "chunk_tokens": self._summary_tokens, "gain_tokens": gain}
-        # At most a share of the window: a view far above it would otherwise demand more than summaries can give.
-        if gain < self.policy.min_gain_ratio * min(
-            self.view_tokens, self.budget.compute_raw_tokens(self.budget.window)
-        ):
-            return None, PlanNote("fold_gains_nothing", facts)
-        wanted = SummaryRange(folded[0].from_seq, folded[-1].to_seq, tuple(summary.id for summary in folded))
-        return wanted, PlanNote("fold_needed", facts)
 
-    @property
-    def _summary_tokens(self) -> int:
-        return sum(summary.tokens for summary in self.shown_summaries)
+def _select_readable_prefix(summaries: Sequence[Summary], summarizer_input_tokens: int) -> Sequence[Summary]:
+    """Returns the summaries that one call can read, oldest first, but at least `MIN_FOLDED_SUMMARIES` of them.
 
-    def _select_readable_prefix(self) -> Sequence[Summary]:
-        """Returns the summaries that one call can read, oldest first, but at least `MIN_FOLDED_SUMMARIES` of them.
-
-        The prefix ends at the first gap in the chain (messages that the client leaves out): a fold stands for its whole
-        range.
-        """
-        gaps = (
-            index
-            for index, (one, other) in enumerate(pairwise(self.shown_summaries), 1)
-            if one.to_seq != other.from_seq
-        )
-        shown = self.shown_summaries[: next(gaps, len(self.shown_summaries))]
-        tokens = 0
-        for index, summary in enumerate(shown):
-            tokens += summary.tokens
-            if tokens > self.summarizer_input_tokens and index >= MIN_FOLDED_SUMMARIES:
-                return shown[:index]
-        return shown
+    The prefix ends at the first gap in the chain (messages that the client leaves out): a fold stands for its whole
+    range.
+    """
+    gaps = (index for index, (one, other) in enumerate(pairwise(summaries), 1) if one.to_seq != other.from_seq)
+    shown = summaries[: next(gaps, len(summaries))]
+    tokens = 0
+    for index, summary in enumerate(shown):
+        tokens += summary.tokens
+        if tokens > summarizer_input_tokens and index >= MIN_FOLDED_SUMMARIES:
+            return shown[:index]
+    return shown

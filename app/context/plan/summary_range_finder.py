@@ -8,23 +8,21 @@ between its rounds. A cut is proposed only if it gains something, so a useless s
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import dropwhile
 
 from app.context.plan.budget import Budget, compute_summary_token_limit
 from app.context.plan.log_rounds import LogTail, Round, group_rounds_into_stretches
-from app.context.plan.outline import Outline, SummaryRange
-from app.context.plan.policy import ContextPolicy
+from app.context.plan.outline import SummaryRange
+from app.context.plan.view_candidates import ViewCandidate
 from app.context.stages.draft import count_tokens_shown_before, sum_saved_tokens_from
-from app.context.view.message_edits import Edit
+from app.context.stages.shortening_planner import ShorteningPlanner
 from app.context.view.view_rendering import (
-    ViewTokenCounter,
     count_empty_summary_tokens,
     count_summary_frame_tokens,
     count_summary_message_tokens,
 )
-from app.conversation.conversation_types import Summary
 
 SHORT_TURNS_RATIO = 0.1
 MAX_SHORT_TURNS_TOKENS = 1_024
@@ -51,19 +49,11 @@ class SummaryProposal:
 
 @dataclass(frozen=True, slots=True)
 class SummaryRangeFinder:
-    """What the choice of ranges needs to know. `summarizer_input_tokens` and `view_tokens` are raw counts."""
+    """What the choice of ranges needs to know. `summarizer_input_tokens` is a raw count."""
 
-    outline: Outline
-    tail: LogTail
-    shown_summaries: tuple[Summary, ...]
-    view_tokens: int
-    budget: Budget
-    policy: ContextPolicy
-    counter: ViewTokenCounter
+    planner: ShorteningPlanner
+    view: ViewCandidate
     summarizer_input_tokens: int
-    first_new_seq: int
-    """The first message that the model has not answered yet."""
-    edits: Mapping[int, Edit] = field(default_factory=dict)
     buffer_turns: int = 0
     """The most complete turns at the end that stay verbatim. Precompaction keeps one less: the turn that will need
     the summary is then one of the last (decision 13)."""
@@ -71,13 +61,21 @@ class SummaryRangeFinder:
     """Whether more turns than that stay if they are short. A compaction that a client asks for keeps no more."""
 
     @property
+    def budget(self) -> Budget:
+        return self.planner.budget
+
+    @property
+    def tail(self) -> LogTail:
+        return self.planner.log_tail
+
+    @property
     def first_new_round_index(self) -> int:
         """Returns the index of the round with the first new message, or of calls that wait for their results; the
         number of rounds if there is neither.
         """
         rounds = self.tail.rounds
-        if self.first_new_seq < self.tail.end_seq:
-            return self.find_round_index(self.first_new_seq)
+        if self.planner.first_new_seq < self.tail.end_seq:
+            return self.find_round_index(self.planner.first_new_seq)
         return len(rounds) if self.tail.ends_with_final_answer else max(0, len(rounds) - 1)
 
     @property
@@ -105,7 +103,7 @@ class SummaryRangeFinder:
         """Returns the index of the round with the first message that was new before the newest answer."""
         answers = (
             entry.seq
-            for entry in reversed(self.tail.messages[: self.first_new_seq - self.tail.start_seq])
+            for entry in reversed(self.tail.messages[: self.planner.first_new_seq - self.tail.start_seq])
             if entry.message.role == "assistant"
         )
         next(answers, None)
@@ -116,12 +114,12 @@ class SummaryRangeFinder:
 
     @property
     def buffer_limit_tokens(self) -> int:
-        return self.budget.compute_raw_tokens(int(self.budget.window * self.policy.buffer_max_ratio))
+        return self.budget.compute_raw_tokens(int(self.budget.window * self.planner.policy.buffer_max_ratio))
 
     @property
     def short_turns_limit_tokens(self) -> int:
         """Returns how many tokens further turns may fill, beyond `buffer_turns`, where turns are short."""
-        if not (self.policy.buffer_turns and self.keeps_short_turns):
+        if not (self.planner.policy.buffer_turns and self.keeps_short_turns):
             return 0
         tokens = min(int(self.budget.window * SHORT_TURNS_RATIO), MAX_SHORT_TURNS_TOKENS)
         return min(self.buffer_limit_tokens, self.budget.compute_raw_tokens(tokens))
@@ -144,31 +142,31 @@ class SummaryRangeFinder:
             for one in group_rounds_into_stretches(sent, self.range_limit_tokens)
         )
         ranges = tuple(SummaryRange(stretch[0].from_seq, stretch[-1].to_seq) for stretch in stretches if stretch)
-        limit = self.budget.compute_raw_tokens(compute_summary_token_limit(self.policy, self.budget.window))
-        section = count_empty_summary_tokens(self.counter)
+        limit = self.budget.compute_raw_tokens(compute_summary_token_limit(self.planner.policy, self.budget.window))
+        section = count_empty_summary_tokens(self.planner.counter)
         sizes = (tail.count_tokens_from(one.from_seq) - tail.count_tokens_from(one.to_seq) for one in ranges)
         # A summary is never expected to be longer than what it stands for.
         summaries = sum(min(limit, size) + section for size in sizes)
         boundary = zone[-1].to_seq if zone else tail.start_seq
         before = count_tokens_shown_before(
-            tail.build_boundary(boundary), self.outline.pins, self.outline.standing_requests
+            tail.build_boundary(boundary), self.planner.outline.pins, self.planner.outline.standing_requests
         )
         verbatim = tail.count_tokens_from(boundary)
-        kept = verbatim - sum_saved_tokens_from(boundary, self.edits)
-        shown = count_summary_message_tokens(self.shown_summaries, 0, self.counter) or count_summary_frame_tokens(
-            self.counter
-        )
-        after = self.outline.instructions_tokens + shown + summaries + before + kept
+        kept = verbatim - sum_saved_tokens_from(boundary, self.planner.last_edits)
+        shown = count_summary_message_tokens(
+            self.view.summaries, 0, self.planner.counter
+        ) or count_summary_frame_tokens(self.planner.counter)
+        after = self.planner.outline.instructions_tokens + shown + summaries + before + kept
         return SummaryProposal(
             ranges=ranges,
             summarized_tokens=tail.tokens - verbatim,
             kept_tokens=kept,
             expected_tokens=after,
-            gain_tokens=self.view_tokens - after,
+            gain_tokens=self.view.tokens - after,
         )
 
     def _is_omitted_round(self, round_: Round) -> bool:
-        return all(seq in self.outline.omitted_seqs for seq in range(round_.from_seq, round_.to_seq))
+        return all(seq in self.planner.outline.omitted_seqs for seq in range(round_.from_seq, round_.to_seq))
 
     def covers_one_turn_only(self, cut: int) -> bool:
         """Says whether a cut summarizes a single turn that is at most twice as large as the complete turns
@@ -201,7 +199,7 @@ class SummaryRangeFinder:
         return self.budget.calibrate_tokens(proposal.expected_tokens) <= self.budget.compaction_threshold
 
     def gains_enough(self, proposal: SummaryProposal) -> bool:
-        return bool(proposal.ranges) and proposal.gain_tokens >= self.policy.min_gain_ratio * self.view_tokens
+        return bool(proposal.ranges) and proposal.gain_tokens >= self.planner.policy.min_gain_ratio * self.view.tokens
 
 
 def propose_gainful_ranges(finder: SummaryRangeFinder) -> SummaryProposal | None:
@@ -254,12 +252,12 @@ def _propose_long_tail(finder: SummaryRangeFinder) -> SummaryProposal | None:
     the tail may be.
     """
     budget, rounds = finder.budget, finder.tail.rounds
-    if budget.calibrate_tokens(finder.view_tokens) <= budget.limit or not finder.policy.buffer_turns:
+    if budget.calibrate_tokens(finder.view.tokens) <= budget.limit or not finder.planner.policy.buffer_turns:
         return None
     newest = finder.newest_round_index
     shortest = finder.propose_ranges(newest)
     least, most = (
-        budget.compute_raw_tokens(int(budget.window * share)) - finder.outline.instructions_tokens
+        budget.compute_raw_tokens(int(budget.window * share)) - finder.planner.outline.instructions_tokens
         for share in (MIN_TAIL_SHARE, TAIL_SHARE)
     )
     room = budget.compute_raw_tokens(budget.limit) - (shortest.expected_tokens - shortest.kept_tokens)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 
 from app.context.stages.draft import Draft
@@ -70,8 +71,7 @@ def truncate_results(draft: Draft) -> Draft:
         if editing.tokens_above_goal <= 0:
             break
         editing.cap_message(entry, cap_tokens)
-    removed = draft.tokens_above_goal - editing.tokens_above_goal
-    return editing.build_draft().add_note("results_truncated", tokens=removed) if removed else draft
+    return editing.finish_stage("results_truncated")
 
 
 MIN_MESSAGE_TOKENS = 48
@@ -121,9 +121,7 @@ def shorten_new_messages(draft: Draft, *, only_needed: bool = False) -> Draft:
             if excess_tokens > 0:
                 editing.cap_message(entry, max(MIN_MESSAGE_TOKENS, least_tokens, before - excess_tokens))
                 excess_tokens -= before - editing.count_message_tokens(entry)
-    shortened = editing.build_draft()
-    removed = draft.tokens - shortened.tokens
-    return shortened.add_note("new_messages_shortened", tokens=removed) if removed else draft
+    return editing.finish_stage("new_messages_shortened")
 
 
 def restore_new_messages(before: Draft, after: Draft) -> Draft:
@@ -136,7 +134,7 @@ def restore_new_messages(before: Draft, after: Draft) -> Draft:
     if all(after.edits.get(seq) == before.edits.get(seq) for seq in new_seqs):
         return after
     kept = {seq: edit for seq, edit in after.edits.items() if seq not in new_seqs}
-    whole = after.with_edits(kept | {seq: edit for seq, edit in before.edits.items() if seq in new_seqs})
+    whole = replace(after, edits=kept | {seq: edit for seq, edit in before.edits.items() if seq in new_seqs})
     roomy = shorten_new_messages(whole)
     return roomy if after.tokens < roomy.tokens and roomy.fits_limit else after
 

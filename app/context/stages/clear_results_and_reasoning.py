@@ -32,7 +32,7 @@ def clear_tool_results(draft: Draft) -> Draft:
     # A small gain is not worth the prompt cache that an edit breaks.
     if not freed or budget.calibrate_tokens(freed) < rule.clear_at_least_tokens:
         return draft
-    return editing.build_draft().add_note("results_cleared", results=cleared, tokens=freed)
+    return editing.finish_stage("results_cleared", results=cleared)
 
 
 def clear_reasoning(draft: Draft) -> Draft:
@@ -93,5 +93,4 @@ def drop_results(draft: Draft) -> Draft:
             break
         text = f"[tool result of {len(entry.message.text):,} characters left out]"
         dropped += editing.apply_operation_if_smaller(entry, "cleared", ("say", text))
-    removed = draft.tokens_above_goal - editing.tokens_above_goal
-    return editing.build_draft().add_note("results_dropped", results=dropped, tokens=removed) if dropped else draft
+    return editing.finish_stage("results_dropped", results=dropped)

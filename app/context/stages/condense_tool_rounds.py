@@ -28,12 +28,7 @@ def tell_old_rounds(draft: Draft) -> Draft:
             _list_round_seqs(entry)
         ):
             condensed_count += _condense_round(draft, editing, entry)
-    removed = draft.tokens_above_goal - editing.tokens_above_goal
-    return (
-        editing.build_draft().add_note("rounds_told", rounds=condensed_count, tokens=removed)
-        if condensed_count
-        else draft
-    )
+    return editing.finish_stage("rounds_told", rounds=condensed_count)
 
 
 def _find_first_young_seq(draft: Draft) -> int:

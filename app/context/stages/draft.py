@@ -196,9 +196,6 @@ class Draft:
         """Returns an editor for many messages of the view."""
         return DraftEditor(self)
 
-    def with_edits(self, edits: Mapping[int, Edit]) -> Draft:
-        return replace(self, edits=edits)
-
     def add_note(self, code: str, **facts: int | float | str) -> Draft:
         return replace(self, notes=(*self.notes, PlanNote(code, facts)))
 
@@ -279,7 +276,12 @@ class DraftEditor:
         return True
 
     def build_draft(self) -> Draft:
-        return self._draft.with_edits(self._edits)
+        return replace(self._draft, edits=self._edits)
+
+    def finish_stage(self, code: str, **facts: int | float | str) -> Draft:
+        """Returns the draft with its edits and a note of what they freed; the draft as it was if they freed nothing."""
+        removed = self._draft.tokens_above_goal - self.tokens_above_goal
+        return self.build_draft().add_note(code, **facts, tokens=removed) if removed else self._draft
 
 
 def sum_saved_tokens_from(seq: int, edits: Mapping[int, Edit]) -> int:

@@ -32,8 +32,7 @@ def mask_results(draft: Draft) -> Draft:
         editing.apply_operation_if_smaller(entry, "masked", ("contents", most))
         for entry, most in zip(consumed, chars, strict=True)
     )
-    removed = draft.tokens_above_goal - editing.tokens_above_goal
-    return editing.build_draft().add_note("masked", results=masked, tokens=removed) if masked else draft
+    return editing.finish_stage("masked", results=masked)
 
 
 def mask_results_further(draft: Draft) -> Draft:
@@ -59,12 +58,9 @@ def list_consumed_results(draft: Draft) -> list[LogMessage]:
     """Returns the results before the last assistant message with text: the model has used them. Later ones may still be
     needed.
     """
-    last_seq = next((entry.seq for entry in reversed(draft.context.tail.messages) if _is_assistant_text(entry)), -1)
+    answers = (one for one in reversed(draft.context.tail.messages) if one.message.role == "assistant")
+    last_seq = next((one.seq for one in answers if one.message.text.strip()), -1)
     return [entry for entry in draft.list_editable_results() if entry.seq < last_seq]
-
-
-def _is_assistant_text(entry: LogMessage) -> bool:
-    return entry.message.role == "assistant" and bool(entry.message.text.strip())
 
 
 def _compute_kept_chars(draft: Draft, consumed: list[LogMessage]) -> list[int]:
@@ -114,8 +110,7 @@ def prune_by_position(draft: Draft) -> Draft:
     for entry in draft.list_editable_results():
         if entry.seq < safe_seq and len(entry.message.text) >= policy.min_prunable_tool_chars:
             _prune_result(editing, entry, policy, age=1 - (entry.seq - first_seq) / length)
-    removed = draft.tokens_above_goal - editing.tokens_above_goal
-    return editing.build_draft().add_note("pruned_by_position", tokens=removed) if removed else draft
+    return editing.finish_stage("pruned_by_position")
 
 
 def _prune_result(editing: DraftEditor, entry: LogMessage, policy: ContextPolicy, age: float) -> None:

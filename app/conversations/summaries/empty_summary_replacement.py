@@ -23,8 +23,6 @@ from app.conversation.conversation_types import Conversation, LogMessage, Summar
 from app.errors import StoreUnreadable
 from app.store.contract.conversations import WriteConflict
 from app.store.contract.summaries import ConversationAndSummaryStore
-from app.store.encryption.sealed_fields import FieldSealer
-from app.store.summary_rows import SummaryRow
 
 MAX_EMPTY_CHARS: Final = 600
 """Longer summaries are not looked at: a refusal is shorter, and reading each range would take long."""
@@ -38,57 +36,48 @@ class EmptySummaryReplacer:
 
     Args:
         store: where the summaries are.
-        rows: all summaries of the database, as they are stored.
-        sealer: decrypts their texts.
         counter_for: returns the token counter of an encoding.
         now: the time of the replacements.
     """
 
     def __init__(
-        self,
-        store: ConversationAndSummaryStore,
-        rows: AsyncIterator[SummaryRow],
-        sealer: FieldSealer,
-        *,
-        counter_for: Callable[[str], ViewTokenCounter],
-        now: datetime,
+        self, store: ConversationAndSummaryStore, *, counter_for: Callable[[str], ViewTokenCounter], now: datetime
     ) -> None:
         self._store = store
-        self._rows = rows
-        self._sealer = sealer
         self._counter_for = counter_for
         self._now = now
 
-    async def run(self) -> int:
-        """Goes through all summaries, and returns how many said nothing.
+    async def run(self, conversations: AsyncIterator[Conversation]) -> int:
+        """Goes through all summaries that were made in these conversations, and returns how many said nothing.
 
         Raises:
             StoreUnavailable: the database became unavailable.
         """
         count = 0
-        async for row in self._rows:
-            # Sealed with a key that is not configured, or changed by another task meanwhile.
-            with contextlib.suppress(StoreUnreadable, WriteConflict):
-                count += await self._replace_if_empty(row)
+        async for conversation in conversations:
+            # Sealed with a key that is not configured.
+            with contextlib.suppress(StoreUnreadable):
+                for summary in await self._store.find_summaries(
+                    tenant=conversation.tenant, root=conversation.root, path=conversation.lineage_with_self
+                ):
+                    if summary.conversation_id == conversation.id and summary.kind in WRITTEN_BY_MODELS:
+                        # Another task may have changed the summary meanwhile.
+                        with contextlib.suppress(WriteConflict):
+                            count += await self._replace_if_empty(conversation, summary)
         return count
 
-    async def _replace_if_empty(self, row: SummaryRow) -> bool:
-        if row.summary.kind not in WRITTEN_BY_MODELS:
-            return False
-        summary = self._sealer.unseal_summary(row.tenant, row.summary)
+    async def _replace_if_empty(self, conversation: Conversation, summary: Summary) -> bool:
         if len(strip_appendix(summary.text)) > MAX_EMPTY_CHARS:
-            return False
-        conversation = await self._store.find_conversation(tenant=row.tenant, conversation_id=summary.conversation_id)
-        if conversation is None:
             return False
         messages = await self._read_range(conversation, summary)
         texts = [entry.spoken_text for entry in build_transcript_entries(messages)]
         if not messages or not await asyncio.to_thread(says_nothing, summary.text, texts):
             return False
+        tenant, root = conversation.tenant, conversation.root
         replacement = await self._build_replacement(conversation, summary, messages)
         if replacement is None:
-            return await self._store.delete_summary(tenant=row.tenant, root=row.root, summary_id=summary.id)
-        await self._store.revise_summary(tenant=row.tenant, root=row.root, summary=replacement)
+            return await self._store.delete_summary(tenant=tenant, root=root, summary_id=summary.id)
+        await self._store.revise_summary(tenant=tenant, root=root, summary=replacement)
         return True
 
     async def _read_range(self, conversation: Conversation, summary: Summary) -> list[LogMessage]:

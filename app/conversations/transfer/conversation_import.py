@@ -38,6 +38,12 @@ from app.store.contract.conversations import ConversationStore, LogAppend, Write
 
 log = logging.getLogger(__name__)
 
+BATCH_MESSAGES: Final = 500
+BATCH_BYTES: Final = 4 * 1024 * 1024
+"""A batch ends with the message by which it reaches this size."""
+
+ImportedLog = Sequence[ImportedMessage]
+
 
 class CheckedConversation(msgspec.Struct, frozen=True):
     """A conversation that can be stored: its instructions and its log."""
@@ -99,10 +105,12 @@ class ConversationImporter:
         """Stores conversations that were parsed and checked, all or none."""
         created: list[Conversation] = []
         warnings: list[str] = []
-        writer = ImportedLogWriter(self._store, self._message_counter, on_stored=on_stored, on_create=created.append)
         try:
             for checked in checked_conversations:
-                conversation = await writer.write_log(self._build_empty_conversation(tenant, checked), checked.log)
+                empty = self._build_empty_conversation(tenant, checked)
+                # Before the write: if the write fails after it took effect, it is still known what to remove.
+                created.append(empty)
+                conversation = await self._write_log(empty, checked.log, on_stored)
                 warnings += await self._assign_external_id(checked.imported, conversation)
         except BaseException:
             # Shielded: a client that disconnects cancels this task, and half an import must not stay.
@@ -110,6 +118,45 @@ class ConversationImporter:
             raise
         final = [await self._store.find_conversation(tenant=tenant, conversation_id=one.id) for one in created]
         return ImportResult(tuple(one for one in final if one is not None), tuple(warnings))
+
+    async def _write_log(
+        self, conversation: Conversation, log: ImportedLog, on_stored: Callable[[int], None] | None
+    ) -> Conversation:
+        """Stores a new conversation and appends `log` to it; returns the conversation as it is stored.
+
+        Raises:
+            ConversationBusy: a client continued the conversation while it was written.
+            StoreUnavailable: a part may be stored.
+        """
+        creates = True
+        for batch in _split_log_batches(log):
+            after, entries = await self._prepare_append(conversation, batch)
+            write = LogAppend(
+                conversation=after,
+                after_seq=conversation.head_seq,
+                messages=entries,
+                creates_conversation=creates,
+                issued=await build_answers_of_others(self._store, after, entries),
+            )
+            try:
+                await self._store.append(write)
+            except WriteConflict as moved:
+                raise ConversationBusy("A client continued a conversation while it was imported.") from moved
+            conversation, creates = after, False
+            if on_stored is not None:
+                on_stored(len(entries))
+        return conversation
+
+    async def _prepare_append(self, before: Conversation, log: ImportedLog) -> tuple[Conversation, list[LogMessage]]:
+        """Returns the conversation with the messages appended, and their log entries."""
+        if not log:
+            return before, []
+        entries = await build_log_entries(before, [one.message for one in log], self._message_counter)
+        state: dict[str, Any] = {**before.state, OPEN_TOOL_CALLS: may_precede_tool_result(entries[-1].message)}
+        pending = _count_unanswered_messages(int(state.pop(UNANSWERED_MESSAGES, 0)), log)
+        if pending:
+            state[UNANSWERED_MESSAGES] = pending
+        return replace(advance_head(before, entries), state=state), entries
 
     def _build_empty_conversation(self, tenant: str, checked: CheckedConversation) -> Conversation:
         """Builds a conversation without messages; its root follows from the first message of its future log."""
@@ -172,74 +219,6 @@ def _build_checked_conversation(imported: ImportedConversation) -> CheckedConver
     return CheckedConversation(
         imported=imported, instructions=messages[:instruction_count], log=messages[instruction_count:]
     )
-
-
-BATCH_MESSAGES: Final = 500
-BATCH_BYTES: Final = 4 * 1024 * 1024
-"""A batch ends with the message by which it reaches this size."""
-
-ImportedLog = Sequence[ImportedMessage]
-
-
-class ImportedLogWriter:
-    """Creates conversations with a log.
-
-    Args:
-        on_stored: called after each batch with its number of messages.
-        on_create: called with each conversation before it is created.
-    """
-
-    def __init__(
-        self,
-        store: ConversationStore,
-        message_counter: MessageCounter,
-        *,
-        on_stored: Callable[[int], None] | None,
-        on_create: Callable[[Conversation], None],
-    ) -> None:
-        self._store = store
-        self._message_counter = message_counter
-        self._on_stored = on_stored
-        self._on_create = on_create
-
-    async def write_log(self, conversation: Conversation, log: ImportedLog) -> Conversation:
-        """Stores a new conversation and appends `log` to it; returns the conversation as it is stored.
-
-        Raises:
-            ConversationBusy: a client continued the conversation while it was written.
-            StoreUnavailable: a part may be stored.
-        """
-        # Before the write: if the write fails after it took effect, the caller still knows what to remove.
-        self._on_create(conversation)
-        creates = True
-        for batch in _split_log_batches(log):
-            after, entries = await self._prepare_append(conversation, batch)
-            write = LogAppend(
-                conversation=after,
-                after_seq=conversation.head_seq,
-                messages=entries,
-                creates_conversation=creates,
-                issued=await build_answers_of_others(self._store, after, entries),
-            )
-            try:
-                await self._store.append(write)
-            except WriteConflict as moved:
-                raise ConversationBusy("A client continued a conversation while it was imported.") from moved
-            conversation, creates = after, False
-            if self._on_stored is not None:
-                self._on_stored(len(entries))
-        return conversation
-
-    async def _prepare_append(self, before: Conversation, log: ImportedLog) -> tuple[Conversation, list[LogMessage]]:
-        """Returns the conversation with the messages appended, and their log entries."""
-        if not log:
-            return before, []
-        entries = await build_log_entries(before, [one.message for one in log], self._message_counter)
-        state: dict[str, Any] = {**before.state, OPEN_TOOL_CALLS: may_precede_tool_result(entries[-1].message)}
-        pending = _count_unanswered_messages(int(state.pop(UNANSWERED_MESSAGES, 0)), log)
-        if pending:
-            state[UNANSWERED_MESSAGES] = pending
-        return replace(advance_head(before, entries), state=state), entries
 
 
 def _split_log_batches(log: ImportedLog) -> Iterator[ImportedLog]:

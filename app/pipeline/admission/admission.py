@@ -35,16 +35,6 @@ class Admission:
         disconnect_poll_seconds: how often a waiting request checks whether its client is still connected.
     """
 
-    __slots__ = (
-        "_bounds",
-        "_clock",
-        "_disconnect_poll_seconds",
-        "_last_wait_seconds",
-        "_metrics",
-        "_queue",
-        "try_acquire_slot",
-    )
-
     def __init__(
         self,
         bounds: AdmissionBounds,
@@ -224,17 +214,6 @@ class FairQueue:
         running_count: requests that have a slot.
         waiting_count: requests that wait for a slot.
     """
-
-    __slots__ = (
-        "_blocked_tenants",
-        "_max_running",
-        "_max_running_per_tenant",
-        "_max_waiting",
-        "_ready_tenants",
-        "_running_by_tenant",
-        "running_count",
-        "waiting_count",
-    )
 
     def __init__(self, bounds: AdmissionBounds) -> None:
         self._max_running = bounds.max_running or UNBOUNDED

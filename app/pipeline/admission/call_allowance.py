@@ -2,56 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
 from app.conversation.api_keys import KeyBudget
 from app.dialects.chat.usage import TokenUsage
 from app.pipeline.admission.rate_limits import CountedCall, RateLimits
 from app.store.key_budgets import KeyBudgets
 
 
-def compute_answer_tokens(limit: int | None, choice_count: int, assumed_tokens: int) -> int:
-    """Returns the most tokens that the answers to a request may have together.
+@dataclass(eq=False)
+class CallAllowance:
+    """The allowance of one request. It is settled when everybody who kept it open has called `finish`.
 
     Args:
-        limit: the request's limit for one answer, as the client wrote it.
-        assumed_tokens: the limit of a request without one.
+        compute_answer_tokens: as `CallLimits.compute_answer_tokens`.
     """
-    return (limit if limit is not None and limit > 0 else assumed_tokens) * max(1, choice_count)
 
-
-class CallAllowance:
-    """The allowance of one request. It is settled when everybody who kept it open has called `finish`."""
-
-    def __init__(
-        self,
-        budgets: KeyBudgets,
-        budget: KeyBudget | None,
-        rates: RateLimits,
-        counted_call: CountedCall | None,
-        assumed_answer_tokens: int,
-    ) -> None:
-        self._budgets = budgets
-        self._budget = budget
-        self._rates = rates
-        self._counted_call = counted_call
-        self._assumed_answer_tokens = assumed_answer_tokens
-        self._open_count = 1
-        self._reservation_ids: list[str] = []
-        self._used_tokens = 0
-        self.reserved_usd = 0.0
-        """What is reserved for the request's calls until now."""
+    budgets: KeyBudgets
+    budget: KeyBudget | None
+    rates: RateLimits
+    counted_call: CountedCall | None
+    compute_answer_tokens: Callable[[int | None, int], int]
+    reserved_usd: float = field(default=0.0, init=False)
+    """What is reserved for the request's calls until now."""
+    _open_count: int = field(default=1, init=False)
+    _reservation_ids: list[str] = field(default_factory=list, init=False)
+    _used_tokens: int = field(default=0, init=False)
 
     @property
     def has_budget(self) -> bool:
-        return self._budget is not None
+        return self.budget is not None
 
     @property
     def headers(self) -> dict[str, str]:
         """The `x-ratelimit-…` headers of the answer."""
-        return {} if self._counted_call is None else self._counted_call.headers
-
-    def compute_answer_tokens(self, limit: int | None, choice_count: int = 1) -> int:
-        """As `CallLimits.compute_answer_tokens`."""
-        return compute_answer_tokens(limit, choice_count, self._assumed_answer_tokens)
+        return {} if self.counted_call is None else self.counted_call.headers
 
     async def reserve(self, total_usd: float) -> None:
         """Reserves what all calls of the request may cost together; what is reserved already counts.
@@ -60,9 +46,9 @@ class CallAllowance:
             BudgetExceeded: the caller's budget has not so much left.
         """
         missing_usd = total_usd - self.reserved_usd
-        if self._budget is None or missing_usd <= 0:
+        if self.budget is None or missing_usd <= 0:
             return
-        reservation_id = await self._budgets.reserve(self._budget, missing_usd)
+        reservation_id = await self.budgets.reserve(self.budget, missing_usd)
         if reservation_id is not None:
             self._reservation_ids.append(reservation_id)
         self.reserved_usd = total_usd
@@ -81,6 +67,6 @@ class CallAllowance:
         if self._open_count:
             return
         for reservation_id in self._reservation_ids:
-            self._budgets.release(reservation_id)
-        if self._counted_call is not None:
-            self._rates.settle_call(self._counted_call, self._used_tokens)
+            self.budgets.release(reservation_id)
+        if self.counted_call is not None:
+            self.rates.settle_call(self.counted_call, self._used_tokens)

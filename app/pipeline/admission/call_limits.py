@@ -3,12 +3,13 @@ them is settled when it is over."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 from app.conversation.api_keys import extract_application_tenant
-from app.pipeline.admission.call_allowance import CallAllowance, compute_answer_tokens
+from app.pipeline.admission.call_allowance import CallAllowance
 from app.pipeline.admission.rate_limits import RateLimits
 from app.pipeline.chat_request import Caller
 from app.store.contract.limits import RateLimit
@@ -28,6 +29,7 @@ class RateSettings(msgspec.Struct, frozen=True):
 NO_RATES: Final = RateSettings()
 
 
+@dataclass(eq=False)
 class CallLimits:
     """The limits of all callers.
 
@@ -36,25 +38,16 @@ class CallLimits:
         assumed_answer_tokens: how long an answer may become if its request has no limit.
     """
 
-    def __init__(
-        self,
-        budgets: KeyBudgets,
-        rates: RateLimits,
-        *,
-        requests: RateSettings = NO_RATES,
-        tokens: RateSettings = NO_RATES,
-        assumed_answer_tokens: int,
-    ) -> None:
-        self._budgets = budgets
-        self._rates = rates
-        self._requests = requests
-        self._tokens = tokens
-        self._has_rates = requests != NO_RATES or tokens != NO_RATES
-        self._assumed_answer_tokens = assumed_answer_tokens
+    budgets: KeyBudgets
+    rates: RateLimits
+    requests: RateSettings
+    tokens: RateSettings
+    assumed_answer_tokens: int
 
     def is_limited(self, caller: Caller) -> bool:
         """Returns whether anything is limited for a caller."""
-        return bool(self._has_rates or caller.budget_usd or caller.requests_per_minute or caller.tokens_per_minute)
+        has_rates = self.requests != NO_RATES or self.tokens != NO_RATES
+        return bool(has_rates or caller.budget_usd or caller.requests_per_minute or caller.tokens_per_minute)
 
     async def admit(self, caller: Caller, *, body_bytes: int = 0, answer_tokens: int = 0) -> CallAllowance | None:
         """Counts a request in the rates of its caller, and checks that the caller's budget has something left.
@@ -70,34 +63,34 @@ class CallLimits:
             BudgetExceeded: the budget is spent, or reserved by running requests.
             RateLimitExceeded: there were too many requests or tokens in the last minute.
         """
-        await self._budgets.check_budget(caller.budget)
-        counted_call = await self._rates.count_call(
+        await self.budgets.check_budget(caller.budget)
+        counted_call = await self.rates.count_call(
             self._list_rates(caller), tokens=body_bytes // BYTES_PER_TOKEN + answer_tokens
         )
         if counted_call is None and caller.budget is None:
             return None
-        return CallAllowance(self._budgets, caller.budget, self._rates, counted_call, self._assumed_answer_tokens)
+        return CallAllowance(self.budgets, caller.budget, self.rates, counted_call, self.compute_answer_tokens)
 
     def compute_answer_tokens(self, limit: int | None, choice_count: int = 1) -> int:
         """Returns the most tokens that the answers to a request may have together.
 
         Args:
-            limit: the request's limit for one answer.
+            limit: the request's limit for one answer, as the client wrote it.
         """
-        return compute_answer_tokens(limit, choice_count, self._assumed_answer_tokens)
+        return (limit if limit is not None and limit > 0 else self.assumed_answer_tokens) * max(1, choice_count)
 
     def _list_rates(self, caller: Caller) -> list[RateLimit]:
         """Lists the rates of a caller, the widest first."""
         rates = [
-            RateLimit("all", self._requests.all or None, self._tokens.all or None),
+            RateLimit("all", self.requests.all or None, self.tokens.all or None),
             RateLimit(
                 f"tenant {extract_application_tenant(caller.tenant)}",
-                self._requests.tenant or None,
-                self._tokens.tenant or None,
+                self.requests.tenant or None,
+                self.tokens.tenant or None,
             ),
         ]
         if caller.api_key_id is not None:
-            requests = caller.requests_per_minute or self._requests.key or None
-            tokens = caller.tokens_per_minute or self._tokens.key or None
+            requests = caller.requests_per_minute or self.requests.key or None
+            tokens = caller.tokens_per_minute or self.tokens.key or None
             rates.append(RateLimit(f"key {caller.api_key_id}", requests, tokens))
         return [rate for rate in rates if rate.requests or rate.tokens]

@@ -4,6 +4,7 @@ and encrypted reasoning."""
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
+from dataclasses import dataclass
 
 from app.conversation.conversation_types import LogMessage
 from app.dialects.responses.reasoning_restoration import (
@@ -21,11 +22,11 @@ _READ_BACK_FACTOR = 2
 """How many log messages to read for each message of a client history that leaves out some of the log."""
 
 
+@dataclass(frozen=True, slots=True)
 class FieldRestorer:
     """Reads stored answers to fill in what is missing. If nothing is missing, it reads nothing."""
 
-    def __init__(self, *, store: ConversationStore) -> None:
-        self._store = store
+    store: ConversationStore
 
     async def restore_fields(
         self,
@@ -94,7 +95,7 @@ class FieldRestorer:
         end = resolved_request.conversation.head_seq + 1
         read_back_count = message_count if resolved_request.is_aligned_by_index else message_count * _READ_BACK_FACTOR
         try:
-            entries = await self._store.read_log(
+            entries = await self.store.read_log(
                 resolved_request.conversation, max(0, resolved_request.next_seq - read_back_count), end
             )
         except StoreUnavailable:

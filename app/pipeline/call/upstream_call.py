@@ -64,27 +64,17 @@ class PromptOverflow(Exception):
         self.deployment = deployment
 
 
+@dataclasses.dataclass(eq=False, kw_only=True)
 class UpstreamCaller:
     """Sends a view to the first deployment that answers, and stores the windows and slopes that answers reveal."""
 
-    def __init__(
-        self,
-        *,
-        router: Router,
-        windows: ContextWindows,
-        view_builder: ViewBuilder,
-        store: ConversationStore,
-        window_learner: WindowLearner,
-        fact_writer: ModelFactWriter,
-        calibration_slopes: CalibrationSlopes,
-    ) -> None:
-        self._router = router
-        self._windows = windows
-        self._view_builder = view_builder
-        self._window_learner = window_learner
-        self._fact_writer = fact_writer
-        self._calibration_slopes = calibration_slopes
-        self._field_restorer = FieldRestorer(store=store)
+    router: Router
+    windows: ContextWindows
+    view_builder: ViewBuilder
+    store: ConversationStore
+    window_learner: WindowLearner
+    fact_writer: ModelFactWriter
+    calibration_slopes: CalibrationSlopes
 
     async def call(self, turn: Turn, view: View, *, can_recover: bool = True) -> UpstreamAnswer:
         """Calls the upstream.
@@ -121,7 +111,7 @@ class UpstreamCaller:
                 sent_views[deployment.key] = replace(sent_view, warnings=(*sent_view.warnings, *built.warnings))
             return built.body
 
-        opened = await self._router.send(
+        opened = await self.router.send(
             turn.target,
             body_for,
             tenant=turn.request.caller.tenant,
@@ -138,7 +128,7 @@ class UpstreamCaller:
             return await _accept_reply_or_raise(reply, error_body, deployment, sent_view, stream=turn.request.stream)
         await reply.aclose()
         if overflow.limit_tokens is not None and overflow.limit_tokens < sent_view.budget.window:
-            self._window_learner.learn_from_refusal(deployment, overflow)
+            self.window_learner.learn_from_refusal(deployment, overflow)
         raise PromptOverflow(overflow, deployment)
 
     async def call_next_round(
@@ -176,7 +166,7 @@ class UpstreamCaller:
         async def body_for(_: ModelDeployment) -> bytes:
             return built.body
 
-        opened = await self._router.send(
+        opened = await self.router.send(
             dataclasses.replace(turn.target, deployments=(deployment,)),
             body_for,
             tenant=turn.request.caller.tenant,
@@ -214,8 +204,8 @@ class UpstreamCaller:
 
     async def _fit_view_to_deployment(self, deployment: ModelDeployment, turn: Turn, view: View) -> View:
         """Returns the view for a deployment: a smaller one, planned without a model call, if its window is smaller."""
-        window = self._window_learner.limit_window(
-            await self._windows.find_window(deployment, turn.client_key),
+        window = self.window_learner.limit_window(
+            await self.windows.find_window(deployment, turn.client_key),
             turn.resolved_request.conversation.state,
             deployment.key,
         )
@@ -237,7 +227,7 @@ class UpstreamCaller:
         )
 
     async def _build_view_without_summaries(self, turn: Turn) -> View:
-        return await self._view_builder.build_view(turn, self._view_builder.compute_budget(turn), summarize="never")
+        return await self.view_builder.build_view(turn, self.view_builder.compute_budget(turn), summarize="never")
 
     def select_view_to_continue(self, turn: Turn, view: View, upstream_answer: UpstreamAnswer) -> tuple[Turn, View]:
         """Returns the view that the next turn is expected to continue, and its turn: with a smaller window than
@@ -253,7 +243,7 @@ class UpstreamCaller:
     def find_calibration(self, deployment: ModelDeployment, turn: Turn) -> Calibration:
         """Finds the conversation's calibration for a fallback, with costs for the attachments that the turn shows."""
         conversation = turn.resolved_request.conversation
-        start_slope = self._calibration_slopes.find_start_slope(deployment.key, conversation.tenant)
+        start_slope = self.calibration_slopes.find_start_slope(deployment.key, conversation.tenant)
         learned = read_calibration(conversation.state, deployment.key, start_slope)
         costs = {attachment.seq: attachment for attachment in learned.attachments}
         attachments = (costs.get(one.seq, replace(one, cost_tokens=None)) for one in turn.calibration.attachments)
@@ -261,19 +251,19 @@ class UpstreamCaller:
 
     def learn_slope(self, model_key: str, conversation: Conversation, calibration: Calibration) -> None:
         """Learns a model's slope from a calibration. New conversations start with it, here and on other replicas."""
-        facts = self._calibration_slopes.learn_slope(model_key, conversation.tenant, conversation.id, calibration)
+        facts = self.calibration_slopes.learn_slope(model_key, conversation.tenant, conversation.id, calibration)
         if facts is not None:
-            self._fact_writer.start_write(model_key, facts)
+            self.fact_writer.start_write(model_key, facts)
 
     async def _restore_messages(
         self, deployment: ModelDeployment, turn: Turn, sent_view: View
     ) -> Sequence[bytes] | None:
         """Returns the messages of a view with what this deployment needs of the stored answers."""
-        messages, client_messages = sent_view.messages, turn.request.raw_messages
+        restorer, messages, client_messages = FieldRestorer(self.store), sent_view.messages, turn.request.raw_messages
         if deployment.provider.protocol == "responses":
-            messages = await self._field_restorer.restore_reasoning(turn.resolved_request, messages, client_messages)
+            messages = await restorer.restore_reasoning(turn.resolved_request, messages, client_messages)
         if deployment.quirks.restore_fields:
-            messages = await self._field_restorer.restore_fields(
+            messages = await restorer.restore_fields(
                 deployment.quirks, turn.resolved_request, messages, client_messages
             )
         return messages
@@ -292,7 +282,7 @@ class UpstreamCaller:
         if len(origins) == 1:
             return None
         count = len(turn.request.raw_messages if messages is None else messages)
-        return await self._field_restorer.read_own_contents(resolved_request, deployment.key, count)
+        return await FieldRestorer(self.store).read_own_contents(resolved_request, deployment.key, count)
 
 
 def _recognise_overflow(status: int, body: bytes, view: View) -> ContextOverflow | None:

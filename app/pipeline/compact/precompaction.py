@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -37,24 +38,16 @@ GROWTH_FACTOR, MIN_GROWTH_SHARE = 2, 0.05
 share of the window (decision 47)."""
 
 
+@dataclass(eq=False, kw_only=True)
 class Precompactor:
     """Precompacts conversations for their next turns."""
 
-    def __init__(
-        self,
-        *,
-        view_builder: ViewBuilder,
-        turn_compactor: TurnCompactor,
-        compactor: Compactor,
-        message_search: MessageSearch,
-        tasks: BackgroundTasks,
-    ) -> None:
-        self._view_builder = view_builder
-        self._turn_compactor = turn_compactor
-        self._compactor = compactor
-        self._message_search = message_search
-        self._tasks = tasks
-        self._running_tasks: dict[str, asyncio.Task[None]] = {}
+    view_builder: ViewBuilder
+    turn_compactor: TurnCompactor
+    compactor: Compactor
+    message_search: MessageSearch
+    tasks: BackgroundTasks
+    _running_tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict, init=False)
 
     def start_due_summaries(self, turn: Turn, view: View) -> None:
         """Starts to write the summaries that a view over its threshold needs, while the turn is answered without them.
@@ -105,7 +98,7 @@ class Precompactor:
         return conversation.id not in self._running_tasks and len(self._running_tasks) < MAX_CONVERSATIONS
 
     def _start(self, conversation: Conversation, work: Coroutine[Any, Any, None]) -> None:
-        task = self._tasks.spawn(self._run_traced(work))
+        task = self.tasks.spawn(self._run_traced(work))
         self._running_tasks[conversation.id] = task
         task.add_done_callback(lambda _: self._running_tasks.pop(conversation.id, None))
 
@@ -128,11 +121,11 @@ class Precompactor:
 
     async def _write_summaries(self, turn: Turn, view: View) -> None:
         """Makes the summaries of a view's plan."""
-        result = await self._compactor.precompact(await self._turn_compactor.build_job(turn, view))
+        result = await self.compactor.precompact(await self.turn_compactor.build_job(turn, view))
         await self._index_summarized_messages(turn, result.summaries)
 
     async def _precompact(self, turn: Turn, view: View, conversation: Conversation, *, is_near: bool) -> None:
-        resolved_request = await self._view_builder.advance_past_answer(turn.resolved_request, conversation)
+        resolved_request = await self.view_builder.advance_past_answer(turn.resolved_request, conversation)
         turn = replace(turn, resolved_request=resolved_request)
         if is_near:
             await self._precompact_ranges(turn, view)
@@ -142,12 +135,12 @@ class Precompactor:
         """Makes the summaries and folds that a view above the threshold will need."""
         new_summaries: list[Summary] = []
         for _ in range(MAX_PASSES):
-            next_view = await self._view_builder.build_view(
+            next_view = await self.view_builder.build_view(
                 turn, view.budget, summarize="ahead", new_summaries=new_summaries
             )
             if not next_view.plan.to_summarize:
                 break
-            result = await self._compactor.precompact(await self._turn_compactor.build_job(turn, next_view))
+            result = await self.compactor.precompact(await self.turn_compactor.build_job(turn, next_view))
             if not result.summaries:
                 break
             new_summaries.extend(result.summaries)
@@ -155,7 +148,7 @@ class Precompactor:
 
     async def _index_summarized_messages(self, turn: Turn, new_summaries: Sequence[Summary]) -> None:
         if new_summaries and turn.policy.recall_mode != "off":
-            await self._message_search.index_messages(
+            await self.message_search.index_messages(
                 turn.resolved_request.conversation, max(summary.to_seq for summary in new_summaries)
             )
 
@@ -164,9 +157,9 @@ class Precompactor:
         mechanical_summary = next((summary for summary in view.plan.summaries if summary.kind == "mechanical"), None)
         if (
             mechanical_summary is not None
-            and (job := await self._turn_compactor.build_remake_job(turn, view, mechanical_summary)) is not None
+            and (job := await self.turn_compactor.build_remake_job(turn, view, mechanical_summary)) is not None
         ):
-            await self._compactor.replace_mechanical_summaries(job)
+            await self.compactor.replace_mechanical_summaries(job)
 
 
 def _has_client_sliding_window(view: View, *, is_named: bool) -> bool:

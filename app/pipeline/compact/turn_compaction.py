@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -39,28 +40,20 @@ turn would have to wait for their fold."""
 FAILED_OUTCOMES: Final = ("mechanical", "none")
 
 
+@dataclass(eq=False, kw_only=True)
 class TurnCompactor:
     """Compacts conversations for requests. Requests that need the same range share the work
     (`compaction.compactor`)."""
 
-    def __init__(
-        self,
-        *,
-        view_builder: ViewBuilder,
-        compactor: Compactor,
-        resolver: ConversationResolver,
-        tasks: BackgroundTasks,
-        wait_seconds: float,
-    ) -> None:
-        self._view_builder = view_builder
-        self._compactor = compactor
-        self._resolver = resolver
-        self._tasks = tasks
-        self._wait_seconds = wait_seconds
+    view_builder: ViewBuilder
+    compactor: Compactor
+    resolver: ConversationResolver
+    tasks: BackgroundTasks
+    wait_seconds: float
 
     def start_compaction(self, turn: Turn, view: View) -> TurnCompactionTask:
         """Starts a task that summarizes the ranges of a view's plan."""
-        return TurnCompactionTask(self, turn, view, self._tasks)
+        return TurnCompactionTask(self, turn, view, self.tasks)
 
     @trace_span("compact")
     @timed_step("compaction")
@@ -90,7 +83,7 @@ class TurnCompactor:
         """
         results: list[CompactionResult] = []
         new_summaries: list[Summary] = []
-        precompacted = await self._compactor.wait_for_precompaction(turn.resolved_request.conversation.id, on_start)
+        precompacted = await self.compactor.wait_for_precompaction(turn.resolved_request.conversation.id, on_start)
         if precompacted is not None and precompacted.summaries:
             results.append(precompacted)
             new_summaries.extend(precompacted.summaries)
@@ -105,7 +98,7 @@ class TurnCompactor:
             else:
                 passes += 1
             job = await self.build_job(turn, view)
-            result = await self._compactor.compact(job, on_start=on_start, on_summary=on_summary)
+            result = await self.compactor.compact(job, on_start=on_start, on_summary=on_summary)
             results.append(result)
             if not result.summaries:
                 break
@@ -129,14 +122,14 @@ class TurnCompactor:
     ) -> tuple[Turn, View]:
         """Plans the view again with new summaries; from the client's messages alone if the store is away."""
         try:
-            return turn, await self._view_builder.build_view(
+            return turn, await self.view_builder.build_view(
                 turn, view.budget, summarize=turn.request.summarize, new_summaries=new_summaries
             )
         except StoreUnavailable:
             if turn.resolved_request.needs_store:
                 raise
-        turn = await resolve_turn_without_store(self._resolver, turn)
-        return turn, await self._view_builder.build_view(
+        turn = await resolve_turn_without_store(self.resolver, turn)
+        return turn, await self.view_builder.build_view(
             turn, view.budget, summarize="never", new_summaries=new_summaries
         )
 
@@ -169,7 +162,7 @@ class TurnCompactor:
             summary_range = SummaryRange(
                 summary.from_seq, summary.to_seq, style=_choose_style_of_rewritten_summary(turn.policy)
             )
-            tail = LogTail(await self._view_builder.read_log_tail(resolved_request, start.to_seq), after=start)
+            tail = LogTail(await self.view_builder.read_log_tail(resolved_request, start.to_seq), after=start)
         return dataclasses.replace(
             self._build_empty_job(turn, view), log_tail=tail, start_link=start_link, ranges=(summary_range,)
         )
@@ -197,7 +190,7 @@ class TurnCompactor:
         entries = (
             []
             if folded_summaries
-            else await self._view_builder.read_log_range(conversation, summary.from_seq, summary.to_seq)
+            else await self.view_builder.read_log_range(conversation, summary.from_seq, summary.to_seq)
         )
         log_tokens = sum(entry.tokens for entry in entries)
         source = SummarySource(
@@ -212,7 +205,7 @@ class TurnCompactor:
             style=_choose_style_of_rewritten_summary(turn.policy) if summary.from_seq == 0 else "additive",
         )
         job = dataclasses.replace(self._build_empty_job(turn, view), client_words=words)
-        return await self._compactor.rewrite_summary(job, source, summary)
+        return await self.compactor.rewrite_summary(job, source, summary)
 
     async def build_job(self, turn: Turn, view: View) -> CompactionJob:
         """Builds the job for the ranges of a view's plan, with the log tail that they are made from."""
@@ -221,13 +214,9 @@ class TurnCompactor:
         reads_all = any(one.style == "checkpoint" for one in ranges)
         if reads_all:
             outline = replace(
-                outline, tail=await self._view_builder.read_log_tail(turn.resolved_request, 0), tail_start=LOG_START
+                outline, tail=await self.view_builder.read_log_tail(turn.resolved_request, 0), tail_start=LOG_START
             )
         empty_job = self._build_empty_job(turn, view)
-        prefixes = {
-            summary_range.to_seq: await self._view_builder.build_cached_prefix(turn, view, summary_range)
-            for summary_range in ranges
-        }
         return dataclasses.replace(
             empty_job,
             log_tail=await asyncio.to_thread(build_log_tail, outline),
@@ -235,8 +224,7 @@ class TurnCompactor:
             if reads_all or not outline.summaries
             else outline.summaries[-1].to_link,
             ranges=ranges,
-            view_prefixes={to_seq: prefix for to_seq, (prefix, _) in prefixes.items() if prefix},
-            prefix_message_counts={to_seq: message_count for to_seq, (_, message_count) in prefixes.items()},
+            view_prefixes={one.to_seq: await self.view_builder.build_cached_prefix(turn, view, one) for one in ranges},
         )
 
     async def _restore_original_outline(self, turn: Turn, view: View) -> Outline:
@@ -246,9 +234,7 @@ class TurnCompactor:
         if not versions:
             return outline
         start = versions.recount_boundary_for_originals(find_tail_start(outline))
-        log = (
-            () if outline.tail is None else await self._view_builder.read_log_tail(turn.resolved_request, start.to_seq)
-        )
+        log = () if outline.tail is None else await self.view_builder.read_log_tail(turn.resolved_request, start.to_seq)
         return replace(
             outline,
             summaries=tuple(map(versions.recount_summary_for_originals, outline.summaries)),
@@ -284,7 +270,7 @@ class TurnCompactor:
             api_key_id=request.caller.api_key_id,
             budget=request.caller.budget,
             focus=request.summary_instructions,
-            wait_seconds=self._wait_seconds,
+            wait_seconds=self.wait_seconds,
         )
 
 

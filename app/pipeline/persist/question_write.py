@@ -28,8 +28,6 @@ class QuestionWrite:
         may_delay: the write may wait for the answer, to be stored with it (`TurnWriter`).
     """
 
-    __slots__ = ("_may_delay", "_may_have_stored", "_pending_write", "_tasks", "_turn", "_turn_writer")
-
     def __init__(self, turn_writer: TurnWriter, tasks: BackgroundTasks, turn: Turn, *, may_delay: bool) -> None:
         self._turn_writer = turn_writer
         self._tasks = tasks

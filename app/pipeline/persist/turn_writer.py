@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -85,6 +86,7 @@ class AnswerToStore(msgspec.Struct, frozen=True):
     is_streamed: bool = False
 
 
+@dataclass(eq=False, kw_only=True)
 class TurnWriter:
     """Appends turns to conversations. The caller must not hold a database transaction or connection.
 
@@ -96,28 +98,17 @@ class TurnWriter:
     question in one write. A crash during the delay loses the question, as if the request had come a moment later.
     """
 
-    def __init__(
-        self,
-        *,
-        store: ConversationAndSummaryStore,
-        leases: LeaseKeeper,
-        message_counter: MessageCounter,
-        prefix_memory: PrefixMemory,
-        unwritten_fingerprints: UnwrittenFingerprints,
-        random_bytes: Callable[[int], bytes],
-        tasks: BackgroundTasks,
-    ) -> None:
-        self._store = store
-        self._leases = leases
-        self._message_counter = message_counter
-        self._prefix_memory = prefix_memory
-        self._unwritten_fingerprints = unwritten_fingerprints
-        self._random_bytes = random_bytes
-        self._tasks = tasks
-        self._delayed_writes: list[PendingWrite] = []
-        self._due_writes: list[PendingWrite] = []
-        """Writes that were delayed before the last tick of the timer, so the next tick starts them."""
-        self._flush_timer: asyncio.TimerHandle | None = None
+    store: ConversationAndSummaryStore
+    leases: LeaseKeeper
+    message_counter: MessageCounter
+    prefix_memory: PrefixMemory
+    unwritten_fingerprints: UnwrittenFingerprints
+    random_bytes: Callable[[int], bytes]
+    tasks: BackgroundTasks
+    _delayed_writes: list[PendingWrite] = field(default_factory=list, init=False)
+    _due_writes: list[PendingWrite] = field(default_factory=list, init=False)
+    """Writes that were delayed before the last tick of the timer, so the next tick starts them."""
+    _flush_timer: asyncio.TimerHandle | None = field(default=None, init=False)
 
     def start_question_write(self, resolved_request: ResolvedRequest, *, may_delay: bool = False) -> PendingWrite:
         """Starts the write of a request's new messages.
@@ -193,7 +184,7 @@ class TurnWriter:
         message = answer.message
         if not resolved_request.is_stored:
             return await self._start_counting_unstored_answer(resolved_request, answer)
-        (entry,) = await build_log_entries(resolved_request.conversation, [message], self._message_counter)
+        (entry,) = await build_log_entries(resolved_request.conversation, [message], self.message_counter)
         question = resolved_request.pending_write
         if question is not None and not question.is_delayed:  # the delay ended while the answer was counted
             resolved_request, question = await self.finish_question_write(question), None
@@ -244,9 +235,9 @@ class TurnWriter:
         if new_messages:
             resolved_request = replace(resolved_request, prefill=find_prefill(conversation, new_messages))
             conversation = advance_head(conversation, new_messages)
-        (entry,) = await build_log_entries(conversation, [answer.message], self._message_counter)
+        (entry,) = await build_log_entries(conversation, [answer.message], self.message_counter)
         issued = build_issued_answer(resolved_request, conversation, replace(entry, meta=answer.meta), is_kept=False)
-        work = self._tasks.ensure_future(self._store.issue_answer(issued))
+        work = self.tasks.ensure_future(self.store.issue_answer(issued))
         return PendingWrite(resolved_request, ANSWER_SPAN, None, work, issued=issued)
 
     async def finish_answer_write(self, answer: PendingWrite) -> Conversation:
@@ -265,16 +256,16 @@ class TurnWriter:
         except GatewayError:
             # The client has seen the answer, or gets it all the same.
             if answer.issued is not None:
-                self._unwritten_fingerprints.add(replace(answer.issued, conversation_id=None))
+                self.unwritten_fingerprints.add(replace(answer.issued, conversation_id=None))
             raise
         if resolved_request.new_messages and resolved_request.history_digest is not None:
             self._remember_client_history(
                 resolved_request, advance_head(stored_conversation, resolved_request.new_messages)
             )
         if resolved_request.lease is not None:
-            self._leases.forget_released_lease(resolved_request.lease)
+            self.leases.forget_released_lease(resolved_request.lease)
         if resolved_request.assigns_external_id and resolved_request.external_id is not None:
-            await self._store.assign_external_id(
+            await self.store.assign_external_id(
                 tenant=stored_conversation.tenant,
                 external_id=resolved_request.external_id,
                 conversation=stored_conversation,
@@ -290,7 +281,7 @@ class TurnWriter:
             answer.write_future.result()
         except StoreUnavailable as error:
             drop_tracebacks(error)
-            self._unwritten_fingerprints.add(answer.issued)
+            self.unwritten_fingerprints.add(answer.issued)
 
     def _delay_write(self, question: PendingWrite) -> PendingWrite:
         self._delayed_writes.append(question)
@@ -328,7 +319,7 @@ class TurnWriter:
         ):
             return
         position = LinkPosition(conversation.head_link, conversation.head_skeleton, False)
-        self._prefix_memory.put(
+        self.prefix_memory.put(
             resolved_request.history_digest, RememberedPrefix(position, resolved_request.has_missing_results)
         )
 
@@ -336,8 +327,8 @@ class TurnWriter:
         """Starts a write, and a span named `step` and a step of the timeline that end with it."""
         is_new = write.creates_conversation and not write.conversation.lineage
         may_be_stale = write.fence is None and not is_new and bool(write.conversation.state.get(STORED_INSTRUCTIONS))
-        append = self._append_without_erased_instructions(write) if may_be_stale else self._store.append(write)
-        work = self._tasks.ensure_future(append)
+        append = self._append_without_erased_instructions(write) if may_be_stale else self.store.append(write)
+        work = self.tasks.ensure_future(append)
         if (record := current_request_record()) is not None:
             timeline_step = record.begin_step("store", {"what": step.removeprefix("store ")})
             work.add_done_callback(lambda _: record.end_step(timeline_step))
@@ -358,7 +349,7 @@ class TurnWriter:
         if write.creates_conversation and conversation.lineage:
             # A new branch is not stored yet; its instructions come from its parent.
             source_id = conversation.lineage[-1][0]
-        stored = await self._store.find_conversation(tenant=conversation.tenant, conversation_id=source_id)
+        stored = await self.store.find_conversation(tenant=conversation.tenant, conversation_id=source_id)
         if stored is not None:
             stored_instructions = stored.state.get(STORED_INSTRUCTIONS, ())
             instructions = [raw for raw in conversation.state[STORED_INSTRUCTIONS] if raw in stored_instructions]
@@ -368,7 +359,7 @@ class TurnWriter:
                 conversation=replace(conversation, state={**conversation.state, STORED_INSTRUCTIONS: instructions}),
                 messages=[drop_instructions(entry, erased) for entry in write.messages],
             )
-        await self._store.append(write)
+        await self.store.append(write)
 
     async def _wait_or_store_branch(self, pending_write: PendingWrite, write: LogAppend) -> Conversation:
         """Waits for a write. If another request moved the head first, stores the messages as a branch and waits for
@@ -411,11 +402,11 @@ class TurnWriter:
         """Stores the pins of a request, and keeps other marks that were set meanwhile."""
         for _ in range(MAX_PIN_TRIES if resolved_request.changed_pins is not None else 0):
             conversation = resolved_request.conversation
-            stored = await self._store.find_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
+            stored = await self.store.find_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
             if stored is None:
                 return
             try:
-                await self._store.replace_marks(stored, {**stored.marks, PINS: resolved_request.changed_pins})
+                await self.store.replace_marks(stored, {**stored.marks, PINS: resolved_request.changed_pins})
             except WriteConflict:
                 continue
             return
@@ -435,18 +426,18 @@ class TurnWriter:
             or conversation.external_id is not None
         ):
             return
-        summaries = await self._store.find_summaries(
+        summaries = await self.store.find_summaries(
             tenant=conversation.tenant, root=conversation.root, path=conversation.lineage_with_self
         )
         if all(summary.conversation_id != conversation.id for summary in summaries):
-            await self._store.erase_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
+            await self.store.erase_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
 
     def _build_branch_conversation(self, base: Conversation, conversation: Conversation) -> Conversation:
         """Moves `conversation` to a new branch of `base` at its head; to a new conversation if `base` has no
         messages."""
         return replace(
             conversation,
-            id=make_conversation_id(base.root, self._random_bytes),
+            id=make_conversation_id(base.root, self.random_bytes),
             lineage=build_branch_lineage(base, base.head_seq) if base.head_seq >= 0 else (),
             external_id=None,
         )

@@ -49,6 +49,8 @@ class ShownLog(msgspec.Struct, frozen=True):
     """The texts that the client shows in the place of log messages, this request's included."""
     new_versions: tuple[ClientVersion, ...] = ()
     """Those of `client_versions` that come with this request."""
+    changed_messages: tuple[LogMessage, ...] = ()
+    """The log messages of `client_versions`."""
 
 
 class HistoryAligner:
@@ -135,7 +137,8 @@ class HistoryAligner:
         new_from_index = find_first_new_index(alignment)
         log_seqs = tuple(one.seq if one.kind in ALIGNED_MARKS else -1 for one in alignment.marks[:new_from_index])
         is_same_as_log = not versions and log_seqs == tuple(range(target.head_seq + 1))
-        return ShownLog(new_from_index, None if is_same_as_log else log_seqs, versions, tuple(new_versions))
+        changed = tuple(entries[seq] for seq in versions)
+        return ShownLog(new_from_index, None if is_same_as_log else log_seqs, versions, tuple(new_versions), changed)
 
 
 def join_prefill(prefill: Item | None, answer: Item) -> Item | None:

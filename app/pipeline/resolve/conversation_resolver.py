@@ -32,7 +32,7 @@ from app.pipeline.resolve.client_history import (
     may_append,
 )
 from app.pipeline.resolve.client_log import HistoryAligner
-from app.pipeline.resolve.conversation_proof import list_scopes
+from app.pipeline.resolve.conversation_proof import ConversationProver, list_scopes
 from app.pipeline.resolve.history_resolution import HistoryResolver, PlacedHistory
 from app.pipeline.resolve.item_references import expand_item_references
 from app.pipeline.resolve.new_conversation import NewConversations
@@ -80,6 +80,7 @@ class ConversationResolver:
             store=store,
             stored_answers=stored_answers,
             history_aligner=self._history_aligner,
+            prover=ConversationProver(store, self._history_aligner),
             random_bytes=random_bytes,
         )
         self._retry_detector = RetryDetector(store, stored_answers)
@@ -96,9 +97,7 @@ class ConversationResolver:
         self._message_counter = message_counter
         self._prefix_memory = prefix_memory
         self._unwritten_fingerprints = unwritten_fingerprints
-        self._new_conversations = NewConversations(
-            store, message_counter, random_bytes, serves_degraded=serves_degraded
-        )
+        self._new_conversations = NewConversations(store, message_counter, random_bytes, serves_degraded)
         self._lease_wait_seconds = lease_wait_seconds
         self._serves_degraded = serves_degraded
 
@@ -254,7 +253,8 @@ class ConversationResolver:
         )
         # An agent that appends also sends its run again with each tool result, so tool results alone do not prove
         # that the client resends its history.
-        mode = target.mode if _has_only_tool_results(new_messages) else "resend"
+        is_results = bool(new_messages) and all(message.role == "tool" for message in new_messages)
+        mode = target.mode if is_results else "resend"
         conversation = target if target.mode == mode else replace(target, mode=mode)
         entries = await self._new_conversations.build_log_messages(
             conversation, [*placed.moved_messages, *new_messages]
@@ -282,6 +282,7 @@ class ConversationResolver:
             log_seqs=log_seqs,
             client_versions=versions,
             new_versions=new_versions,
+            changed_messages=shown.changed_messages,
             moved_seqs=placed.moved_seqs,
             is_stored=request.is_kept,
             needs_store=request.is_kept and not self._serves_degraded,
@@ -419,7 +420,3 @@ class ConversationResolver:
 def _leave_out_answer(answer: LogMessage) -> ClientVersion:
     """Returns the client version that leaves out the last message of a log."""
     return ClientVersion(answer.seq, answer.seq + 1, answer.seq + 1, (), -answer.tokens)
-
-
-def _has_only_tool_results(messages: Sequence[Item]) -> bool:
-    return bool(messages) and all(message.role == "tool" for message in messages)

@@ -6,6 +6,7 @@ and the history is aligned with its log."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -29,7 +30,7 @@ from app.pipeline.resolve.conversation_proof import (
     list_scopes,
 )
 from app.pipeline.resolve.resolved_request import has_other_end_user
-from app.store.contract.conversations import MAX_ANCHORS, ConversationStore, LinkMatch
+from app.store.contract.conversations import MAX_ANCHORS, ConversationStore
 
 WHOLE_CONVERSATION_SEQ: Final = -1
 """`AnswerAnchor.seq` of an anchor that names a conversation and no message."""
@@ -65,22 +66,15 @@ def build_hint_anchors(conversation_hints: Mapping[str, str], conversation: Conv
     return [AnswerAnchor(one, conversation.root, conversation.id, WHOLE_CONVERSATION_SEQ) for one in digests]
 
 
+@dataclass(eq=False, kw_only=True)
 class HistoryResolver:
     """Places histories. The usual client costs one query."""
 
-    def __init__(
-        self,
-        *,
-        store: ConversationStore,
-        stored_answers: StoredAnswers,
-        history_aligner: HistoryAligner,
-        random_bytes: Callable[[int], bytes],
-    ) -> None:
-        self._store = store
-        self._stored_answers = stored_answers
-        self._history_aligner = history_aligner
-        self._prover = ConversationProver(store, history_aligner)
-        self._random_bytes = random_bytes
+    store: ConversationStore
+    stored_answers: StoredAnswers
+    history_aligner: HistoryAligner
+    prover: ConversationProver
+    random_bytes: Callable[[int], bytes]
 
     async def place_unnamed_history(self, request: ChatRequest, client_history: ClientHistory) -> PlacedHistory | None:
         """Places the history of a request without an id; None if nothing proves its conversation.
@@ -90,7 +84,7 @@ class HistoryResolver:
         """
         if not client_history.may_contain_answer and not request.conversation_hints:
             return None
-        proof = await self._prover.find_proof(request, client_history)
+        proof = await self.prover.find_proof(request, client_history)
         if proof is None and request.conversation_hints:
             proof = await self._find_summarized_conversation(request, client_history)
         if proof is None:
@@ -118,7 +112,7 @@ class HistoryResolver:
                 if conversation.head_seq == seq or len(users) < 2:
                     return await self._place_by_links(request, Proof(conversation, index, seq), client_history)
             named_conversation = conversation
-        aligned_log = await self._history_aligner.align(
+        aligned_log = await self.history_aligner.align(
             named_conversation, client_history, None if match is None else match[1:], omits_answers=True
         )
         if not _has_common_words(aligned_log):
@@ -138,7 +132,7 @@ class HistoryResolver:
         indexes = {position.link: index for index, position in enumerate(positions)}
         own_root = await client_history.find_log_root()
         for root in dict.fromkeys((own_root, named_conversation.root)):
-            matches = await self._store.find_link_matches(
+            matches = await self.store.find_link_matches(
                 tenant=request.log_tenant,
                 root=root,
                 links=[position.link for position in positions],
@@ -155,7 +149,9 @@ class HistoryResolver:
                 )
             ]
             if found:
-                best = max(found, key=lambda one: (indexes[one.message.link], _is_head(one)))
+                best = max(
+                    found, key=lambda one: (indexes[one.message.link], one.conversation.head_seq == one.message.seq)
+                )
                 return best.conversation, indexes[best.message.link], best.message.seq
         return None
 
@@ -163,13 +159,13 @@ class HistoryResolver:
         """Returns the one conversation of the client's hints whose newest answer stands in a user message: the client
         has asked the model for a summary, and sends that in the place of its history."""
         digests = digest_conversation_hints(request.log_tenant, request.conversation_hints)
-        anchors = await self._store.find_anchors(digests)
+        anchors = await self.store.find_anchors(digests)
         # A hint of many conversations, such as an application's constant, names none of them.
         crowded = {one for one in digests if sum(anchor.digest == one for anchor in anchors) >= MAX_ANCHORS}
         ids = dict.fromkeys(anchor.conversation_id for anchor in anchors if anchor.digest not in crowded)
         found: list[Proof] = []
         for conversation_id in ids:
-            conversation = await self._store.find_conversation(
+            conversation = await self.store.find_conversation(
                 tenant=request.log_tenant, conversation_id=conversation_id
             )
             if conversation is not None and not has_other_end_user(request, conversation):
@@ -180,10 +176,10 @@ class HistoryResolver:
     async def _check_summarized_conversation(
         self, request: ChatRequest, conversation: Conversation, client_history: ClientHistory
     ) -> Proof | None:
-        (newest,) = await self._store.read_log(conversation, conversation.head_seq, conversation.head_seq + 1)
+        (newest,) = await self.store.read_log(conversation, conversation.head_seq, conversation.head_seq + 1)
         if newest.incomplete or (index := find_quoted_answer(client_history.messages, newest.message)) is None:
             return None
-        aligned_log = await self._history_aligner.align(conversation, client_history, None, omits_answers=True)
+        aligned_log = await self.history_aligner.align(conversation, client_history, None, omits_answers=True)
         known = {index for index, one in enumerate(aligned_log.alignment.marks) if one.kind in ALIGNED_MARKS}
         if not aligned_log.alignment.continues_log or any(
             at not in known for at in client_history.list_answer_indexes()
@@ -199,7 +195,7 @@ class HistoryResolver:
     ) -> bool:
         """Returns whether an answer of a log was given in that conversation alone, among those with the same hints."""
         digest = scope.compute_fingerprint("link", answer.link).digest
-        proofs = await self._store.find_proofs(tenant=request.log_tenant, fingerprints=[digest])
+        proofs = await self.store.find_proofs(tenant=request.log_tenant, fingerprints=[digest])
         return any(one.conversation is not None and one.conversation.id == conversation.id for one in proofs)
 
     async def _place_by_links(
@@ -212,7 +208,7 @@ class HistoryResolver:
         first, positions = await client_history.compute_newest_positions()
         end = min(conversation.head_seq + 1, len(client_history.raw_messages))
         previous_link = b""
-        for entry in await self._store.read_log(conversation, seq, end) if seq < conversation.head_seq else ():
+        for entry in await self.store.read_log(conversation, seq, end) if seq < conversation.head_seq else ():
             is_same = entry.seq < first or positions[entry.seq - first].link == entry.link
             if not is_same or (entry.link == previous_link):
                 break
@@ -222,8 +218,8 @@ class HistoryResolver:
         target = conversation
         if stored_answer is None and (conversation.head_seq != seq or self._must_branch(request, conversation)):
             if last is None:
-                (last,) = await self._store.read_log(conversation, seq, seq + 1)
-            target = build_branch(conversation, last, make_conversation_id(conversation.root, self._random_bytes))
+                (last,) = await self.store.read_log(conversation, seq, seq + 1)
+            target = build_branch(conversation, last, make_conversation_id(conversation.root, self.random_bytes))
         last_message = decode_item(bytes(client_history.raw_messages[seq]))
         return PlacedHistory(target, shown, may_precede_tool_result(last_message), stored_answer)
 
@@ -255,8 +251,8 @@ class HistoryResolver:
             if alignment.last_seq < 0:
                 return None
             last = aligned_log.entries[alignment.last_seq]
-            target = build_branch(conversation, last, make_conversation_id(conversation.root, self._random_bytes))
-        shown = await self._history_aligner.compare_with_shown(target, client_history, aligned_log)
+            target = build_branch(conversation, last, make_conversation_id(conversation.root, self.random_bytes))
+        shown = await self.history_aligner.compare_with_shown(target, client_history, aligned_log)
         last_index = next(
             (index for index in reversed(range(shown.new_from_index)) if alignment.marks[index].kind in ALIGNED_MARKS),
             None,
@@ -272,7 +268,7 @@ class HistoryResolver:
     ) -> LogMessage | None:
         if shown.new_from_index != len(client_history.raw_messages):
             return None
-        return await self._stored_answers.find_retry_answer(conversation, request, client_history)
+        return await self.stored_answers.find_retry_answer(conversation, request, client_history)
 
 
 def _has_common_words(aligned_log: AlignedLog) -> bool:
@@ -281,10 +277,6 @@ def _has_common_words(aligned_log: AlignedLog) -> bool:
         (one.kind == "same" and element.kind in ("user", "call")) or (one.kind in ALIGNED_MARKS and element.known_words)
         for one, element in zip(aligned_log.alignment.marks, aligned_log.history, strict=True)
     )
-
-
-def _is_head(match: LinkMatch) -> bool:
-    return match.conversation.head_seq == match.message.seq
 
 
 def _log_moved_messages(placed: PlacedHistory, aligned_log: AlignedLog, client_history: ClientHistory) -> PlacedHistory:

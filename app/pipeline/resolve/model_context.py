@@ -4,11 +4,12 @@ written."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from dataclasses import dataclass
 
 import msgspec
 
-from app.compaction.summarizer.summary_generator import SAME_MODEL, compute_max_input_tokens
+from app.compaction.summarizer.summarizer_request_body import compute_max_input_tokens
+from app.compaction.summarizer.summary_request import SAME_MODEL
 from app.context.calibration import AttachmentCost
 from app.context.count.token_counter import choose_token_counter_name
 from app.context.plan.policy import ContextPolicy
@@ -23,9 +24,6 @@ from app.pipeline.view.last_view_and_calibration import read_calibration
 from app.upstream.provider_contract import ClientKey, ContextWindow, RouteTarget
 from app.upstream.routing.context_windows import ContextWindows
 from app.upstream.routing.routes import Routes
-
-MAX_MODEL_CONTEXTS: Final = 1_000
-"""How many pairs of policy and model are cached."""
 
 
 class ModelContext(msgspec.Struct, frozen=True):
@@ -43,29 +41,17 @@ class ModelContext(msgspec.Struct, frozen=True):
     """The tokenizer's name for a new conversation."""
 
 
+@dataclass(eq=False, kw_only=True)
 class ModelContexts:
     """Finds the policy, the model and the window of requests."""
 
-    def __init__(
-        self,
-        *,
-        routes: Routes,
-        windows: ContextWindows,
-        policies: Mapping[str, ContextPolicy],
-        default_policy: str,
-        model_policies: Mapping[str, str],
-        calibration_slopes: CalibrationSlopes,
-        message_counter: MessageCounter,
-    ) -> None:
-        self._routes = routes
-        self._windows = windows
-        self.policies = policies
-        self._default_policy = default_policy
-        self._model_policies = model_policies
-        self._calibration_slopes = calibration_slopes
-        self._message_counter = message_counter
-        self._model_contexts: dict[tuple[str, str], ModelContext] = {}
-        """The last context of each policy and model. Most turns can use it again."""
+    routes: Routes
+    windows: ContextWindows
+    policies: Mapping[str, ContextPolicy]
+    default_policy: str
+    model_policies: Mapping[str, str]
+    calibration_slopes: CalibrationSlopes
+    message_counter: MessageCounter
 
     async def find_model_context(self, request: ChatRequest) -> ModelContext:
         """Finds a request's policy, model and window.
@@ -75,22 +61,12 @@ class ModelContexts:
             ModelNotFound: no provider has that model.
         """
         policy = self.find_policy(request)
-        cached_context = self._model_contexts.get((policy.name, request.model))
-        # Routes never change, windows do.
-        target = self._routes.resolve(request.model) if cached_context is None else cached_context.target
+        target = self.routes.resolve(request.model)
         deployment = target.deployments[0]
         authorization = request.caller.authorization
         client_key = None if authorization is None else ClientKey(authorization, deployment.provider.name)
-        window = await self._windows.find_window(deployment, client_key)
-        if (
-            cached_context is not None
-            and cached_context.policy is policy
-            and cached_context.window == window
-            # Another summarizer model has a window of its own, which may have changed since.
-            and policy.summarizer.model == SAME_MODEL
-        ):
-            return cached_context
-        model_context = ModelContext(
+        window = await self.windows.find_window(deployment, client_key)
+        return ModelContext(
             policy=policy,
             target=target,
             window=window,
@@ -98,17 +74,12 @@ class ModelContexts:
             model_key=deployment.key,
             encoding=choose_token_counter_name(deployment.upstream_model, deployment.encoding),
         )
-        if len(self._model_contexts) >= MAX_MODEL_CONTEXTS:
-            # The names of models come from clients, so the cache is bounded; to fill it again is cheap.
-            self._model_contexts.clear()
-        self._model_contexts[policy.name, request.model] = model_context
-        return model_context
 
     def build_turn(self, request: ChatRequest, model_context: ModelContext, resolved_request: ResolvedRequest) -> Turn:
         """Returns the turn of a resolved request, ready for planning."""
         model_key, conversation = model_context.model_key, resolved_request.conversation
         calibration = read_calibration(
-            conversation.state, model_key, self._calibration_slopes.find_start_slope(model_key, conversation.tenant)
+            conversation.state, model_key, self.calibration_slopes.find_start_slope(model_key, conversation.tenant)
         )
         attachments = self._count_new_attachments(resolved_request)
         return Turn(
@@ -127,7 +98,7 @@ class ModelContexts:
         Raises:
             PolicyNotFound: there is no policy of that name.
         """
-        model_policy = self._model_policies.get(request.model, self._default_policy)
+        model_policy = self.model_policies.get(request.model, self.default_policy)
         name = request.policy or request.caller.default_policy or model_policy
         policy = self.policies.get(name)
         if policy is None:
@@ -141,7 +112,7 @@ class ModelContexts:
         """Yields the cost of each new message with images, audio or files."""
         for entry in resolved_request.new_messages:
             if any(name in entry.message.raw for name in ATTACHMENT_MARKERS):
-                counter = self._message_counter.find_token_counter(resolved_request.conversation.token_counter_name)
+                counter = self.message_counter.find_token_counter(resolved_request.conversation.token_counter_name)
                 if tokens := counter.count_attachments(entry.message):
                     yield AttachmentCost(entry.seq, tokens)
 
@@ -150,6 +121,6 @@ class ModelContexts:
     ) -> int:
         summarizer_model = policy.summarizer.model
         if summarizer_model != SAME_MODEL:
-            deployment = self._routes.resolve(summarizer_model).deployments[0]
-            window = await self._windows.find_window(deployment, client_key)
+            deployment = self.routes.resolve(summarizer_model).deployments[0]
+            window = await self.windows.find_window(deployment, client_key)
         return compute_max_input_tokens(policy, window.tokens)

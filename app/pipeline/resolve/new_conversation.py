@@ -7,6 +7,7 @@ If a stored log has the whole beginning of the history, the new conversation sha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from app.conversation.conversation_types import Conversation, LogMessage
@@ -34,6 +35,7 @@ reshapes each answer would begin a new conversation with every turn. Greetings t
 (docs/decisions/0006)."""
 
 
+@dataclass(frozen=True, slots=True)
 class NewConversations:
     """Begins conversations, and counts the messages that a request adds to one.
 
@@ -41,18 +43,10 @@ class NewConversations:
         random_bytes: returns that many random bytes.
     """
 
-    def __init__(
-        self,
-        store: ConversationStore,
-        message_counter: MessageCounter,
-        random_bytes: Callable[[int], bytes],
-        *,
-        serves_degraded: bool,
-    ) -> None:
-        self._store = store
-        self._message_counter = message_counter
-        self._random_bytes = random_bytes
-        self._serves_degraded = serves_degraded
+    store: ConversationStore
+    message_counter: MessageCounter
+    random_bytes: Callable[[int], bytes]
+    serves_degraded: bool
 
     async def begin_conversation(
         self,
@@ -78,7 +72,7 @@ class NewConversations:
         conversation = build_empty_conversation(
             tenant,
             encoding,
-            conversation_id=make_conversation_id(root, self._random_bytes),
+            conversation_id=make_conversation_id(root, self.random_bytes),
             root=root,
             state=build_end_user_state(request),
             external_id=request.conversation_id if named_conversation is None else None,
@@ -96,7 +90,7 @@ class NewConversations:
                 # The items and the id of a stored completion are found by its own answer.
                 if match.message.seq == len(messages) - 1 and not request.stores_completion:
                     following = match.message.seq + 1
-                    entries = await self._store.read_log(match.conversation, following, following + 1)
+                    entries = await self.store.read_log(match.conversation, following, following + 1)
                     shared_answer = next(iter(entries), None)
                 messages, positions = messages[match.message.seq + 1 :], positions[match.message.seq + 1 :]
         return ResolvedRequest(
@@ -104,14 +98,14 @@ class NewConversations:
             creates_conversation=True,
             new_messages=await self.build_log_messages(conversation, messages, positions),
             instructions=client_history.instructions,
-            instructions_tokens=await self._message_counter.count_instruction_tokens(
+            instructions_tokens=await self.message_counter.count_instruction_tokens(
                 client_history.instructions, request, encoding
             ),
             client_messages=client_history.raw_messages,
             has_missing_results=await client_history.has_missing_results(request),
             shared_answer=shared_answer,
             is_stored=request.is_kept,
-            needs_store=request.is_kept and not self._serves_degraded,
+            needs_store=request.is_kept and not self.serves_degraded,
             assigns_external_id=named_conversation is not None,
             external_id=request.conversation_id,
             is_named=request.conversation_id is not None,
@@ -127,7 +121,7 @@ class NewConversations:
         """Returns the stored message up to which a log is the beginning of the history, message by message; None if no
         log is. A log that its client changed, or that was redacted, is not shared."""
         links = [position.link for position in positions]
-        matches = await self._store.find_link_matches(tenant=request.log_tenant, root=root, links=links, skeletons=())
+        matches = await self.store.find_link_matches(tenant=request.log_tenant, root=root, links=links, skeletons=())
         for match in matches:
             conversation, seq = match.conversation, match.message.seq
             is_same_place = seq < len(links) and links[seq] == match.message.link
@@ -149,7 +143,7 @@ class NewConversations:
         entries = await build_log_entries(
             conversation,
             messages,
-            self._message_counter,
+            self.message_counter,
             positions=positions,
             answers_from_seq=FOREIGN_ANSWERS_FROM_SEQ,
         )

@@ -10,6 +10,7 @@ a branch.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from msgspec.structs import replace
@@ -41,25 +42,16 @@ NUL: Final = "\0"
 """No stored id contains it, because PostgreSQL cannot store it. A query with it would fail."""
 
 
+@dataclass(eq=False, kw_only=True)
 class PreviousResponseResolver:
     """Resolves requests that continue after an earlier response."""
 
-    def __init__(
-        self,
-        *,
-        store: ConversationStore,
-        stored_answers: StoredAnswers,
-        retry_detector: RetryDetector,
-        history_aligner: HistoryAligner,
-        message_counter: MessageCounter,
-        random_bytes: Callable[[int], bytes],
-    ) -> None:
-        self._store = store
-        self._stored_answers = stored_answers
-        self._retry_detector = retry_detector
-        self._history_aligner = history_aligner
-        self._message_counter = message_counter
-        self._random_bytes = random_bytes
+    store: ConversationStore
+    stored_answers: StoredAnswers
+    retry_detector: RetryDetector
+    history_aligner: HistoryAligner
+    message_counter: MessageCounter
+    random_bytes: Callable[[int], bytes]
 
     async def resolve(self, request: ChatRequest, client_history: ClientHistory) -> ResolvedRequest:
         """Resolves a request that continues after the response that it names, or after a later answer that it repeats.
@@ -71,11 +63,11 @@ class PreviousResponseResolver:
         """
         response, conversation, answer = await self._find_response(request)
         messages: Sequence[Item] = client_history.messages
-        repeated_count = await self._retry_detector.count_repeated_messages(
+        repeated_count = await self.retry_detector.count_repeated_messages(
             request, conversation, messages, last_seq=response.seq
         )
         conversation, last_message, messages = await self._find_resent_answer(
-            request, conversation, answer, messages[repeated_count:]
+            conversation, answer, messages[repeated_count:]
         )
         messages = put_early_outputs_first(request, messages)
         stored_answer: LogMessage | None = None
@@ -87,11 +79,11 @@ class PreviousResponseResolver:
             target = conversation
             is_unanswered = conversation.head_seq == last_message.seq + len(
                 messages
-            ) and await self._retry_detector.is_unanswered_retry(conversation, messages)
+            ) and await self.retry_detector.is_unanswered_retry(conversation, messages)
             if stored_answer is not None or is_unanswered:
                 messages = []
             else:
-                branch_id = make_conversation_id(conversation.root, self._random_bytes)
+                branch_id = make_conversation_id(conversation.root, self.random_bytes)
                 target = build_branch(conversation, last_message, branch_id)
         check_outputs_have_calls(request, messages, [last_message.message])
         await check_new_messages(
@@ -105,13 +97,13 @@ class PreviousResponseResolver:
         return ResolvedRequest(
             conversation=target,
             creates_conversation=target.created_at is None,
-            new_messages=tuple(await build_log_entries(target, messages, self._message_counter)),
+            new_messages=tuple(await build_log_entries(target, messages, self.message_counter)),
             instructions=instructions,
-            instructions_tokens=await self._message_counter.count_instruction_tokens(
+            instructions_tokens=await self.message_counter.count_instruction_tokens(
                 instructions, request, target.token_counter_name
             ),
             client_messages=None,
-            client_versions=await self._history_aligner.read_client_versions(target),
+            client_versions=await self.history_aligner.read_client_versions(target),
             # What the request does not ask to store must not become a part of a conversation that can be read.
             is_stored=request.store and request.context_mode != "stateless",
             needs_store=True,
@@ -124,14 +116,14 @@ class PreviousResponseResolver:
         """Returns the response that a request continues, its conversation, and its answer."""
         tenant, response_id = request.caller.tenant, request.previous_response_id or ""
         if response_id.startswith(RESPONSE_ID_PREFIX) and NUL not in response_id:
-            response = await self._store.find_completion(tenant=tenant, completion_id=response_id)
+            response = await self.store.find_completion(tenant=tenant, completion_id=response_id)
             conversation = (
                 None
                 if response is None
-                else await self._store.find_conversation(tenant=tenant, conversation_id=response.conversation_id)
+                else await self.store.find_conversation(tenant=tenant, conversation_id=response.conversation_id)
             )
             if response is not None and conversation is not None and not has_other_end_user(request, conversation):
-                answers = await self._store.read_log(conversation, response.seq, response.seq + 1)
+                answers = await self.store.read_log(conversation, response.seq, response.seq + 1)
                 if answers:
                     return response, conversation, answers[0]
         raise PreviousResponseNotFound(
@@ -139,7 +131,7 @@ class PreviousResponseResolver:
         )
 
     async def _find_resent_answer(
-        self, request: ChatRequest, conversation: Conversation, answer: LogMessage, messages: Sequence[Item]
+        self, conversation: Conversation, answer: LogMessage, messages: Sequence[Item]
     ) -> tuple[Conversation, LogMessage, Sequence[Item]]:
         """Returns the newest answer after which a request continues, its conversation, and the messages after it.
 
@@ -170,12 +162,12 @@ class PreviousResponseResolver:
     ) -> tuple[Conversation, LogMessage | None]:
         """Returns the stored answer to a retried request, and its conversation: this one, or a branch that the first
         attempt began. Without such an answer, returns this conversation and None."""
-        stored_answer = await self._stored_answers.find_retry_answer(conversation, request, client_history)
+        stored_answer = await self.stored_answers.find_retry_answer(conversation, request, client_history)
         if stored_answer is not None or not (request.is_retry or request.idempotency_key is not None):
             return conversation, stored_answer
         positions = [*compute_links_after_messages(messages, _get_position(last_message))]
         for match in await self._find_family_matches(conversation, [position.link for position in positions[-1:]]):
-            stored_answer = await self._stored_answers.find_retry_answer(match.conversation, request, client_history)
+            stored_answer = await self.stored_answers.find_retry_answer(match.conversation, request, client_history)
             if stored_answer is not None:
                 return match.conversation, stored_answer
         return conversation, None
@@ -184,7 +176,7 @@ class PreviousResponseResolver:
         """Returns the stored messages with these links in a conversation, its branches, and what it branches from."""
         if not links:
             return []
-        matches = await self._store.find_link_matches(
+        matches = await self.store.find_link_matches(
             tenant=conversation.tenant,
             root=conversation.root,
             links=links,

@@ -85,6 +85,8 @@ class ResolvedRequest(msgspec.Struct, frozen=True, dict=True):
     """The texts that the client shows in the place of log messages."""
     new_versions: tuple[ClientVersion, ...] = ()
     """Those of `client_versions` that come with this request."""
+    changed_messages: tuple[LogMessage, ...] = ()
+    """The log messages of `client_versions` that have been read."""
     shared_answer: LogMessage | None = None
     """The answer that a conversation which says the same got to exactly these messages, if this one shares them all."""
     moved_seqs: frozenset[int] = frozenset()

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import AsyncGenerator, Coroutine, Mapping
+from contextlib import AsyncExitStack
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -36,7 +37,6 @@ from app.pipeline.call.window_learning import WindowLearner
 from app.pipeline.compact.precompaction import Precompactor
 from app.pipeline.persist.completion_writer import CompletionWriter
 from app.pipeline.persist.turn_writer import AnswerToStore, TurnWriter
-from app.pipeline.resolve.held_leases import HeldLeases
 from app.pipeline.resolve.resolved_request import OPAQUE_ORIGIN, OPAQUE_ORIGINS, PendingWrite, mark_unstored
 from app.pipeline.respond.answer_types import WholeAnswer
 from app.pipeline.respond.context_status import ContextReport, choose_context_status, select_forwarded_headers
@@ -93,17 +93,17 @@ class ResponseDelivery:
         self._metrics = metrics
 
     def deliver_whole_answer(
-        self, turn: Turn, view: View, upstream_answer: UpstreamAnswer, leases: HeldLeases
+        self, turn: Turn, view: View, upstream_answer: UpstreamAnswer, leases: AsyncExitStack
     ) -> Coroutine[Any, Any, WholeAnswer]:
         """Stores a whole answer and adds our fields to it. Releases the leases of the turn."""
         # Without the search tool the body has been read: only its write is left, and that is shielded on its own.
         # With the tool, more rounds follow upstream. They run to their end even if the client leaves (decision 7).
         if turn.search_tool_session is None:
             return self._deliver_whole_answer(turn, view, upstream_answer, leases)
-        return self._tasks.run_shielded(self._deliver_whole_answer(turn, view, upstream_answer, leases.transfer()))
+        return self._tasks.run_shielded(self._deliver_whole_answer(turn, view, upstream_answer, leases.pop_all()))
 
     async def _deliver_whole_answer(
-        self, turn: Turn, view: View, upstream_answer: UpstreamAnswer, leases: HeldLeases
+        self, turn: Turn, view: View, upstream_answer: UpstreamAnswer, leases: AsyncExitStack
     ) -> WholeAnswer:
         try:
             answer_format = turn.request.answer_format
@@ -135,7 +135,7 @@ class ResponseDelivery:
                 # In `finally`: the answer cost tokens, whether or not the store took it.
                 self._record_answer(turn, upstream_answer, report, usage, message)
         finally:
-            await leases.release()
+            await leases.aclose()
         headers = {
             **select_forwarded_headers(upstream_answer.reply.headers),
             **report.build_headers(turn.request.request_id),
@@ -164,7 +164,7 @@ class ResponseDelivery:
         turn: Turn,
         view: View,
         upstream_answer: UpstreamAnswer,
-        leases: HeldLeases,
+        leases: AsyncExitStack,
         report: ContextReport,
     ) -> AsyncGenerator[bytes, None]:
         """Relays the upstream's stream, and stores the answer before the last frame, even if the client disconnects.
@@ -210,12 +210,12 @@ class ResponseDelivery:
         finally:
             if is_over:
                 await upstream_answer.reply.aclose()
-                await leases.release()
+                await leases.aclose()
             else:
                 # A plain await is cancelled together with the request, and the part of the answer that was sent would
                 # be lost.
                 await self._tasks.run_shielded(
-                    self._finish_after_disconnect(turn, view, relay, report, upstream_answer, leases.transfer())
+                    self._finish_after_disconnect(turn, view, relay, report, upstream_answer, leases.pop_all())
                 )
 
     async def _finish_stream(
@@ -250,7 +250,7 @@ class ResponseDelivery:
         relay: AnswerRelay,
         report: ContextReport,
         upstream_answer: UpstreamAnswer,
-        leases: HeldLeases,
+        leases: AsyncExitStack,
     ) -> None:
         """Closes the upstream's stream after the client disconnected, and stores the part of the answer that has
         come."""
@@ -262,7 +262,7 @@ class ResponseDelivery:
             drop_tracebacks(error)
             log.warning("could not store the partial answer of a disconnected client: %s", error.message)
         finally:
-            await leases.release()
+            await leases.aclose()
 
     async def _store_streamed_answer(
         self, turn: Turn, view: View, relay: AnswerRelay, report: ContextReport, upstream_answer: UpstreamAnswer

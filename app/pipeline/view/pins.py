@@ -69,8 +69,10 @@ class PinUpdater:
         if neighbors[first].role == "assistant":
             while last + 1 in neighbors and neighbors[last + 1].role in TOOL_RESULT_ROLES:
                 last += 1
-        tokens = await self._count_tokens(resolved_request, [neighbors[index] for index in range(first, last + 1)])
-        return Pin(first, last + 1, tokens)
+        counts = await self._message_counter.count_message_tokens(
+            [neighbors[index] for index in range(first, last + 1)], resolved_request.conversation.token_counter_name
+        )
+        return Pin(first, last + 1, sum(counts))
 
     async def _read_neighbor_messages(self, resolved_request: ResolvedRequest, seq: int) -> dict[int, Item]:
         """Returns the log messages around a seq, by seq. They are read from the store if the client did not send
@@ -101,11 +103,6 @@ class PinUpdater:
             return []
         tokens = sum(entry.tokens for entry in results)
         return [Pin(pin.from_seq, end + len(results), pin.tokens + tokens) for pin in pins if pin.to_seq == end]
-
-    async def _count_tokens(self, resolved_request: ResolvedRequest, messages: Sequence[Item]) -> int:
-        return sum(
-            await self._message_counter.count_message_tokens(messages, resolved_request.conversation.token_counter_name)
-        )
 
 
 def decode_pins(marks: Mapping[str, Any]) -> tuple[Pin, ...]:
@@ -146,7 +143,7 @@ def check_pin_share(pins: tuple[Pin, ...], policy: ContextPolicy, budget: Budget
         f"{budget.window} may be pinned.",
         code="pins_too_large",
         param=param,
-        hint="Pin fewer messages, or raise `pin_ratio` of the policy.",
+        hint="Pin fewer messages.",
     )
 
 

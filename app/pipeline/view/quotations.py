@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from msgspec.structs import replace
@@ -61,21 +62,14 @@ MIN_ROOM_TOKENS: Final = 256
 prompt cache, which must read what follows the old quotations again."""
 
 
+@dataclass(eq=False, kw_only=True)
 class QuotationBuilder:
     """Adds quotations to views."""
 
-    def __init__(
-        self,
-        *,
-        view_builder: ViewBuilder,
-        message_search: MessageSearch,
-        message_counter: MessageCounter,
-        tasks: BackgroundTasks,
-    ) -> None:
-        self._view_builder = view_builder
-        self._tasks = tasks
-        self._message_search = message_search
-        self._message_counter = message_counter
+    view_builder: ViewBuilder
+    message_search: MessageSearch
+    message_counter: MessageCounter
+    tasks: BackgroundTasks
 
     @timed_step("quotations")
     async def add_quotations(self, turn: Turn, view: View) -> View:
@@ -101,7 +95,7 @@ class QuotationBuilder:
         plan = replace(plan, quotations=quotations, prompt_tokens=prompt_tokens)
         if not any(one.passages for one in quotations):
             return replace(view, plan=plan)
-        return await self._view_builder.render_view(turn.resolved_request, view, plan)
+        return await self.view_builder.render_view(turn.resolved_request, view, plan)
 
     async def _add_quotation_for_newest_message(
         self, turn: Turn, view: View, kept_quotations: tuple[Quotation, ...], newest_user_message: LogMessage
@@ -137,7 +131,7 @@ class QuotationBuilder:
             max_filled_tokens=filled_tokens,
             searched_message_count=view.plan.boundary_seq,
             visible_seqs=shown_seqs | quoted_seqs,
-            counter=self._message_counter.find_token_counter(turn.resolved_request.conversation.token_counter_name),
+            counter=self.message_counter.find_token_counter(turn.resolved_request.conversation.token_counter_name),
         )
         return (*kept_quotations, new_quotation or Quotation(newest_user_message.seq, (), 0))
 
@@ -157,11 +151,11 @@ class QuotationBuilder:
         if resolved_request.is_log_unstored:
             entries = [entry for entry in resolved_request.new_messages if entry.seq < before_seq]
             return await asyncio.to_thread(search_unstored_messages, entries, terms)
-        if before_seq - self._message_search.find_indexed_end(conversation) <= MAX_INDEXED_IN_TURN:
-            return await self._message_search.find_messages(
+        if before_seq - self.message_search.find_indexed_end(conversation) <= MAX_INDEXED_IN_TURN:
+            return await self.message_search.find_messages(
                 conversation, terms, from_seq=0, before_seq=before_seq, limit=MAX_CANDIDATES
             )
-        self._tasks.spawn(self._index_in_background(conversation, before_seq))
+        self.tasks.spawn(self._index_in_background(conversation, before_seq))
         if not resolved_request.is_aligned_by_index or resolved_request.client_messages is None:
             return []
         entries = [
@@ -172,7 +166,7 @@ class QuotationBuilder:
 
     async def _index_in_background(self, conversation: Conversation, before_seq: int) -> None:
         try:
-            await self._message_search.index_messages(conversation, before_seq)
+            await self.message_search.index_messages(conversation, before_seq)
         except StoreUnavailable as error:
             log.warning("could not index old messages for search: %s", error.message)
 

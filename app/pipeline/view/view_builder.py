@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Final
 
 from msgspec.structs import replace
@@ -16,7 +16,6 @@ from app.context.plan.budget import Budget, compute_budget, compute_summary_toke
 from app.context.plan.log_rounds import build_boundary_after
 from app.context.plan.outline import LOG_START, LastView, Outline, Plan, SummarizeMode, SummaryRange
 from app.context.plan.planner import plan_view
-from app.context.plan.policy import ContextPolicy
 from app.context.stages.draft import select_pins_before, select_standing_requests
 from app.context.standing.standing_requests import StandingScan
 from app.context.view.client_versions import NO_VERSIONS
@@ -31,7 +30,7 @@ from app.pipeline.resolve.resolved_request import PINS, ResolvedRequest
 from app.pipeline.respond.context_status import render_tokens_header
 from app.pipeline.token_counting import MessageCounter
 from app.pipeline.turn import RawLogMessages, Turn, View
-from app.pipeline.view.client_words_reader import ClientWordsReader
+from app.pipeline.view.client_words_reader import merge_into_ranges, read_client_words
 from app.pipeline.view.last_view_and_calibration import read_last_view
 from app.pipeline.view.pins import decode_pins, select_fitting_pins
 from app.pipeline.view.standing_requests import StandingRequestReader
@@ -39,10 +38,6 @@ from app.store.contract.conversations import ConversationStore
 from app.store.contract.summaries import ConversationAndSummaryStore
 
 UNTOUCHED_PLAN: Final = Plan(status="full", summaries=(), boundary=LOG_START, prompt_tokens=0, fits=True)
-MAX_CACHED_BUDGETS: Final = 1_000
-"""How many budgets are cached."""
-MAX_READ_GAP_MESSAGES: Final = 2
-"""Ranges with at most this many messages between them are read as one range, and the messages between are ignored."""
 LONG_TAIL_MESSAGES: Final = 1_000
 LONG_TAIL_TOKENS: Final = 32_768
 """A tail with more messages or tokens than this is planned in a thread. A shorter tail takes a few milliseconds."""
@@ -55,43 +50,24 @@ class ViewBuilder:
     def __init__(self, *, store: ConversationAndSummaryStore, message_counter: MessageCounter) -> None:
         self._store = store
         self._summary_chains = SummaryChainCache(store)
-        self._client_words = ClientWordsReader(store)
         self._message_counter = message_counter
         self._standing_requests = StandingRequestReader(store=store, message_counter=message_counter)
-        self._budget_cache: dict[tuple[object, ...], tuple[ContextPolicy, Budget]] = {}
 
     def compute_budget(self, turn: Turn, window: int | None = None, slope: float | None = None) -> Budget:
         """Returns the budget of a turn, or of the same turn with another window or slope."""
-        if slope is None:
-            slope = turn.calibration.slope
-        budget = self._compute_uncalibrated_budget(turn, window)
-        return budget if slope == budget.calibration_ratio else replace(budget, calibration_ratio=slope)
-
-    def _compute_uncalibrated_budget(self, turn: Turn, provider_window: int | None) -> Budget:
-        """Returns the budget of a turn without its calibration. Such budgets are cached, because few different ones
-        exist."""
-        policy, requested_output, max_input = turn.policy, turn.request.max_output_tokens, turn.window.max_input_tokens
-        window, is_guess = (
-            provider_window or turn.window.tokens,
-            provider_window is None and turn.window.source == "default",
+        budget = compute_budget(
+            turn.policy,
+            window=window or turn.window.tokens,
+            requested_output=turn.request.max_output_tokens,
+            calibration_ratio=turn.calibration.slope if slope is None else slope,
         )
-        compact_threshold = turn.request.compact_threshold
-        key = (policy.name, window, is_guess, requested_output, max_input, compact_threshold)
-        cached = self._budget_cache.get(key)
-        if cached is not None and cached[0] is policy:
-            return cached[1]
-        budget = compute_budget(policy, window=window, requested_output=requested_output)
-        if is_guess:
+        if window is None and turn.window.source == "default":
             # The real window may be larger than the guess, so the requested output is left to the provider.
             budget = replace(budget, requested_output=0)
+        max_input, compact_threshold = turn.window.max_input_tokens, turn.request.compact_threshold
         if max_input is not None and max_input < budget.limit:
             budget = replace(budget, limit=max_input, compaction_threshold=min(budget.compaction_threshold, max_input))
-        if compact_threshold is not None:
-            budget = budget.replace_threshold(compact_threshold)
-        if len(self._budget_cache) >= MAX_CACHED_BUDGETS:
-            self._budget_cache.clear()
-        self._budget_cache[key] = policy, budget
-        return budget
+        return budget if compact_threshold is None else budget.replace_threshold(compact_threshold)
 
     async def build_view(
         self,
@@ -112,49 +88,48 @@ class ViewBuilder:
             StoreUnavailable: the log or its summaries are needed and cannot be read.
         """
         resolved_request = turn.resolved_request
-        view = _discount_cut_attachments(
-            turn, await self.plan_view(turn, budget, summarize=summarize, new_summaries=new_summaries)
-        )
-        plan = view.plan
-        if not plan.fits:
-            # Our count may be too high. The request is refused only if it cannot fit by the lowest count; otherwise the
-            # provider decides.
-            if LOWEST_SLOPE * turn.build_counted_prompt(view).estimated_tokens > budget.window:
-                raise make_context_length_error(view)
-            view = replace(view, warnings=(*view.warnings, _render_overflow_warning(view)))
+        view = await self._plan_or_refuse(turn, budget, summarize, new_summaries)
         # Nothing to render: the client's own bytes are sent, which keeps the provider's prompt cache valid.
         if (
             resolved_request.client_messages is not None
-            and plan.shows_log_unchanged
+            and view.plan.shows_log_unchanged
             and not resolved_request.has_missing_results
         ):
             return view
-        rendered_view = await self.render_view(resolved_request, view, plan)
-        added_tokens = self._count_missing_result_tokens(resolved_request, rendered_view.messages or ())
-        if not added_tokens:
-            return rendered_view
+        view = await self.render_view(resolved_request, view, view.plan)
+        added_tokens = self._count_missing_result_tokens(resolved_request, view)
         # The stand-ins for missing tool results are known only after rendering. If the view does not fit with them, it
         # is planned again with a limit that is lower by their tokens.
-        if plan.fits and budget.calibrate_tokens(plan.prompt_tokens + added_tokens) > budget.limit:
-            reduced_limit = budget.limit - budget.calibrate_tokens(added_tokens)
-            reduced_budget = replace(
-                budget, limit=reduced_limit, compaction_threshold=min(budget.compaction_threshold, reduced_limit)
-            )
-            view = _discount_cut_attachments(
-                turn, await self.plan_view(turn, reduced_budget, summarize=summarize, new_summaries=new_summaries)
-            )
-            plan = view.plan
-            if not plan.fits:
-                view = replace(view, warnings=(*view.warnings, _render_overflow_warning(view)))
-            rendered_view = await self.render_view(resolved_request, view, plan)
-            added_tokens = self._count_missing_result_tokens(resolved_request, rendered_view.messages or ())
-        plan = replace(plan, prompt_tokens=plan.prompt_tokens + added_tokens)
-        return replace(rendered_view, plan=plan, budget=budget)
+        prompt_tokens = budget.calibrate_tokens(view.plan.prompt_tokens + added_tokens)
+        if added_tokens and view.plan.fits and prompt_tokens > budget.limit:
+            limit = budget.limit - budget.calibrate_tokens(added_tokens)
+            reduced_budget = replace(budget, limit=limit, compaction_threshold=min(budget.compaction_threshold, limit))
+            view = await self._plan_or_refuse(turn, reduced_budget, summarize, new_summaries)
+            view = await self.render_view(resolved_request, view, view.plan)
+            added_tokens = self._count_missing_result_tokens(resolved_request, view)
+        if not added_tokens:
+            return view
+        plan = replace(view.plan, prompt_tokens=view.plan.prompt_tokens + added_tokens)
+        return replace(view, plan=plan, budget=budget)
 
-    def _count_missing_result_tokens(self, resolved_request: ResolvedRequest, messages: Sequence[bytes]) -> int:
+    async def _plan_or_refuse(
+        self, turn: Turn, budget: Budget, summarize: SummarizeMode, new_summaries: Sequence[Summary]
+    ) -> View:
+        """Plans a view. Arguments and exceptions as of `build_view`."""
+        view = await self.plan_view(turn, budget, summarize=summarize, new_summaries=new_summaries)
+        view = _discount_cut_attachments(turn, view)
+        if view.plan.fits:
+            return view
+        # Our count may be too high. The request is refused only if it cannot fit by the lowest count; otherwise the
+        # provider decides.
+        if LOWEST_SLOPE * turn.build_counted_prompt(view).estimated_tokens > budget.window:
+            raise make_context_length_error(view)
+        return replace(view, warnings=(*view.warnings, _render_overflow_warning(view)))
+
+    def _count_missing_result_tokens(self, resolved_request: ResolvedRequest, view: View) -> int:
         """Returns the tokens of the messages that stand for missing tool results."""
         counter = self._message_counter.find_token_counter(resolved_request.conversation.token_counter_name)
-        return sum(counter.count_message(decode_item(raw)) for raw in messages if is_placeholder_result(raw))
+        return sum(counter.count_message(decode_item(raw)) for raw in view.messages or () if is_placeholder_result(raw))
 
     async def render_view(self, resolved_request: ResolvedRequest, view: View, plan: Plan) -> View:
         """Renders the messages of a view by a plan that may have more quotations than the view's own. Messages that the
@@ -183,7 +158,7 @@ class ViewBuilder:
         may_have_summaries = resolved_request.conversation.chunk_count or (
             (is_over or summarize in {"now", "ahead"}) and resolved_request.is_stored
         )
-        words = await self._client_words.read_words(resolved_request)
+        words = await read_client_words(self._store, resolved_request)
         if not resolved_request.is_named and 0 in words.omitted_seqs:
             # The client keeps a window, and no summary of what the window has passed may be shown to it. So each turn
             # would need a new one: the window is sent as it is while it fits.
@@ -341,9 +316,9 @@ class ViewBuilder:
         if summary_range.folds:
             return self._build_fold_prefix(resolved_request, view, summary_range), 1
         if summary_range.style == "checkpoint":
-            cached_plan = _plan_checkpoint_prefix(
-                outline, summary_range, _compute_summarizer_room(turn.policy, view.budget)
-            )
+            window, limit = view.budget.window, compute_summary_token_limit(turn.policy, view.budget.window)
+            room_tokens = view.budget.compute_raw_tokens(window - limit - INSTRUCTION_TOKENS)
+            cached_plan = _plan_checkpoint_prefix(outline, summary_range, room_tokens)
             messages = add_missing_tool_results(
                 await self.render_plan_messages(resolved_request, cached_plan, summary_range.to_seq), at_end=True
             )
@@ -449,7 +424,7 @@ async def _read_messages_by_seq(
 ) -> list[LogMessage]:
     """Returns the stored ones of the given messages, and messages between two of them that are near to each other."""
     end = min(before_seq, conversation.head_seq + 1)
-    ranges = list(_merge_into_ranges(sorted(seq for seq in seqs if seq < end)))
+    ranges = list(merge_into_ranges(sorted(seq for seq in seqs if seq < end)))
     return await store.read_log_ranges(conversation, ranges) if ranges else []
 
 
@@ -473,34 +448,18 @@ def _build_pin_warnings(resolved_request: ResolvedRequest, outline: Outline) -> 
     )
 
 
-def _merge_into_ranges(seqs: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yields ranges `[from, to)` that contain the given seqs, in order. Seqs a few messages apart share a range."""
-    first = end = -MAX_READ_GAP_MESSAGES
-    for seq in seqs:
-        if seq - end > MAX_READ_GAP_MESSAGES:
-            if end > first:
-                yield first, end
-            first = seq
-        end = seq + 1
-    if end > first:
-        yield first, end
-
-
 def _is_long_tail(outline: Outline) -> bool:
     covered_tokens = outline.summaries[-1].tokens_total if outline.summaries else 0
     return outline.log_tokens - covered_tokens > LONG_TAIL_TOKENS or len(outline.tail or ()) > LONG_TAIL_MESSAGES
 
 
-def _compute_summarizer_room(policy: ContextPolicy, budget: Budget) -> int:
-    """Returns how many raw tokens of a conversation its own model can read beside the instruction for a summary."""
-    return budget.compute_raw_tokens(
-        budget.window - compute_summary_token_limit(policy, budget.window) - INSTRUCTION_TOKENS
-    )
-
-
 def _plan_checkpoint_prefix(outline: Outline, summary_range: SummaryRange, room_tokens: int) -> Plan:
     """Returns the plan by which a checkpoint's summarizer reads the log: unchanged or, if that is too long, with the
-    edits of the last view, if that view left nothing out. The edited bytes are in the provider's cache."""
+    edits of the last view, if that view left nothing out. The edited bytes are in the provider's cache.
+
+    Args:
+        room_tokens: how many raw tokens of the conversation its own model can read beside the summary's instruction.
+    """
     last_view, tail, start = outline.last_view, outline.tail, (outline.tail_start or LOG_START).to_seq
     if (
         last_view.boundary.to_seq

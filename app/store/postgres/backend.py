@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -20,7 +20,6 @@ import asyncpg
 from app.conversation.conversation_types import (
     AnswerAnchor,
     AnswerProof,
-    ClientVersion,
     Conversation,
     IssuedAnswer,
     LogMessage,
@@ -46,12 +45,10 @@ from app.store.sql.backend import SqlStore
 from app.store.sql.dialects import POSTGRES, Rows, Statement, TransactionSteps
 from app.store.sql.fingerprints import decode_proof
 from app.store.sql.rows import (
-    decode_client_version,
     decode_conversation,
     decode_link_match,
     decode_log_message,
     decode_summary,
-    encode_json,
     lease_values,
 )
 
@@ -66,6 +63,8 @@ class PostgresStore(SqlStore):
     deadline_sql = "now() + make_interval(secs => {}::float8)"
     # The clock, and not `now()`: a transaction may have waited for its lock since it began.
     second_sql = "(floor(extract(epoch FROM clock_timestamp()))::bigint + {}::bigint)"
+
+    microsecond_sql = "((extract(epoch FROM now()) * 1000000)::bigint + {}::bigint)"
 
     def __init__(self, dsn: str, *, clock: Callable[[], datetime], options: PostgresOptions | None = None) -> None:
         super().__init__(POSTGRES, clock=clock)
@@ -86,6 +85,9 @@ class PostgresStore(SqlStore):
         return float(after_seconds)
 
     def _encode_second(self) -> int:
+        return 0
+
+    def _encode_microsecond(self) -> int:
         return 0
 
     async def check(self) -> StoreInfo:
@@ -142,39 +144,6 @@ class PostgresStore(SqlStore):
             by_skeleton = row[0]
             found[by_skeleton].append(decode_link_match(row[2:], by_skeleton=by_skeleton))
         return found
-
-    async def assign_external_id(self, *, tenant: str, external_id: str, conversation: Conversation) -> None:
-        await self._connections.fetch(
-            statements.ASSIGN_EXTERNAL_ID, tenant, external_id, conversation.root, conversation.id
-        )
-
-    async def _read_segments(self, root: str, segments: Sequence[LogSegment]) -> list[LogMessage]:
-        if len(segments) == 1:
-            (one,) = segments
-            rows = await self._connections.fetch(
-                SQL.select_messages, root, one.conversation_id, one.from_seq, one.to_seq
-            )
-        else:
-            rows = await self._connections.fetch(
-                statements.READ_SEGMENTS,
-                root,
-                [one.conversation_id for one in segments],
-                [one.from_seq for one in segments],
-                [one.to_seq for one in segments],
-            )
-        return [decode_log_message(row) for row in rows]
-
-    async def read_client_versions(
-        self, conversation: Conversation, *, until_seq: int | None = None
-    ) -> list[ClientVersion]:
-        until = conversation.head_seq if until_seq is None else until_seq
-        rows = await self._connections.fetch(
-            statements.READ_CLIENT_VERSIONS,
-            conversation.root,
-            [ancestor_id for ancestor_id, _ in conversation.lineage_with_self],
-            [min(upto_seq, until) for _, upto_seq in conversation.lineage_with_self],
-        )
-        return [decode_client_version(row) for row in rows]
 
     async def add_anchors(self, anchors: Sequence[AnswerAnchor]) -> None:
         await self._connections.fetch(statements.ADD_ANCHORS, *build_anchor_arguments(anchors, self._clock()))
@@ -316,25 +285,6 @@ class PostgresStore(SqlStore):
 
     def _build_fence_query(self, fence: Lease) -> Statement:
         return statements.FENCE_QUERY, lease_values(fence)
-
-    async def claim_lease(self, *, root: str, key: str, holder: str, seconds: float) -> Lease | None:
-        rows = await self._connections.fetch(statements.CLAIM_LEASE, root, key, holder, timedelta(seconds=seconds))
-        return Lease(root, key, holder, rows[0][0]) if rows else None
-
-    async def renew_leases(self, leases: Sequence[Lease], seconds: float) -> list[Lease]:
-        rows = await self._connections.fetch(
-            statements.RENEW_LEASES,
-            timedelta(seconds=seconds),
-            [lease.root for lease in leases],
-            [lease.key for lease in leases],
-            [lease.holder for lease in leases],
-            [lease.token for lease in leases],
-        )
-        renewed = {tuple(row) for row in rows}
-        return [lease for lease in leases if (lease.root, lease.key, lease.token) not in renewed]
-
-    async def merge_model_facts(self, *, model: str, facts: Mapping[str, Any]) -> None:
-        await self._connections.fetch(statements.MERGE_MODEL_FACTS, model, encode_json(facts))
 
     async def _execute_read(self, sql: str, arguments: tuple[Any, ...]) -> Rows:
         return await self._connections.fetch(sql, *arguments)

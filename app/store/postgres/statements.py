@@ -279,49 +279,6 @@ def _build_links_relation(parameter: str) -> str:
         )) WITH ORDINALITY AS u (link, depth))"""
 
 
-ASSIGN_EXTERNAL_ID: Final = number_parameters(
-    """
-    WITH previous AS (
-        SELECT root, conversation_id FROM external_ids WHERE tenant = :tenant AND external_id = :external_id),
-    renamed AS (
-        UPDATE conversations c
-        SET external_id = CASE WHEN c.root = :root AND c.id = :id THEN :external_id::text END
-        WHERE (c.root = :root AND c.id = :id)
-           OR (c.root, c.id) IN (SELECT p.root, p.conversation_id FROM previous p))
-    INSERT INTO external_ids (tenant, external_id, root, conversation_id)
-    VALUES (:tenant, :external_id, :root, :id)
-    ON CONFLICT (tenant, external_id) DO UPDATE
-    SET root = excluded.root, conversation_id = excluded.conversation_id""",
-    ("tenant", "external_id", "root", "id"),
-    "$",
-)
-
-READ_SEGMENTS: Final = number_parameters(
-    f"""
-    SELECT {", ".join(f"m.{name}" for name in MESSAGE_COLUMNS)}
-    FROM unnest(:ids::text[], :from_seqs::int[], :to_seqs::int[]) AS s (id, from_seq, to_seq)
-    CROSS JOIN LATERAL (
-        SELECT * FROM messages m
-        WHERE m.root = :root AND m.conversation_id = s.id AND m.seq >= s.from_seq AND m.seq < s.to_seq
-        OFFSET 0) m
-    ORDER BY m.seq""",
-    ("root", "ids", "from_seqs", "to_seqs"),
-    "$",
-)
-
-
-READ_CLIENT_VERSIONS: Final = number_parameters(
-    f"""
-    SELECT {", ".join(f"v.{name}" for name in CLIENT_VERSION_COLUMNS)}
-    FROM unnest(:ids::text[], :until_seqs::int[]) AS s (id, until_seq)
-    CROSS JOIN LATERAL (
-        SELECT * FROM client_versions v
-        WHERE v.root = :root AND v.conversation_id = s.id AND v.since_seq <= s.until_seq OFFSET 0) v
-    ORDER BY v.since_seq, v.seq""",
-    ("root", "ids", "until_seqs"),
-    "$",
-)
-
 ADD_ANCHORS: Final = number_parameters(f"{_INSERT_ANCHORS} ON CONFLICT DO NOTHING", _ANCHOR_PARAMETERS, "$")
 ISSUE_ANSWERS: Final = number_parameters(f"WITH {_GIVEN_CTE} {_ISSUE.format(condition='true')}", _ISSUE_PARAMETERS, "$")
 FIND_PROOFS: Final = number_parameters(
@@ -380,34 +337,3 @@ def build_summaries_query(*, on_path: bool, begins: bool, at_links: bool, with_t
 
 
 FENCE_QUERY: Final = number_parameters(_FENCE_QUERY, LEASE_PARAMETERS, "$")
-
-CLAIM_LEASE: Final = number_parameters(
-    """
-    INSERT INTO leases (root, key, holder, token, expires_at)
-    VALUES (:root, :key, :holder, (extract(epoch FROM now()) * 1000000)::bigint, now() + :seconds::interval)
-    ON CONFLICT (root, key) DO UPDATE
-    SET holder = excluded.holder, token = greatest(leases.token + 1, excluded.token), expires_at = excluded.expires_at
-    WHERE leases.expires_at <= now() OR leases.holder = excluded.holder
-    RETURNING token""",
-    ("root", "key", "holder", "seconds"),
-    "$",
-)
-
-RENEW_LEASES: Final = number_parameters(
-    """
-    UPDATE leases l SET expires_at = now() + :seconds::interval
-    FROM unnest(:roots::text[], :keys::text[], :holders::text[], :tokens::bigint[]) AS w (root, key, holder, token)
-    WHERE l.root = w.root AND l.key = w.key AND l.holder = w.holder AND l.token = w.token
-    RETURNING l.root, l.key, l.token""",
-    ("seconds", "roots", "keys", "holders", "tokens"),
-    "$",
-)
-
-MERGE_MODEL_FACTS: Final = number_parameters(
-    """
-    INSERT INTO model_facts (model, facts, updated_at) VALUES (:model, :facts, now())
-    ON CONFLICT (model) DO UPDATE
-    SET facts = (model_facts.facts::jsonb || excluded.facts::jsonb)::text, updated_at = excluded.updated_at""",
-    ("model", "facts"),
-    "$",
-)

@@ -30,10 +30,19 @@ from app.store.lineage import (
 )
 from app.store.search.term_ranking import hash_message_terms, hash_terms, split_index_batches
 from app.store.sql import conversation_transactions, summary_transactions
-from app.store.sql.dialects import Rows, Statement
+from app.store.sql.dialects import Rows, Statement, TransactionSteps
 from app.store.sql.limit_tables import SqlLimits
 from app.store.sql.required_schema_version import SCHEMA_VERSION
-from app.store.sql.rows import CONVERSATION_COLUMNS, decode_conversation, encode_json, lease_values
+from app.store.sql.rows import (
+    CLIENT_VERSION_COLUMNS,
+    CONVERSATION_COLUMNS,
+    MESSAGE_COLUMNS,
+    decode_client_version,
+    decode_conversation,
+    decode_log_message,
+    encode_json,
+    lease_values,
+)
 
 Result = TypeVar("Result")
 
@@ -42,10 +51,40 @@ _REPLACE_METADATA: Final = f"""
     RETURNING {", ".join(CONVERSATION_COLUMNS)}"""
 
 
+_ASSIGN_EXTERNAL_ID: Final = """
+    INSERT INTO external_ids (tenant, external_id, root, conversation_id)
+    VALUES (:tenant, :external_id, :root, :id)
+    ON CONFLICT (tenant, external_id) DO UPDATE SET root = excluded.root, conversation_id = excluded.conversation_id"""
+_RENAME: Final = "UPDATE conversations SET external_id = :external_id WHERE root = :root AND id = :id"
+# Tokens are microseconds since 1970, and grow even though releasing a lease deletes the row.
+_CLAIM_LEASE: Final = """
+    INSERT INTO leases (root, key, holder, token, expires_at) VALUES (:root, :key, :holder, {token}, {deadline})
+    ON CONFLICT (root, key) DO UPDATE
+    SET holder = excluded.holder, expires_at = excluded.expires_at,
+        token = CASE WHEN excluded.token > leases.token THEN excluded.token ELSE leases.token + 1 END
+    WHERE leases.expires_at <= {now} OR leases.holder = excluded.holder
+    RETURNING token"""
+_RENEW_LEASES: Final = """
+    WITH w (root, key, holder, token) AS (VALUES {leases})
+    UPDATE leases SET expires_at = {deadline} FROM w
+    WHERE leases.root = w.root AND leases.key = w.key AND leases.holder = w.holder AND leases.token = w.token
+    RETURNING leases.root, leases.key, leases.holder, leases.token"""
+MAX_SELECTS: Final = 64
+"""SELECTs of one statement. SQLite allows 500."""
+_SELECT_MESSAGES: Final = f"""
+    SELECT {", ".join(MESSAGE_COLUMNS)} FROM messages
+    WHERE root = :root AND conversation_id = :id{{n}} AND seq >= :from_seq{{n}} AND seq < :to_seq{{n}}"""
+_SELECT_CLIENT_VERSIONS: Final = f"""
+    SELECT {", ".join(CLIENT_VERSION_COLUMNS)} FROM client_versions
+    WHERE root = :root AND conversation_id = :id{{n}} AND since_seq <= :until_seq{{n}}"""
+
+
 class SqlStore(SqlLimits):
     """The part of `Store` that is the same on SQLite and PostgreSQL."""
 
     is_fully_searchable = True
+    microsecond_sql = "{}"
+    """SQL for the microseconds since 1970 that `_encode_microsecond` returns, with a place for its parameter."""
 
     @abstractmethod
     async def check(self) -> StoreInfo:
@@ -54,10 +93,6 @@ class SqlStore(SqlLimits):
     @abstractmethod
     async def close(self) -> None:
         """As `Store.close`."""
-
-    @abstractmethod
-    def _read_segments(self, root: str, segments: Sequence[LogSegment]) -> Awaitable[list[LogMessage]]:
-        """Reads the messages of at least one segment, in the order of the log."""
 
     @abstractmethod
     def _index_batch(
@@ -139,7 +174,42 @@ class SqlStore(SqlLimits):
 
     async def _read_ranges(self, conversation: Conversation, ranges: Iterable[tuple[int, int]]) -> list[LogMessage]:
         segments = find_range_segments(conversation.lineage_with_self, ranges)
-        return await self._read_segments(conversation.root, segments) if segments else []
+        found: list[LogMessage] = []
+        for start in range(0, len(segments), MAX_SELECTS):
+            part = [(one.conversation_id, one.from_seq, one.to_seq) for one in segments[start : start + MAX_SELECTS]]
+            rows = await self._execute_long_read(
+                *self._build_union(_SELECT_MESSAGES, "seq", conversation.root, ("id", "from_seq", "to_seq"), part)
+            )
+            found += map(decode_log_message, rows)
+        return found
+
+    async def read_client_versions(
+        self, conversation: Conversation, *, until_seq: int | None = None
+    ) -> list[ClientVersion]:
+        until = conversation.head_seq if until_seq is None else until_seq
+        found: list[ClientVersion] = []
+        path = [(owner_id, min(upto_seq, until)) for owner_id, upto_seq in conversation.lineage_with_self]
+        for start in range(0, len(path), MAX_SELECTS):
+            part = path[start : start + MAX_SELECTS]
+            rows = await self._execute_long_read(
+                *self._build_union(
+                    _SELECT_CLIENT_VERSIONS, "since_seq, seq", conversation.root, ("id", "until_seq"), part
+                )
+            )
+            found += map(decode_client_version, rows)
+        return found
+
+    def _build_union(
+        self, select: str, order: str, root: str, names: Sequence[str], parts: Sequence[tuple[Any, ...]]
+    ) -> Statement:
+        """Builds a query with one SELECT for each part, so that each uses its own range of an index.
+
+        Args:
+            select: has the parameter `:root`, and each of `names` followed by `{n}`.
+        """
+        text = " UNION ALL ".join(select.format(n=n) for n in range(len(parts)))
+        values = {f"{name}{n}": value for n, part in enumerate(parts) for name, value in zip(names, part, strict=True)}
+        return self._dialect.build_statement(f"{text} ORDER BY {order}", root=root, **values)
 
     async def index_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
         located_messages = locate_messages(conversation.lineage_with_self, entries)
@@ -204,8 +274,77 @@ class SqlStore(SqlLimits):
     def _delete_stray_summaries(self, keys: Sequence[summary_transactions.SummaryKey]) -> Awaitable[int]:
         return self._run_transaction(lambda: summary_transactions.delete_stray_summaries(self._dialect, keys))
 
+    async def assign_external_id(self, *, tenant: str, external_id: str, conversation: Conversation) -> None:
+        build_statement = self._dialect.build_statement
+
+        def steps() -> TransactionSteps[None]:
+            # The former conversation loses the id: two with one external id would both be listed under it.
+            rows = yield self._dialect.statements.select_by_external_id, (tenant, external_id)
+            for former in map(decode_conversation, rows):
+                yield build_statement(_RENAME, external_id=None, root=former.root, id=former.id)
+            here = {"external_id": external_id, "root": conversation.root, "id": conversation.id}
+            yield build_statement(_ASSIGN_EXTERNAL_ID, tenant=tenant, **here)
+            yield build_statement(_RENAME, **here)
+
+        await self._run_transaction(steps, exclusive_root=f"external id {external_id!r} of {tenant!r}")
+
+    async def claim_lease(self, *, root: str, key: str, holder: str, seconds: float) -> Lease | None:
+        text = _CLAIM_LEASE.format(
+            token=self.microsecond_sql.format(":token"),
+            deadline=self.deadline_sql.format(":expires_at"),
+            now=self.deadline_sql.format(":now"),
+        )
+        rows = await self._write_rows(
+            text,
+            root=root,
+            key=key,
+            holder=holder,
+            token=self._encode_microsecond(),
+            expires_at=self._encode_deadline(seconds),
+            now=self._encode_deadline(),
+        )
+        return Lease(root, key, holder, rows[0][0]) if rows else None
+
+    def _encode_microsecond(self) -> int:
+        return int(self._clock().timestamp() * 1_000_000)
+
+    async def renew_leases(self, leases: Sequence[Lease], seconds: float) -> list[Lease]:
+        if not leases:
+            return []
+        values: dict[str, Any] = {"expires_at": self._encode_deadline(seconds)}
+        for n, lease in enumerate(leases):
+            values |= {
+                f"root{n}": lease.root,
+                f"key{n}": lease.key,
+                f"holder{n}": lease.holder,
+                f"token{n}": lease.token,
+            }
+        held = ", ".join(f"(:root{n}, :key{n}, :holder{n}, CAST(:token{n} AS BIGINT))" for n in range(len(leases)))
+        text = _RENEW_LEASES.format(deadline=self.deadline_sql.format(":expires_at"), leases=held)
+        renewed = {tuple(row) for row in await self._write_rows(text, **values)}
+        return [lease for lease in leases if lease_values(lease) not in renewed]
+
     async def release_lease(self, lease: Lease) -> None:
         await self._execute_write(self._dialect.statements.release_lease, lease_values(lease))
+
+    async def merge_model_facts(self, *, model: str, facts: Mapping[str, Any]) -> None:
+        now = self._dialect.encode_time(self._clock())
+
+        def steps() -> TransactionSteps[None]:
+            rows = yield self._dialect.build_statement(
+                "SELECT facts FROM model_facts WHERE model = :model", model=model
+            )
+            known = orjson.loads(rows[0][0]) if rows else {}
+            yield self._dialect.build_statement(
+                """
+                INSERT INTO model_facts (model, facts, updated_at) VALUES (:model, :facts, :now)
+                ON CONFLICT (model) DO UPDATE SET facts = excluded.facts, updated_at = excluded.updated_at""",
+                model=model,
+                facts=encode_json({**known, **facts}),
+                now=now,
+            )
+
+        await self._run_transaction(steps, exclusive_root=f"facts of {model}")
 
     async def read_model_facts(self) -> dict[str, dict[str, Any]]:
         rows = await self._execute_read(self._dialect.statements.select_model_facts, ())

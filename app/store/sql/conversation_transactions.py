@@ -46,8 +46,10 @@ from app.store.sql.rows import (
     encode_lineage,
     encode_optional_json,
 )
+from app.store.sql.statements import SPEND_FINGERPRINT
 
 _IS_CONVERSATION: Final = "root = :root AND id = :id AND tenant = :tenant"
+_IS_OWN_ROW: Final = "root = :root AND conversation_id = :id"
 _IS_VERSION_OVER_MESSAGE: Final = "root = :root AND conversation_id = :member AND seq <= :seq AND to_seq > :seq"
 _IS_MESSAGE: Final = "root = :root AND conversation_id = :place AND seq = :seq"
 _SUMMARIES_READ_BY: Final = f"""
@@ -77,15 +79,18 @@ def erase_conversation(
     family = yield f"{sql.select_branches} ORDER BY id{dialect.row_lock_clause}", (root, f'%"{conversation.id}"%')
     plan = plan_erasure(conversation.id, [_decode_member(row) for row in family])
     yield from fingerprints.lock_places(dialect, conversation)
-    for erase, hand_over, through_seq in (
-        (sql.erase_messages, sql.hand_over_messages, plan.kept_through),
-        (sql.erase_versions, sql.hand_over_versions, plan.inherited_through),
-        (sql.erase_anchors, sql.hand_over_anchors, plan.inherited_through),
-        (sql.spend_fingerprints, sql.hand_over_fingerprints, plan.inherited_through),
+    own = {"root": root, "id": conversation.id}
+    for table, erase, is_behind, through_seq in (
+        ("messages", "DELETE FROM messages", "seq > :through", plan.kept_through),
+        ("client_versions", "DELETE FROM client_versions", "since_seq > :through", plan.inherited_through),
+        # seq < 0 is the anchor of the conversation as a whole.
+        ("anchors", "DELETE FROM anchors", "(seq < 0 OR seq > :through)", plan.inherited_through),
+        ("fingerprints", f"UPDATE fingerprints SET {SPEND_FINGERPRINT}", "seq > :through", plan.inherited_through),
     ):
-        yield erase, (*conversation_key, through_seq)
+        yield dialect.build_statement(f"{erase} WHERE {_IS_OWN_ROW} AND {is_behind}", **own, through=through_seq)
         if plan.heir is not None:
-            yield hand_over, (*conversation_key, plan.heir)
+            hand_over = f"UPDATE {table} SET conversation_id = :heir WHERE {_IS_OWN_ROW}"
+            yield dialect.build_statement(hand_over, **own, heir=plan.heir)
     yield from search_index.move_or_remove_conversation(
         tenant=conversation.tenant,
         root=root,

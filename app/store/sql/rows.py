@@ -27,20 +27,13 @@ from app.store.contract.conversations import LinkMatch, LogAppend
 from app.store.contract.usage import UsageTotals
 
 CONVERSATION_COLUMNS: Final = Conversation.__struct_fields__
-MESSAGE_COLUMNS: Final = (
-    "seq",
-    "body",
-    "link",
-    "skeleton",
-    "in_skeleton",
-    "tokens",
-    "tokens_total",
-    "answered",
-    "incomplete",
-    "created_at",
-    "meta",
-)
+MESSAGE_COLUMNS: Final = ("seq", "body", *LogMessage.__struct_fields__[2:])
 _MESSAGE_COLUMN_COUNT: Final = len(MESSAGE_COLUMNS)
+HEAD_COLUMNS: Final = (
+    *("head_seq", "head_link", "head_skeleton", "head_tokens_total", "answered", "mode", "chunk_count"),
+    *("state", "updated_at"),
+)
+"""Columns of a conversation that an append replaces."""
 SUMMARY_COLUMNS: Final = Summary.__struct_fields__
 CLIENT_VERSION_COLUMNS: Final = ClientVersion.__struct_fields__
 ANCHOR_COLUMNS: Final = AnswerAnchor.__struct_fields__
@@ -72,7 +65,9 @@ def encode_lineage(lineage: Lineage) -> str:
 
 
 def decode_lineage(text: str) -> Lineage:
-    return tuple((conversation_id, upto_seq) for conversation_id, upto_seq in orjson.loads(text))
+    return (
+        () if text == "[]" else tuple((conversation_id, upto_seq) for conversation_id, upto_seq in orjson.loads(text))
+    )
 
 
 def encode_time(time: datetime) -> str:
@@ -86,79 +81,39 @@ def decode_time(stored_time: datetime | str) -> datetime:
 
 def decode_conversation(row: Sequence[Any]) -> Conversation:
     """Decodes a row of `CONVERSATION_COLUMNS`."""
-    (
-        conversation_id,
-        root,
-        tenant,
-        head_seq,
-        head_link,
-        head_skeleton,
-        head_tokens_total,
-        answered,
-        encoding,
-        lineage,
-        external_id,
-        mode,
-        chunk_count,
-        state,
-        metadata,
-        created_at,
-        updated_at,
-        marks,
-        indexed_before,
-    ) = row
-    # The usual turn reads this row: no call for each of its values. Empty JSON values are the usual case, and comparing
-    # text is faster than parsing it.
-    if isinstance(created_at, str):
-        created_at, updated_at = datetime.fromisoformat(created_at), datetime.fromisoformat(updated_at)
-    return Conversation(
-        conversation_id,
-        root,
-        tenant,
-        head_seq,
-        head_link,
-        head_skeleton,
-        head_tokens_total,
-        bool(answered),
-        encoding,
-        () if lineage == "[]" else decode_lineage(lineage),
-        external_id,
-        mode,
-        chunk_count,
-        {} if state == "{}" else orjson.loads(state),
-        {} if metadata == "{}" else orjson.loads(metadata),
-        created_at,
-        updated_at,
-        {} if marks == "{}" else orjson.loads(marks),
-        indexed_before,
+    stored: Any = Conversation(*row)
+    decoded: Conversation = replace(
+        stored,
+        answered=bool(stored.answered),
+        lineage=decode_lineage(stored.lineage),
+        state=_decode_json(stored.state),
+        metadata=_decode_json(stored.metadata),
+        created_at=decode_time(stored.created_at),
+        updated_at=decode_time(stored.updated_at),
+        marks=_decode_json(stored.marks),
     )
+    return decoded
+
+
+def _decode_json(text: str) -> dict[str, Any]:
+    # Empty objects are the usual case, and to compare text is faster than to parse it.
+    return {} if text == "{}" else orjson.loads(text)
 
 
 def conversation_values(
     conversation: Conversation, created_at: datetime | str, updated_at: datetime | str
 ) -> tuple[Any, ...]:
     """Returns the values of `CONVERSATION_COLUMNS`."""
-    return (
-        conversation.id,
-        conversation.root,
-        conversation.tenant,
-        conversation.head_seq,
-        conversation.head_link,
-        conversation.head_skeleton,
-        conversation.head_tokens_total,
-        conversation.answered,
-        conversation.encoding,
-        encode_lineage(conversation.lineage),
-        conversation.external_id,
-        conversation.mode,
-        conversation.chunk_count,
-        encode_json(conversation.state),
-        encode_json(conversation.metadata),
-        created_at,
-        updated_at,
-        encode_json(conversation.marks),
-        conversation.indexed_before,
+    stored = replace(
+        conversation,
+        lineage=encode_lineage(conversation.lineage),
+        state=encode_json(conversation.state),
+        metadata=encode_json(conversation.metadata),
+        created_at=created_at,
+        updated_at=updated_at,
+        marks=encode_json(conversation.marks),
     )
+    return astuple(stored)
 
 
 def claims_external_id(conversation: Conversation) -> bool:
@@ -173,24 +128,12 @@ def head_update_values(write: LogAppend, updated_at: datetime | str) -> tuple[An
     `HEAD_COLUMNS`.
     """
     conversation = write.conversation
-    return (
-        conversation.root,
-        conversation.id,
-        conversation.tenant,
-        write.after_seq,
-        write.tokens_before,
-        conversation.head_seq,
-        conversation.head_link,
-        conversation.head_skeleton,
-        conversation.head_tokens_total,
-        conversation.answered,
-        conversation.mode,
-        conversation.chunk_count,
-        encode_json(conversation.state),
-        updated_at,
-    )
+    key = (conversation.root, conversation.id, conversation.tenant)
+    state = encode_json(conversation.state)
+    return (*key, write.after_seq, write.tokens_before, *_plain_head_values(conversation), state, updated_at)
 
 
+_plain_head_values: Final = attrgetter(*HEAD_COLUMNS[:-2])
 lease_values: Final = attrgetter("root", "key", "holder", "token")
 """Gets the values by which statements identify a lease."""
 
@@ -208,7 +151,7 @@ def decode_log_message(row: Sequence[Any]) -> LogMessage:
         tokens_total,
         bool(answered),
         bool(incomplete),
-        datetime.fromisoformat(created_at) if isinstance(created_at, str) else created_at,
+        decode_time(created_at),
         None if meta is None else orjson.loads(meta),
     )
 
@@ -221,19 +164,11 @@ def decode_link_match(row: Sequence[Any], *, by_skeleton: bool) -> LinkMatch:
 
 def message_values(entry: LogMessage, created_at: datetime | str) -> tuple[Any, ...]:
     """Returns the values of `MESSAGE_COLUMNS`."""
-    return (
-        entry.seq,
-        entry.message.raw.decode(),
-        entry.link,
-        entry.skeleton,
-        entry.in_skeleton,
-        entry.tokens,
-        entry.tokens_total,
-        entry.answered,
-        entry.incomplete,
-        created_at,
-        None if entry.meta is None else encode_json(entry.meta),
-    )
+    meta = encode_optional_json(entry.meta)
+    return (entry.seq, entry.message.raw.decode(), *_plain_message_values(entry), created_at, meta)
+
+
+_plain_message_values: Final = attrgetter(*MESSAGE_COLUMNS[2:-2])
 
 
 def decode_client_version(row: Sequence[Any]) -> ClientVersion:
@@ -252,54 +187,17 @@ def client_version_values(version: ClientVersion) -> tuple[Any, ...]:
 
 def decode_summary(row: Sequence[Any]) -> Summary:
     """Decodes a row of `SUMMARY_COLUMNS`."""
-    (
-        chunk_id,
-        conversation_id,
-        from_seq,
-        to_seq,
-        from_link,
-        to_link,
-        to_skeleton,
-        text,
-        tokens,
-        tokens_total,
-        anchor_seq,
-        anchor_tokens,
-        through_turn,
-        kind,
-        model,
-        prompt_version,
-        created_at,
-        folds,
-        duration_ms,
-        usage,
-        revision,
-        versions_digest,
-    ) = row
-    return Summary(
-        chunk_id,
-        conversation_id,
-        from_seq,
-        to_seq,
-        mask_from_link(from_link, versions_digest or b""),
-        to_link,
-        to_skeleton,
-        text,
-        tokens,
-        tokens_total,
-        anchor_seq,
-        anchor_tokens,
-        through_turn,
-        kind,
-        model,
-        prompt_version,
-        decode_time(created_at),
-        () if folds == "[]" else tuple(orjson.loads(folds)),
-        duration_ms,
-        None if usage is None else orjson.loads(usage),
-        revision,
-        versions_digest or b"",
+    stored: Any = Summary(*row)
+    digest = stored.versions_digest or b""
+    decoded: Summary = replace(
+        stored,
+        from_link=mask_from_link(stored.from_link, digest),
+        created_at=decode_time(stored.created_at),
+        folds=tuple(orjson.loads(stored.folds)),
+        usage=None if stored.usage is None else orjson.loads(stored.usage),
+        versions_digest=digest,
     )
+    return decoded
 
 
 def mask_from_link(from_link: bytes, versions_digest: bytes) -> bytes:

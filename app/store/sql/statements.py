@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Final
 
 from app.store.contract.conversations import MAX_LINK_MATCHES
@@ -21,6 +22,7 @@ from app.store.sql.rows import (
     ANCHOR_COLUMNS,
     CLIENT_VERSION_COLUMNS,
     CONVERSATION_COLUMNS,
+    HEAD_COLUMNS,
     MESSAGE_COLUMNS,
     SUMMARY_COLUMNS,
 )
@@ -28,18 +30,6 @@ from app.store.sql.rows import (
 MESSAGE_INSERT_COLUMNS: Final = ("root", "conversation_id", *MESSAGE_COLUMNS)
 CLIENT_VERSION_INSERT_COLUMNS: Final = ("root", "conversation_id", *CLIENT_VERSION_COLUMNS)
 SUMMARY_INSERT_COLUMNS: Final = ("root", "tenant", "is_fold", *SUMMARY_COLUMNS)
-HEAD_COLUMNS: Final = (
-    "head_seq",
-    "head_link",
-    "head_skeleton",
-    "head_tokens_total",
-    "answered",
-    "mode",
-    "chunk_count",
-    "state",
-    "updated_at",
-)
-"""Columns of a conversation that an append replaces."""
 FINGERPRINT_COLUMNS: Final = ("digest", "root", "conversation_id", "seq")
 SPEND_FINGERPRINT: Final = "root = NULL, conversation_id = NULL, seq = NULL"
 UPDATE_HEAD_PARAMETERS: Final = ("root", "id", "tenant", "after_seq", "total_before", *HEAD_COLUMNS)
@@ -72,39 +62,8 @@ def summary_select_columns(*, with_texts: bool) -> str:
     return ", ".join("'' AS text" if name == "text" and not with_texts else f"k.{name}" for name in SUMMARY_COLUMNS)
 
 
-@dataclass(frozen=True, slots=True)
-class Statements:
-    """The shared statements for one driver. `_SHARED` has the order of their arguments."""
-
-    select_conversation: str
-    select_any_conversation: str
-    select_by_external_id: str
-    select_messages: str
-    select_model_facts: str
-    insert_conversation: str
-    insert_message: str
-    insert_version: str
-    insert_anchor: str
-    select_client_versions: str
-    insert_external_id: str
-    update_head: str
-    advance_indexed_before: str
-    select_branches: str
-    erase_messages: str
-    hand_over_messages: str
-    erase_versions: str
-    hand_over_versions: str
-    erase_anchors: str
-    hand_over_anchors: str
-    spend_fingerprints: str
-    hand_over_fingerprints: str
-    change_lineage: str
-    erase_conversation: str
-    erase_external_ids: str
-    erase_leases: str
-    erase_summaries: str
-    hand_over_summaries: str
-    release_lease: str
+class Statements(SimpleNamespace):
+    """The shared statements for one driver. `_SHARED` has their names, and the order of their arguments."""
 
 
 def _build_insert(table: str, names: Sequence[str]) -> tuple[str, Sequence[str]]:
@@ -137,12 +96,6 @@ _SHARED: Final[dict[str, tuple[str, Sequence[str]]]] = {
         WHERE e.tenant = :tenant AND e.external_id = :external_id AND c.tenant = :tenant""",
         ("tenant", "external_id"),
     ),
-    "select_messages": (
-        f"""
-        SELECT {", ".join(MESSAGE_COLUMNS)} FROM messages
-        WHERE root = :root AND conversation_id = :id AND seq >= :from_seq AND seq < :to_seq ORDER BY seq""",
-        ("root", "id", "from_seq", "to_seq"),
-    ),
     "select_model_facts": ("SELECT model, facts FROM model_facts", ()),
     "insert_conversation": _build_insert("conversations", CONVERSATION_COLUMNS),
     "insert_message": _build_insert("messages", MESSAGE_INSERT_COLUMNS),
@@ -156,12 +109,6 @@ _SHARED: Final[dict[str, tuple[str, Sequence[str]]]] = {
         VALUES ({", ".join(f":{name}" for name in ANCHOR_COLUMNS)}, :kept_at) ON CONFLICT DO NOTHING""",
         (*ANCHOR_COLUMNS, "kept_at"),
     ),
-    "select_client_versions": (
-        f"""
-        SELECT {", ".join(CLIENT_VERSION_COLUMNS)} FROM client_versions
-        WHERE root = :root AND conversation_id = :id AND since_seq <= :until_seq ORDER BY since_seq, seq""",
-        ("root", "id", "until_seq"),
-    ),
     "insert_external_id": _build_insert("external_ids", ("tenant", "external_id", "root", "conversation_id")),
     "update_head": (UPDATE_HEAD, UPDATE_HEAD_PARAMETERS),
     "advance_indexed_before": (
@@ -174,42 +121,6 @@ _SHARED: Final[dict[str, tuple[str, Sequence[str]]]] = {
     "select_branches": (
         "SELECT id, lineage, marks FROM conversations WHERE root = :root AND lineage LIKE :naming",
         ("root", "naming"),
-    ),
-    "erase_messages": (
-        "DELETE FROM messages WHERE root = :root AND conversation_id = :id AND seq > :kept_through",
-        ("root", "id", "kept_through"),
-    ),
-    # The statements beginning with "hand_over" run after the matching "erase": what is left then passes to the heir.
-    "hand_over_messages": (
-        "UPDATE messages SET conversation_id = :heir WHERE root = :root AND conversation_id = :id",
-        ("root", "id", "heir"),
-    ),
-    "erase_versions": (
-        "DELETE FROM client_versions WHERE root = :root AND conversation_id = :id AND since_seq > :kept_through",
-        ("root", "id", "kept_through"),
-    ),
-    "hand_over_versions": (
-        "UPDATE client_versions SET conversation_id = :heir WHERE root = :root AND conversation_id = :id",
-        ("root", "id", "heir"),
-    ),
-    # seq < 0 is the anchor of the conversation as a whole.
-    "erase_anchors": (
-        "DELETE FROM anchors WHERE root = :root AND conversation_id = :id AND (seq < 0 OR seq > :kept_through)",
-        ("root", "id", "kept_through"),
-    ),
-    "hand_over_anchors": (
-        "UPDATE anchors SET conversation_id = :heir WHERE root = :root AND conversation_id = :id",
-        ("root", "id", "heir"),
-    ),
-    "spend_fingerprints": (
-        f"""
-        UPDATE fingerprints SET {SPEND_FINGERPRINT}
-        WHERE root = :root AND conversation_id = :id AND seq > :kept_through""",
-        ("root", "id", "kept_through"),
-    ),
-    "hand_over_fingerprints": (
-        "UPDATE fingerprints SET conversation_id = :heir WHERE root = :root AND conversation_id = :id",
-        ("root", "id", "heir"),
     ),
     "change_lineage": (
         "UPDATE conversations SET lineage = :lineage, marks = :marks WHERE root = :root AND id = :id",
@@ -244,7 +155,7 @@ _SHARED: Final[dict[str, tuple[str, Sequence[str]]]] = {
 
 def build_shared_statements(placeholder: str) -> Statements:
     """Builds all shared statements, with their parameters in the form of a driver (`?1` or `$1`)."""
-    return Statements(**{each.name: number_parameters(*_SHARED[each.name], placeholder) for each in fields(Statements)})
+    return Statements(**{name: number_parameters(*shared, placeholder) for name, shared in _SHARED.items()})
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,6 @@ from typing import Any, Final, TypeVar
 from app.conversation.conversation_types import (
     AnswerAnchor,
     AnswerProof,
-    ClientVersion,
     Conversation,
     IssuedAnswer,
     LogMessage,
@@ -34,7 +33,6 @@ from app.store.sql import conversation_transactions
 from app.store.sql.backend import SqlStore
 from app.store.sql.dialects import SQLITE, Rows, Statement, TransactionSteps
 from app.store.sqlite import reads, term_index, writes
-from app.store.sqlite.append_batching import AppendJob, run_jobs_combining_appends
 from app.store.sqlite.checkpoints import CHECKPOINT_SECONDS, copy_write_ahead_log, truncate_write_ahead_log
 from app.store.sqlite.threads import (
     DatabaseThread,
@@ -77,7 +75,7 @@ class SqliteStore(SqlStore):
         self._writer_thread = DatabaseThread(
             "store-writer",
             open_file,
-            partial(run_batch_in_transaction, run_all=run_jobs_combining_appends),
+            run_batch_in_transaction,
             self._schedule_checkpoint,
         )
         self._lookup_thread = DatabaseThread("store-lookups", open_file, run_read_jobs)
@@ -118,24 +116,6 @@ class SqliteStore(SqlStore):
             )
         )
 
-    async def assign_external_id(self, *, tenant: str, external_id: str, conversation: Conversation) -> None:
-        await self._writer_thread.submit(
-            partial(writes.assign_external_id, tenant=tenant, external_id=external_id, conversation=conversation)
-        )
-
-    def _read_segments(self, root: str, segments: Sequence[LogSegment]) -> asyncio.Future[list[LogMessage]]:
-        return self._range_thread.submit(lambda connection: reads.read_log_segments(connection, root, segments))
-
-    async def read_client_versions(
-        self, conversation: Conversation, *, until_seq: int | None = None
-    ) -> list[ClientVersion]:
-        until = conversation.head_seq if until_seq is None else until_seq
-        return await self._range_thread.submit(
-            lambda connection: reads.read_client_versions(
-                connection, conversation.root, conversation.lineage_with_self, until
-            )
-        )
-
     async def add_anchors(self, anchors: Sequence[AnswerAnchor]) -> None:
         await self._writer_thread.submit(partial(writes.add_anchors, anchors=anchors, now=self._clock()))
 
@@ -143,7 +123,7 @@ class SqliteStore(SqlStore):
         return await self._lookup_thread.submit(lambda connection: reads.find_anchors(connection, digests))
 
     async def issue_answer(self, issued: IssuedAnswer) -> None:
-        await self._writer_thread.submit(lambda connection: writes.issue_answers(connection, [issued]))
+        await self._writer_thread.submit(lambda connection: writes.issue_answer(connection, issued))
 
     async def find_proofs(self, *, tenant: str, fingerprints: Sequence[bytes]) -> list[AnswerProof]:
         return await self._lookup_thread.submit(
@@ -178,7 +158,7 @@ class SqliteStore(SqlStore):
 
     # Not async: the job is queued at the call, so that appends keep the order of the calls.
     def append(self, write: LogAppend) -> PendingAppend:
-        return self._writer_thread.submit(AppendJob(write, self._clock()))
+        return self._writer_thread.submit(partial(writes.write_log_append, write=write, now=self._clock()))
 
     async def erase_conversation(self, *, tenant: str, conversation_id: str) -> bool:
         was_there = await self._writer_thread.submit(
@@ -231,22 +211,6 @@ class SqliteStore(SqlStore):
 
     def _build_fence_query(self, fence: Lease) -> Statement:
         return writes.build_fence_query(fence, self._clock())
-
-    async def claim_lease(self, *, root: str, key: str, holder: str, seconds: float) -> Lease | None:
-        now = self._clock()
-        return await self._writer_thread.submit(
-            lambda connection: writes.claim_lease(connection, root, key, holder, seconds, now)
-        )
-
-    async def renew_leases(self, leases: Sequence[Lease], seconds: float) -> list[Lease]:
-        now = self._clock()
-        return await self._writer_thread.submit(
-            lambda connection: writes.renew_leases(connection, leases, seconds, now)
-        )
-
-    async def merge_model_facts(self, *, model: str, facts: Mapping[str, Any]) -> None:
-        now = self._clock()
-        await self._writer_thread.submit(lambda connection: writes.merge_model_facts(connection, model, facts, now))
 
     async def _execute_read(self, sql: str, arguments: tuple[Any, ...]) -> Rows:
         return await self._lookup_thread.submit(lambda connection: connection.execute(sql, arguments).fetchall())

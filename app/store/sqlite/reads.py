@@ -11,19 +11,16 @@ from typing import Any, Final
 
 import orjson
 
-from app.conversation.conversation_types import AnswerAnchor, AnswerProof, ClientVersion, LogMessage, Summary
+from app.conversation.conversation_types import AnswerAnchor, AnswerProof, Summary
 from app.store.contract.conversations import DEEPEST_LINKS, LAST_LINKS, MAX_ANCHORS, LinkMatch
-from app.store.lineage import LogSegment, order_links_deepest_first
+from app.store.lineage import order_links_deepest_first
 from app.store.sql.dialects import SQLITE
 from app.store.sql.fingerprints import decode_proof
 from app.store.sql.rows import (
     ANCHOR_COLUMNS,
     CONVERSATION_COLUMNS,
-    MESSAGE_COLUMNS,
-    decode_client_version,
     decode_conversation,
     decode_link_match,
-    decode_log_message,
     decode_summary,
 )
 from app.store.sql.statements import MatchSource, build_link_match_query, number_parameters, summary_select_columns
@@ -39,12 +36,6 @@ _NAMED_LOG: Final = """
         SELECT json_extract(e.value, '$[0]'), json_extract(e.value, '$[1]')
         FROM conversations k, json_each(k.lineage) e
         WHERE k.root = :root AND k.id = :within AND k.tenant = :tenant)"""
-_READ_SEGMENTS: Final = f"""
-    SELECT {", ".join(f"m.{name}" for name in MESSAGE_COLUMNS)}
-    FROM json_each(?2) s CROSS JOIN messages m
-      ON m.root = ?1 AND m.conversation_id = json_extract(s.value, '$[0]')
-     AND m.seq >= json_extract(s.value, '$[1]') AND m.seq < json_extract(s.value, '$[2]')
-    ORDER BY m.seq"""
 _FIND_ANCHORS: Final = f"""
     SELECT {", ".join(ANCHOR_COLUMNS)} FROM anchors WHERE digest = ? ORDER BY kept_at DESC, conversation_id LIMIT ?"""
 _FIND_PROOFS: Final = f"""
@@ -176,26 +167,6 @@ def _find_deepest_matches(
             return found
         end, window = end - window, _LIST_SIZES[-1]
     return []
-
-
-def read_log_segments(connection: sqlite3.Connection, root: str, segments: Sequence[LogSegment]) -> list[LogMessage]:
-    # Nearly all logs have one segment. A plain range query is faster than the join with a JSON list.
-    if len(segments) == 1:
-        (one,) = segments
-        rows = connection.execute(SQL.select_messages, (root, one.conversation_id, one.from_seq, one.to_seq))
-        return [decode_log_message(row) for row in rows]
-    stretch = orjson.dumps([(one.conversation_id, one.from_seq, one.to_seq) for one in segments]).decode()
-    return [decode_log_message(row) for row in connection.execute(_READ_SEGMENTS, (root, stretch))]
-
-
-def read_client_versions(
-    connection: sqlite3.Connection, root: str, path: Sequence[tuple[str, int]], until_seq: int
-) -> list[ClientVersion]:
-    return [
-        decode_client_version(row)
-        for conversation_id, upto_seq in path
-        for row in connection.execute(SQL.select_client_versions, (root, conversation_id, min(upto_seq, until_seq)))
-    ]
 
 
 def find_anchors(connection: sqlite3.Connection, digests: Sequence[bytes]) -> list[AnswerAnchor]:

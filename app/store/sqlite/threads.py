@@ -26,7 +26,6 @@ Result = TypeVar("Result")
 Job = Callable[[sqlite3.Connection], Any]
 Outcome = tuple[Any, BaseException | None]
 RunBatch = Callable[[sqlite3.Connection, Sequence[Job]], list[Outcome]]
-RunJobs = Callable[[sqlite3.Connection, Sequence[Job]], list[Any]]
 
 Batch = tuple[list["asyncio.Future[Any]"], list[Job]]
 """Jobs, and the futures of their outcomes in the same order."""
@@ -114,26 +113,16 @@ def run_read_jobs(connection: sqlite3.Connection, jobs: Sequence[Job]) -> list[O
     return list(map(_run_job, repeat(connection), jobs))
 
 
-def run_jobs(connection: sqlite3.Connection, jobs: Sequence[Job]) -> list[Any]:
-    """Runs jobs and returns their results; the first error ends the run."""
-    return [job(connection) for job in jobs]
-
-
-def run_batch_in_transaction(
-    connection: sqlite3.Connection, jobs: Sequence[Job], run_all: RunJobs = run_jobs
-) -> list[Outcome]:
+def run_batch_in_transaction(connection: sqlite3.Connection, jobs: Sequence[Job]) -> list[Outcome]:
     """Runs jobs in one transaction. A job has succeeded only when the commit has.
 
     The first run has no savepoints, which cost as much as the writes. Only if a job fails, which is rare, the second
     run sets a savepoint for each job, so that the failure does not affect the others.
-
-    Args:
-        run_all: runs the jobs in their order; it raises what a job raises.
     """
     try:
         connection.execute("BEGIN IMMEDIATE")
         try:
-            values = run_all(connection, jobs)
+            values = [job(connection) for job in jobs]
         # The transaction must be rolled back whatever the job raises.
         except BaseException as error:  # noqa: BLE001 - handed to whoever waits for the job
             _roll_back(connection)

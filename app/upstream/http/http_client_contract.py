@@ -1,6 +1,5 @@
-"""The contract of HTTP clients for providers: one of our own for turns, and httpx for proxies and model lists.
-
-Both raise the same errors, which name the provider and never an address.
+"""What calls to providers are made of, and the errors that they end with. Errors name the provider and never an
+address.
 """
 
 from __future__ import annotations
@@ -11,60 +10,20 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from app.errors import UpstreamUnavailable
-from app.upstream.provider_contract import (
-    ANSWER_LIMIT_BYTES,
-    AnswerTimedOut,
-    CallTimes,
-    ConnectionDropped,
-    UpstreamReply,
-)
 
-IDLE_CONNECTION_SECONDS: Final = 30.0
-"""How long an unused connection is kept."""
 DRAIN_TIMEOUT_SECONDS: Final = 0.1
 """How long to wait after `[DONE]` for the end of the response, so that its connection can be used again."""
-READ_BUFFER_BYTES: Final = 256 * 1024
-"""How much of an answer may lie unread before the socket is no longer read."""
-KEEP_ALIVE_SECONDS: Final = 60
-"""Silence after which the operating system probes the other end. A model may be silent for minutes, and so is a dead
-connection."""
-KEEP_ALIVE_PROBE_SECONDS: Final = 20
-KEEP_ALIVE_OPTIONS: Final = (
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    *(
-        (socket.IPPROTO_TCP, getattr(socket, option), seconds)
-        for option, seconds in (("TCP_KEEPIDLE", KEEP_ALIVE_SECONDS), ("TCP_KEEPINTVL", KEEP_ALIVE_PROBE_SECONDS))
-        if hasattr(socket, option)  # macOS has other names for them
-    ),
-)
-"""Socket options, as `socket.setsockopt` takes them."""
-SINGLE_WRITE_BYTES: Final = 64 * 1024
-"""A body up to this size needs no attention while it is written."""
-WRITE_PIECE_BYTES: Final = 1024 * 1024
-"""A longer body is written in pieces of this size; the next one follows when the socket has taken the last."""
-SWITCHING_PROTOCOLS: Final = 101
-IDEMPOTENT_METHODS: Final = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PUT", "TRACE"})
-"""Methods that may be sent again if a kept connection turns out to be closed (RFC 9110, 9.2.2). A POST may not: the
-server may have carried it out."""
-BODILESS_METHODS: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS", "TRACE"})
-"""Methods for which a missing body needs no `content-length` (RFC 9110, 8.6)."""
-HAPPY_EYEBALLS_DELAY_SECONDS: Final = 0.25
-"""RFC 8305, 5: the recommended delay before the next address is tried in parallel."""
-
 CERTIFICATE_NOT_YET_VALID: Final = 9
 CERTIFICATE_EXPIRED: Final = 10
 CERTIFICATE_UNTRUSTED: Final = frozenset({2, 18, 19, 20, 21})
 """No chain of certificates leads to a trusted root; 18 and 19: the chain ends in a self-signed certificate."""
 CERTIFICATE_FOR_OTHER_HOST: Final = frozenset({62, 64})
 """OpenSSL's error numbers for certificates: `X509_V_ERR_…` in `x509_vfy.h`."""
-
-_CONNECTION_HEADERS = frozenset({"connection", "keep-alive", "set-cookie", "trailer", "transfer-encoding", "upgrade"})
-"""Headers about the provider's own connection, and cookies, which no client may see."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,57 +47,7 @@ class RequestHead(msgspec.Struct, frozen=True):
     target: str
     """Path and query, percent-encoded."""
     headers: Mapping[str, str]
-    """Lower-case names; without `content-length` and other headers that frame a body."""
-    raw: bytes
-    """Request line and headers as they are sent, each with its line end."""
-
-
-class HttpClient(Protocol):
-    """Sends calls to one server. It does not follow redirects or keep cookies."""
-
-    async def send(
-        self,
-        head: RequestHead,
-        body: bytes,
-        deadline: float | None,
-        times: CallTimes | None,
-        *,
-        limit_bytes: int = ANSWER_LIMIT_BYTES,
-    ) -> UpstreamReply:
-        """Sends a request and returns when status and headers have come.
-
-        Args:
-            head: method, target and headers.
-            body: may be empty.
-            deadline: loop time at which the whole answer must have ended; None for never.
-            times: receives the times of first byte and end.
-            limit_bytes: a longer body is cut off; reading it raises `UpstreamUnavailable`.
-
-        Raises:
-            UpstreamUnavailable: no connection, or the answer is not HTTP.
-            ConnectionDropped: the connection was closed before a byte of the answer.
-            AnswerTimedOut: no answer in time.
-        """
-
-    async def aclose(self) -> None:
-        """Closes all connections."""
-
-
-def drop_connection_headers(headers: dict[str, str]) -> None:
-    """Removes headers that concern only the connection to the provider."""
-    for name in _CONNECTION_HEADERS & headers.keys():
-        del headers[name]
-
-
-async def read_whole_body(pieces: AsyncIterator[bytes], first_piece: bytes = b"") -> bytes:
-    """Returns a body as a whole. Raises as iterating does."""
-    parts = [first_piece]
-    size = len(first_piece)
-    async for piece in pieces:
-        parts.append(piece)
-        size += len(piece)
-    # Joining megabytes would hold up the event loop.
-    return b"".join(parts) if size <= WRITE_PIECE_BYTES else await asyncio.to_thread(b"".join, parts)
+    """Lower-case names; without `content-length` and other headers that frame a body. A character is a byte."""
 
 
 async def drain_stream(pieces: AsyncIterator[bytes]) -> None:
@@ -149,20 +58,6 @@ async def drain_stream(pieces: AsyncIterator[bytes]) -> None:
                 pass
     except TimeoutError:
         return
-
-
-def make_keepalive_socket(address: tuple[int, int, int, str, object]) -> socket.socket:
-    """Makes a socket that notices when the other end is gone.
-
-    Args:
-        address: as `socket.getaddrinfo` gives it.
-    """
-    family, kind, protocol, _, _ = address
-    connection_socket = socket.socket(family=family, type=kind, proto=protocol)
-    for option in KEEP_ALIVE_OPTIONS:
-        connection_socket.setsockopt(*option)
-    connection_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return connection_socket
 
 
 def unreachable_error(provider_name: str, error: OSError, *, is_proxy: bool = False) -> UpstreamUnavailable:
@@ -200,31 +95,8 @@ def _explain_certificate_error(provider_name: str, error: ssl.SSLCertVerificatio
     return f"its certificate is not accepted ({error.verify_message})", None
 
 
-def connect_timeout_error(provider_name: str) -> UpstreamUnavailable:
-    return UpstreamUnavailable(f"Provider {provider_name!r} could not be reached in time.", status=504)
-
-
-def answer_timeout_error(provider_name: str) -> AnswerTimedOut:
-    return AnswerTimedOut(f"Provider {provider_name!r} did not answer in time.", status=504)
-
-
-def connection_dropped_error(provider_name: str) -> ConnectionDropped:
-    return ConnectionDropped(f"Provider {provider_name!r} closed the connection without an answer.")
-
-
 def call_failed_error(provider_name: str, reason: str) -> UpstreamUnavailable:
     return UpstreamUnavailable(f"The call to provider {provider_name!r} failed: {reason}.")
-
-
-def answer_too_long_error(provider_name: str, limit_bytes: int) -> UpstreamUnavailable:
-    return UpstreamUnavailable(f"Provider {provider_name!r} sent an answer of more than {limit_bytes} bytes.")
-
-
-def proxy_refusal_error(provider_name: str, status: int) -> UpstreamUnavailable:
-    return UpstreamUnavailable(
-        f"Provider {provider_name!r} could not be reached: its proxy answered with status {status}.",
-        hint=f"Check providers.{provider_name}.proxy, and the proxy's access rules.",
-    )
 
 
 def incomplete_answer_error(provider_name: str) -> UpstreamUnavailable:

@@ -19,17 +19,12 @@ import orjson
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
 from app.errors import InvalidRequest, UpstreamUnavailable
 from app.observability.tracing import current_span, current_trace_headers
-from app.upstream.http.dialer import DEFAULT_PORTS, ascii_host
-from app.upstream.http.direct_client import DirectClient
-from app.upstream.http.http_client_contract import HttpClient, HttpTimeouts, RequestHead
-from app.upstream.http.httpx_client import HttpxClient
+from app.upstream.http.http_client import DEFAULT_PORTS, HttpClient, ascii_host
+from app.upstream.http.http_client_contract import HttpTimeouts, RequestHead
 from app.upstream.provider_contract import ClientKeyRule, ProviderProtocol, UpstreamReply, UpstreamRequest
 from app.upstream.routing.traced_calls import server_attributes
 
 MODELS_TIMEOUT_SECONDS: Final = 10.0
-CACHED_HEADS: Final = 64
-"""How many request heads without anything of a caller are cached."""
-
 _CLIENT_ONLY_HEADERS = frozenset(
     {"accept-encoding", "connection", "content-length", "cookie", "expect", "host", "keep-alive"}
     | {"proxy-authorization", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
@@ -40,12 +35,10 @@ _FRAMING_HEADERS = frozenset({"connection", "content-length", "transfer-encoding
 """Headers that the configuration cannot set either: they frame the message."""
 
 _METHOD_PATTERN = re.compile(r"[A-Z]+")
-_PLAIN_PATH_PATTERN = re.compile(r"[A-Za-z0-9/_-]*")
 _SAFE_IN_PATH = "/:@!$&'()*+,;=~%"
 _SAFE_IN_QUERY = "/?:@!$&'()*+,;=~%[]"
-_HEADER_LINE = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t\x20-\x7e\x80-\xff]*\r\n"
+_HEADER_PATTERN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t\x20-\x7e\x80-\xff]*")
 """RFC 9110, 5.1 and 5.5: a name is a token, and a value holds no control character."""
-_HEADER_LINES_PATTERN = re.compile(f"(?:{_HEADER_LINE})*")
 
 
 class OpenAIProvider:
@@ -97,12 +90,8 @@ class OpenAIProvider:
         elif basic:
             self._configured_headers.setdefault("authorization", basic)
         self.client_key_rule: ClientKeyRule = "never" if self._authorization else client_key_rule
-        self._cached_heads: dict[tuple[str, str, str, bool], RequestHead] = {}
-        self._httpx_client = HttpxClient(name, url, self._timeouts, ssl_context, proxy)
-        self._call_client: HttpClient = (
-            self._httpx_client if proxy else DirectClient(name, url, self._timeouts, ssl_context)
-        )
-        self._server_attributes = server_attributes(name, base_url)
+        self._client = HttpClient(name, url, self._timeouts, ssl_context, proxy)
+        self._server_attributes = server_attributes(name, url.hostname or "", url.port or DEFAULT_PORTS[url.scheme])
         """What spans say about the server."""
 
     async def send(self, request: UpstreamRequest) -> UpstreamReply:
@@ -118,8 +107,8 @@ class OpenAIProvider:
         current_span().set_attributes(self._server_attributes)
         seconds = self._timeouts.total_seconds
         deadline = None if seconds is None else asyncio.get_running_loop().time() + seconds
-        head = self._find_or_build_head(request)
-        return await self._call_client.send(
+        head = self._build_head(request)
+        return await self._client.send(
             head, request.body, deadline, request.times, limit_bytes=request.answer_limit_bytes
         )
 
@@ -131,7 +120,7 @@ class OpenAIProvider:
         """
         request = UpstreamRequest("/models", method="GET", authorization=authorization)
         deadline = asyncio.get_running_loop().time() + MODELS_TIMEOUT_SECONDS
-        reply = await self._httpx_client.send(self._find_or_build_head(request), request.body, deadline, request.times)
+        reply = await self._client.send(self._build_head(request), request.body, deadline, request.times)
         try:
             body = await reply.read()
         finally:
@@ -141,46 +130,26 @@ class OpenAIProvider:
         return parse_model_list(self.name, body)
 
     async def aclose(self) -> None:
-        await self._call_client.aclose()
-        await self._httpx_client.aclose()
+        await self._client.aclose()
 
-    def _find_or_build_head(self, request: UpstreamRequest) -> RequestHead:
-        """Returns the head of a call. A head without anything of a caller is built once and cached."""
-        trace_headers = current_trace_headers()
-        if request.headers or trace_headers or (self._authorization is None and request.authorization):
-            return self._build_head(request, trace_headers)
-        key = (request.method, request.path, request.query, bool(request.body))
-        head = self._cached_heads.get(key)
-        if head is None:
-            # Paths may come from clients: the cache must not grow with them.
-            if len(self._cached_heads) >= CACHED_HEADS:
-                self._cached_heads.clear()
-            head = self._cached_heads[key] = self._build_head(request, trace_headers)
-        return head
-
-    def _build_head(self, request: UpstreamRequest, trace_headers: Mapping[str, str]) -> RequestHead:
+    def _build_head(self, request: UpstreamRequest) -> RequestHead:
         if _METHOD_PATTERN.fullmatch(request.method) is None:
             raise ValueError(f"{request.method!r} is not a method")  # the gateway's own routes let none through
         target = self._build_request_target(request)
-        headers = self._build_headers(request, trace_headers)
-        lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
-        # Header values may come from clients: a line end in one would smuggle in another header or request.
-        if _HEADER_LINES_PATTERN.fullmatch(lines) is None or lines.count("\n") != len(headers):
-            raise InvalidRequest(
-                f"The header {_find_invalid_header(headers)!r} cannot be passed on: it contains control characters.",
-                code="invalid_header",
-            )
-        return RequestHead(
-            request.method, target, headers, f"{request.method} {target} HTTP/1.1\r\n{lines}".encode("latin-1")
-        )
+        headers = self._build_headers(request, current_trace_headers())
+        for name, value in headers.items():
+            # Header values may come from clients: a line end in one would smuggle in another header or request.
+            if _HEADER_PATTERN.fullmatch(f"{name}: {value}") is None:
+                raise InvalidRequest(
+                    f"The header {name!r} cannot be passed on: it contains control characters.", code="invalid_header"
+                )
+        return RequestHead(request.method, target, headers)
 
     def _build_request_target(self, request: UpstreamRequest) -> str:
-        path = request.path
-        if _PLAIN_PATH_PATTERN.fullmatch(path) is None:
-            # A path with `..` would leave the base URL, for example to another API of the same server, with the
-            # provider's key.
-            _refuse_parent_path(path)
-            path = quote(path, safe=_SAFE_IN_PATH)
+        # Such a path would leave the base URL, for example to another API of the same server, with the provider's key.
+        if ".." in unquote(request.path).replace("\\", "/").split("/"):
+            raise InvalidRequest("The path must not contain '..'.", code="invalid_path")
+        path = quote(request.path, safe=_SAFE_IN_PATH)
         query = "&".join(part for part in (self._base_query, quote(request.query, safe=_SAFE_IN_QUERY)) if part)
         return f"{self._base_path}{path}?{query}" if query else self._base_path + path
 
@@ -208,7 +177,7 @@ class OpenAIProvider:
 def _host_header(url: SplitResult) -> str:
     """Returns host and port for the `Host` header."""
     host = f"[{url.hostname}]" if ":" in (url.hostname or "") else ascii_host(url)
-    return host if url.port in (None, DEFAULT_PORTS.get(url.scheme)) else f"{host}:{url.port}"
+    return host if url.port in (None, DEFAULT_PORTS[url.scheme]) else f"{host}:{url.port}"
 
 
 def _basic_authorization(url: SplitResult) -> str | None:
@@ -225,16 +194,6 @@ def _encode_configured_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """
     lowered = {name.lower(): value.encode().decode("latin-1") for name, value in headers.items()}
     return {name: value for name, value in lowered.items() if name not in _FRAMING_HEADERS}
-
-
-def _find_invalid_header(headers: Mapping[str, str]) -> str:
-    fits = re.compile(_HEADER_LINE).fullmatch
-    return next(name for name, value in headers.items() if fits(f"{name}: {value}\r\n") is None)
-
-
-def _refuse_parent_path(path: str) -> None:
-    if ".." in unquote(path).replace("\\", "/").split("/"):
-        raise InvalidRequest("The path must not contain '..'.", code="invalid_path")
 
 
 def parse_model_list(provider_name: str, body: bytes) -> list[dict[str, Any]]:

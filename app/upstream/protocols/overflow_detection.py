@@ -47,11 +47,9 @@ _OVERSIZED_REQUEST_PATTERN = re.compile(
 """OpenAI: "Request too large … on tokens per min (TPM): Limit 30000, Requested 48002"."""
 
 _NUMBER_PATTERN = r"(?:~|about |over |around |approximately )?(?P<{}>\d[\d,_]*)"
-_LIMIT_PATTERN, _PROMPT_PATTERN, _AT_LEAST_PATTERN = (
-    _NUMBER_PATTERN.format("limit"),
-    _NUMBER_PATTERN.format("prompt"),
-    _NUMBER_PATTERN.format("least"),
-)
+_LIMIT_PATTERN = _NUMBER_PATTERN.format("limit")
+_PROMPT_PATTERN = _NUMBER_PATTERN.format("prompt")
+_AT_LEAST_PATTERN = _NUMBER_PATTERN.format("least")
 _ANY_NUMBER_PATTERN = r"\d[\d,_]*"
 
 _OVERFLOW_PATTERNS = tuple(

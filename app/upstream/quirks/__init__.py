@@ -6,9 +6,12 @@ prompt cache is used.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import operator
 from collections.abc import Mapping, Sequence
 
-from app.upstream.provider_contract import ProviderQuirks
+from app.upstream.provider_contract import NO_QUIRKS, ProviderQuirks
 from app.upstream.quirks.field_restoration import find_answers_in_scope
 from app.upstream.quirks.message_and_request_fields import (
     fit_request_fields,
@@ -27,14 +30,14 @@ from app.upstream.quirks.role_alternation import (
 )
 from app.upstream.quirks.tool_calls import assign_call_ids, split_tool_calls
 
-_QUIRKS_OF_REQUEST_FIELDS = frozenset({"max_tokens_field", "strip_fields", "stream_usage"})
-_QUIRKS_OF_FIELD_RESTORATION = frozenset({"restore_fields", "restore_scope"})
-_MESSAGE_QUIRKS = tuple(
-    name
-    for name in ProviderQuirks.__dataclass_fields__
-    if name not in _QUIRKS_OF_REQUEST_FIELDS | _QUIRKS_OF_FIELD_RESTORATION
-)
-_DEFAULT_QUIRKS = ProviderQuirks()
+_REQUEST_FIELD_QUIRKS = ("max_tokens_field", "strip_fields", "stream_usage", "restore_fields", "restore_scope")
+"""Quirks that change no message here. Restored fields are restored before the view is planned."""
+
+
+@functools.cache
+def _has_message_quirks(quirks: ProviderQuirks) -> bool:
+    others = {name: getattr(NO_QUIRKS, name) for name in _REQUEST_FIELD_QUIRKS}
+    return dataclasses.replace(quirks, **others) != NO_QUIRKS
 
 
 def apply_quirks(
@@ -46,15 +49,11 @@ def apply_quirks(
     """
     fitted_fields = fit_request_fields(quirks, fields if isinstance(fields, dict) else dict(fields))
     # Most providers have no quirks of messages: then messages are not even parsed.
-    if all(getattr(quirks, name) == getattr(_DEFAULT_QUIRKS, name) for name in _MESSAGE_QUIRKS):
+    if not _has_message_quirks(quirks):
         return messages, fitted_fields
     fitted_messages = [message.raw for message in _reshape_messages(quirks, [OutgoingMessage(raw) for raw in messages])]
-    is_same = len(fitted_messages) == len(messages) and all(map(_is_same_object, fitted_messages, messages))
+    is_same = len(fitted_messages) == len(messages) and all(map(operator.is_, fitted_messages, messages))
     return messages if is_same else fitted_messages, fitted_fields
-
-
-def _is_same_object(fitted: bytes, raw: bytes) -> bool:
-    return fitted is raw
 
 
 def _reshape_messages(quirks: ProviderQuirks, messages: list[OutgoingMessage]) -> list[OutgoingMessage]:

@@ -22,11 +22,6 @@ class CircuitBreaker:
         is_open: whether it has failed too often.
     """
 
-    __slots__ = (
-        *("_clock", "_failure_threshold", "_first_pause", "_has_trial", "_max_pause", "_pause", "_paused_since"),
-        *("failure_count", "is_open"),
-    )
-
     def __init__(
         self, failure_threshold: int, pause_seconds: float, max_pause_seconds: float, clock: Callable[[], float]
     ) -> None:

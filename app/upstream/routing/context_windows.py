@@ -12,7 +12,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from app.conversation.names import is_valid_name
@@ -25,8 +24,11 @@ log = logging.getLogger(__name__)
 
 DEFAULT_WINDOW_TOKENS = 8192
 
-_CACHED_WINDOWS = 1_000
-"""How many models of one list are cached: clients may ask for any name."""
+LIST_WAIT_SECONDS = 2.0
+"""All requests together wait no longer than this for a provider's first model list."""
+LIST_CACHE_SECONDS = 600.0
+LIST_RETRY_SECONDS = 60.0
+"""How long no list is fetched after a failure."""
 
 _SERVED_WINDOW_FIELDS = ("max_model_len", "n_ctx", "loaded_context_length")
 """The window as it is served now: vLLM and SGLang, llama.cpp, LM Studio."""
@@ -47,24 +49,13 @@ _NESTED_OBJECTS = ("top_provider", "meta", "limits", "capabilities", "model_spec
 """Objects inside an entry that have the same fields."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelListPolicy:
-    """How model lists are fetched: a request never waits longer than `max_wait_seconds` for one, a list is valid for
-    `cache_seconds`, and after a failure none is fetched for `retry_after_failure_seconds`.
-    """
-
-    max_wait_seconds: float = 2.0
-    cache_seconds: float = 600.0
-    retry_after_failure_seconds: float = 60.0
-
-
 class ContextWindows:
     """Context windows of deployments.
 
     Args:
         learned_limits: limits learned from overflows.
         default_tokens: for an unknown model.
-        list_policy: how model lists are fetched.
+        list_wait_seconds: see `LIST_WAIT_SECONDS`.
         find_known: the registry of known models: context window, longest prompt, longest answer.
         clock: monotonic seconds.
     """
@@ -74,13 +65,13 @@ class ContextWindows:
         learned_limits: LearnedLimits,
         *,
         default_tokens: int = DEFAULT_WINDOW_TOKENS,
-        list_policy: ModelListPolicy | None = None,
+        list_wait_seconds: float = LIST_WAIT_SECONDS,
         find_known: Callable[[str], tuple[int, int | None, int | None] | None] = known_model_windows.find_known_window,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._learned_limits = learned_limits
         self._default_tokens = default_tokens
-        self._list_policy = list_policy or ModelListPolicy()
+        self._list_wait_seconds = list_wait_seconds
         self._find_known = find_known
         self._clock = clock
         self._model_lists: dict[str, _ProviderModelList] = {}
@@ -96,15 +87,9 @@ class ContextWindows:
             return ContextWindow(deployment.context_window, "config", deployment.max_output_tokens)
         limit = self._learned_limits.find_limit(deployment.key)
         provider = deployment.provider
-        model_list = self._model_lists.get(provider.name) or self._add_model_list(provider)
-        if (
-            model_list.is_fetching
-            or self._clock() >= model_list.next_fetch_at
-            or (model_list.has_failed_without_key and client_key is not None)
-        ):
-            await model_list.refresh(None if client_key is None else client_key.disclose_to_provider(provider))
-        key = deployment.upstream_model, deployment.max_output_tokens
-        listed_window = model_list.windows[key] if key in model_list.windows else model_list.find_window(deployment)
+        model_list = self._find_or_add_model_list(provider)
+        await model_list.refresh(None if client_key is None else client_key.disclose_to_provider(provider))
+        listed_window = model_list.find_window(deployment)
         # A derived number is too weak a reason to change what other tenants' models see.
         learned_tokens = limit.tokens if limit is not None and limit.is_stated else None
         if listed_window is not None:
@@ -122,77 +107,62 @@ class ContextWindows:
         client's key is asked again when a request brings one.
         """
         for provider in providers:
-            model_list = self._model_lists.get(provider.name) or self._add_model_list(provider)
-            model_list.start_fetch_if_stale(None)
+            self._find_or_add_model_list(provider).start_fetch_if_stale(None)
 
     async def aclose(self) -> None:
         """Stops fetching."""
         for model_list in self._model_lists.values():
             await model_list.aclose()
 
-    def _add_model_list(self, provider: UpstreamProvider) -> _ProviderModelList:
-        model_list = self._model_lists[provider.name] = _ProviderModelList(provider, self._list_policy, self._clock)
-        return model_list
+    def _find_or_add_model_list(self, provider: UpstreamProvider) -> _ProviderModelList:
+        if provider.name not in self._model_lists:
+            self._model_lists[provider.name] = _ProviderModelList(provider, self._list_wait_seconds, self._clock)
+        return self._model_lists[provider.name]
 
 
 class _ProviderModelList:
-    """One provider's model list: fetched in the background, valid for a while, awaited at most once.
+    """One provider's model list: fetched in the background, valid for a while, awaited at most once."""
 
-    Attributes:
-        windows: by model and configured longest answer: the window according to the list.
-        is_fetching: whether a fetch is running.
-        next_fetch_at: from when on the list is out of date.
-        has_failed_without_key: whether the last fetch failed and had no client's key.
-    """
-
-    def __init__(self, provider: UpstreamProvider, policy: ModelListPolicy, clock: Callable[[], float]) -> None:
+    def __init__(self, provider: UpstreamProvider, wait_seconds: float, clock: Callable[[], float]) -> None:
         self._provider = provider
-        self._policy = policy
+        self._wait_seconds = wait_seconds
         self._clock = clock
         self._entries: dict[str, dict[str, Any]] = {}
-        self.windows: dict[tuple[str, int | None], ContextWindow | None] = {}
-        self.next_fetch_at = float("-inf")
-        self.has_failed_without_key = False
-        self.is_fetching = False
+        self._next_fetch_at = float("-inf")
+        self._has_failed_without_key = False
         self._wait_deadline: float | None = None
         self._fetch_task: asyncio.Task[None] | None = None
 
     async def refresh(self, authorization: str | None) -> None:
-        """Fetches the list if it is out of date, and waits for a running fetch as long as the policy allows."""
+        """Fetches the list if it is out of date. Waits for a running fetch; all requests together wait at most
+        `wait_seconds` from the first wait.
+        """
         self.start_fetch_if_stale(authorization)
-        if self.is_fetching:
-            await self._wait_for_first_fetch()
+        if self._fetch_task is None or self._fetch_task.done():
+            return
+        if self._wait_deadline is None:
+            self._wait_deadline = self._clock() + self._wait_seconds
+        remaining = self._wait_deadline - self._clock()
+        if remaining > 0:
+            await asyncio.wait({self._fetch_task}, timeout=remaining)
 
     def start_fetch_if_stale(self, authorization: str | None) -> None:
         """Starts a fetch, unless one is running or the last result is still valid. A failure without a client's key
         does not bar the first client that brings one.
         """
-        if self.is_fetching:
-            return
-        worth_another_try = self.has_failed_without_key and authorization is not None
-        if self._clock() < self.next_fetch_at and not worth_another_try:
-            return
-        self.is_fetching = True
-        self._fetch_task = asyncio.get_running_loop().create_task(self._fetch_list(authorization))
-
-    async def _wait_for_first_fetch(self) -> None:
-        """Waits for the first fetch. All requests together wait at most `max_wait_seconds` from its beginning."""
-        if self._fetch_task is None:
-            return
-        if self._wait_deadline is None:
-            self._wait_deadline = self._clock() + self._policy.max_wait_seconds
-        remaining = self._wait_deadline - self._clock()
-        if remaining > 0:
-            await asyncio.wait({self._fetch_task}, timeout=remaining)
+        is_fetching = self._fetch_task is not None and not self._fetch_task.done()
+        worth_another_try = self._has_failed_without_key and authorization is not None
+        if not is_fetching and (self._clock() >= self._next_fetch_at or worth_another_try):
+            self._fetch_task = asyncio.get_running_loop().create_task(self._fetch_list(authorization))
 
     def find_window(self, deployment: ModelDeployment) -> ContextWindow | None:
-        """Returns what the list says of a deployment, and adds it to `windows`."""
-        if len(self.windows) >= _CACHED_WINDOWS:
-            self.windows.clear()
+        """Returns what the list says of a deployment."""
         entry = self._find_entry(deployment.upstream_model)
-        window = None if entry is None else _parse_listed_window(deployment, entry)
-        self.windows[deployment.upstream_model, deployment.max_output_tokens] = window
-        return window
+        tokens = None if entry is None else _parse_window_tokens(entry)
+        if entry is None or tokens is None:
+            return None
+        max_output = min(_collect_plausible_numbers(entry, _MAX_OUTPUT_FIELDS), default=None)
+        return ContextWindow(tokens, "upstream", deployment.max_output_tokens or max_output)
 
     def _find_entry(self, model: str) -> dict[str, Any] | None:
         """Returns the list's entry for a model. A server with a single model is taken to serve it under any name."""
@@ -208,32 +178,15 @@ class _ProviderModelList:
 
     async def _fetch_list(self, authorization: str | None) -> None:
         # Set first: whatever happens below, the next request must not fetch again at once.
-        self.next_fetch_at = self._clock() + self._policy.retry_after_failure_seconds
+        self._next_fetch_at = self._clock() + LIST_RETRY_SECONDS
         try:
             self._entries = _index_models_by_name(await self._provider.list_models(authorization))
         except UpstreamUnavailable as error:
             log.info("could not read the model list of provider %r: %s", self._provider.name, error.message)
-            self.has_failed_without_key = authorization is None
+            self._has_failed_without_key = authorization is None
             return
-        except Exception as error:  # the list is not as any provider's
-            log.error("could not read the model list of provider %r", self._provider.name, exc_info=error)
-            return
-        finally:
-            self.is_fetching = False
-        self.has_failed_without_key = False
-        self.windows.clear()
-        self.next_fetch_at = self._clock() + self._policy.cache_seconds
-
-
-def _parse_listed_window(deployment: ModelDeployment, entry: Mapping[str, Any]) -> ContextWindow | None:
-    tokens = _parse_window_tokens(entry)
-    if tokens is None:
-        return None
-    return ContextWindow(
-        tokens,
-        "upstream",
-        deployment.max_output_tokens or _find_smallest(_collect_plausible_numbers(entry, _MAX_OUTPUT_FIELDS)),
-    )
+        self._has_failed_without_key = False
+        self._next_fetch_at = self._clock() + LIST_CACHE_SECONDS
 
 
 def _index_models_by_name(entries: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -250,9 +203,8 @@ def _parse_window_tokens(entry: Mapping[str, Any]) -> int | None:
     kind the smallest counts: a router's best host may take less than the model could.
     """
     for names in (_SERVED_WINDOW_FIELDS, _ADVERTISED_WINDOW_FIELDS, _TRAINED_WINDOW_FIELDS):
-        tokens = _find_smallest(_collect_plausible_numbers(entry, names))
-        if tokens is not None:
-            return tokens
+        if numbers := _collect_plausible_numbers(entry, names):
+            return min(numbers)
     return None
 
 
@@ -263,7 +215,3 @@ def _collect_plausible_numbers(entry: Mapping[str, Any], names: Sequence[str]) -
         if isinstance(inner, dict):
             numbers.extend(_collect_plausible_numbers(inner, names))
     return [number for number in numbers if is_plausible_window(number)]
-
-
-def _find_smallest(numbers: Sequence[int]) -> int | None:
-    return min(numbers, default=None)

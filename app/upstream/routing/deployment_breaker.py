@@ -43,8 +43,6 @@ class DeploymentBreaker:
         new_breaker: makes a circuit breaker.
     """
 
-    __slots__ = ("_all", "_failed_trial_tenant", "_new_breaker", "_tenants")
-
     def __init__(self, new_breaker: Callable[[], CircuitBreaker]) -> None:
         self._new_breaker = new_breaker
         self._all: _Failures | None = None

@@ -25,11 +25,7 @@ def find_known_window(model: str) -> tuple[int, int | None, int | None] | None:
     matter.
     """
     windows = _load_window_table()
-    for name in list_model_name_variants(model):
-        limits = windows.get(name)
-        if limits is not None:
-            return limits
-    return None
+    return next((windows[name] for name in list_model_name_variants(model) if name in windows), None)
 
 
 def is_well_known_model(model: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Final
 
 from app.errors import UpstreamUnavailable
 from app.observability import metric_families
-from app.observability.metrics import MAX_MODEL_LABELS, Metrics
+from app.observability.metrics import Metrics
 from app.observability.request_record import RequestStep, current_request_record
 from app.observability.tracing import current_span, is_recorded
 from app.upstream.provider_contract import (
@@ -43,7 +43,6 @@ class MeasuredCalls:
         self._clock = clock
         self.open_breakers: set[str] = set()
         """The keys of the deployments whose breaker was recorded as open."""
-        self._success_series: dict[tuple[str, str], _SuccessSeries] = {}
 
     async def send(self, deployment: ModelDeployment, request: UpstreamRequest, *, retries: int = 0) -> UpstreamReply:
         """Sends a call.
@@ -69,10 +68,10 @@ class MeasuredCalls:
             step.detail["status"] = reply.status
         if reply.status >= 400:
             self._record_failure(deployment, step, _status_outcome(reply.status))
-        elif request.times is not None and (self._metrics.is_on or step is not None):
-            series = self._count_success(deployment) if self._metrics.is_on else None
-            return MeasuredReply(reply, span, partial(self._record_end, series, step, request.times))
-        return reply if span is None else MeasuredReply(reply, span)
+            return reply if span is None else MeasuredReply(reply, span)
+        assert request.times is not None
+        self._count_outcome(deployment, SUCCESS_OUTCOME, is_served=True)
+        return MeasuredReply(reply, span, partial(self._record_end, deployment, step, request.times))
 
     def count_retry(self, deployment: ModelDeployment) -> None:
         self._metrics.counter_series(
@@ -104,53 +103,26 @@ class MeasuredCalls:
         if step is not None:
             step.end(self._clock(), error=outcome)
 
-    def _record_end(self, series: _SuccessSeries | None, step: RequestStep | None, times: CallTimes) -> None:
+    def _record_end(self, deployment: ModelDeployment, step: RequestStep | None, times: CallTimes) -> None:
         """Records the durations of an answer that has ended, or is released."""
         ended_at = self._clock() if times.ended_at is None else times.ended_at
         if step is not None:
             step.end(ended_at, error=None if times.ended_at is not None else INTERRUPTED_OUTCOME)
-        if series is None:
-            return
         first_byte_at = ended_at if times.first_byte_at is None else times.first_byte_at
-        series.call_seconds.observe(ended_at - times.started_at)
-        series.first_byte_seconds.observe(first_byte_at - times.started_at)
+        labels = (*self._deployment_labels(deployment, is_served=True), self._purpose)
+        for family, at in (
+            (metric_families.UPSTREAM_SECONDS, ended_at),
+            (metric_families.UPSTREAM_FIRST_BYTE_SECONDS, first_byte_at),
+        ):
+            self._metrics.histogram_series(family, *labels).observe(at - times.started_at)
 
-    def _count_success(self, deployment: ModelDeployment) -> _SuccessSeries:
-        """Counts a call that a provider has begun to answer, and returns the series for its durations."""
-        key = (deployment.provider.name, deployment.upstream_model)
-        series = self._success_series.get(key) or self._add_success_series(key, deployment)
-        series.request_count.inc()
-        return series
-
-    def _add_success_series(self, key: tuple[str, str], deployment: ModelDeployment) -> _SuccessSeries:
-        series = _SuccessSeries(self._metrics, self._deployment_labels(deployment, is_served=True), self._purpose)
-        # Clients may make up names of models: the cache must not grow with them.
-        if len(self._success_series) < MAX_MODEL_LABELS:
-            self._success_series[key] = series
-        return series
-
-    def _count_outcome(self, deployment: ModelDeployment, outcome: str) -> None:
-        labels = self._deployment_labels(deployment, is_served=False)
+    def _count_outcome(self, deployment: ModelDeployment, outcome: str, *, is_served: bool = False) -> None:
+        labels = self._deployment_labels(deployment, is_served=is_served)
         self._metrics.counter_series(metric_families.UPSTREAM_REQUESTS, *labels, self._purpose, outcome).inc()
 
     def _deployment_labels(self, deployment: ModelDeployment, *, is_served: bool) -> tuple[str, str]:
         model = self._metrics.model_label(deployment.upstream_model, is_served=is_served)
         return deployment.provider.name, model
-
-
-class _SuccessSeries:
-    """The metric series to which each successful answer of one deployment adds."""
-
-    __slots__ = ("call_seconds", "first_byte_seconds", "request_count")
-
-    def __init__(self, metrics: Metrics, labels: tuple[str, str], purpose: str) -> None:
-        self.request_count = metrics.counter_series(
-            metric_families.UPSTREAM_REQUESTS, *labels, purpose, SUCCESS_OUTCOME
-        )
-        self.call_seconds = metrics.histogram_series(metric_families.UPSTREAM_SECONDS, *labels, purpose)
-        self.first_byte_seconds = metrics.histogram_series(
-            metric_families.UPSTREAM_FIRST_BYTE_SECONDS, *labels, purpose
-        )
 
 
 async def send_passthrough(provider: UpstreamProvider, request: UpstreamRequest) -> UpstreamReply:
@@ -172,8 +144,6 @@ class MeasuredReply:
         on_end: called when the body has been read, or the answer is released.
     """
 
-    __slots__ = ("_on_end", "_reply", "_span", "headers", "status")
-
     def __init__(self, reply: UpstreamReply, span: CallSpan | None, on_end: Callable[[], None] | None = None) -> None:
         self._reply = reply
         self._span = span
@@ -191,8 +161,7 @@ class MeasuredReply:
         return self._reply.iter_bytes() if self._span is None else self._span.iter_bytes(self._reply)
 
     async def aclose(self) -> None:
-        if self._on_end is not None:
-            self._record_end()
+        self._record_end()
         await self._reply.aclose()
         if self._span is not None:
             self._span.close()

@@ -64,25 +64,19 @@ class ModelCatalogue:
             first_provider = self._router.resolve(name).deployments[0].provider
         except ModelNotFound:
             return None
-        entries_by_id = {
-            entry["id"]: entry for entry in await self._merge_models(bind_client_key(authorization, first_provider))
-        }
-        return entries_by_id.get(name)
+        entries = await self._merge_models(bind_client_key(authorization, first_provider))
+        return next((entry for entry in entries if entry["id"] == name), None)
 
     async def _merge_models(self, client_key: ClientKey | None) -> list[dict[str, Any]]:
         lists = await asyncio.gather(
             *(self._fetch_provider_models(provider, client_key) for provider in self._providers)
         )
-        entries_by_name: dict[str, dict[str, Any]] = {name: self._build_configured_entry(name) for name in self._names}
+        defaults = {"object": "model", "created": self._created, "owned_by": DEFAULT_OWNER}
+        entries_by_name: dict[str, dict[str, Any]] = {name: {"id": name, **defaults} for name in self._names}
         for entry in (entry for entries in lists for entry in entries):
             name = entry.get("id")
             if isinstance(name, str) and name not in entries_by_name and self._may_be_requested(name):
-                entries_by_name[name] = {
-                    "object": "model",
-                    "created": self._created,
-                    "owned_by": DEFAULT_OWNER,
-                    **entry,
-                }
+                entries_by_name[name] = {**defaults, **entry}
         return [await self._add_context_window(entry, client_key) for entry in entries_by_name.values()]
 
     async def _fetch_provider_models(
@@ -103,9 +97,6 @@ class ModelCatalogue:
         except ModelNotFound:
             return False
         return True
-
-    def _build_configured_entry(self, name: str) -> dict[str, Any]:
-        return {"id": name, "object": "model", "created": self._created, "owned_by": DEFAULT_OWNER}
 
     async def _add_context_window(self, entry: dict[str, Any], client_key: ClientKey | None) -> dict[str, Any]:
         deployment = self._router.resolve(entry["id"]).deployments[0]

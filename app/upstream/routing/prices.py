@@ -35,32 +35,14 @@ def find_list_price(model: str) -> TokenPrice:
     return next((prices[name] for name in list_model_name_variants(model) if name in prices), UNKNOWN_PRICE)
 
 
-def compute_cost_usd(
-    price: TokenPrice, *, prompt_tokens: int, cached_tokens: int, completion_tokens: int
-) -> float | None:
-    """Returns the cost of a call; None if its price is not known.
-
-    Args:
-        price: for a million tokens.
-        prompt_tokens: cached tokens included.
-        cached_tokens: prompt tokens from the provider's cache.
-        completion_tokens: tokens of the answer.
-    """
+def compute_call_cost_usd(deployment: ModelDeployment, usage: TokenUsage) -> float | None:
+    """Returns the cost of a call of a deployment; None if its price is not known."""
+    price = find_price(deployment)
     if price.input is None or price.output is None:
         return None
     cached = price.input if price.cached_input is None else price.cached_input
-    fresh_tokens = prompt_tokens - cached_tokens
-    return (fresh_tokens * price.input + cached_tokens * cached + completion_tokens * price.output) / MILLION
-
-
-def compute_call_cost_usd(deployment: ModelDeployment, usage: TokenUsage) -> float | None:
-    """Returns the cost of a call of a deployment; None if its price is not known."""
-    return compute_cost_usd(
-        find_price(deployment),
-        prompt_tokens=usage.prompt_tokens,
-        cached_tokens=usage.cached_tokens,
-        completion_tokens=usage.output_tokens,
-    )
+    fresh_tokens = usage.prompt_tokens - usage.cached_tokens
+    return (fresh_tokens * price.input + usage.cached_tokens * cached + usage.output_tokens * price.output) / MILLION
 
 
 def compute_prompt_cost_usd(price: TokenPrice, tokens: int) -> float | None:

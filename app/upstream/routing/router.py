@@ -9,6 +9,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -103,6 +104,13 @@ class Router:
         self._sleep = sleep
         self._clock = clock
         self._random = random
+        self._new_breaker = partial(
+            CircuitBreaker,
+            self._policy.breaker_failures,
+            self._policy.breaker_seconds,
+            self._policy.breaker_max_seconds,
+            clock,
+        )
         self._breakers: dict[str, DeploymentBreaker] = {}
         self._max_breakers = max_breakers
         self._calls = MeasuredCalls(metrics, purpose, clock)
@@ -147,7 +155,7 @@ class Router:
             breaker = self._breakers.get(deployment.key) or self._add_breaker(deployment)
             is_trial = breaker.is_open_for(tenant)
             if is_trial and not breaker.try_enter(tenant):
-                call.record_open_breaker(breaker.seconds_until_trial(tenant))
+                call.breaker_pauses.append(breaker.seconds_until_trial(tenant))
                 continue
             try:
                 reply = await self._try_deployment(call, deployment, build_body, breaker)
@@ -178,6 +186,7 @@ class Router:
                 raise
             call.failure_text = "The prompt does not fit into its window."
             return None
+        was_dropped = False
         for retry in range(self._policy.attempts):
             call.attempt_count += 1
             failure = await self._send_once(call, deployment, body, breaker)
@@ -187,7 +196,10 @@ class Router:
             # An open breaker asks for a longer pause than a retry makes.
             if is_last or not failure.may_retry or breaker.is_open_for(call.tenant):
                 return None
-            pause = self._choose_retry_pause(retry, failure)
+            # A kept connection that the server has closed meanwhile says nothing about the server: retry at once, but
+            # only once.
+            pause = 0.0 if failure.is_dropped and not was_dropped else self._choose_retry_pause(retry, failure)
+            was_dropped = was_dropped or failure.is_dropped
             # The next deployment may answer at once: waiting longer here helps nobody.
             if pause is None or call.waited_seconds + pause > self._policy.total_wait_seconds:
                 return None
@@ -215,10 +227,9 @@ class Router:
         except UpstreamUnavailable as error:
             breaker.record_failure(call.tenant, body)
             call.record_error(error)
-            # A kept connection that the server has closed meanwhile says nothing about the server: retry at once, but
-            # only once.
-            is_first_drop = isinstance(error, ConnectionDropped) and not call.record_dropped_connection(deployment)
-            return _FailedAttempt(may_retry=not isinstance(error, AnswerTimedOut), retry_at_once=is_first_drop)
+            return _FailedAttempt(
+                may_retry=not isinstance(error, AnswerTimedOut), is_dropped=isinstance(error, ConnectionDropped)
+            )
         if reply.status != STATUS_OK and _is_retryable(reply.status):
             return await self._judge_retryable_reply(call, deployment, body, reply, breaker)
         breaker.record_success(call.tenant)
@@ -285,8 +296,6 @@ class Router:
         """Returns seconds before the next attempt at the same deployment; None if the provider asks for a longer pause
         than the policy allows.
         """
-        if failure.retry_at_once:
-            return 0.0
         jitter = self._random()
         retry_after = failure.retry_after_seconds
         if retry_after is not None:
@@ -298,12 +307,8 @@ class Router:
     def _add_breaker(self, deployment: ModelDeployment) -> DeploymentBreaker:
         if len(self._breakers) >= self._max_breakers:
             del self._breakers[next(iter(self._breakers))]
-        breaker = self._breakers[deployment.key] = DeploymentBreaker(self._make_circuit_breaker)
+        breaker = self._breakers[deployment.key] = DeploymentBreaker(self._new_breaker)
         return breaker
-
-    def _make_circuit_breaker(self) -> CircuitBreaker:
-        policy = self._policy
-        return CircuitBreaker(policy.breaker_failures, policy.breaker_seconds, policy.breaker_max_seconds, self._clock)
 
 
 @dataclass(slots=True)
@@ -331,7 +336,7 @@ class BufferedReply:
 class _FailedAttempt:
     may_retry: bool
     """Whether the same deployment may be asked again."""
-    retry_at_once: bool = False
+    is_dropped: bool = False
     retry_after_seconds: float | None = None
 
 
@@ -350,8 +355,7 @@ class _RoutedCall(msgspec.Struct):
     last_error: UpstreamUnavailable | None = None
     failure_text: str = ""
     """How the last attempt failed, without any content."""
-    _dropped_deployments: set[str] = msgspec.field(default_factory=set)
-    _breaker_pauses: list[float] = msgspec.field(default_factory=list)
+    breaker_pauses: list[float] = msgspec.field(default_factory=list)
 
     def record_error(self, error: UpstreamUnavailable) -> None:
         """Keeps an error, to be raised if no later attempt does better. Its tracebacks are dropped, since they would
@@ -360,17 +364,6 @@ class _RoutedCall(msgspec.Struct):
         drop_tracebacks(error)
         self.last_error = error
         self.failure_text = error.message
-
-    def record_dropped_connection(self, deployment: ModelDeployment) -> bool:
-        """Records a dropped connection; returns whether one was dropped before. Only the first one is retried without a
-        pause.
-        """
-        was_dropped = deployment.key in self._dropped_deployments
-        self._dropped_deployments.add(deployment.key)
-        return was_dropped
-
-    def record_open_breaker(self, seconds: float) -> None:
-        self._breaker_pauses.append(seconds)
 
     def return_or_raise_last(self) -> RoutedReply:
         # An error that a provider answered tells the client more than a failed connection.
@@ -381,7 +374,7 @@ class _RoutedCall(msgspec.Struct):
         raise UpstreamUnavailable(
             f"Every deployment of {self.target.model!r} has failed repeatedly and gets no calls for a while.",
             status=503,
-            retry_after_seconds=max(1.0, min(self._breaker_pauses, default=1.0)),
+            retry_after_seconds=max(1.0, min(self.breaker_pauses, default=1.0)),
         )
 
 

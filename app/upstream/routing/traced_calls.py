@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from app.dialects.answer_decoders import make_decoder
 from app.dialects.answer_decoding import AnswerDecoder
+from app.dialects.chat.stream_frames import DONE_DATA
 from app.dialects.sse import SseDecoder
 from app.errors import UpstreamUnavailable
 from app.observability.tracing import (
@@ -41,7 +40,6 @@ KEPT_LAST_PIECES: Final = 16
 """How many last pieces of a stream are kept: they hold usage and finish reason; the first piece has id and model."""
 ERROR_IN_ANSWER: Final = "error_in_answer"
 """`error.type` of an answer with status 200 that reports a failure."""
-_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _WELL_KNOWN_PROVIDERS: Final = {
     "api.openai.com": "openai",
     "openai.azure.com": "azure.ai.openai",
@@ -60,21 +58,14 @@ _WELL_KNOWN_PROVIDERS: Final = {
 """Well-known values of `gen_ai.provider.name`, by the end of the host's name."""
 
 
-def server_attributes(name: str, base_url: str) -> dict[str, str | int]:
+def server_attributes(provider_name: str, host: str, port: int) -> dict[str, str | int]:
     """Returns attributes for the server of a provider: its well-known name, or else the configured one, and host and
     port.
     """
-    try:
-        parts = urlsplit(base_url)
-        host, port = parts.hostname or "", parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)
-    # An unreadable port: a span without an address is better than none.
-    except ValueError:
-        host, port = "", 0
-    known = next(
-        (known for end, known in _WELL_KNOWN_PROVIDERS.items() if host == end or host.endswith(("." + end, "-" + end))),
-        name,
+    ends = (
+        known for end, known in _WELL_KNOWN_PROVIDERS.items() if host == end or host.endswith(("." + end, "-" + end))
     )
-    return {"gen_ai.provider.name": known, **({"server.address": host, "server.port": port} if host else {})}
+    return {"gen_ai.provider.name": next(ends, provider_name), "server.address": host, "server.port": port}
 
 
 def start_chat_span(deployment: ModelDeployment, retries: int) -> CallSpan:
@@ -113,15 +104,13 @@ class CallSpan:
         protocol: the protocol of the answer; None if it is of unknown content.
     """
 
-    __slots__ = ("_first_piece", "_has_ended", "_last_pieces", "_piece_count", "_protocol", "_span", "_started_at")
-
     def __init__(self, span: Span, protocol: ProviderProtocol | None) -> None:
         self._span = span
         self._started_at = time.monotonic()
         self._protocol = protocol
-        self._first_piece: bytes | None = None
-        self._last_pieces: deque[bytes] = deque(maxlen=KEPT_LAST_PIECES)
-        self._piece_count = 0
+        self._kept_pieces: list[bytes] = []
+        """The first piece, and the last `KEPT_LAST_PIECES`."""
+        self._has_gap = False
         self._has_ended = False
 
     async def send(self, provider: UpstreamProvider, request: UpstreamRequest) -> UpstreamReply:
@@ -150,38 +139,33 @@ class CallSpan:
 
     async def iter_bytes(self, reply: UpstreamReply) -> AsyncIterator[bytes]:
         """Yields the body in pieces."""
-        last = self._last_pieces
         try:
             async for piece in reply.iter_bytes():
-                if self._first_piece is None:
-                    self._first_piece = piece
-                    if self._protocol is not None:
-                        seconds = time.monotonic() - self._started_at
-                        self._span.set_attribute("gen_ai.response.time_to_first_chunk", seconds)
-                else:
-                    last.append(piece)
-                self._piece_count += 1
+                if not self._kept_pieces and self._protocol is not None:
+                    seconds = time.monotonic() - self._started_at
+                    self._span.set_attribute("gen_ai.response.time_to_first_chunk", seconds)
+                self._kept_pieces.append(piece)
+                if len(self._kept_pieces) > KEPT_LAST_PIECES + 1:
+                    del self._kept_pieces[1]
+                    self._has_gap = True
                 yield piece
         except (UpstreamUnavailable, asyncio.CancelledError) as error:
             self._end_with_error(error)
             raise
-        self._end(self._collect_kept_pieces())
+        self._end(self._decode_kept_pieces())
 
     def close(self) -> None:
         """Ends the span. A stream that had not come to its end was cut."""
         if not self._has_ended:
-            answer = self._collect_kept_pieces()
-            if not (_ends_as_chat_does(self._newest_piece) if answer is None else answer.has_ended):
+            answer = self._decode_kept_pieces()
+            has_done = bool(self._kept_pieces) and self._kept_pieces[-1].rstrip().endswith(DONE_DATA)
+            if not (has_done if answer is None else answer.has_ended):
                 fail_span(self._span, CANCELLED_ERROR_TYPE)
             self._end(answer)
 
-    @property
-    def _newest_piece(self) -> bytes:
-        return self._last_pieces[-1] if self._last_pieces else self._first_piece or b""
-
     def _end_with_error(self, error: BaseException) -> None:
         fail_span(self._span, error_type_name(error))
-        self._end(self._collect_kept_pieces())
+        self._end(self._decode_kept_pieces())
 
     def _end(self, answer: AnswerDecoder | None) -> None:
         if not self._has_ended:
@@ -192,23 +176,17 @@ class CallSpan:
                     fail_span(self._span, ERROR_IN_ANSWER)
             self._span.end()
 
-    def _collect_kept_pieces(self) -> AnswerDecoder | None:
+    def _decode_kept_pieces(self) -> AnswerDecoder | None:
         """Decodes what the first and the last pieces say; None for an answer of unknown content."""
         if self._protocol is None:
             return None
         answer = make_decoder(self._protocol)
-        rest = b"".join(self._last_pieces)
-        if self._piece_count <= KEPT_LAST_PIECES + 1:
-            _add_stream_events(answer, (self._first_piece or b"") + rest)
-        else:
-            _add_stream_events(answer, self._first_piece or b"")
-            # Pieces between are missing: the first kept event may lack its beginning.
-            _add_stream_events(answer, rest.partition(b"\n\n")[2])
+        if self._has_gap:
+            _add_stream_events(answer, self._kept_pieces.pop(0))
+            # The first event after the gap may lack its beginning.
+            self._kept_pieces = [b"".join(self._kept_pieces).partition(b"\n\n")[2]]
+        _add_stream_events(answer, b"".join(self._kept_pieces))
         return answer
-
-
-def _ends_as_chat_does(piece: bytes) -> bool:
-    return piece.rstrip().endswith(b"[DONE]")
 
 
 def _parse_whole_answer(protocol: ProviderProtocol, body: bytes) -> AnswerDecoder:

@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from tests.harness import Gateway
+from tests.selection import IS_FULL_RUN
 
 WORKERS = 2
 BACK_SECONDS = 60.0
-KILLS = 20 if os.environ.get("CONCERTINA_TEST_EXAMPLES") == "thorough" else 4
+KILLS = 20 if IS_FULL_RUN else 4
 MANY = 20
 """Connections go to workers at random: one may serve a few in a row."""
 

@@ -85,7 +85,7 @@ def case(status: int, body: bytes, reply: bytes = FINE, settings: Any = None, **
 
 
 SETTINGS: Final = {
-    "retries": {"base_seconds": 0.01, "max_seconds": 0.02, "breaker_failures": 1000},
+    "retries": {"base_seconds": 0.01, "breaker_failures": 1000},
 }
 NOBODY = {"base_url": "http://127.0.0.1:9/v1", "api_key": "sk-nobody"}
 UNREACHABLE = {"providers": {"upstream": NOBODY}}

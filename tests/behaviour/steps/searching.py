@@ -57,9 +57,13 @@ def _(talk: Talk) -> None:
 
 @then("every message was looked at")
 def _(talk: Talk) -> None:
-    assert (_found(talk)["complete"], _found(talk)["limited"]) == (True, False)
+    assert _found(talk)["complete"] is True
 
 
-@then("the search says that it is limited")
+@then("the search says that what is encrypted cannot be searched")
 def _(talk: Talk) -> None:
-    assert _found(talk)["limited"] is True
+    assert talk.received is not None
+    assert talk.received.status_code == 400
+    error = talk.received.json()["error"]
+    assert error["code"] == "search_not_offered"
+    assert "encrypts messages" in error["message"]

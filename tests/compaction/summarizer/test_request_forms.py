@@ -21,7 +21,7 @@ from app.context.plan.policy import ContextPolicy, SummarizerPolicy
 from app.dialects.chat.request_fields import build_cached_prefix_fields
 from app.errors import GatewayError, UpstreamRefused
 from app.upstream.provider_contract import ProviderQuirks
-from tests.compaction.simulated_compaction import COUNT, Body, Said, Scene, log_of, saying, talk
+from tests.compaction.simulated_compaction import COUNT, Body, Said, Scene, log_of, saying, summary_request_for, talk
 
 GOOD = "Colleague lockers were discussed at length."
 TOOLS = b'[ {"type":"function","function":{"name":"look","parameters":{"type":"object","properties":{}}}} ]'
@@ -34,14 +34,10 @@ def request_for(turns: int = 10, *, summarizer: SummarizerPolicy | None = None, 
         "view_prefix": [b'{"role":"system","content":"Be brief."}', *(entry.message.raw for entry in log)],
         **fields,
     }
-    return SummaryRequest(
-        messages=given.pop("messages", log),
-        folded_summaries=(),
+    return summary_request_for(
+        given.pop("messages", log),
         policy=ContextPolicy(summarizer=summarizer or SummarizerPolicy()),
-        model="sim",
-        limit_tokens=400,
         replaced_tokens=log[-1].tokens_total,
-        encoding="flat",
         **given,
     )
 
@@ -74,7 +70,7 @@ async def test_the_conversation_goes_on_byte_for_byte_with_the_same_tools_of_whi
         fields={"tools": TOOLS, "parallel_tool_calls": b"false", "temperature": b"1", "prompt_cache_key": b'"k"'}
     )
     [body] = await summary_of(scene, request)
-    assert b'"messages":[' + b",".join(request.view_prefix) + b',{"role":"user"' in sent[0]
+    assert b'"messages":[' + b",".join(request.source.view_prefix) + b',{"role":"user"' in sent[0]
     assert b'"tools":' + TOOLS in sent[0]
     assert (body["tool_choice"], body["parallel_tool_calls"], body["prompt_cache_key"]) == ("none", False, "k")
     assert "temperature" not in body
@@ -267,15 +263,8 @@ async def test_a_summary_that_lacks_many_values_with_no_room_for_them_is_asked_f
     wordy = " ".join(str(fact["content"]) for fact in facts[:60]) + " And then" * 600
     better = " ".join(str(fact["content"]).split(" is ")[1] for fact in facts[:100])
     scene = Scene(said=saying(wordy, better), window=64_000)
-    request = SummaryRequest(
-        messages=log,
-        folded_summaries=(),
-        policy=ContextPolicy(),
-        model="sim",
-        limit_tokens=2048,
-        replaced_tokens=100_000,
-        encoding="flat",
-        view_prefix=[entry.message.raw for entry in log],
+    request = summary_request_for(
+        log, limit_tokens=2048, replaced_tokens=100_000, view_prefix=[entry.message.raw for entry in log]
     )
     summary = await scene.summarizer.generate_summary(request)
     first, second = scene.router.calls

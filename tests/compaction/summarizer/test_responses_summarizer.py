@@ -22,7 +22,7 @@ from app.upstream.protocols.responses_provider import ResponsesProvider
 from app.upstream.provider_contract import ModelDeployment, ProviderQuirks
 from app.upstream.routing.router import RetryPolicy, Router
 from app.upstream.routing.routes import ConfiguredDeployment, ModelRoute
-from tests.compaction.simulated_compaction import COUNT, OneWindow, log_of, talk
+from tests.compaction.simulated_compaction import COUNT, OneWindow, log_of, summary_request_for, talk
 from tests.live import ScriptedUpstream, completion, serving
 from tests.support.responses_upstream import ResponsesUpstream, ScriptedResponse, reasoning_item, respond
 
@@ -46,17 +46,8 @@ CHAT_VIEW = [
 
 
 def request_for(**fields: Any) -> SummaryRequest:
-    log = log_of(talk(10))
-    return SummaryRequest(
-        messages=log,
-        folded_summaries=(),
-        policy=ContextPolicy(summarizer=fields.pop("summarizer", SummarizerPolicy())),
-        model="m",
-        limit_tokens=400,
-        replaced_tokens=log[-1].tokens_total,
-        encoding="flat",
-        **fields,
-    )
+    policy = ContextPolicy(summarizer=fields.pop("summarizer", SummarizerPolicy()))
+    return summary_request_for(log_of(talk(10)), policy=policy, model="m", **fields)
 
 
 @asynccontextmanager

@@ -7,29 +7,21 @@ from typing import Any
 import pytest
 
 from app.compaction.acceptance.summary_acceptance import accept_summary
-from app.compaction.summarizer.summary_generator import NoUsableSummary, SummaryRequest, compute_max_input_tokens
+from app.compaction.summarizer.summarizer_request_body import compute_max_input_tokens
+from app.compaction.summarizer.summary_request import NoUsableSummary, SummaryRequest
 from app.context.plan.policy import ContextPolicy, SummarizerPolicy
 from app.dialects.chat.completion import read_first_choice
 from app.errors import UpstreamRefused
 from app.simulator.options_and_faults import SimulatedFaults, SimulatorOptions
 from app.upstream.provider_contract import ProviderQuirks
-from tests.compaction.simulated_compaction import COUNT, Scene, log_of, talk
+from tests.compaction.simulated_compaction import COUNT, Scene, log_of, summary_request_for, talk
 
 
 def request_for(
     turns: int = 20, *, policy: ContextPolicy | None = None, model: str = "sim", **fields: Any
 ) -> SummaryRequest:
-    log = log_of(talk(turns))
-    return SummaryRequest(
-        messages=log,
-        folded_summaries=(),
-        policy=policy or ContextPolicy(),
-        model=model,
-        limit_tokens=400,
-        replaced_tokens=log[-1].tokens_total,
-        encoding="flat",
-        **fields,
-    )
+    log = fields.pop("messages", None) or log_of(talk(turns))
+    return summary_request_for(log, policy=policy or ContextPolicy(), model=model, **fields)
 
 
 def answer(message: dict[str, Any], finish_reason: str | None = "stop") -> dict[str, Any]:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from app.context.plan.budget import compute_budget
 from app.context.plan.log_rounds import LogTail
-from app.context.plan.outline import SummaryRange
-from app.context.plan.planner import FoldDecision
+from app.context.plan.outline import LOG_START, SummaryRange
+from app.context.plan.planner import choose_fold_range
 from app.context.plan.policy import ContextPolicy
 from app.context.plan.summary_chain import (
     accumulate_chain_tokens,
@@ -18,6 +18,7 @@ from app.context.plan.summary_chain import (
     find_chain_and_folds,
     list_shown_summaries,
 )
+from app.context.plan.view_candidates import ViewCandidate
 from app.context.stages.draft import Draft, DraftContext
 from app.context.view.client_versions import ClientVersions
 from app.context.view.client_words import ClientWords
@@ -122,7 +123,8 @@ def test_messages_that_a_summary_of_the_client_stands_for_are_not_left_out() -> 
 
 def test_a_fold_takes_in_no_chunk_behind_a_gap() -> None:
     first, second, apart = (chunk_of(end, from_seq=end - 4, tokens=900) for end in (8, 12, 24))
-    fold, _ = FoldDecision((first, second, apart), 4000, BUDGET, ContextPolicy(), COUNT, 8000).choose_fold_range()
+    view = ViewCandidate((first, second, apart), LOG_START, 4000)
+    fold, _ = choose_fold_range(view, BUDGET, ContextPolicy(), COUNT, 8000)
     assert fold == SummaryRange(4, 12, (first.id, second.id))
 
 

@@ -14,7 +14,7 @@ from app.conversations.erase.retention_sweeper import BATCH_SIZE, SWEEP_LEASE, R
 from app.errors import ConversationBusy, StoreUnavailable
 from app.store.contract.conversations import ConversationQuery
 from app.store.encryption.cipher import Cipher
-from app.store.encryption.encrypted_store import EncryptedStore
+from app.store.encryption.encrypted_store import encrypt_store
 from app.store.leases import LeaseKeeper
 from tests.store.example_logs import (
     Clock,
@@ -207,10 +207,10 @@ async def test_a_conversation_that_went_on_meanwhile_stays(store: MemoryStore, c
 
 async def test_what_cannot_be_read_any_more_is_erased_all_the_same(store: MemoryStore, clock: Clock) -> None:
     await begin(
-        EncryptedStore(store, Cipher({"k": bytes(32)}, "k")), fresh_tenant(), TALK, state={"instructions": ["x"]}
+        encrypt_store(store, Cipher({"k": bytes(32)}, "k")), fresh_tenant(), TALK, state={"instructions": ["x"]}
     )
     clock.forward(31 * DAY)
-    assert await retention_of(EncryptedStore(store, Cipher({}, None)), clock).sweep() == SweepResult(
+    assert await retention_of(encrypt_store(store, Cipher({}, None)), clock).sweep() == SweepResult(
         erased_conversations=1
     )
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.assembly.engine import build_admission_bounds
+from app.assembly.gateway import build_admission_bounds
 from app.errors import GatewayError, Overloaded, RateLimitExceeded, RequestAbandoned
 from app.pipeline.admission.admission import Admission, AdmissionBounds
 from app.settings import load_settings

@@ -202,7 +202,7 @@ async def test_a_calibration_is_kept_for_the_model_that_answered() -> None:
         "m": {"provider": "upstream", "context_window": 8_192, "fallbacks": ["spare"]},
         "spare": {"provider": "upstream", "model": "spare-1", "context_window": 8_192},
     }
-    retries = {"attempts": 1, "base_seconds": 0.01, "max_seconds": 0.02}
+    retries = {"attempts": 1, "base_seconds": 0.01}
     async with world(ScriptedUpstream(default=down), models=models, retries=retries) as w:
         await w.say([text(200)])
         (kept,) = w.conversations()
@@ -221,7 +221,7 @@ async def test_a_fallback_learns_nothing_from_what_the_first_deployment_reported
         "m": {"provider": "upstream", "context_window": 8_192, "fallbacks": ["spare"]},
         "spare": {"provider": "upstream", "model": "spare-1", "context_window": 8_192},
     }
-    retries = {"attempts": 1, "base_seconds": 0.01, "max_seconds": 0.02}
+    retries = {"attempts": 1, "base_seconds": 0.01}
     async with world(ScriptedUpstream(default=answer), models=models, retries=retries) as w:
         (first,) = await talk(w, text(200))
         is_down = True
@@ -244,7 +244,7 @@ async def test_an_answer_of_a_smaller_fallback_describes_the_view_that_was_sent(
         "m": {"provider": "upstream", "context_window": 32_768, "fallbacks": ["spare"]},
         "spare": {"provider": "upstream", "model": "spare-1", "context_window": 4_096},
     }
-    retries = {"attempts": 1, "base_seconds": 0.01, "max_seconds": 0.02}
+    retries = {"attempts": 1, "base_seconds": 0.01}
     upstream = ScriptedUpstream(default=down)
     async with world(upstream, models=models, retries=retries) as w:
         history = [said for _ in range(8) for said in (text(500), assistant(WORD * 500))]

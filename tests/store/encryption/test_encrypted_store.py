@@ -5,21 +5,23 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
 
+from app.commands.progress import CommandProgress
+from app.commands.reencrypt import rewrite_all
 from app.conversation.conversation_types import Conversation, LogMessage, StoredCompletion
 from app.conversation.search_terms import extract_terms
 from app.errors import StoreUnreadable
 from app.store.contract.conversations import ConversationQuery, LogAppend
 from app.store.contract.store import Store
-from app.store.encryption.cipher import Cipher, read_key_name
-from app.store.encryption.encrypted_store import EncryptedStore
-from app.store.encryption.reencryption import Reencryption, ReencryptionProgress
+from app.store.encryption.cipher import Cipher
+from app.store.encryption.encrypted_store import UNSEALED_OPERATIONS, EncryptedStore, encrypt_store
 from app.store.leases import LeaseKeeper
 from app.store.search.unindexed_search import MAX_SEARCHED_MESSAGES
 from app.store.store_factory import create_store
@@ -44,15 +46,11 @@ TALK = ["user my password is hunter2", "assistant I keep that marmalade", "user 
 SECRETS = [b"hunter2", b"marmalade", b"vault", b"zanzibar", b"clandestine", b"obelisk", b"quinine", b"tarpaulin"]
 
 
-def method_names(kind: object) -> set[str]:
-    return {name for name in dir(kind) if not name.startswith("_")}
+def encrypted(inner: Store, active: str | None = "old", **keys: bytes) -> Store:
+    return encrypt_store(inner, Cipher(keys or {"old": OLD}, active))
 
 
-def encrypted(inner: Store, active: str | None = "old", **keys: bytes) -> EncryptedStore:
-    return EncryptedStore(inner, Cipher(keys or {"old": OLD}, active))
-
-
-def rotating(inner: Store) -> EncryptedStore:
+def rotating(inner: Store) -> Store:
     return encrypted(inner, "new", old=OLD, new=NEW)
 
 
@@ -134,21 +132,37 @@ async def raw_texts(inner: Store) -> list[str]:
     return [text if isinstance(text, str) else str(text.get("enc", text)) for text in texts]
 
 
+def read_key_name(stored: str) -> str | None:
+    """The key under which a text is kept; None for plain text."""
+    return stored.split(":")[1] if stored.startswith("enc1:") else None
+
+
 async def key_names(inner: Store) -> set[str | None]:
-    return {read_key_name(text.encode()) for text in await raw_texts(inner)}
+    return set(map(read_key_name, await raw_texts(inner)))
 
 
-async def rewrite_all(store: EncryptedStore) -> ReencryptionProgress:
-    return await Reencryption(store, LeaseKeeper(store, holder="rotation"), wait_seconds=0).run()
+async def rewrite(store: Store) -> tuple[int, list[str], list[str]]:
+    if not store.is_fully_searchable:
+        await store.clear_search_index()
+    progress = CommandProgress("reencrypting", "conversations", quiet=True)
+    return await rewrite_all(
+        cast(EncryptedStore, store), LeaseKeeper(store, holder="rotation"), progress, wait_seconds=0
+    )
 
 
 def test_no_method_of_a_store_is_forgotten() -> None:
-    store = encrypted(MemoryStore(clock=Clock()))
-    assert len(method_names(Store)) > 40
-    assert method_names(Store) <= method_names(store)
-    for name in method_names(Store) - {"is_fully_searchable"}:
-        theirs, ours = (inspect.signature(getattr(kind, name)) for kind in (Store, store))
-        assert list(theirs.parameters) == ["self", *ours.parameters], name
+    forgotten, reads = set[str](), set[str]()
+    for name, method in inspect.getmembers(Store, inspect.isfunction):
+        annotations = dict(inspect.get_annotations(method))
+        returned = annotations.pop("return", "")
+        writes = [kind for argument, kind in annotations.items() if argument != "conversation"]
+        if re.search("LogMessage|ClientVersion|Summary|StoredCompletion|LogAppend", " ".join(writes)):
+            forgotten |= {name} - vars(EncryptedStore).keys()
+        elif re.search("Conversation|Message|Version|Summary|Completion|Match|Hit|Proof", returned):
+            reads.add(name)
+    assert not forgotten
+    assert len(reads) > 12
+    assert reads - vars(EncryptedStore).keys() == set(UNSEALED_OPERATIONS)
 
 
 async def test_what_was_told_is_read_again_and_everything_is_under_the_key(inner: Store) -> None:
@@ -254,7 +268,7 @@ async def test_plain_rows_of_before_are_read_and_what_follows_is_encrypted(inner
     await everything_is_there(store, conversation, log)
     conversation, log = await go_on(store, conversation, log, ["user thanks"])
     stored = await inner.read_log(conversation, 0, 99)
-    assert [read_key_name(entry.message.raw) for entry in stored] == [None] * 4 + ["old"]
+    assert [read_key_name(entry.message.raw.decode()) for entry in stored] == [None] * 4 + ["old"]
     assert bodies(await store.read_log(conversation, 0, 99)) == bodies(log)
 
 
@@ -270,9 +284,7 @@ async def test_erased_words_do_not_come_back(inner: Store) -> None:
 async def test_keys_are_changed_and_the_old_one_is_not_needed_any_more(inner: Store) -> None:
     conversation, log = await tell_secrets(encrypted(inner))
     branch, whole = await branch_off(encrypted(inner), conversation, log, 1, ["user go elsewhere"])
-    done = await rewrite_all(rotating(inner))
-    assert (done.messages, done.summaries, done.completions, done.conversations) == (5, 2, 1, 2)
-    assert not done.busy_conversations + done.unreadable_ids
+    assert await rewrite(rotating(inner)) == (2, [], [])
     assert await key_names(inner) == {"new"}
     only_new = encrypted(inner, "new", new=NEW)
     await everything_is_there(only_new, conversation, log)
@@ -286,27 +298,25 @@ async def test_keys_are_changed_in_postgresql(empty_postgres_url: str, clock: Cl
     plain, plain_log = await begin(inner, fresh_tenant(), TALK)
     await inner.index_messages(plain, plain_log)
     conversation, log = await tell_secrets(encrypted(inner))
-    done = await rewrite_all(rotating(inner))
-    assert (done.messages, done.summaries, done.completions, done.conversations) == (8, 2, 1, 2)
+    assert await rewrite(rotating(inner)) == (2, [], [])
     assert await key_names(inner) == {"new"}
     await everything_is_there(encrypted(inner, "new", new=NEW), conversation, log)
     assert await inner.search_tenant(tenant=plain.tenant, terms=["hunter2"], limit=9) == []
     await inner.close()
 
 
-async def test_changing_keys_again_changes_nothing(inner: Store) -> None:
-    await tell_secrets(encrypted(inner))
-    await rewrite_all(rotating(inner))
-    before = await raw_texts(inner)
-    done = await rewrite_all(rotating(inner))
-    assert (done.messages, done.states, done.summaries, done.completions) == (0, 0, 0, 0)
-    assert await raw_texts(inner) == before
+async def test_keys_can_be_changed_again(inner: Store) -> None:
+    conversation, log = await tell_secrets(encrypted(inner))
+    await rewrite(rotating(inner))
+    await rewrite(rotating(inner))
+    assert await key_names(inner) == {"new"}
+    await everything_is_there(encrypted(inner, "new", new=NEW), conversation, log)
 
 
 async def test_plain_rows_are_encrypted_and_their_words_forgotten(inner: Store) -> None:
     conversation, log = await tell_secrets(inner)
     await inner.index_messages(conversation, log)
-    await rewrite_all(encrypted(inner))
+    await rewrite(encrypted(inner))
     assert await key_names(inner) == {"old"}
     found = await inner.find_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
     assert found is not None
@@ -316,7 +326,7 @@ async def test_plain_rows_are_encrypted_and_their_words_forgotten(inner: Store) 
 
 async def test_without_an_active_key_everything_becomes_plain_again(inner: Store) -> None:
     conversation, log = await tell_secrets(encrypted(inner))
-    await rewrite_all(encrypted(inner, None, old=OLD))
+    await rewrite(encrypted(inner, None, old=OLD))
     assert await key_names(inner) == {None}
     await everything_is_there(inner, conversation, log)
 
@@ -325,16 +335,15 @@ async def test_a_conversation_in_use_is_left_and_named(inner: Store) -> None:
     conversation, log = await tell_secrets(encrypted(inner))
     other, _ = await begin(encrypted(inner), fresh_tenant(), TALK)
     await lease_on(inner, conversation.root, conversation.id, holder="a turn")
-    assert (await rewrite_all(rotating(inner))).busy_conversations == [conversation.id]
+    assert await rewrite(rotating(inner)) == (1, [conversation.id], [])
     await everything_is_there(rotating(inner), conversation, log)
-    assert {read_key_name(entry.message.raw) for entry in await inner.read_log(other, 0, 9)} == {"new"}
+    assert {read_key_name(entry.message.raw.decode()) for entry in await inner.read_log(other, 0, 9)} == {"new"}
 
 
 async def test_what_cannot_be_read_is_named_and_the_rest_is_written(inner: Store) -> None:
     lost, _ = await begin(encrypted(inner, "lost", lost=NEW), fresh_tenant(), TALK)
     conversation, log = await tell_secrets(encrypted(inner))
-    done = await rewrite_all(rotating(inner))
-    assert done.unreadable_ids == [lost.id]
+    assert await rewrite(rotating(inner)) == (1, [], [lost.id])
     await everything_is_there(encrypted(inner, "new", new=NEW), conversation, log)
 
 
@@ -368,10 +377,7 @@ async def test_searches_find_messages_without_an_index(inner: Store) -> None:
     assert not store.is_fully_searchable
     found = await store.search_log(conversation, terms=extract_terms("zanzibar"), from_seq=0, before_seq=9, limit=1)
     assert [(one.message.seq, one.score is None) for one in found] == [(3, False), (2, True), (1, True)]
-    other, _ = await begin(store, conversation.tenant, ["user zanzibar and hunter2", "assistant no"])
-    anywhere = await store.search_tenant(tenant=conversation.tenant, terms=extract_terms("hunter2 marmalade"), limit=9)
-    assert [(one.conversation.id, one.message.seq) for one in anywhere] == [(conversation.id, 1), (other.id, 0)]
-    assert await store.search_tenant(tenant=fresh_tenant(), terms=extract_terms("hunter2"), limit=9) == []
+    assert bodies([one.message for one in found]) == bodies([log[3], log[2], log[1]])
 
 
 async def test_a_search_looks_at_the_newest_messages_of_a_long_log(clock: Clock) -> None:

@@ -137,17 +137,17 @@ async def test_without_any_key_what_is_encrypted_is_not_taken_for_text(tmp_path:
         assert answer.json()["error"]["code"] == "store_unreadable"
 
 
-async def test_a_search_finds_and_says_that_it_is_limited(tmp_path: Path) -> None:
+async def test_no_search_is_offered_and_the_answer_says_why(tmp_path: Path) -> None:
     async with at_rest(tmp_path, ScriptedUpstream(default=answering), encryption=UNDER_OLD) as world:
         said = await world.say([user("My passport number is K4471.")])
-        await world.say([user("Nothing of interest.")])
         for path in ("/search", f"/conversations/{said['conversation_id']}/search"):
             answer = await world.client.get(
                 f"{world.base_url}{path}", params={"q": "passport"}, headers={"authorization": "Bearer sk-one"}
             )
-            assert answer.status_code == 200, answer.text
-            assert answer.json()["limited"] is True
-            assert [found["conversation_id"] for found in answer.json()["data"]][:1] == [said["conversation_id"]]
+            assert answer.status_code == 400, answer.text
+            error = answer.json()["error"]
+            assert error["code"] == "search_not_offered"
+            assert "an index would reveal their words" in error["message"]
 
 
 async def test_a_resent_history_is_recognised(tmp_path: Path) -> None:

@@ -3,36 +3,25 @@
 from __future__ import annotations
 
 import sqlite3
+from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from app.store.contract.conversations import LogAppend
-from app.store.sqlite.append_batching import AppendJob, run_jobs_combining_appends
 from app.store.sqlite.threads import SqliteOptions, open_sqlite_connection, run_batch_in_transaction
+from app.store.sqlite.writes import write_log_append
 from tests.store.example_logs import NOON, beginnings, conversation_of, following, log_of
-
-
-def test_a_batch_of_appends_takes_a_handful_of_statements(sqlite_file: Path) -> None:
-    connection = open_sqlite_connection(sqlite_file, SqliteOptions())
-    asked = beginnings(16)
-    run_batch_in_transaction(connection, [AppendJob(write, NOON) for write in asked], run_jobs_combining_appends)
-    statements: list[str] = []
-    connection.set_trace_callback(statements.append)
-    mixed = [following(write) for write in asked] + beginnings(16)
-    outcomes = run_batch_in_transaction(
-        connection, [AppendJob(write, NOON) for write in mixed], run_jobs_combining_appends
-    )
-    connection.close()
-    assert outcomes == [(None, None)] * 32
-    assert len(statements) <= 6
 
 
 async def test_a_question_and_its_answer_in_one_batch_keep_their_order(sqlite_file: Path) -> None:
     connection = open_sqlite_connection(sqlite_file, SqliteOptions())
     asked = beginnings(3)
-    jobs = [AppendJob(write, NOON) for write in (asked[0], following(asked[0]), asked[1], asked[2])]
-    assert run_batch_in_transaction(connection, jobs, run_jobs_combining_appends) == [(None, None)] * 4
+    jobs = [
+        partial(write_log_append, write=write, now=NOON)
+        for write in (asked[0], following(asked[0]), asked[1], asked[2])
+    ]
+    assert run_batch_in_transaction(connection, jobs) == [(None, None)] * 4
     assert connection.execute("SELECT count(*) FROM messages").fetchone() == (4,)
     connection.close()
 
@@ -47,7 +36,7 @@ def test_a_branch_finds_what_was_appended_before_it_in_one_batch(sqlite_file: Pa
     branch = replace(conversation_of(tenant, log), id=trunk.id[:-4] + "beef", lineage=((trunk.id, 1),))
     writes = [asked, answered, LogAppend(branch, 1, own, creates_conversation=True)]
     outcomes = run_batch_in_transaction(
-        connection, [AppendJob(write, NOON) for write in writes], run_jobs_combining_appends
+        connection, [partial(write_log_append, write=write, now=NOON) for write in writes]
     )
     connection.close()
     assert outcomes == [(None, None)] * 3
@@ -57,8 +46,8 @@ async def test_another_process_that_holds_the_file_fails_all_of_a_batch(sqlite_f
     connection = open_sqlite_connection(sqlite_file, SqliteOptions(busy_timeout_seconds=0.01))
     other = sqlite3.connect(sqlite_file, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    jobs = [AppendJob(write, NOON) for write in beginnings(3)]
-    outcomes = run_batch_in_transaction(connection, jobs, run_jobs_combining_appends)
+    jobs = [partial(write_log_append, write=write, now=NOON) for write in beginnings(3)]
+    outcomes = run_batch_in_transaction(connection, jobs)
     assert [type(error) for _, error in outcomes] == [sqlite3.OperationalError] * 3
     other.close()
     connection.close()

@@ -1,4 +1,4 @@
-"""A compressed answer is inflated off the event loop and within bounds, by either client, whole and streamed."""
+"""A compressed answer is inflated off the event loop and within bounds, whole and streamed."""
 
 from __future__ import annotations
 
@@ -11,18 +11,13 @@ from urllib.parse import urlsplit
 import pytest
 
 from app.errors import UpstreamUnavailable
-from app.upstream.http.direct_client import DirectClient
-from app.upstream.http.http_client_contract import HttpClient, HttpTimeouts, RequestHead
-from app.upstream.http.httpx_client import HttpxClient
+from app.upstream.http.http_client import HttpClient
+from app.upstream.http.http_client_contract import HttpTimeouts, RequestHead
 from app.upstream.provider_contract import ANSWER_LIMIT_BYTES, UpstreamReply
 
 MB = 1024 * 1024
 LONGEST_STEP_SECONDS = 0.05
 """Of processor time that the loop's thread takes in one go; inflating 60 MB takes several times as long."""
-CLIENTS: dict[str, Callable[[str], HttpClient]] = {
-    "direct": lambda url: DirectClient("test", urlsplit(url), HttpTimeouts(), None),
-    "proxied": lambda url: HttpxClient("test", urlsplit(url), HttpTimeouts(), None, None),
-}
 
 
 def zipped(size: int) -> bytes:
@@ -33,7 +28,6 @@ def zipped(size: int) -> bytes:
 
 
 async def take(
-    client: str,
     body: bytes,
     read: Callable[[UpstreamReply], Awaitable[int]],
     *,
@@ -66,10 +60,8 @@ async def take(
 
     server = await asyncio.start_server(answer, "127.0.0.1")
     address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    made = CLIENTS[client](address)
-    head = RequestHead(
-        "GET", "/", {"host": urlsplit(address).netloc}, f"GET / HTTP/1.1\r\nhost: {address}\r\n".encode()
-    )
+    made = HttpClient("test", urlsplit(address), HttpTimeouts(), None, None)
+    head = RequestHead("GET", "/", {"host": urlsplit(address).netloc})
     async with server, asyncio.timeout(60):
         reply = await made.send(head, b"", None, None, limit_bytes=limit_bytes)
         watching = asyncio.ensure_future(watch())
@@ -92,41 +84,35 @@ async def stream(reply: UpstreamReply) -> int:
     return sum([len(piece) async for piece in reply.iter_bytes()])
 
 
-@pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("read", [read_whole, stream])
 async def test_the_event_loop_goes_on_while_an_answer_is_inflated(
-    client: str, read: Callable[[UpstreamReply], Awaitable[int]]
+    read: Callable[[UpstreamReply], Awaitable[int]],
 ) -> None:
-    size, longest = await take(client, zipped(60 * MB), read)
+    size, longest = await take(zipped(60 * MB), read)
     print(f"longest step of the loop: {longest * 1000:.1f} ms")
     assert size == 60 * MB
     assert longest < LONGEST_STEP_SECONDS
 
 
-@pytest.mark.parametrize("client", CLIENTS)
-async def test_a_whole_answer_that_inflates_too_far_is_refused(client: str) -> None:
+async def test_a_whole_answer_that_inflates_too_far_is_refused() -> None:
     with pytest.raises(UpstreamUnavailable, match="compressed answer of more than 67108864 bytes"):
-        await take(client, zipped(256 * MB), read_whole)
+        await take(zipped(256 * MB), read_whole)
 
 
-@pytest.mark.parametrize("client", CLIENTS)
-async def test_a_stream_that_inflates_too_far_is_cut(client: str) -> None:
+async def test_a_stream_that_inflates_too_far_is_cut() -> None:
     with pytest.raises(UpstreamUnavailable, match="compressed answer of more than 8388608 bytes"):
-        await take(client, zipped(9 * MB), stream, limit_bytes=8 * MB)
+        await take(zipped(9 * MB), stream, limit_bytes=8 * MB)
 
 
-@pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("read", [read_whole, stream])
-async def test_a_plain_answer_that_is_too_long_is_cut(
-    client: str, read: Callable[[UpstreamReply], Awaitable[int]]
-) -> None:
-    size, _ = await take(client, bytes(8 * MB), read, encoding="identity", limit_bytes=8 * MB)
+async def test_a_plain_answer_that_is_too_long_is_cut(read: Callable[[UpstreamReply], Awaitable[int]]) -> None:
+    size, _ = await take(bytes(8 * MB), read, encoding="identity", limit_bytes=8 * MB)
     assert size == 8 * MB
     with pytest.raises(UpstreamUnavailable, match="an answer of more than 8388608 bytes"):
-        await take(client, bytes(8 * MB + 1), read, encoding="identity", limit_bytes=8 * MB)
+        await take(bytes(8 * MB + 1), read, encoding="identity", limit_bytes=8 * MB)
 
 
 async def test_small_pieces_are_inflated_without_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asyncio, "to_thread", None)
-    size, _ = await take("direct", zlib.compress(b"x" * 5000, wbits=31), stream)
+    size, _ = await take(zlib.compress(b"x" * 5000, wbits=31), stream)
     assert size == 5000

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from tests.upstream.http import test_http1_connection
+from tests.upstream.http import test_http_client
 from tests.upstream.protocols import test_openai
 
 
@@ -20,6 +20,6 @@ def of(module: ModuleType) -> list[Callable[[], Coroutine[Any, Any, None]]]:
     return [each for each in functions if inspect.iscoroutinefunction(each) and not inspect.signature(each).parameters]
 
 
-@pytest.mark.parametrize("test", [*of(test_http1_connection), *of(test_openai)], ids=lambda test: test.__name__)
+@pytest.mark.parametrize("test", [*of(test_http_client), *of(test_openai)], ids=lambda test: test.__name__)
 def test_it_is_so_on_uvloop(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
     uvloop.run(test())

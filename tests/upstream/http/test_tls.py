@@ -16,9 +16,9 @@ import uvloop
 from app.assembly.providers_and_routes import build_providers
 from app.errors import UpstreamUnavailable
 from app.settings import load_settings
-from app.upstream.http.dialer import load_trusted_ca_context
+from app.upstream.http.aiohttp_transport import load_trusted_ca_context
+from app.upstream.http.http_client import HttpClient
 from app.upstream.http.http_client_contract import HttpTimeouts
-from app.upstream.http.httpx_client import HttpxClient
 from app.upstream.protocols.openai_provider import OpenAIProvider
 from app.upstream.provider_contract import UpstreamRequest
 from tests.upstream.http.certificates import DAY, Authority, certified
@@ -143,7 +143,7 @@ async def _pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 async def test_a_provider_is_called_through_its_proxy() -> None:
     async with loopback(answer) as server, proxy() as (url, lines):
         provider = OpenAIProvider("test", server.url, proxy=url)
-        assert isinstance(provider._call_client, HttpxClient)
+        assert isinstance(provider._client, HttpClient)
         assert await read(provider) == CHAT.body
         await provider.aclose()
         async with asyncio.timeout(10):

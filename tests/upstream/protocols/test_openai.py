@@ -1,9 +1,8 @@
-"""HTTP to a provider, over real sockets: what arrives, what breaks, and how long it may take, with either client."""
+"""HTTP to a provider, over real sockets: what arrives, what breaks, and how long it may take."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import gzip
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,22 +11,12 @@ import pytest
 
 from app.errors import InvalidRequest, UpstreamUnavailable
 from app.upstream.http.http_client_contract import HttpTimeouts
-from app.upstream.http.httpx_client import HttpxClient
-from app.upstream.protocols import openai_provider
 from app.upstream.protocols.openai_provider import OpenAIProvider
 from app.upstream.provider_contract import AnswerTimedOut, ConnectionDropped, UpstreamRequest
 from tests.upstream.http.loopback_server import END, HEAD, Loopback, Received, Script, chunked, loopback, whole
 
 CHAT = UpstreamRequest("/chat/completions", b'{"model":"m"}')
 OK = whole(b'{"ok":true}', headers=b"Content-Type: application/json\r\n")
-
-
-@pytest.fixture(params=["own", "httpx"], autouse=True)
-def client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both clients have to pass every test."""
-    if request.param == "httpx":
-        monkeypatch.setattr(openai_provider, "DirectClient", functools.partial(HttpxClient, proxy=None))
-    return str(request.param)
 
 
 async def answer_ok(_: Received, writer: asyncio.StreamWriter) -> None:

@@ -4,6 +4,7 @@ and calls of those behind a proxy.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 
 import httpx
@@ -16,6 +17,7 @@ from app.upstream.provider_contract import ConnectionDropped, ModelDeployment, U
 from app.upstream.routing.router import RetryPolicy, Router
 from app.upstream.routing.routes import ConfiguredDeployment, ModelRoute
 from tests.upstream.scripted_provider import Time
+from tests.upstream.transport_mocker import TransportMocker
 
 BASE = "https://provider.example/v1"
 CHAT = UpstreamRequest("/chat/completions", b'{"model":"m"}')
@@ -23,7 +25,7 @@ CHAT = UpstreamRequest("/chat/completions", b'{"model":"m"}')
 
 @pytest.fixture
 def network() -> respx.MockRouter:
-    return respx.mock(base_url=BASE)
+    return respx.mock(base_url=BASE, using=TransportMocker.name)
 
 
 @pytest.fixture(params=[None, "http://proxy.example:3128"], ids=["direct", "proxied"])
@@ -61,6 +63,16 @@ async def test_a_cookie_of_one_answer_is_in_no_later_call(provider: OpenAIProvid
     assert [call.request.headers.get("cookie") for call in route.calls] == [None, None]
 
 
+async def test_no_address_is_logged(network: respx.MockRouter, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    provider = OpenAIProvider("p", f"{BASE}?key=secret")
+    with network:
+        network.get("/models").respond(json=[])
+        await provider.list_models(None)
+    await provider.aclose()
+    assert "provider.example" not in caplog.text
+
+
 @pytest.mark.parametrize("status", [204, 301, 401, 404, 429, 500])
 async def test_a_refused_model_list_is_told_with_its_status(
     status: int, provider: OpenAIProvider, network: respx.MockRouter
@@ -89,7 +101,7 @@ async def test_a_model_list_that_is_none_is_told_so(
         (httpx.ProxyError("403 Forbidden"), UpstreamUnavailable, 502, "its proxy answered with status 403"),
         (httpx.ReadError("x"), ConnectionDropped, 502, "closed the connection without an answer"),
         (httpx.WriteError("x"), ConnectionDropped, 502, "closed the connection without an answer"),
-        (httpx.RemoteProtocolError("x"), ConnectionDropped, 502, "closed the connection without an answer"),
+        (httpx.RemoteProtocolError("x"), UpstreamUnavailable, 502, "failed: x"),
         (httpx.LocalProtocolError("x"), UpstreamUnavailable, 502, "failed: LocalProtocolError"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from app.dialects.chat.usage import TokenUsage
 from app.upstream.provider_contract import ModelDeployment, TokenPrice
-from app.upstream.routing.prices import compute_cost_usd, compute_prompt_cost_usd, find_list_price, find_price
+from app.upstream.routing.prices import compute_call_cost_usd, compute_prompt_cost_usd, find_list_price, find_price
 from tests.upstream.scripted_provider import ScriptedProvider
 
 PRICE = TokenPrice(input=2.0, cached_input=0.5, output=8.0)
@@ -35,18 +36,18 @@ def test_configuration_wins_over_the_list() -> None:
 def test_a_price_of_nothing_is_a_price() -> None:
     free = TokenPrice(input=0.0, output=0.0)
     assert find_price(deployment("gpt-4o", free)) == free
-    assert compute_cost_usd(free, prompt_tokens=10, cached_tokens=0, completion_tokens=10) == 0
+    assert compute_call_cost_usd(deployment("gpt-4o", free), TokenUsage(10, 0, 10)) == 0
 
 
 @pytest.mark.parametrize("price", [TokenPrice(), TokenPrice(input=1.0), TokenPrice(output=1.0)])
 def test_half_a_price_is_none(price: TokenPrice) -> None:
-    assert compute_cost_usd(price, prompt_tokens=10, cached_tokens=0, completion_tokens=10) is None
+    assert compute_call_cost_usd(deployment("a-model-of-our-own", price), TokenUsage(10, 0, 10)) is None
 
 
 def test_cached_tokens_cost_what_is_said_of_them() -> None:
-    tokens = {"prompt_tokens": 1_000_000, "cached_tokens": 400_000, "completion_tokens": 100_000}
-    assert compute_cost_usd(PRICE, **tokens) == pytest.approx(1.2 + 0.2 + 0.8)
-    assert compute_cost_usd(TokenPrice(input=2.0, output=8.0), **tokens) == pytest.approx(2.8)
+    usage = TokenUsage(prompt_tokens=1_000_000, cached_tokens=400_000, output_tokens=100_000)
+    assert compute_call_cost_usd(deployment("m", PRICE), usage) == pytest.approx(1.2 + 0.2 + 0.8)
+    assert compute_call_cost_usd(deployment("m", TokenPrice(input=2.0, output=8.0)), usage) == pytest.approx(2.8)
 
 
 def test_what_was_not_sent_would_have_cost() -> None:

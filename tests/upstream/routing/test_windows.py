@@ -10,11 +10,11 @@ import pytest
 from app.errors import UpstreamUnavailable
 from app.upstream.provider_contract import ClientKey, ContextWindow, ModelDeployment
 from app.upstream.routing import known_model_windows
-from app.upstream.routing.context_windows import ContextWindows, ModelListPolicy
+from app.upstream.routing.context_windows import ContextWindows
 from app.upstream.routing.learned_limits import LearnedLimits
 from tests.upstream.scripted_provider import ScriptedProvider, Time
 
-FAST = ModelListPolicy(max_wait_seconds=0.02)
+SHORT_WAIT_SECONDS = 0.02
 
 
 def provider(*entries: dict[str, Any]) -> ScriptedProvider:
@@ -223,7 +223,7 @@ async def test_a_key_that_is_not_meant_for_a_provider_is_no_reason_to_ask_for_it
 async def test_a_slow_list_delays_requests_once_and_shortly() -> None:
     listed, time = provider({"id": "m", "n_ctx": 4096}), Time()
     listed.list_gate = asyncio.Event()
-    known = windows(time=time, list_policy=FAST)
+    known = windows(time=time, list_wait_seconds=SHORT_WAIT_SECONDS)
 
     async with asyncio.timeout(5):
         first = await asyncio.gather(*(known.find_window(ModelDeployment(listed, "m")) for _ in range(5)))
@@ -243,7 +243,7 @@ async def test_a_slow_list_delays_requests_once_and_shortly() -> None:
 async def test_a_list_that_never_comes_does_not_outlive_the_service() -> None:
     listed = provider()
     listed.list_gate = asyncio.Event()
-    known = windows(list_policy=FAST)
+    known = windows(list_wait_seconds=SHORT_WAIT_SECONDS)
     known.prefetch_model_lists([listed])
     await asyncio.sleep(0)
     assert listed.list_asked == 1

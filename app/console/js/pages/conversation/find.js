@@ -56,6 +56,6 @@ function told(found, asked, seqs, place) {
   if (found.data === null) return "Searching…";
   if (seqs.length === 0) return found.data.terms.length === 0 ? "Only small words" : "Nothing found";
   const all = `${count(seqs.length)}${seqs.length === MOST_HITS ? " best" : ""}`;
-  const part = found.data.complete && !found.data.limited ? "" : ", not all searched";
+  const part = found.data.complete ? "" : ", not all searched";
   return (place < 0 ? `${all} found` : `${place + 1} of ${all}`) + part;
 }

@@ -41,7 +41,6 @@ function summed(told) {
   const limits = [
     told.terms.length === 0 && "only small words, which are not looked for",
     !told.complete && "not all messages are searchable yet; search again in a moment",
-    told.limited && "messages are encrypted, so only the newest were searched",
   ].filter(Boolean);
   return [said, ...limits].join(" · ");
 }

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
-from typing import Any, cast
+from urllib.parse import urlsplit
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.errors import UpstreamUnavailable
-from app.upstream.http.direct_client import Http1Reply
-from app.upstream.http.http1_connection import Http1Connection
+from app.upstream.http.http_client import HttpClient
 from app.upstream.http.http_client_contract import HttpTimeouts, RequestHead
-from app.upstream.provider_contract import ANSWER_LIMIT_BYTES
 from tests.upstream.http.loopback_server import END, chunked
 
-HEAD = RequestHead("POST", "/v1", {}, b"POST /v1 HTTP/1.1\r\n")
+HEAD = RequestHead("POST", "/v1", {"host": "test"})
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz0123456789", min_size=1, max_size=12).map(lambda name: f"x-{name}")
 VALUES = st.text(st.characters(min_codepoint=0x21, max_codepoint=0xFF, exclude_characters="\x7f"), max_size=20)
 HEADERS = st.dictionaries(NAMES, VALUES, max_size=4)
@@ -26,24 +25,8 @@ Said = tuple[int, dict[str, str], bytes] | str
 """Status, headers and body, or why there are none."""
 
 
-class Socket:
-    """As much of a transport as a connection needs."""
-
-    def __init__(self) -> None:
-        self.is_closed = False
-
-    def write(self, data: bytes) -> None:
-        assert data.startswith(HEAD.raw)
-
-    def abort(self) -> None:
-        self.is_closed = True
-
-    def pause_reading(self) -> None:
-        raise AssertionError("so much was never sent")
-
-
 def answered(pieces: list[bytes], *, ends: bool) -> Said:
-    """What a connection makes of an answer that comes in these pieces.
+    """What the client makes of an answer that comes in these pieces.
 
     Args:
         ends: the server closes the connection after them.
@@ -52,31 +35,32 @@ def answered(pieces: list[bytes], *, ends: bool) -> Said:
 
 
 async def _answered(pieces: list[bytes], *, ends: bool) -> Said:
-    kept: list[Http1Connection] = []
-    connection = Http1Connection("test", HttpTimeouts(None, None, None, None), kept.append, lambda _: None)
-    socket = Socket()
-    connection.connection_made(cast(Any, socket))
+    is_over = asyncio.Event()
 
-    async def arrive() -> None:
-        await asyncio.sleep(0)
-        for piece in pieces:
-            if not socket.is_closed:
-                connection.data_received(piece)
-            await asyncio.sleep(0)
-        if ends or socket.is_closed:
-            connection.connection_lost(None)
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            await reader.readuntil(b"{}")
+            for piece in pieces:
+                writer.write(piece)
+                await asyncio.sleep(0)
+            if not ends:
+                await reader.read()
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+        is_over.set()
 
-    async with asyncio.TaskGroup() as group:
-        group.create_task(arrive())
+    async with await asyncio.start_server(answer, "127.0.0.1") as server:
+        url = urlsplit(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        client = HttpClient("test", url, HttpTimeouts(), None, None)
         try:
-            await connection.send(HEAD, b"{}", None)
-            reply = Http1Reply(connection, "test", None, ANSWER_LIMIT_BYTES)
-            body = await reply.read()
+            reply = await client.send(HEAD, b"{}", None, None)
+            return reply.status, dict(reply.headers), await reply.read()
         except UpstreamUnavailable as error:
-            assert connection not in kept or connection.is_complete
             return error.message
-        assert ends or kept == [connection]
-        return reply.status, dict(reply.headers), body
+        finally:
+            await client.aclose()
+            await is_over.wait()
 
 
 def cut(data: bytes, at: list[int]) -> list[bytes]:

@@ -1,8 +1,11 @@
-"""Computes a simulated model's context window, and refuses a prompt that does not fit. Pure."""
+"""Refuses prompts as strictly as OpenAI's API does: over the window, or with unpaired tool calls. Pure."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from app.errors import InvalidRequest
 
@@ -53,3 +56,29 @@ def check_window(window: int, prompt_tokens: int, requested_tokens: int) -> None
         )
     message = f"This model's maximum context length is {window} tokens. However, {reason}"
     raise InvalidRequest(message, param="messages", code="context_length_exceeded")
+
+
+def check_tool_pairing(messages: Sequence[Mapping[str, Any]]) -> None:
+    """Refuses a call without a result, or a result without a call, in OpenAI's words.
+
+    Raises:
+        InvalidRequest: the first of them.
+    """
+    open_ids: Counter[str] = Counter()
+    # The empty message after the last one closes the calls of the last message.
+    for index, message in enumerate([*messages, {}]):
+        if message.get("role") == "tool":
+            call_id = str(message.get("tool_call_id"))
+            if not open_ids[call_id]:
+                description = "messages with role 'tool' must be a response to a preceeding message with 'tool_calls'."
+                raise InvalidRequest(f"Invalid parameter: {description}", param=f"messages.[{index}].role")
+            open_ids[call_id] -= 1
+            continue
+        if open_ids.total():
+            raise InvalidRequest(
+                "An assistant message with 'tool_calls' must be followed by tool messages responding to each "
+                "'tool_call_id'. The following tool_call_ids did not have response messages: "
+                f"{', '.join(open_ids.elements())}",
+                param=f"messages.[{index}].role",
+            )
+        open_ids = Counter(str(call.get("id")) for call in message.get("tool_calls") or ())
