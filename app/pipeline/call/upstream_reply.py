@@ -64,7 +64,8 @@ async def read_first_event_or_body(
     if protocol == "openai" or reply.status != STATUS_OK:
         return whole_reply, None if is_expected and ANSWER_KEY in body else body
     decoder = _add_whole_body(make_decoder(protocol, deployment.key), body, deployment)
-    return whole_reply, decoder.error_data or (None if is_expected else body)
+    # A response in place of a stream is no error whose words could be passed on.
+    return whole_reply, decoder.error_data or (None if is_expected else b"")
 
 
 async def _read_until_first_event(
