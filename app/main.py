@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import ipaddress
 import logging
 import os
@@ -138,21 +137,15 @@ def create_app(
         connections: the client connections of the server, for metrics and the readiness probe; None: another server
             than `app.server` runs the application.
     """
-    # The objects of modules are never freed, and the garbage collector would take a tenth of the import time to
-    # examine them.
-    gc.disable()
-    try:
-        # By name: a process that only supervises several workers does not need these modules.
-        worker = import_module("app.assembly.endpoints")
-    finally:
-        gc.enable()
+    # By name: a process that only supervises several workers does not need these modules.
+    worker = import_module("app.assembly.endpoints")
     return worker.build_worker_application(settings, metrics_folder, connections)
 
 
 def _build_greeting(settings: Settings) -> str:
     """Returns the part of the start line that follows the address."""
     database = f"database: {settings.database.location}"
-    if settings.auth.mode == "open" and settings.telemetry.overview and not _is_local(settings.server.host):
+    if settings.auth.mode == "open" and settings.telemetry.metrics and not _is_local(settings.server.host):
         database += "; mode open: everybody who reaches the port sees the numbers of /v1/admin/overview"
     if settings.uses_simulated_model:
         return f"SIMULATED MODEL: no provider is configured, answers are made up; {database}"

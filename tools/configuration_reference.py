@@ -36,9 +36,8 @@ PAGE = ROOT / "docs/configuration.md"
 TABLE = re.compile(r"(?<=<!-- settings: )(\w+)( -->\n).*?(?=<!-- end of settings -->)", re.DOTALL)
 COMMAND = "python tools/configuration_reference.py"
 
-UNITS = {"seconds": "seconds", "bytes": "bytes", "tokens": "tokens", "chars": "characters", "days": "days"}
-WORDS: dict[Any, str] = {bool: "true or false", int: "whole number", float: "number", str: "text", SecretStr: "secret"}
-BOUNDS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
+WORDS: dict[Any, str] = {bool: "boolean", int: "integer", float: "number", str: "text", SecretStr: "secret"}
+BOUNDS = {"gt": "above", "ge": "from", "lt": "below", "le": "up to"}
 
 
 class Row(NamedTuple):
@@ -75,7 +74,8 @@ def _of_field(section: type[BaseModel], name: str, path: tuple[str, ...]) -> Ite
     elif meaning is None and isinstance(below, type) and issubclass(below, BaseModel):
         yield from _of_section(below, path)
     else:
-        yield Row(path, _kind(name, field), _default(field), meaning or _refuse(section, name))
+        kind = _words(field.annotation, tuple(field.metadata))
+        yield Row(path, kind, _default(field), meaning or _refuse(section, name))
 
 
 def _refuse(section: type[BaseModel], name: str) -> str:
@@ -100,12 +100,6 @@ def _docstrings(section: type) -> dict[str, str]:
     return found
 
 
-def _kind(name: str, field: FieldInfo) -> str:
-    words = _words(field.annotation, tuple(field.metadata))
-    unit = UNITS.get(name.rsplit("_", 1)[-1])
-    return f"{words}, in {unit}" if unit and "number" in words else words
-
-
 def _words(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
     """A type in words, with its bounds."""
     if hasattr(annotation, "__metadata__"):
@@ -119,7 +113,7 @@ def _words(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
         return "list"
     if get_origin(annotation) is dict or (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
         return "section"
-    return " ".join([WORDS[annotation], " and ".join(_bounds(metadata))]).strip()
+    return " ".join([WORDS[annotation], *_bounds(metadata)])
 
 
 def _bounds(metadata: tuple[Any, ...]) -> Iterator[str]:

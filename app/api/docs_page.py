@@ -12,18 +12,15 @@ from typing import Final
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from app.api.console import INDEX_FILE, ConsoleFile, build_file_response, read_console_files
+from app.api.console import CONSOLE_HEADERS, INDEX_FILE, ConsoleFile, build_file_response, read_console_files
 
 REFERENCE_FOLDER: Final = Path(__file__).parents[1] / "reference"
 COMPRESSED_SUFFIX: Final = ".gz"
 DOCS_HEADERS: Final = {
+    **CONSOLE_HEADERS,
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types vue",
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
 }
 """Headers of every file. The library sets styles in the page, which `style-src` must allow."""
 

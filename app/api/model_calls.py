@@ -10,14 +10,7 @@ from starlette.types import ASGIApp
 
 from app.api.edge.unknown_paths import CHAT_PATH, RESPONSES_PATH
 from app.api.request_options import CONTEXT_MODES, EVENT_STYLES
-from app.api.resource_schemas import (
-    ERROR_RESPONSES,
-    EVENT_STREAM_CONTENT,
-    Described,
-    Metadata,
-    Strict,
-    describe_errors,
-)
+from app.api.resource_schemas import ERROR_RESPONSES, EVENT_STREAM_CONTENT, Described, Metadata, Strict, describe_errors
 from app.context.plan.outline import SummarizeMode
 from app.context.plan.policy import RecallMode
 

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from app.api.edge.auth import Authenticator, may_use_model
-from app.api.resource_schemas import ERROR_RESPONSES, Described, Name, build_json_response
+from app.api.resource_schemas import Described, Name, ObjectList, build_json_response, build_resource_router
 from app.errors import ModelNotFound
 from app.pipeline.chat_request import Caller
 from app.upstream.routing.model_catalogue import ModelCatalogue
@@ -21,17 +21,12 @@ class ModelObject(Described):
     owned_by: str
 
 
-class ModelList(Described):
-    object: str
-    data: list[ModelObject]
-
-
 def build_model_routes(model_catalogue: ModelCatalogue, auth: Authenticator) -> APIRouter:
     """Builds OpenAI's two model endpoints. Models that the caller's key does not allow are left out."""
-    routes = APIRouter(prefix="/v1", tags=["models"], responses=ERROR_RESPONSES)
+    routes = build_resource_router("/v1", "models")
     asks = Depends(auth.require_scope("chat"))
 
-    @routes.get("/models", response_model=ModelList)
+    @routes.get("/models", response_model=ObjectList[ModelObject])
     async def list_models(caller: Caller = asks) -> Response:
         """List models over all providers."""
         models = await model_catalogue.list_models(caller.authorization)

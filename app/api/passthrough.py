@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final
 
 from fastapi import APIRouter, Request
@@ -185,6 +186,7 @@ def _resolve_deployment(
     return deployment, replace_model_name(request, deployment.upstream_model)
 
 
+@dataclass(eq=False)
 class _PassthroughResponse(Response):
     """Calls the provider and relays its answer to the client. A disconnect of the client cancels the call. The
     admission slot is released however the call ends.
@@ -196,49 +198,41 @@ class _PassthroughResponse(Response):
         asks_model: the request names a model, so 204 (no content) is an error.
     """
 
-    def __init__(
-        self,
-        admission_slot: AbstractAsyncContextManager[None],
-        provider: UpstreamProvider,
-        upstream_request: UpstreamRequest,
-        gateway_headers: Mapping[str, str],
-        client_key: ClientKey | None,
-        admitted_call: AdmittedCall,
-        *,
-        asks_model: bool,
-    ) -> None:
+    admission_slot: AbstractAsyncContextManager[None]
+    provider: UpstreamProvider
+    upstream_request: UpstreamRequest
+    gateway_headers: Mapping[str, str]
+    client_key: ClientKey | None
+    admitted_call: AdmittedCall
+    _: KW_ONLY
+    asks_model: bool
+
+    def __post_init__(self) -> None:
         super().__init__()
-        self._admission_slot = admission_slot
-        self._provider = provider
-        self._upstream_request = upstream_request
-        self._gateway_headers = gateway_headers
-        self._client_key = client_key
-        self._admitted_call = admitted_call
-        self._asks_model = asks_model
         self._has_response_started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            async with cancel_on_disconnect(receive), self._admission_slot:
+            async with cancel_on_disconnect(receive), self.admission_slot:
                 await self._relay_response(send)
         except GatewayError as error:
             if self._has_response_started:
                 raise  # the status is sent: `BrokenResponseMiddleware` ends the connection
-            await build_error_response(error, self._gateway_headers)(scope, receive, send)
+            await build_error_response(error, self.gateway_headers)(scope, receive, send)
         finally:
-            self._admitted_call.finish()
+            self.admitted_call.finish()
 
     async def _relay_response(self, send: Send) -> None:
-        reply = await send_passthrough(self._provider, self._upstream_request)
+        reply = await send_passthrough(self.provider, self.upstream_request)
         usage_reader = AnswerUsageReader(reply.headers.get("content-type", ""))
         is_answer = 200 <= reply.status < 300
         try:
-            raise_if_key_withheld(reply.status, self._provider, self._client_key)
+            raise_if_key_withheld(reply.status, self.provider, self.client_key)
             self._check_reply_status(reply.status)
             client_headers = select_client_headers(reply.headers)
             if reply.status == NO_CONTENT:
                 client_headers.pop("content-length", None)  # RFC 9110, 8.6: a 204 must not have one
-            headers = encode_headers({**client_headers, **self._gateway_headers, **self._admitted_call.headers})
+            headers = encode_headers({**client_headers, **self.gateway_headers, **self.admitted_call.headers})
             self._has_response_started = True
             await send({"type": "http.response.start", "status": reply.status, "headers": headers})
             async for piece in reply.iter_bytes():
@@ -247,7 +241,7 @@ class _PassthroughResponse(Response):
             await send({"type": "http.response.body", "body": b""})
         finally:
             if is_answer:
-                self._admitted_call.record(usage_reader.find_usage())
+                self.admitted_call.record(usage_reader.find_usage())
             await reply.aclose()
 
     def _check_reply_status(self, status: int) -> None:
@@ -256,7 +250,7 @@ class _PassthroughResponse(Response):
         Raises:
             UpstreamUnavailable: the status is unknown, a redirect, 304, or 204 in answer to a call of a model.
         """
-        problem = f"Provider {self._provider.name!r} answered with status {status}"
+        problem = f"Provider {self.provider.name!r} answered with status {status}"
         if not FIRST_STATUS <= status <= LAST_STATUS:
             raise UpstreamUnavailable(f"{problem}, which HTTP does not know.")
         if status == NOT_MODIFIED:
@@ -264,7 +258,7 @@ class _PassthroughResponse(Response):
         if 300 <= status < 400:
             raise UpstreamUnavailable(
                 f"{problem}, a redirect. Redirects are not followed.",
-                hint=f"Check `providers.{self._provider.name}.base_url`.",
+                hint=f"Check `providers.{self.provider.name}.base_url`.",
             )
-        if status == NO_CONTENT and self._asks_model:
+        if status == NO_CONTENT and self.asks_model:
             raise UpstreamUnavailable(f"{problem} (no content) where a model was asked for an answer.")

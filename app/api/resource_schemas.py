@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
 import orjson
-from fastapi import Query, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
@@ -74,11 +74,19 @@ class ErrorBody(Described):
     error: ErrorDetails
 
 
-class Page(Described):
-    """OpenAI's list object; each subclass gives the type of `data`."""
+Row = TypeVar("Row")
 
-    object: str
-    data: list[Any]
+
+class ObjectList(Described, Generic[Row]):
+    """A list of all objects."""
+
+    object: Literal["list"]
+    data: list[Row]
+
+
+class Page(ObjectList[Row], Generic[Row]):
+    """OpenAI's list object: a page of objects."""
+
     first_id: str | None
     last_id: str | None
     has_more: bool
@@ -88,6 +96,12 @@ class Strict(BaseModel):
     """A request body that the gateway defines (not OpenAI): unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+class MetadataChange(BaseModel):
+    """What can be changed of a stored object."""
+
+    metadata: Metadata | None
 
 
 class Deleted(Described):
@@ -134,6 +148,11 @@ class _StrictRequest(Request):
         return orjson.loads(await self.body())
 
 
+def build_resource_router(prefix: str, tag: str) -> APIRouter:
+    """Builds the router of endpoints for stored objects, with the errors that each of them may answer."""
+    return APIRouter(prefix=prefix, tags=[tag], responses=ERROR_RESPONSES, route_class=StrictJsonRoute)
+
+
 def parse_metadata_filter(request: Request) -> dict[str, str]:
     """Returns the pairs of `metadata[name]=value` in the query."""
     matches = ((_METADATA_QUERY.fullmatch(name), value) for name, value in request.query_params.multi_items())
@@ -155,7 +174,15 @@ def build_json_response(body: Any, *, conversation_id: str | None = None, status
     return Response(orjson.dumps(body), status, media_type="application/json", headers=headers)
 
 
-def build_list_page(objects: Sequence[Mapping[str, Any]], *, has_more: bool) -> dict[str, Any]:
+def build_page_response(
+    page: tuple[Sequence[Mapping[str, Any]], bool], *, conversation_id: str | None = None
+) -> Response:
+    """Builds the JSON response for a page of objects, and whether more follow."""
+    objects, has_more = page
+    return build_json_response(build_list_page(objects, has_more=has_more), conversation_id=conversation_id)
+
+
+def build_list_page(objects: Sequence[Mapping[str, Any]], *, has_more: bool = False) -> dict[str, Any]:
     """Builds OpenAI's list object."""
     return {
         "object": "list",

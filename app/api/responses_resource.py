@@ -11,7 +11,6 @@ from starlette.responses import Response
 from app.api.edge.auth import Authenticator
 from app.api.edge.request_reader import read_body, read_headers
 from app.api.resource_schemas import (
-    ERROR_RESPONSES,
     After,
     Deleted,
     Described,
@@ -19,7 +18,8 @@ from app.api.resource_schemas import (
     Order,
     Page,
     build_json_response,
-    build_list_page,
+    build_page_response,
+    build_resource_router,
 )
 from app.conversations.stored_responses import StoredResponses
 from app.errors import InvalidRequest
@@ -58,10 +58,6 @@ class InputItem(Described):
     type: str
 
 
-class InputItemPage(Page):
-    data: list[InputItem]
-
-
 class InputTokens(Described):
     """The size of a request."""
 
@@ -71,7 +67,7 @@ class InputTokens(Described):
 
 def build_stored_response_routes(responses: StoredResponses, auth: Authenticator) -> APIRouter:
     """Builds the endpoints that read and delete stored responses."""
-    routes = APIRouter(prefix="/v1/responses", tags=["responses"], responses=ERROR_RESPONSES)
+    routes = build_resource_router("/v1/responses", "responses")
     reads, manages = Depends(auth.require_scope("read")), Depends(auth.require_scope("manage"))
 
     @routes.get("/{response_id}", response_model=ResponseBody)
@@ -103,7 +99,7 @@ def build_stored_response_routes(responses: StoredResponses, auth: Authenticator
         # No response is created in the background yet, and OpenAI cancels no others.
         raise InvalidRequest("Cannot cancel a synchronous response.", param="id")
 
-    @routes.get("/{response_id}/input_items", response_model=InputItemPage)
+    @routes.get("/{response_id}/input_items", response_model=Page[InputItem])
     async def list_input_items(
         response_id: str,
         after: After = None,
@@ -114,7 +110,7 @@ def build_stored_response_routes(responses: StoredResponses, auth: Authenticator
         caller: Caller = reads,
     ) -> Response:
         """The items that a response answers, earlier turns included."""
-        objects, has_more = await responses.list_input_items(
+        page = await responses.list_input_items(
             caller,
             response_id,
             after=after,
@@ -122,7 +118,7 @@ def build_stored_response_routes(responses: StoredResponses, auth: Authenticator
             descending=order == "desc",
             include=[*(include or ()), *(include_in_brackets or ())],
         )
-        return build_json_response(build_list_page(objects, has_more=has_more))
+        return build_page_response(page)
 
     return routes
 
@@ -130,7 +126,7 @@ def build_stored_response_routes(responses: StoredResponses, auth: Authenticator
 def build_response_tool_routes(pipeline: Pipeline, auth: Authenticator, parse_request: ParseRequest) -> APIRouter:
     """Builds the endpoints that take a response's request without answering it. They come before those of stored
     responses, because their paths look like ids."""
-    routes = APIRouter(prefix="/v1/responses", tags=["responses"], responses=ERROR_RESPONSES)
+    routes = build_resource_router("/v1/responses", "responses")
 
     @routes.post(
         "/input_tokens",

@@ -38,7 +38,7 @@ from app.api.openapi import DocumentedApplication
 from app.assembly.dependencies import DEFAULT_DEPENDENCIES, Dependencies
 from app.assembly.gateway import Gateway, new_request_id, random_bytes
 from app.assembly.telemetry import VERSION
-from app.compaction.compactor import make_summary_id
+from app.compaction.summary_maker import make_summary_id
 from app.context.count.token_counter import load_token_counter
 from app.context.count.vocabulary import find_encoding_name
 from app.conversations.api_keys import ApiKeys
@@ -169,7 +169,7 @@ def _build_admin_routes(gateway: Gateway) -> Iterator[APIRouter]:
     section = settings.telemetry
     token = section.metrics_token.get_secret_value() if section.metrics_token else None
     yield metrics_and_overview.build_metrics_routes(metrics.render if metrics.is_on else None, token=token)
-    overview = gateway.overview.build_overview if metrics.is_on and section.overview else None
+    overview = gateway.overview.build_overview if metrics.is_on else None
     yield metrics_and_overview.build_overview_routes(overview, auth)
     yield recent_requests.build_recent_request_routes(gateway.recent_requests, auth)
     keys = ApiKeys(
@@ -214,7 +214,7 @@ def _build_conversation_routes(gateway: Gateway, records: ConversationRecords) -
     )
     yield export_and_import.build_transfer_routes(ConversationExporter(store), importer, records, auth)
     finder = ConversationSearch(store=store, message_search=gateway.message_search, tasks=tasks, clock=gateway.now)
-    records_of_turns = ConversationHistory(store=store, records=records, policies=gateway.model_contexts.policies)
+    records_of_turns = ConversationHistory(store=store, records=records)
     yield search.build_search_routes(finder, records, records_of_turns, auth)
     item_writer = ItemWriter(
         store=store,

@@ -29,6 +29,7 @@ from app.assembly.providers_and_routes import (
 from app.assembly.telemetry import build_metrics, build_overview, build_tracing
 from app.compaction.compactor import Compactor
 from app.compaction.summarizer.summary_generator import SummaryGenerator
+from app.compaction.summary_maker import SummaryMaker
 from app.context.count.token_counter import load_token_counter
 from app.conversation.identity import PrefixCache
 from app.conversations.answer_fingerprints import COUNT_FACT, count_existing_answers, is_count_complete
@@ -177,13 +178,10 @@ class Gateway:
             key_budgets=self.key_budgets,
             metrics=self.metrics,
         )
-        self.compactor = Compactor(
-            store=store,
-            leases=self.leases,
-            summary_generator=summary_generator,
-            counter_for=load_token_counter,
-            metrics=self.metrics,
+        summary_maker = SummaryMaker(
+            store=store, leases=self.leases, summary_generator=summary_generator, counter_for=load_token_counter
         )
+        self.compactor = Compactor(maker=summary_maker, metrics=self.metrics)
         self.conversation_resolver = ConversationResolver(
             store=store,
             stored_answers=self.stored_answers,
@@ -389,8 +387,6 @@ class Gateway:
             await provider.aclose()
         await self.store.close()
         await self.tracing.aclose()
-        if self.recent_requests is not None:
-            self.recent_requests.close()
 
     @asynccontextmanager
     async def run_lifespan(self, _: object) -> AsyncIterator[None]:

@@ -85,10 +85,6 @@ def build_context_windows(settings: Settings, learned_limits: LearnedLimits) -> 
     )
 
 
-def _find_simulated_window(model: str) -> tuple[int, None, None]:
-    return parse_window_from_name(model), None, None
-
-
 def build_providers(settings: Settings) -> dict[str, UpstreamProvider]:
     """Builds every configured provider, by name; the simulated model if no provider is configured."""
     if settings.uses_simulated_model:

@@ -29,7 +29,7 @@ from app.commands.check_config import list_unpriced_models, warn_of_unpriced_mod
 from app.commands.configured_store import open_configured_store, stream_conversations
 from app.commands.progress import pluralize
 from app.context.count.token_counter import load_token_counter
-from app.conversations.summaries.empty_summary_replacement import EmptySummaryReplacer
+from app.conversations.summaries.empty_summary_replacement import replace_empty_summaries
 from app.errors import GatewayError, UpstreamUnavailable
 from app.pipeline.call.upstream_request_body import build_upstream_body
 from app.pipeline.chat_request import Caller
@@ -38,7 +38,6 @@ from app.settings.checks import list_empty_key_warnings
 from app.settings.configuration_errors import find_nearest_name
 from app.settings.providers_and_models import EVERY_MODEL, Provider, Timeouts
 from app.settings.value_types import strip_credentials
-from app.store.contract.summaries import ConversationAndSummaryStore
 from app.upstream.protocols.openai_provider import parse_model_list
 from app.upstream.provider_contract import (
     CALL_PATHS,
@@ -50,6 +49,7 @@ from app.upstream.provider_contract import (
     UpstreamRequest,
 )
 from app.upstream.routing.prices import find_price
+from app.upstream.routing.router import BufferedReply
 from app.upstream.routing.routes import Routes
 from migrations import run as migrations
 
@@ -168,7 +168,9 @@ async def _examine_store(settings: Settings) -> Report:
         async with open_configured_store(settings) as store:
             info = await store.check()
             has_keys = bool(await store.list_api_keys())
-            empty_count = await _replace_empty_summaries(store)
+            empty_count = await replace_empty_summaries(
+                store, stream_conversations(store), counter_for=load_token_counter, now=datetime.now(UTC)
+            )
             limits = build_learned_limits(settings)
             limits.restore(await store.read_model_facts())
     except (migrations.SchemaIsNewer, migrations.SchemaIsOlder, GatewayError) as error:
@@ -195,12 +197,6 @@ async def _examine_store(settings: Settings) -> Report:
         hint = f"concertina keys create --name NAME{settings.config_option}"
         report.add("warning", f"There is no key yet, so nobody is served: {hint}")
     return report
-
-
-async def _replace_empty_summaries(store: ConversationAndSummaryStore) -> int:
-    """Has the summaries made anew that say nothing; returns how many there were."""
-    replacer = EmptySummaryReplacer(store, counter_for=load_token_counter, now=datetime.now(UTC))
-    return await replacer.run(stream_conversations(store))
 
 
 async def _examine_providers(settings: Settings, *, asks: bool) -> list[Report]:
@@ -338,15 +334,15 @@ class _ProviderExamination:
             return None
         return f"did you mean {address}/v1?" if reply.status in (STATUS_OK, *KEY_REFUSED) else None
 
-    async def _send(self, request: UpstreamRequest, seconds: float) -> _WholeReply:
+    async def _send(self, request: UpstreamRequest, seconds: float) -> BufferedReply:
         async with asyncio.timeout(seconds):
             reply = await self._provider.send(request)
             try:
-                return _WholeReply(reply.status, dict(reply.headers), await reply.read())
+                return BufferedReply(reply.status, reply.headers, await reply.read())
             finally:
                 await reply.aclose()
 
-    async def _call(self, request: UpstreamRequest, seconds: float) -> _WholeReply | None:
+    async def _call(self, request: UpstreamRequest, seconds: float) -> BufferedReply | None:
         """Sends one call. Failures are described; the result is then None."""
         try:
             return await self._send(request, seconds)
@@ -356,7 +352,7 @@ class _ProviderExamination:
             self._report.add("fault", f"It cannot be called: {self._hide_secrets(error.message)}")
         return None
 
-    def _describe_refusal(self, reply: _WholeReply) -> None:
+    def _describe_refusal(self, reply: BufferedReply) -> None:
         reason = f"{reply.status}: {self._quote(reply.body)}"
         if self._needs_client_key:
             self._report.add(
@@ -480,15 +476,6 @@ class _ProviderExamination:
         values += [text for text in (url.username, url.password, *dict(parse_qsl(url.query)).values()) if text]
         parts = {part for value in values for part in (value[:MIN_SECRET_CHARS], value[-MIN_SECRET_CHARS:])} | {"***"}
         return re.sub(r"\S+", lambda word: "…" if any(part in word[0] for part in parts) else word[0], text)
-
-
-@dataclass(frozen=True, slots=True)
-class _WholeReply:
-    """A reply that was read to its end."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
 
 
 @dataclass(frozen=True, slots=True)

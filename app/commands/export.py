@@ -14,7 +14,7 @@ from typing import BinaryIO, Final
 
 from app.commands import CommandError
 from app.commands.configured_store import open_configured_store, stream_conversations
-from app.commands.progress import CommandProgress, pluralize, print_interruption
+from app.commands.progress import CommandProgress, pluralize
 from app.conversation.api_keys import is_context_tenant
 from app.conversation.conversation_types import Conversation
 from app.conversations.transfer.message_export import ConversationExporter, build_export_fields
@@ -39,15 +39,18 @@ def run(arguments: argparse.Namespace) -> int:
     settings = load_settings(arguments.config)
     prints_to_terminal = arguments.out == STANDARD_OUTPUT and sys.stdout.isatty()
     exported_size = _ExportedSize()
-    try:
+    progress = CommandProgress(
+        "exporting",
+        "messages",
         # No progress if the conversations go to the same terminal: a bar would be drawn over their text.
-        with CommandProgress("exporting", "messages", quiet=arguments.quiet or prints_to_terminal) as progress:
+        quiet=arguments.quiet or prints_to_terminal,
+        describe_interruption=lambda: _describe_interruption(arguments.out, exported_size),
+    )
+    try:
+        with progress:
             asyncio.run(_export_from_store(settings, arguments, progress, exported_size))
     except BrokenPipeError as error:
         raise CommandError("the program that reads the output stopped before the end.") from error
-    except KeyboardInterrupt:
-        print_interruption(_describe_interruption(arguments.out, exported_size))
-        raise
     where = "" if arguments.out == STANDARD_OUTPUT else f" to {arguments.out}"
     progress.print_line(f"{exported_size} exported{where} in {progress.format_elapsed()}.")
     return 0

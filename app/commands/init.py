@@ -98,8 +98,6 @@ PROVIDERS: Final[Mapping[str, ProviderChoice]] = {
         example_url="https://api.example.com/v1",
     ),
 }
-DATABASES: Final = ("sqlite", "postgres")
-AUTH_MODES: Final = ("open", "keys")
 USES: Final[Mapping[str, tuple[str, str, str]]] = {
     "me": ("only you, on this machine: SQLite, no keys of the gateway", "sqlite", "open"),
     "team": ("a team: SQLite, everybody gets a key of the gateway", "sqlite", "keys"),

@@ -7,23 +7,23 @@ import asyncio
 
 from app.commands import CommandError
 from app.commands.configured_store import open_configured_store
-from app.commands.progress import CommandProgress, print_interruption
+from app.commands.progress import CommandProgress
 from app.conversations.answer_fingerprints import count_existing_answers
 from app.settings import Settings, load_settings
 from migrations.run import SchemaIsNewer, upgrade_database
+
+INTERRUPTION = "The database is unchanged, since all steps take effect together; run the command again."
 
 
 def run(arguments: argparse.Namespace) -> int:
     settings = load_settings(arguments.config)
     url = settings.database.url.get_secret_value()
+    progress = CommandProgress("migrating", "steps", quiet=arguments.quiet, describe_interruption=lambda: INTERRUPTION)
     try:
-        with CommandProgress("migrating", "steps", quiet=arguments.quiet) as progress:
+        with progress:
             upgrade_database(url, on_step=lambda version: _print_step(progress, version))
     except SchemaIsNewer as error:
         raise CommandError(str(error)) from error
-    except KeyboardInterrupt:
-        print_interruption("The database is unchanged, since all steps take effect together; run the command again.")
-        raise
     with CommandProgress("counting answers of", "conversations", quiet=arguments.quiet) as progress:
         asyncio.run(_count_answers(settings, progress))
     if not arguments.quiet:

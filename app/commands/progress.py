@@ -27,6 +27,7 @@ class CommandProgress:
         activity: what the command does, such as "exporting".
         unit: what is counted, in the plural.
         quiet: show nothing at all.
+        describe_interruption: returns what Ctrl-C leaves, and how to go on; it is printed also with `quiet`.
         console: where the progress is shown; None: standard error.
         clock: monotonic seconds.
     """
@@ -37,10 +38,12 @@ class CommandProgress:
         unit: str,
         *,
         quiet: bool = False,
+        describe_interruption: Callable[[], str] | None = None,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._unit, self._quiet, self._clock = unit, quiet, clock
+        self._describe_interruption = describe_interruption
         self._console = console or Console(stderr=True, highlight=False)
         self._shows_bar = not quiet and self._console.is_terminal and not self._console.is_dumb_terminal
         columns = (
@@ -68,6 +71,8 @@ class CommandProgress:
     ) -> None:
         if self._shows_bar:
             self._bar.stop()
+        if isinstance(error, KeyboardInterrupt) and self._describe_interruption is not None:
+            print(f"concertina: interrupted. {self._describe_interruption()}", file=sys.stderr)
 
     def set_total(self, total: int) -> None:
         """Sets the expected number of units. Without it, no remaining time is shown."""
@@ -109,11 +114,6 @@ class _FiguresColumn(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         return Text(_format_figures(task, self._unit))
-
-
-def print_interruption(line: str) -> None:
-    """Prints what an interruption by Ctrl-C leaves, and how to go on; also with `--quiet`."""
-    print(f"concertina: interrupted. {line}", file=sys.stderr)
 
 
 def pluralize(count: int, singular: str, plural: str | None = None) -> str:

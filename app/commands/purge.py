@@ -7,15 +7,16 @@ import asyncio
 import dataclasses
 import difflib
 import uuid
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from app.assembly.gateway import build_retention_sweeper
 from app.commands import CommandError, parse_duration
 from app.commands.configured_store import open_configured_store
-from app.commands.progress import CommandProgress, pluralize, print_interruption
-from app.conversation.api_keys import belongs_to_tenant, is_context_tenant
-from app.conversations.erase.retention_sweeper import RetentionRule, RetentionSweeper
+from app.commands.progress import CommandProgress, pluralize
+from app.conversation.api_keys import belongs_to_tenant
+from app.conversations.erase.retention_sweeper import RetentionRule
 from app.settings import Settings, load_settings
 from app.store.contract.conversations import ConversationQuery, ConversationStore
 from app.store.contract.keys import KeyStore
@@ -40,14 +41,14 @@ def run(arguments: argparse.Namespace) -> int:
     settings = load_settings(arguments.config)
     age = None if arguments.older_than is None else parse_duration("--older-than", arguments.older_than)
     counts = _PurgeCounts()
-    activity = "counting" if arguments.dry_run else "erasing"
-    try:
-        with CommandProgress(activity, "conversations", quiet=arguments.quiet) as progress:
-            asyncio.run(_purge_conversations(settings, age, arguments, progress, counts))
-    except KeyboardInterrupt:
-        if not arguments.dry_run:
-            print_interruption(f"{counts}; the others are unchanged. Run the command again for the rest.")
-        raise
+    progress = CommandProgress(
+        "counting" if arguments.dry_run else "erasing",
+        "conversations",
+        quiet=arguments.quiet,
+        describe_interruption=lambda: f"{counts}; the others are unchanged. Run the command again for the rest.",
+    )
+    with progress:
+        asyncio.run(_purge_conversations(settings, age, arguments, progress, counts))
     if arguments.dry_run:
         print(f"{pluralize(counts.erased, 'conversation')} would be erased.")
     elif not arguments.quiet:
@@ -62,51 +63,48 @@ async def _purge_conversations(
     progress: CommandProgress,
     counts: _PurgeCounts,
 ) -> None:
-    async with open_configured_store(settings) as store:
-        leases = LeaseKeeper(store, holder=uuid.uuid4().hex)
+    async with (
+        open_configured_store(settings) as store,
+        aclosing(LeaseKeeper(store, holder=uuid.uuid4().hex)) as leases,
+    ):
         retention_sweeper = build_retention_sweeper(settings, store, leases)
         leases.start()
-        try:
-            tenant = arguments.tenant
-            if tenant is not None:
-                await _require_tenant(tenant, store, store, store)
-            # An age on the command line replaces the configured rules, also for tenants whose keys have a retention.
-            rules = (
-                [RetentionRule(_utc_now() - age, tenant)]
-                if age is not None
-                else _select_retention_rules(await retention_sweeper.read_retention_rules(), tenant)
-            )
-            # A dry run does nothing but count, so it needs no count before.
-            if not (progress.is_quiet or arguments.dry_run):
-                progress.set_total(sum([await _count_expired_conversations(retention_sweeper, rule) for rule in rules]))
-            # Two rules may select a conversation that is kept for continuing only. A dry run erases nothing, so the
-            # second rule selects it again.
-            counted_ids: set[str] = set()
-            for rule in rules:
-                async for conversation in retention_sweeper.stream_expired_conversations(rule):
-                    if arguments.dry_run and is_context_tenant(conversation.tenant):
-                        if conversation.id in counted_ids:
-                            continue
-                        counted_ids.add(conversation.id)
-                    if arguments.dry_run or await retention_sweeper.erase_unless_in_use(
-                        conversation, rule.untouched_since
-                    ):
-                        counts.erased += 1
-                    else:
-                        counts.in_use += 1
-                    progress.advance()
-            if not arguments.dry_run:
-                progress.set_note("freeing the space")
-                await store.purge_idempotency_keys()
-                if age is not None and tenant is not None:
-                    # Of the last day, too: there are no sums of hours.
-                    before_day = (_utc_now() - age + timedelta(days=1)).date().isoformat()
-                    await store.purge_usage(before_day=before_day, tenant=tenant)
-                await retention_sweeper.purge_stray_summaries()
-                # Last: it rewrites SQLite's file without the rows that were deleted before.
-                await store.scrub_deleted_data()
-        finally:
-            await leases.aclose()
+        tenant = arguments.tenant
+        if tenant is not None:
+            await _require_tenant(tenant, store, store, store)
+        # An age on the command line replaces the configured rules, also for tenants whose keys have a retention.
+        rules = (
+            [RetentionRule(_utc_now() - age, tenant)]
+            if age is not None
+            else _select_retention_rules(await retention_sweeper.read_retention_rules(), tenant)
+        )
+        if arguments.dry_run or not progress.is_quiet:
+            # A set: two rules may select a conversation that is kept for continuing only.
+            expired = {
+                (one.tenant, one.id)
+                for rule in rules
+                async for one in retention_sweeper.stream_expired_conversations(rule)
+            }
+            progress.set_total(len(expired))
+        if arguments.dry_run:
+            counts.erased = len(expired)
+            return
+        for rule in rules:
+            async for conversation in retention_sweeper.stream_expired_conversations(rule):
+                if await retention_sweeper.erase_unless_in_use(conversation, rule.untouched_since):
+                    counts.erased += 1
+                else:
+                    counts.in_use += 1
+                progress.advance()
+        progress.set_note("freeing the space")
+        await store.purge_idempotency_keys()
+        if age is not None and tenant is not None:
+            # Of the last day, too: there are no sums of hours.
+            before_day = (_utc_now() - age + timedelta(days=1)).date().isoformat()
+            await store.purge_usage(before_day=before_day, tenant=tenant)
+        await retention_sweeper.purge_stray_summaries()
+        # Last: it rewrites SQLite's file without the rows that were deleted before.
+        await store.scrub_deleted_data()
 
 
 async def _require_tenant(tenant: str, conversations: ConversationStore, keys: KeyStore, usage: UsageStore) -> None:
@@ -126,10 +124,6 @@ async def _require_tenant(tenant: str, conversations: ConversationStore, keys: K
             f"nothing is stored of a tenant {tenant!r}, so nothing was erased."
             + (f" Did you mean {similar}?" if similar else "")
         )
-
-
-async def _count_expired_conversations(retention_sweeper: RetentionSweeper, rule: RetentionRule) -> int:
-    return len([None async for _ in retention_sweeper.stream_expired_conversations(rule)])
 
 
 def _select_retention_rules(rules: list[RetentionRule], tenant: str | None) -> list[RetentionRule]:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import uuid
+from contextlib import aclosing
 from typing import Final, cast
 
 from msgspec.structs import replace
 
 from app.commands import CommandError
 from app.commands.configured_store import open_configured_store, stream_conversations
-from app.commands.progress import CommandProgress, print_interruption
+from app.commands.progress import CommandProgress
 from app.conversation.conversation_types import Conversation
 from app.errors import ConversationBusy, StoreUnreadable
 from app.settings import Settings, load_settings
@@ -26,6 +27,7 @@ from app.store.encryption.encrypted_store import EncryptedStore
 from app.store.leases import LeaseKeeper
 from app.store.lineage import first_own_seq
 
+INTERRUPTION: Final = "What was written stays; run the command again for all, and keep all keys until then."
 PAGE_SIZE: Final = 100
 BATCH_MESSAGES: Final = 64
 """Messages that are rewritten in one transaction. Few, since other writers wait for it."""
@@ -38,12 +40,11 @@ def run(arguments: argparse.Namespace) -> int:
     # Also to go back to plain text: the old keys are needed to read what is stored.
     if not settings.encryption.keys:
         raise CommandError("no keys are configured; name in `encryption.keys` the keys with which texts are stored.")
-    try:
-        with CommandProgress("reencrypting", "conversations", quiet=arguments.quiet) as progress:
-            count, busy_ids, unreadable_ids = asyncio.run(_reencrypt_store(settings, progress))
-    except KeyboardInterrupt:
-        print_interruption("What was written stays; run the command again for all, and keep all keys until then.")
-        raise
+    progress = CommandProgress(
+        "reencrypting", "conversations", quiet=arguments.quiet, describe_interruption=lambda: INTERRUPTION
+    )
+    with progress:
+        count, busy_ids, unreadable_ids = asyncio.run(_reencrypt_store(settings, progress))
     active = settings.encryption.active
     if not arguments.quiet:
         print(f"{count} conversations rewritten {f'under the key {active!r}' if active else 'as plain text'}.")
@@ -61,14 +62,11 @@ async def _reencrypt_store(settings: Settings, progress: CommandProgress) -> tup
     async with open_configured_store(settings) as store:
         if not progress.is_quiet:
             progress.set_total(len([None async for _ in stream_conversations(store)]))
-        leases = LeaseKeeper(store, holder=uuid.uuid4().hex)
-        leases.start()
-        try:
+        async with aclosing(LeaseKeeper(store, holder=uuid.uuid4().hex)) as leases:
+            leases.start()
             if not store.is_fully_searchable:
                 await store.clear_search_index()  # its hashes would reveal the words
             return await rewrite_all(cast(EncryptedStore, store), leases, progress)
-        finally:
-            await leases.aclose()
 
 
 async def rewrite_all(

@@ -76,7 +76,6 @@ class SummarySource:
     from_seq: int
     from_link: bytes
     to_link: bytes
-    to_skeleton: bytes | None
     boundary: Boundary
     replaced_tokens: int
     messages: tuple[LogMessage, ...] = ()
@@ -152,7 +151,6 @@ def _build_range_source(job: CompactionJob, log_range: SummaryRange) -> SummaryS
         from_seq=rolling_summary.from_seq if rolling_summary else log_range.from_seq,
         from_link=rolling_summary.from_link if rolling_summary else _find_link_before(job, log_range.from_seq),
         to_link=last.link,
-        to_skeleton=last.skeleton if last.in_skeleton else None,
         boundary=boundary,
         replaced_tokens=summary_tokens + boundary.tokens_total - tail.count_tokens_before(read_from_seq),
         messages=tuple(tail.find_message(seq) for seq in range(read_from_seq, log_range.to_seq)),
@@ -191,7 +189,6 @@ def _build_fold_source(job: CompactionJob, log_range: SummaryRange) -> SummarySo
         from_seq=first.from_seq,
         from_link=first.from_link,
         to_link=last.to_link,
-        to_skeleton=last.to_skeleton,
         boundary=Boundary(last.to_seq, last.tokens_total, last.anchor_seq, last.anchor_tokens, last.through_turn),
         replaced_tokens=sum(summary.tokens for summary in folded_summaries),
         folded_summaries=tuple(folded_summaries),

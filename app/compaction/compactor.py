@@ -9,10 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
@@ -24,21 +22,16 @@ from app.compaction.compaction_job import (
     build_summary_sources,
 )
 from app.compaction.summarizer.range_parts import MAX_PARALLEL_CALLS
-from app.compaction.summarizer.summary_generator import SummaryGenerator
 from app.compaction.summary_maker import RangeResult, SummaryMaker
-from app.context.view.view_rendering import ViewTokenCounter
 from app.conversation.conversation_types import Summary
 from app.dialects.chat.usage import sum_usages
 from app.observability.metric_families import COMPACTION_SECONDS, COMPACTIONS
 from app.observability.metrics import NO_METRICS, Metrics
-from app.store.contract.summaries import ConversationAndSummaryStore
-from app.store.leases import LeaseKeeper
 
 log = logging.getLogger(__name__)
 
-PRECOMPACTION_PREFIX, REMAKE_PREFIX = "ahead:", "again:"
-"""Prefixes of range names: work in the background is not shared with requests."""
-METRIC_TRIGGERS: Final = {PRECOMPACTION_PREFIX: "ahead", REMAKE_PREFIX: "again"}
+PRECOMPACTION_PREFIX: Final = "ahead:"
+"""Prefix of range names: work in the background is not shared with requests."""
 DRAIN_TIMEOUT_SECONDS = 10.0
 LONG_TAIL_MESSAGES = 1_000
 """The sources of a longer tail are built in a thread."""
@@ -81,46 +74,20 @@ class _SharedWork:
             listener.notify()
 
 
-def _read_utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
-def make_summary_id() -> str:
-    return f"sum_{uuid.uuid4().hex}"
-
-
+@dataclass(eq=False, kw_only=True)
 class Compactor:
     """Makes summaries. Works on each range once at a time.
 
     Args:
-        store: stores the summaries.
-        leases: keeps other processes from making the same summary.
-        summary_generator: calls the model.
-        counter_for: returns the token counter of an encoding.
-        clock: returns the time of a new summary, with a time zone.
-        new_id: makes ids of summaries.
+        maker: makes the summary of one range.
         monotonic: returns seconds, for durations.
         metrics: counts compactions.
     """
 
-    def __init__(
-        self,
-        *,
-        store: ConversationAndSummaryStore,
-        leases: LeaseKeeper,
-        summary_generator: SummaryGenerator,
-        counter_for: Callable[[str], ViewTokenCounter],
-        clock: Callable[[], datetime] = _read_utc_now,
-        new_id: Callable[[], str] = make_summary_id,
-        monotonic: Callable[[], float] = time.monotonic,
-        metrics: Metrics = NO_METRICS,
-    ) -> None:
-        self._maker = SummaryMaker(
-            store, leases, summary_generator, counter_for=counter_for, clock=clock, new_id=new_id
-        )
-        self._monotonic = monotonic
-        self._metrics = metrics
-        self._running_work: dict[RangeKey, _SharedWork] = {}
+    maker: SummaryMaker
+    monotonic: Callable[[], float] = time.monotonic
+    metrics: Metrics = NO_METRICS
+    _running_work: dict[RangeKey, _SharedWork] = field(default_factory=dict, init=False)
 
     async def compact(
         self,
@@ -136,7 +103,7 @@ class Compactor:
                 found.
             on_summary: called with each summary when it is ready.
         """
-        return await self._run_job(job, self._maker.find_or_make_summary, "", on_start, on_summary)
+        return await self._run_job(job, self.maker.find_or_make_summary, "", on_start, on_summary)
 
     async def rewrite_summary(self, job: CompactionJob, source: SummarySource, summary: Summary) -> Summary:
         """Writes a stored summary again by a model, and stores the text as the next revision.
@@ -152,11 +119,11 @@ class Compactor:
             WriteConflict: the summary was revised or deleted meanwhile; nothing changed.
             StoreUnavailable: the summary could not be stored.
         """
-        return await self._maker.rewrite_summary(job, source, summary)
+        return await self.maker.rewrite_summary(job, source, summary)
 
     async def precompact(self, job: CompactionJob) -> CompactionResult:
         """Makes summaries that no request waits for yet: by a model, or not at all."""
-        return await self._run_job(job, self._maker.precompact, PRECOMPACTION_PREFIX, None)
+        return await self._run_job(job, self.maker.precompact, PRECOMPACTION_PREFIX, None)
 
     async def wait_for_precompaction(
         self, conversation_id: str, on_start: Callable[[], None] | None
@@ -177,7 +144,7 @@ class Compactor:
         ]
         if not precompactions:
             return None
-        started_at, listener = self._monotonic(), _StartListener(on_start)
+        started_at, listener = self.monotonic(), _StartListener(on_start)
         for work in precompactions:
             work.add_start_listener(listener)
         try:
@@ -188,14 +155,7 @@ class Compactor:
             listener.callback = None
         # A failed precompaction is no failure of its waiter: the waiter's own plan makes what is missing.
         results = [range_result for range_result in outcomes if isinstance(range_result, RangeResult)]
-        return _build_result(results, round((self._monotonic() - started_at) * 1000))
-
-    async def replace_mechanical_summaries(self, job: CompactionJob) -> CompactionResult:
-        """Replaces mechanical summaries of a job's ranges by a model's, under the same ids.
-
-        For the background: if the model fails again, the mechanical summary stays.
-        """
-        return await self._run_job(job, self._maker.replace_mechanical_summary, REMAKE_PREFIX, None)
+        return _build_result(results, round((self.monotonic() - started_at) * 1000))
 
     async def _run_job(
         self,
@@ -211,7 +171,7 @@ class Compactor:
             make: makes the summary of one range.
             prefix: begins the names of the ranges; separates kinds of work.
         """
-        started_at = self._monotonic()
+        started_at = self.monotonic()
         listener = _StartListener(on_start)
         slots = asyncio.Semaphore(MAX_PARALLEL_CALLS)
         is_long = len(job.log_tail.messages) > LONG_TAIL_MESSAGES
@@ -230,12 +190,12 @@ class Compactor:
             results = await asyncio.gather(*(asyncio.shield(work.task) for work in works))
         finally:
             listener.callback = None
-        return _build_result(results, round((self._monotonic() - started_at) * 1000))
+        return _build_result(results, round((self.monotonic() - started_at) * 1000))
 
     async def aclose(self, timeout_seconds: float = DRAIN_TIMEOUT_SECONDS) -> None:
         """Cancels background work, waits for other work up to `timeout_seconds`, then cancels the rest."""
         for (_, name), work in self._running_work.items():
-            if name.startswith((PRECOMPACTION_PREFIX, REMAKE_PREFIX)):
+            if name.startswith(PRECOMPACTION_PREFIX):
                 work.task.cancel()
         running = [work.task for work in self._running_work.values()]
         if not running:
@@ -252,8 +212,8 @@ class Compactor:
         """Returns the running work for a range, or starts it."""
         shared_work = self._running_work.get(key)
         if shared_work is None:
-            shared_work = self._running_work[key] = _SharedWork(job.conversation_id, self._monotonic())
-            self._metrics.running_compactions.inc()
+            shared_work = self._running_work[key] = _SharedWork(job.conversation_id, self.monotonic())
+            self.metrics.running_compactions.inc()
             coroutine = _run_work(make, shared_work, slots)
             shared_work.task = asyncio.create_task(coroutine)  # noqa: TID251  aclose awaits and cancels it
             shared_work.task.add_done_callback(lambda task: self._finish_work(key, shared_work, task))
@@ -268,13 +228,13 @@ class Compactor:
             log.info("a range of the log was not summarized by a model: %s", warning)
 
     def _record_metrics(self, key: RangeKey, work: _SharedWork, task: asyncio.Task[RangeResult]) -> None:
-        self._metrics.running_compactions.dec()
-        if not self._metrics.is_on:
+        self.metrics.running_compactions.dec()
+        if not self.metrics.is_on:
             return
         outcome = "cancelled" if task.cancelled() else "failed" if task.exception() else task.result().outcome
-        trigger = next((name for prefix, name in METRIC_TRIGGERS.items() if key[1].startswith(prefix)), "request")
-        self._metrics.counter_series(COMPACTIONS, outcome, trigger).inc()
-        self._metrics.histogram_series(COMPACTION_SECONDS, outcome).observe(self._monotonic() - work.started_at)
+        trigger = "ahead" if key[1].startswith(PRECOMPACTION_PREFIX) else "request"
+        self.metrics.counter_series(COMPACTIONS, outcome, trigger).inc()
+        self.metrics.histogram_series(COMPACTION_SECONDS, outcome).observe(self.monotonic() - work.started_at)
 
 
 async def _run_work(make: MakeSummary, work: _SharedWork, slots: asyncio.Semaphore) -> RangeResult:

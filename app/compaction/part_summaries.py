@@ -145,7 +145,6 @@ class LogPartSummaries:
             from_seq=from_seq,
             from_link=tail.find_message(from_seq - 1).link if from_seq else self.source.from_link,
             to_link=last.link,
-            to_skeleton=last.skeleton if last.in_skeleton else None,
             boundary=tail.build_boundary(to_seq),
             replaced_tokens=tail.count_tokens_before(to_seq) - tail.count_tokens_before(from_seq),
             messages=messages,

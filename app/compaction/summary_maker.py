@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
@@ -24,7 +25,7 @@ from app.context.view.view_rendering import ViewTokenCounter, count_empty_summar
 from app.conversation.conversation_types import Conversation, Summary
 from app.dialects.chat.request_fields import read_parameter_names
 from app.errors import ConversationBusy, GatewayError, StoreUnavailable, UpstreamRefused, UpstreamUnavailable
-from app.store.contract.conversations import ConversationStore
+from app.store.contract.conversations import ConversationStore, WriteConflict
 from app.store.contract.leases import Lease, LeaseLost
 from app.store.contract.summaries import ConversationAndSummaryStore, SummaryStore
 from app.store.leases import LeaseKeeper
@@ -58,7 +59,15 @@ class RangeResult(msgspec.Struct, frozen=True):
 OUTDATED_RESULT: Final = RangeResult(None, "none", warning="Messages were deleted while they were to be summarized.")
 
 
-@dataclass(eq=False)
+def _read_utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def make_summary_id() -> str:
+    return f"sum_{uuid.uuid4().hex}"
+
+
+@dataclass(eq=False, kw_only=True)
 class SummaryMaker:
     """Makes the summary of a range.
 
@@ -75,8 +84,8 @@ class SummaryMaker:
     leases: LeaseKeeper
     summary_generator: SummaryGenerator
     counter_for: Callable[[str], ViewTokenCounter]
-    clock: Callable[[], datetime]
-    new_id: Callable[[], str]
+    clock: Callable[[], datetime] = _read_utc_now
+    new_id: Callable[[], str] = make_summary_id
 
     async def find_or_make_summary(
         self, job: CompactionJob, source: SummarySource, on_start: Callable[[], None]
@@ -123,28 +132,12 @@ class SummaryMaker:
 
         If it fails, the request that needs the range makes the summary.
         """
-        return await self._make_in_background(job, source, on_start, replaces_mechanical=False)
-
-    async def replace_mechanical_summary(
-        self, job: CompactionJob, source: SummarySource, on_start: Callable[[], None]
-    ) -> RangeResult:
-        """Replaces the stored mechanical summary of exactly this range by a model's, under the same id.
-
-        Does nothing if there is no such summary, if every model is backing off, or if the model fails again.
-        """
-        return await self._make_in_background(job, source, on_start, replaces_mechanical=True)
-
-    async def _make_in_background(
-        self, job: CompactionJob, source: SummarySource, on_start: Callable[[], None], *, replaces_mechanical: bool
-    ) -> RangeResult:
-        """Makes a summary by a model, or not at all, where none is stored; or in place of a mechanical one."""
-        if self.summary_generator.is_backing_off(self._build_summary_request(job, source)):
+        if self.summary_generator.compute_backoff_seconds(self._build_summary_request(job, source)) > 0:
             return RangeResult(None, "none")
         try:
             async with self._acquire_lease(job, source) as lease:
                 stored = await self._find_usable_summary(job, source) if lease else None
-                is_replaceable = stored and stored.kind == "mechanical" and stored.to_link == source.to_link
-                if lease is None or (not is_replaceable if replaces_mechanical else stored is not None):
+                if lease is None or stored is not None:
                     return RangeResult(stored, "found" if stored else "none")
                 if await is_job_outdated(self.store, job, source):
                     return OUTDATED_RESULT
@@ -155,9 +148,8 @@ class SummaryMaker:
                     )
                 except (NoUsableSummary, GatewayError) as error:
                     warning = f"No model wrote a summary in the background: {_describe_failure(error)}."
-                    return RangeResult(stored, "found" if stored else "none", warning=warning)
+                    return RangeResult(None, "none", warning=warning)
                 summary = self._build_summary(job, source, generated.text, generated)
-                summary = replace(summary, id=stored.id) if stored else summary
                 return await self._store_result(job, source, RangeResult(summary, "made", generated=generated), lease)
         except ConversationBusy:
             return RangeResult(None, "none")
@@ -177,6 +169,9 @@ class SummaryMaker:
                     status=503,
                     retry_after_seconds=backoff_seconds,
                 )
+            # Before a model is paid: the summary may be gone, or written again already.
+            if await _has_changed_summaries(self.store, job, [stored_summary, *source.folded_summaries]):
+                raise WriteConflict
             try:
                 generated = await self.summary_generator.generate_summary(request)
             except (NoUsableSummary, UpstreamRefused) as error:
@@ -325,7 +320,6 @@ class SummaryMaker:
             to_seq=source.boundary.to_seq,
             from_link=source.from_link,
             to_link=source.to_link,
-            to_skeleton=source.to_skeleton,
             text=text,
             tokens=count_summary_section_tokens(
                 text, through_turn=source.boundary.through_turn, counter=self.counter_for(job.encoding)
@@ -415,7 +409,9 @@ async def is_job_outdated(store: ConversationAndSummaryStore, job: CompactionJob
         return (
             await _has_new_redactions(store, job.conversation)
             or await _has_lost_text(store, job.conversation, source)
-            or await _has_changed_summaries(store, job, source)
+            or await _has_changed_summaries(
+                store, job, [*source.folded_summaries, *filter(None, [source.previous_summary])]
+            )
         )
     except StoreUnavailable:
         return False
@@ -449,11 +445,7 @@ async def _has_lost_text(store: ConversationStore, conversation: Conversation, s
     )
 
 
-async def _has_changed_summaries(store: SummaryStore, job: CompactionJob, source: SummarySource) -> bool:
-    read_summaries = [
-        *source.folded_summaries,
-        *([source.previous_summary] if source.previous_summary is not None else []),
-    ]
+async def _has_changed_summaries(store: SummaryStore, job: CompactionJob, read_summaries: Sequence[Summary]) -> bool:
     if not read_summaries:
         return False
     stored = await store.find_summaries(

@@ -133,8 +133,6 @@ class Summary(msgspec.Struct, frozen=True):
     """The link of the message before `from_seq`; for 0, the tenant's first link."""
     to_link: bytes
     """The link of message `to_seq - 1`."""
-    to_skeleton: bytes | None
-    """The skeleton's link at that message, if the message is part of the skeleton."""
     text: str
     tokens: int
     """Tokens of the summary's section in a view (`context.view.view_rendering`)."""

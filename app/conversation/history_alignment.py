@@ -9,7 +9,7 @@ results follow their calls. Every step takes linear or n·log n time.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import pairwise, takewhile
@@ -57,8 +57,6 @@ class Element(msgspec.Struct, frozen=True):
     alternatives: tuple[bytes, ...] = ()
     """Of an answer in a log: the digests of its other choices, and of the message that a client makes of the prefill
     before it and the answer."""
-    calls_digest: bytes = b""
-    """Of a call: the digest of names and arguments, whatever the ids."""
 
     @property
     def comparison_key(self) -> Hashable:
@@ -113,8 +111,7 @@ def build_element(message: Item, *, alternatives: tuple[bytes, ...] = ()) -> Ele
         return Element("user", digest, text=_fold(message.text))
     if message.calls_tools:
         ids = tuple([call.id or "" for call in message.calls])
-        # The canonical form of a call is its names and arguments.
-        return Element("call", digest, ids, alternatives=alternatives, calls_digest=digest)
+        return Element("call", digest, ids, alternatives=alternatives)
     text = message.canonical_answer
     words = list_words(text)
     beginnings = (words, words[:FEW_WORDS]) if len(words) >= FEW_WORDS else ()
@@ -147,8 +144,8 @@ def align(
     Args:
         log: the whole log.
         history: the client's messages without the leading instructions.
-        proof: the index in the history and the seq of an answer or call that is surely the same. None: the caller names
-            the log; then the newest equal message is looked for.
+        proof: the index in the history and the seq of a message that is surely the same; for a tool result, that is
+            its call. None: the caller names the log; then the newest equal message is looked for.
         omits_answers: whether the client is known to leave out answers and tool rounds: its own compaction, or a log
             that the caller names. Then log answers that the history lacks are no sign of a branch.
     """
@@ -158,8 +155,8 @@ def align(
     if proof is None:
         anchor = pairing.find_anchor(omits_answers=omits_answers)
     else:
-        anchor = bisect_left(indexes, proof[0]), bisect_left(log_seqs, proof[1])
-    found = pairing.find_pairs(anchor, omits_answers=omits_answers) if anchor else ()
+        anchor = bisect_right(indexes, proof[0]) - 1, bisect_right(log_seqs, proof[1]) - 1
+    found = pairing.find_pairs(anchor, omits_answers=omits_answers) if anchor and min(anchor) >= 0 else ()
     pairs = {indexes[index]: log_seqs[place] for index, place in found}
     _pair_results(log, history, log_results, history_results, pairs)
     return _build_alignment(log, history, pairs, omits_answers=omits_answers)

@@ -21,6 +21,7 @@ from app.conversation.conversation_types import Conversation, IssuedAnswer, LogM
 from app.conversation.fingerprints import Fingerprint, FingerprintScope, list_digests
 from app.conversation.identity import LinkPosition
 from app.conversation.item import Item
+from app.conversations.history.conversation_records import stream_conversation_pages
 from app.errors import StoreUnreadable
 from app.pipeline.resolve.resolved_request import END_USER
 from app.store.contract.conversations import ConversationQuery, ConversationStore
@@ -108,9 +109,8 @@ async def count_existing_answers(
     counted_through = facts.get(COUNT_FACT, {}).get("after")
     after = None if counted_through is None else (datetime.fromisoformat(counted_through[0]), counted_through[1])
     unreadable_count = 0
-    while page := await store.list_conversations(
-        tenant=None, query=ConversationQuery(limit=PAGE_CONVERSATIONS, descending=False, after=after)
-    ):
+    query = ConversationQuery(limit=PAGE_CONVERSATIONS, descending=False, after=after)
+    async for page in stream_conversation_pages(store, None, query):
         for conversation in page:
             try:
                 await _count_conversation(store, conversation)
@@ -118,7 +118,6 @@ async def count_existing_answers(
                 unreadable_count += 1
         last = page[-1]
         assert last.created_at is not None
-        after = (last.created_at, last.id)
         if not unreadable_count:
             await keys.merge_model_facts(model=COUNT_FACT, facts={"after": [last.created_at.isoformat(), last.id]})
         log.info("counted the answers of %d conversations", len(page))

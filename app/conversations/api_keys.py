@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable, Collection
+from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from typing import Final
 
@@ -44,6 +45,7 @@ class NewApiKey(msgspec.Struct, frozen=True):
     tokens_per_minute: int | None = None
 
 
+@dataclass(eq=False)
 class ApiKeys:
     """Manages the gateway's API keys.
 
@@ -53,20 +55,12 @@ class ApiKeys:
         random_bytes: a cryptographically secure source.
     """
 
-    def __init__(
-        self,
-        store: KeyStore,
-        *,
-        usage: UsageReader,
-        policies: Collection[str],
-        now: Callable[[], datetime],
-        random_bytes: Callable[[int], bytes],
-    ) -> None:
-        self._store = store
-        self._usage = usage
-        self._policies = policies
-        self._now = now
-        self._random_bytes = random_bytes
+    store: KeyStore
+    _: KW_ONLY
+    usage: UsageReader
+    policies: Collection[str]
+    now: Callable[[], datetime]
+    random_bytes: Callable[[int], bytes]
 
     async def create_key(self, new_key: NewApiKey) -> tuple[str, ApiKey]:
         """Creates a key and stores its digest.
@@ -77,35 +71,35 @@ class ApiKeys:
         Raises:
             InvalidRequest: a property is invalid.
         """
-        now = self._now()
+        now = self.now()
         self._check_new_key(new_key, now)
-        secret = KEY_PREFIX + base64.urlsafe_b64encode(self._random_bytes(KEY_BYTES)).decode().rstrip("=")
+        secret = KEY_PREFIX + base64.urlsafe_b64encode(self.random_bytes(KEY_BYTES)).decode().rstrip("=")
         chosen = {
             **msgspec.structs.asdict(new_key),
             "name": new_key.name.strip(),
-            "tenant": new_key.tenant or f"ten_{self._random_bytes(12).hex()}",
+            "tenant": new_key.tenant or f"ten_{self.random_bytes(12).hex()}",
             "scopes": tuple(scope for scope in SCOPES if scope in new_key.scopes),
         }
         key = ApiKey(
-            id=f"key_{self._random_bytes(12).hex()}",
+            id=f"key_{self.random_bytes(12).hex()}",
             digest=hash_api_key(secret),
             hint=secret[-HINT_CHARS:],
             created_at=now,
             **chosen,
         )
-        await self._store.add_api_key(key)
+        await self.store.add_api_key(key)
         return secret, key
 
     async def list_keys(self, tenant: str | None = None) -> list[ApiKey]:
         """Returns the keys of a tenant, or of all tenants, oldest first, with expired and revoked ones."""
-        return await self._store.list_api_keys(tenant=tenant)
+        return await self.store.list_api_keys(tenant=tenant)
 
     async def read_month_costs(self) -> dict[str, float]:
         """Returns what each key has cost in this calendar month (UTC), in US dollars, by the key's id. Keys that were
         not used are missing."""
-        month_start = self._now().date().replace(day=1).isoformat()
+        month_start = self.now().date().replace(day=1).isoformat()
         costs: dict[str, float] = {}
-        for totals in await self._usage.sum_usage(since_day=month_start, by="key"):
+        for totals in await self.usage.sum_usage(since_day=month_start, by="key"):
             costs[totals.key_id] = costs.get(totals.key_id, 0.0) + totals.cost_usd
         return costs
 
@@ -115,7 +109,7 @@ class ApiKeys:
         Raises:
             NotFound: there is no such key.
         """
-        return _require_key(await self._store.revoke_api_key(key_id), key_id)
+        return _require_key(await self.store.revoke_api_key(key_id), key_id)
 
     async def change_budget(self, key_id: str, budget_usd: float | None) -> ApiKey:
         """Changes what a key may spend in a month; what it has spent stays. None: no limit.
@@ -125,7 +119,7 @@ class ApiKeys:
             NotFound: there is no such key.
         """
         _check_budget(budget_usd)
-        return _require_key(await self._store.set_api_key_budget(key_id, budget_usd), key_id)
+        return _require_key(await self.store.set_api_key_budget(key_id, budget_usd), key_id)
 
     def _check_new_key(self, new_key: NewApiKey, now: datetime) -> None:
         if not 0 < len(new_key.name.strip()) <= MAX_NAME_CHARS:
@@ -139,8 +133,8 @@ class ApiKeys:
         if unknown or not new_key.scopes:
             problem = f"{unknown[0]!r} is none" if unknown else "a key without any could do nothing"
             raise InvalidRequest(f"`scopes` must be some of {', '.join(SCOPES)}; {problem}.", param="scopes")
-        if new_key.policy is not None and new_key.policy not in self._policies:
-            known = ", ".join(sorted(self._policies))
+        if new_key.policy is not None and new_key.policy not in self.policies:
+            known = ", ".join(sorted(self.policies))
             raise InvalidRequest(f"There is no policy {new_key.policy!r}; known are {known}.", param="policy")
         if any(not pattern.strip() for pattern in new_key.models):
             raise InvalidRequest("`models` must be names of models, with '*' and '?' as wildcards.", param="models")

@@ -11,6 +11,7 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -19,11 +20,12 @@ import msgspec
 from app.context.quote.quotation_message import extract_quotable_text
 from app.conversation.conversation_types import Conversation, LogMessage
 from app.conversation.search_terms import extract_query_terms
+from app.conversations.history.conversation_records import stream_conversation_pages
 from app.errors import InvalidRequest, StoreUnavailable
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import Caller
 from app.pipeline.view.message_search import MessageSearch
-from app.store.contract.conversations import ConversationQuery, ConversationStore
+from app.store.contract.conversations import ConversationHit, ConversationQuery, ConversationStore
 
 log = logging.getLogger(__name__)
 
@@ -42,42 +44,27 @@ EXCERPT_CHARS: Final = 240
 EXCERPT_LEAD_CHARS: Final = 60
 
 
-class MessageHit(msgspec.Struct, frozen=True):
-    """A message that matches a search."""
-
-    conversation: Conversation
-    message: LogMessage
-    score: float
-
-
 class SearchResult(msgspec.Struct, frozen=True):
     """The result of a search."""
 
     terms: Sequence[str]
     """The words that were searched, in the form in which they are indexed."""
-    hits: Sequence[MessageHit]
+    hits: Sequence[ConversationHit]
     """Matching messages, best first."""
     is_complete: bool
     """Whether all messages were searched; otherwise some are not indexed yet."""
 
 
+@dataclass(eq=False, kw_only=True)
 class ConversationSearch:
     """Searches messages by words: lightly stemmed, identifiers as a whole and in parts, rare words first."""
 
-    def __init__(
-        self,
-        *,
-        store: ConversationStore,
-        message_search: MessageSearch,
-        tasks: BackgroundTasks,
-        clock: Callable[[], datetime],
-    ) -> None:
-        self._store = store
-        self._message_search = message_search
-        self._tasks = tasks
-        self._clock = clock
-        self._indexed_until: OrderedDict[str, datetime] = OrderedDict()
-        self._running_index_jobs: set[str] = set()
+    store: ConversationStore
+    message_search: MessageSearch
+    tasks: BackgroundTasks
+    clock: Callable[[], datetime]
+    _indexed_until: OrderedDict[str, datetime] = field(default_factory=OrderedDict, init=False)
+    _running_index_jobs: set[str] = field(default_factory=set, init=False)
 
     async def search_conversation(self, conversation: Conversation, query: str, *, limit: int) -> SearchResult:
         """Returns the messages of a conversation that contain words of `query`.
@@ -89,9 +76,9 @@ class ConversationSearch:
         terms, end = extract_query_terms(query), conversation.head_seq + 1
         is_complete = await self._index_conversation(conversation, time.monotonic() + INDEXING_SECONDS)
         if not is_complete:
-            self._index_in_background(conversation.id, self._message_search.index_messages(conversation, end))
-        matches = await self._store.search_log(conversation, terms=terms, from_seq=0, before_seq=end, limit=limit)
-        hits = [MessageHit(conversation, one.message, one.score) for one in matches if one.score is not None]
+            self._index_in_background(conversation.id, self.message_search.index_messages(conversation, end))
+        matches = await self.store.search_log(conversation, terms=terms, from_seq=0, before_seq=end, limit=limit)
+        hits = [ConversationHit(conversation, one.message, one.score) for one in matches if one.score is not None]
         return SearchResult(terms, hits, is_complete)
 
     async def search_tenant(self, caller: Caller, query: str, *, limit: int) -> SearchResult:
@@ -107,21 +94,20 @@ class ConversationSearch:
         terms = extract_query_terms(query)
         deadline = time.monotonic() + INDEXING_SECONDS
         tenants = await self._list_active_tenants() if caller.sees_all_tenants else [caller.tenant]
-        hits: list[MessageHit] = []
+        hits: list[ConversationHit] = []
         are_all_complete = len(tenants) < MAX_SEARCHED_TENANTS
         for tenant in tenants:
             is_complete = await self._index_tenant(tenant, deadline)
             if not is_complete:
                 self._index_in_background(tenant, self._finish_tenant_index(tenant))
             are_all_complete = are_all_complete and is_complete
-            matches = await self._store.search_tenant(tenant=tenant, terms=terms, limit=limit)
-            hits += [MessageHit(one.conversation, one.message, one.score) for one in matches]
+            hits += await self.store.search_tenant(tenant=tenant, terms=terms, limit=limit)
         if len(tenants) > 1:
             hits = sorted(hits, key=lambda hit: hit.score, reverse=True)[:limit]
         return SearchResult(terms, hits, are_all_complete)
 
     def _require_index(self) -> None:
-        if not self._store.is_fully_searchable:
+        if not self.store.is_fully_searchable:
             raise InvalidRequest(
                 "This gateway encrypts messages, so they cannot be searched: an index would reveal their words.",
                 code="search_not_offered",
@@ -131,7 +117,7 @@ class ConversationSearch:
     async def _list_active_tenants(self) -> list[str]:
         """Returns the tenants of the newest conversations, the most active first, at most `MAX_SEARCHED_TENANTS`."""
         query = ConversationQuery(limit=NEWEST_CONVERSATIONS, excludes_context_tenants=True)
-        newest = await self._store.list_conversations(tenant=None, query=query)
+        newest = await self.store.list_conversations(tenant=None, query=query)
         return list(dict.fromkeys(conversation.tenant for conversation in newest))[:MAX_SEARCHED_TENANTS]
 
     def _index_in_background(self, name: str, work: Coroutine[Any, Any, object]) -> None:
@@ -140,7 +126,7 @@ class ConversationSearch:
             work.close()
             return
         self._running_index_jobs.add(name)
-        self._tasks.spawn(self._run_index_job(name, work))
+        self.tasks.spawn(self._run_index_job(name, work))
 
     async def _run_index_job(self, name: str, work: Coroutine[Any, Any, object]) -> None:
         try:
@@ -158,27 +144,19 @@ class ConversationSearch:
 
     async def _index_conversation(self, conversation: Conversation, deadline: float) -> bool:
         """Indexes a conversation until `deadline` (monotonic seconds). Returns whether all of it is indexed."""
-        return await self._message_search.index_messages_until(conversation, conversation.head_seq + 1, deadline)
+        return await self.message_search.index_messages_until(conversation, conversation.head_seq + 1, deadline)
 
     async def _index_tenant(self, tenant: str, deadline: float) -> bool:
         """Indexes the conversations of a tenant that changed since all were last indexed, until `deadline`. Returns
         whether all are indexed."""
-        started_at = self._clock()
-        cursor: tuple[datetime, str] | None = None
-        while True:
-            query = ConversationQuery(
-                limit=CONVERSATION_PAGE_SIZE, after=cursor, updated_after=self._indexed_until.get(tenant)
-            )
-            page = await self._store.list_conversations(tenant=tenant, query=query)
+        started_at = self.clock()
+        query = ConversationQuery(limit=CONVERSATION_PAGE_SIZE, updated_after=self._indexed_until.get(tenant))
+        async for page in stream_conversation_pages(self.store, tenant, query):
             for conversation in page:
                 if not await self._index_conversation(conversation, deadline):
                     return False
-            if len(page) < CONVERSATION_PAGE_SIZE:
-                self._cache_indexed_until(tenant, started_at - CLOCK_SKEW)
-                return True
-            last = page[-1]
-            assert last.created_at is not None
-            cursor = (last.created_at, last.id)
+        self._cache_indexed_until(tenant, started_at - CLOCK_SKEW)
+        return True
 
     def _cache_indexed_until(self, tenant: str, until: datetime) -> None:
         self._indexed_until[tenant] = until

@@ -6,7 +6,6 @@ deleted or erased in the log is gone from the completion, too.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -24,8 +23,6 @@ from app.errors import CompletionNotFound, NotFound
 from app.pipeline.chat_request import Caller
 from app.store.contract.conversations import CompletionQuery, ConversationStore
 
-MAX_CONCURRENT_READS: Final = 8
-"""How many answers of a page are read concurrently."""
 NUL: Final = "\0"
 """No stored id or name contains it, because PostgreSQL cannot store it. A query with it would fail."""
 CompletionPageResult = tuple[list[dict[str, Any]], bool]
@@ -55,13 +52,7 @@ class StoredCompletions:
         completions = await self._store.list_completions(
             tenant=caller.tenant, query=replace(query, limit=query.limit + 1, with_responses=False)
         )
-        reading = asyncio.Semaphore(MAX_CONCURRENT_READS)
-
-        async def shown(completion: StoredCompletion) -> dict[str, Any] | None:
-            async with reading:
-                return await self._read_completion_object(completion)
-
-        objects = await asyncio.gather(*(shown(completion) for completion in completions[: query.limit]))
+        objects = [await self._read_completion_object(completion) for completion in completions[: query.limit]]
         return [one for one in objects if one is not None], len(completions) > query.limit
 
     async def read_first_choice(self, caller: Caller, completion_id: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import msgspec
 import orjson
 
 from app.conversation.item import TOOL_RESULT_ROLES
-from app.dialects.responses.item_kinds import find_message_role, is_client_call, read_call_id
+from app.dialects.responses.item_kinds import ItemFields, find_message_role, is_client_call, read_call_id
 
 MISSING_RESULT_TEXT: Final = "[There is no result of this call: the conversation went on without it.]"
 TOOL_CALLS_KEY: Final = b'"tool_calls"'
@@ -32,24 +32,12 @@ class _CallFields(msgspec.Struct):
     tool_call_id: Any = None
 
 
-class _ItemFields(msgspec.Struct):
-    """The fields of an item that pair calls with results."""
-
-    type: Any = None
-    role: Any = None
-    id: Any = None
-    call_id: Any = None
-    approval_request_id: Any = None
-    execution: Any = None
-    environment: Any = None
-
-
 ROLE_SEARCH_BYTES: Final = 256
 """How many bytes at the start of a message are searched for the role."""
 _ROLE_PATTERN: Final = re.compile(rb'\s*\{\s*(?:"[a-z_]+"\s*:\s*"[^"\\]*"\s*,\s*)*"role"\s*:\s*"([a-z]+)"')
 """Matches the role if only fields with short, plain strings stand before it."""
 _call_fields_decoder: Final = msgspec.json.Decoder(_CallFields)
-_items_decoder: Final = msgspec.json.Decoder(list[_ItemFields])
+_items_decoder: Final = msgspec.json.Decoder(list[ItemFields])
 
 
 def may_have_tool_calls(raw: bytes) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from app.conversation.item import CountedSchemas
@@ -12,21 +12,12 @@ from app.dialects.responses import request as responses_request
 from app.dialects.responses import request_fields
 
 Protocol = Literal["chat", "responses"]
-_FieldTest = Callable[[Mapping[str, bytes]], bool]
 
 SCHEMA_FIELDS: Final[Mapping[Protocol, frozenset[str]]] = {
     "chat": counted_content.SCHEMA_FIELDS,
     "responses": request_fields.SCHEMA_FIELDS,
 }
 """The fields of a request with schemas."""
-_READERS: Final[Mapping[Protocol, Callable[[Mapping[str, Any]], CountedSchemas]]] = {
-    "chat": counted_content.read_schemas,
-    "responses": request_fields.read_responses_schemas,
-}
-_PROVIDER_TOOL_TESTS: Final[Mapping[Protocol, _FieldTest]] = {
-    "chat": chat_request.may_run_provider_tools,
-    "responses": responses_request.may_run_provider_tools,
-}
 
 
 def select_schema_fields(protocol: Protocol, fields: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -36,10 +27,13 @@ def select_schema_fields(protocol: Protocol, fields: Mapping[str, bytes]) -> dic
 
 def read_schemas(protocol: Protocol, decoded_fields: Mapping[str, Any]) -> CountedSchemas:
     """Reads the schemas in the decoded values of `select_schema_fields`."""
-    return _READERS[protocol](decoded_fields)
+    read = counted_content.read_schemas if protocol == "chat" else request_fields.read_responses_schemas
+    return read(decoded_fields)
 
 
 def may_run_provider_tools(protocol: Protocol, fields: Mapping[str, bytes]) -> bool:
     """Returns whether the provider may run tools itself (web search, file search) and count their results as prompt
     tokens."""
-    return _PROVIDER_TOOL_TESTS[protocol](fields)
+    if protocol == "chat":
+        return chat_request.may_run_provider_tools(fields)
+    return responses_request.may_run_provider_tools(fields)

@@ -6,11 +6,13 @@ left out, because they may be content. Whatever looks like a key or a password i
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
+import io
 import json
 import logging
 import re
 import sys
+from contextlib import nullcontext, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
@@ -19,6 +21,7 @@ from app.observability.tracing import current_span, span_ids
 
 LogFormat = Literal["auto", "json", "text"]
 
+FLUSH_SECONDS = 0.05
 MAX_FIELD_CHARS = 200
 """A longer text is left out of the fields, because it may be content."""
 _scope: ContextVar[dict[str, str] | None] = ContextVar("log_scope", default=None)
@@ -58,6 +61,9 @@ def configure_logging(level: str, log_format: LogFormat = "auto", stream: TextIO
     """
     stream = stream or sys.stderr
     as_text = log_format == "text" or (log_format == "auto" and stream.isatty())
+    if isinstance(stream, io.TextIOWrapper):
+        # The stream's encoding may lack a character, or a text has half a surrogate pair.
+        stream.reconfigure(errors="backslashreplace")
     handler = LogHandler(stream)
     handler.setFormatter(TextFormatter() if as_text else JsonFormatter())
     root = logging.getLogger()
@@ -66,21 +72,40 @@ def configure_logging(level: str, log_format: LogFormat = "auto", stream: TextIO
 
 
 class LogHandler(logging.StreamHandler[TextIO]):
-    """Writes each line to a stream. A stream that fails is ignored: there is no other place to report it."""
+    """Writes lines to a stream, those of an event loop together: a write for each request lets other threads in and
+    takes a sixth of a turn. Warnings, and lines of other threads, are written at once.
+
+    A stream that fails or is closed is ignored: there is no other place to report it.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._lines: list[str] = []
+        self._flush_loop: asyncio.AbstractEventLoop | None = None
+        """The event loop in which a flush is due."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            line = self.format(record) + "\n"
-        except Exception:  # noqa: BLE001 - a line that cannot be rendered must not fail the code that logs it
+            self._lines.append(self.format(record) + "\n")
+        except Exception:  # noqa: BLE001 - as the library does: no request fails because of its log line
             self.handleError(record)
             return
-        # `ValueError`: the stream is closed.
-        with contextlib.suppress(OSError, ValueError):
-            try:
-                self.stream.write(line)
-            # The terminal's encoding lacks a character, or a text has half a surrogate pair.
-            except UnicodeEncodeError:
-                self.stream.write(line.encode("ascii", "backslashreplace").decode())
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            loop = None
+        if loop is None or record.levelno >= logging.WARNING:
+            self.flush()
+        elif loop is not self._flush_loop:
+            self._flush_loop = loop
+            loop.call_later(FLUSH_SECONDS, self.flush)
+
+    def flush(self) -> None:
+        """Writes the lines that wait."""
+        with self.lock or nullcontext(), suppress(OSError, ValueError):
+            self._flush_loop = None
+            lines, self._lines = self._lines, []
+            self.stream.write("".join(lines))
             self.stream.flush()
 
 

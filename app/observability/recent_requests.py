@@ -1,17 +1,17 @@
 """Keeps the model calls that ended last, for the operator's list. Nothing of them is content.
 
-Each process keeps its own in memory, as JSON text. Several workers of one gateway share a folder: each also appends its
-requests to a file there, at once, and reads the files of the others when somebody asks. So every worker shows the
-requests of all, and the successor of a killed worker continues its file.
+A process that serves alone keeps them in memory, as JSON text. Several workers of one gateway append them to one file
+in a folder that they share. So every worker shows the requests of all, also those of a worker that was killed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
-import io
 import logging
+import os
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +23,8 @@ from app.observability.request_record import RequestStep
 
 log = logging.getLogger(__name__)
 
-MAX_WORKERS: Final = 4096
+LINE_BYTES: Final = 2_000
+"""The file is replaced when it has this many bytes for each request that is kept. A usual request takes 750."""
 
 
 class EndedRequest(msgspec.Struct, frozen=True, array_like=True):
@@ -71,127 +72,61 @@ class RecentRequests:
 
     def __init__(self, max_count: int, folder: Path | None = None) -> None:
         self._max_count = max_count
-        self._folder = folder
-        self._own_file = None if folder is None else _open_own_file(folder, max_count)
-        lines = () if self._own_file is None else self._own_file.read_lines()
-        self._lines: deque[bytes] = deque(lines, maxlen=max_count)
+        self._file = None if folder is None else folder / "requests"
+        self._lines: deque[bytes] = deque(maxlen=max_count)
 
     def add(self, request: EndedRequest) -> None:
         """Adds a request that has ended."""
         line = _encode(request)
-        self._lines.append(line)
-        if self._own_file is not None:
+        if self._file is not None:
             try:
-                self._own_file.append(line)
+                _append_line(self._file, line, self._max_count * LINE_BYTES)
+                return
             except OSError as error:
-                # No request fails because of its record: this worker's requests are no longer in the others' lists.
-                log.warning("cannot share recent requests with other workers: %s", error)
-                self.close()
+                # No request fails because of its record.
+                log.warning("cannot share recent requests, so this process shows only its own from now on: %s", error)
+                self._file = None
+        self._lines.append(line)
 
     def read_requests(self) -> list[EndedRequest]:
         """Returns the requests of all workers, those that began last first. It reads files, so it is not for the event
         loop."""
-        lines = list(self._lines)
-        if self._folder is not None:
-            own_number = None if self._own_file is None else self._own_file.number
-            lines.extend(_read_lines_of_others(self._folder, own_number, self._max_count))
-        # By id: a line is found twice if its file is rotated while it is read.
-        requests = {request.id: request for request in map(_decode, lines)}
+        lines = list(self._lines) if self._file is None else _read_lines(self._file)
+        # By id: a line is found twice if the file is replaced while it is read.
+        requests = {request.id: request for request in _decode_lines(lines)}
         newest_first = sorted(requests.values(), key=lambda request: -request.started_unix)
         return newest_first[: self._max_count]
 
-    def close(self) -> None:
-        """Closes this process's file; a later process may continue it."""
-        own_file, self._own_file = self._own_file, None
-        if own_file is not None:
-            own_file.close()
 
-
-class _SharedFile:
-    """The file of one worker: a line of JSON for each request. When it is full, it takes the place of the file before
-    it, and a new one begins; so both together always have the newest `max_count` lines.
-
-    Args:
-        number: the number of the worker.
-        lock: a file whose lock says that the number is taken. The lock ends with the process.
+def _append_line(path: Path, line: bytes, max_bytes: int) -> None:
+    """Appends a line to a file of several processes. A full file takes the place of the file before it, and a new one
+    begins: both together always have the newest lines.
 
     Raises:
-        OSError: the folder cannot be used.
+        OSError: the disk is full, for example.
     """
+    # The system appends what one call writes as a whole.
+    with path.open("ab", buffering=0) as file:
+        file.write(line + b"\n")
+        if file.tell() > max_bytes:
+            # One process replaces the file; those that were waiting find that its name is another file's.
+            fcntl.flock(file, fcntl.LOCK_EX)
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(path.stat(), os.fstat(file.fileno())):
+                    path.replace(_previous_path(path))
 
-    def __init__(self, folder: Path, number: int, lock: io.BufferedRandom, max_count: int) -> None:
-        self.number = number
-        self._folder = folder
-        self._lock = lock
-        self._max_count = max_count
-        current = _current_path(folder, number)
-        text = _read_file(current)
+
+def _read_lines(path: Path) -> list[bytes]:
+    # In this order: if the file is replaced between the two reads, lines are read twice and not missed.
+    current = _read_file(path)
+    return [*_read_file(_previous_path(path)).split(b"\n"), *current.split(b"\n")]
+
+
+def _decode_lines(lines: list[bytes]) -> Iterator[EndedRequest]:
+    for line in lines:
         # A killed process may have left a line without its end.
-        text = text[: text.rfind(b"\n") + 1]
-        self._line_count = text.count(b"\n")
-        self._file = current.open("ab", buffering=0)
-        self._file.truncate(len(text))
-
-    def append(self, line: bytes) -> None:
-        """Appends a line.
-
-        Raises:
-            OSError: the disk is full, for example.
-        """
-        if self._line_count >= self._max_count:
-            self._file.close()
-            current = _current_path(self._folder, self.number)
-            current.replace(_previous_path(self._folder, self.number))
-            self._file = current.open("ab", buffering=0)
-            self._line_count = 0
-        self._file.write(line + b"\n")
-        self._line_count += 1
-
-    def read_lines(self) -> list[bytes]:
-        """Returns the newest lines, oldest first."""
-        return list(_read_lines(self._folder, self.number, self._max_count))
-
-    def close(self) -> None:
-        self._file.close()
-        self._lock.close()
-
-
-def _open_own_file(folder: Path, max_count: int) -> _SharedFile | None:
-    """Opens the first file in the folder that no living process writes to."""
-    try:
-        for number in range(MAX_WORKERS):
-            lock = (folder / f"{number}.requests.lock").open("a+b")
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                lock.close()
-                continue
-            try:
-                return _SharedFile(folder, number, lock, max_count)
-            except OSError:
-                lock.close()
-                raise
-    except OSError as error:
-        log.warning("cannot share recent requests, so only this process shows its own: %s", error)
-    return None
-
-
-def _read_lines_of_others(folder: Path, own_number: int | None, max_count: int) -> Iterator[bytes]:
-    # Numbers are taken in order, and files are never removed, so the first number without a file ends the search.
-    number = 0
-    while number == own_number or _current_path(folder, number).exists() or _previous_path(folder, number).exists():
-        if number != own_number:
-            yield from _read_lines(folder, number, max_count)
-        number += 1
-
-
-def _read_lines(folder: Path, number: int, max_count: int) -> Iterable[bytes]:
-    """Returns the newest complete lines of a worker, oldest first."""
-    # In this order: if the files are rotated between the two reads, lines are read twice and not missed.
-    current = _read_file(_current_path(folder, number))
-    previous = _read_file(_previous_path(folder, number))
-    lines = [*previous.split(b"\n")[:-1], *current.split(b"\n")[:-1]]
-    return lines[-max_count:]
+        with contextlib.suppress(msgspec.DecodeError):
+            yield _decode(line)
 
 
 def _read_file(path: Path) -> bytes:
@@ -201,9 +136,5 @@ def _read_file(path: Path) -> bytes:
         return b""
 
 
-def _current_path(folder: Path, number: int) -> Path:
-    return folder / f"{number}.requests"
-
-
-def _previous_path(folder: Path, number: int) -> Path:
-    return folder / f"{number}.requests.previous"
+def _previous_path(path: Path) -> Path:
+    return path.with_suffix(".previous")

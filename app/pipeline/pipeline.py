@@ -207,9 +207,7 @@ class Pipeline:
             The upstream's answer, with the view that was sent; the turn with its stored question; the view that was
             planned last.
         """
-        # A question that waits for its answer saves a write. Nobody may be able to observe the turn before its end.
-        may_delay = not turn.request.stream and turn.search_tool_session is None and turn.request.on_answer is None
-        async with QuestionWrite(self.turn_writer, self.tasks, turn, may_delay=may_delay) as question_write:
+        async with QuestionWrite(self.turn_writer, self.tasks, turn) as question_write:
             if turn.search_tool_session is None:
                 upstream_answer, view = await self._call_upstream_with_recovery(turn, view)
             else:

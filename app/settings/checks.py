@@ -184,7 +184,7 @@ def _check_traces(traces: Traces) -> Iterator[Contradiction]:
     elif "@" in parts.netloc:
         yield path, "a password has no place in an address: put it into telemetry.traces.headers"
     elif any(not _is_installed(module) for module in TRACING_MODULES):
-        yield path, "traces need OpenTelemetry, which is not installed: pip install 'concertina-gateway[otel]'"
+        yield path, "traces need OpenTelemetry: run pip install '.[otel]' in the gateway's folder"
 
 
 def _split_address(url: str) -> SplitResult | None:

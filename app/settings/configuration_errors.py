@@ -39,7 +39,7 @@ REMOVED_SETTINGS: dict[str, dict[str, object]] = {
     },
     "retries": {"max_seconds": 8.0, "retry_after_max_seconds": 20.0, "total_wait_seconds": 60.0},
     "limits": {"max_head_bytes": 65_536},
-    "telemetry": {"drain_seconds": 5.0},
+    "telemetry": {"drain_seconds": 5.0, "overview": True},
 }
 """Settings that there were once, by section and name, with the values that are always used now."""
 _SECTION_ERROR_TYPES = {"model_type", "model_attributes_type", "dict_type", "dataclass_type"}

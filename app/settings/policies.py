@@ -55,8 +55,7 @@ class ClearToolResults(Section):
     keep: Annotated[int, Field(ge=0)] = 3
     """`clear_tool_results`: how many of the newest tool results are not cleared."""
     clear_at_least_tokens: Annotated[int, Field(ge=0)] = 0
-    """`clear_tool_results`: nothing is cleared if that would free fewer tokens than this. The reason: each clearing
-    invalidates the provider's prompt cache from the first cleared result on."""
+    """`clear_tool_results`: nothing is cleared if that would free fewer tokens than this."""
     exclude_tools: tuple[str, ...] = ()
     """`clear_tool_results`: names of tools whose results are never cleared."""
     inputs: bool = False
@@ -66,8 +65,7 @@ class ClearToolResults(Section):
 
 class ClearReasoning(Section):
     keep_turns: Annotated[int, Field(ge=0)] | None = None
-    """`clear_reasoning`: reasoning is cleared from all turns except this many of the newest ones. The newest turn
-    always keeps its reasoning. Empty: reasoning is never cleared."""
+    """`clear_reasoning`: reasoning is cleared from all turns except this many of the newest ones. Empty: never."""
 
 
 class Summarizer(Section):
@@ -78,25 +76,24 @@ class Summarizer(Section):
     fallbacks: tuple[str, ...] = ()
     """Models that are called, in this order, if `summarizer.model` fails or is paused after failures."""
     max_summary_tokens: Tokens | None = None
-    """The longest summary. Empty: 4,096 tokens; for kind `checkpoint`, 2,048. Two further limits always hold: 1/16 of
-    the window (at least 256 tokens), and 1/20 of the summarized messages (at least 1,024 tokens)."""
+    """The longest summary. Empty: 4,096 tokens; for kind `checkpoint`, 2,048. [Further limits](policies.md#additive)
+    always hold."""
     prompt: Instruction | None = None
-    """An instruction that replaces the built-in one. It says what a summary must keep in your domain. Folds always use
-    the built-in instruction."""
+    """An instruction that replaces the built-in one: what a summary must keep in your domain. Folds always use the
+    built-in instruction."""
     update_prompt: Instruction | None = None
     """`checkpoint`: the instruction for every checkpoint after the first. Empty: `summarizer.prompt`, or the built-in
     instruction."""
     form: Literal["auto", "conversation", "transcript"] = "auto"
     """What the summary call sends. `auto`: the request's own model gets the messages of its last prompt and then the
-    instruction, so that the provider's prompt cache is used. Other models get a fenced transcript; so does the
-    request's own model if those messages do not fit, or if the client names no conversation and leaves out words that
-    they may show. `transcript`: always a fenced transcript. `conversation`: the same as `auto` in this version."""
+    instruction, so that the provider's prompt cache is used; other models get a fenced transcript. `transcript`: always
+    a transcript. `conversation`: the same as `auto`."""
     parameters: dict[str, Any] = Field(default_factory=dict)
     """Further fields of the summary call, such as `temperature`. They cannot change the messages, the model, the tools
     and the limits."""
     timeout_seconds: Seconds = 120.0
-    """How long a summary call may be silent: before its first byte, and between two pieces of its stream. After it the
-    next fallback is called; after the last fallback, a mechanical summary is used."""
+    """How long a summary call may be silent: before its first byte, and between two pieces of its stream. Then the next
+    fallback is called."""
 
 
 class Policy(Section):
@@ -106,42 +103,35 @@ class Policy(Section):
 
     # What every kind reads.
     kind: PolicyKind = "additive"
-    """How the view is built. `additive` summarizes old turns, each turn once. `checkpoint` shortens tool results, then
-    writes one summary of the whole log. `fade` shortens tool results as the window fills, without a model. `prune`
-    waits until the window is full, then cuts tool results, then messages, without a model. `window` keeps the last
-    turns. Left out: the name of the policy if it is a kind, else `additive`."""
+    """How the view is built ([policies](policies.md)). Left out: the name of the policy if it is a kind, else
+    `additive`."""
     stages: tuple[Stage, ...] | None = None
     """The stages that shorten a view, in this order. Empty: the stages of the kind (listed below)."""
     reserve_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.05
-    """Kept free, in addition to the room for the answer that the request asks for (`max_tokens`, up to an eighth of the
-    window)."""
+    """Kept free, in addition to the room for the answer."""
     regrow_ratio: Share = 0.5
     """While the model stays the same, verbatim text replaces a summary or a cut again only if the prompt then stays
     below this share."""
     target_ratio: Share = 0.75
     """How much a cut leaves, as a share of the limit that was passed (with `keep_last`: of `keep_turns` or
-    `keep_tokens`). A cut that leaves less lasts for more turns, and the provider's prompt cache stays valid between two
-    cuts."""
+    `keep_tokens`)."""
     step_ratio: Share = 0.25
     """`drop_oldest`: whole rounds are dropped in steps. One step is this share of the limit."""
     recall: Recall | None = None
-    """`quote`: old messages that match the newest message are quoted in front of it. `tool`: the model gets a tool to
-    search for old messages. `off`: neither. Empty: `quote` for kind `additive`, `off` for the other kinds."""
+    """How old messages come back ([recall](policies.md#recall)): `quote`, `tool`, or `off`. Empty: `quote` for kind
+    `additive`, `off` for the other kinds."""
     restore: Literal["none", "quotes"] = "quotes"
-    """`quotes`: messages that the client left out of its history may be quoted, too, in views that do not show the
-    whole log. `none`: they are never quoted."""
+    """`quotes`: messages that the client left out of its history may be quoted, too. `none`: they are never quoted."""
     standing_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """The most that standing requests may take: sentences in which the user sets rules, preferences, names and
-    prohibitions, from messages that are no longer shown. `0`: they are not shown."""
+    """The most that [standing requests](policies.md#standing-requests) may take. `0`: they are not shown."""
 
     # When the kinds that call a model make summaries, and of what.
     threshold_ratio: Share = 0.7
     """`additive`: compaction starts when the estimated prompt is above this share and above `token_floor`."""
     token_floor: Annotated[int, Field(ge=0)] = 4096
-    """`additive`: the smallest threshold for compaction, in tokens. In a window whose limit is smaller, the limit is
-    the threshold."""
+    """`additive`: the smallest threshold for compaction, in tokens, or the limit if it is smaller."""
     buffer_turns: Annotated[int, Field(ge=0)] = 4
-    """`additive`: how many of the last turns a compaction leaves verbatim, if they fit into `buffer_max_ratio`."""
+    """`additive`: how many of the last turns a compaction leaves verbatim."""
     buffer_max_ratio: Share = 0.3
     """The most that the last `buffer_turns` turns may take. `checkpoint`: the most that the turns after a checkpoint
     may take."""
@@ -149,26 +139,25 @@ class Policy(Section):
     """`additive`: summaries that together take more than this share are folded into one."""
     prepare_ratio: Annotated[float, Field(gt=0, le=1)] = 0.6
     """If the prompt is above this share and the next turn may cross the threshold, the next summary is written in the
-    background after an answer. It is used when the threshold is crossed. `1`: never."""
+    background after an answer. `1`: never."""
     blocking: bool = False
-    """A turn above the threshold that fits is sent as it is, and its summary is written in the background. `true`: it
-    waits for the summary."""
+    """`false`: a turn above the threshold that fits is sent as it is, and its summary is written in the background.
+    `true`: it waits for the summary."""
     strategy: Literal["additive", "recursive"] = "additive"
-    """For kind `additive`. `additive`: each compaction adds a summary of the turns since the last one. `recursive`:
-    each compaction rewrites one rolling summary."""
+    """For kind `additive`. `additive`: each compaction adds a summary. `recursive`: each compaction rewrites one
+    rolling summary."""
 
     # For kind `checkpoint` and the stage of sliding windows.
     keep_turns: Annotated[int, Field(ge=0)] | None = None
     """`checkpoint`: how many of the last turns stay verbatim after a checkpoint (empty: 2). `keep_last`: the most turns
     that are shown (empty: all that fit)."""
     keep_tokens: Tokens | None = None
-    """`keep_last`: the most tokens that messages may take, pins included (empty: all that fit). The newest turn may
-    take more."""
+    """`keep_last`: the most tokens that messages may take, pins included (empty: all that fit)."""
     trigger: Trigger = Trigger()
 
     # For single stages; each docstring names its stage.
     position_pruning: bool = False
-    """`true`: stage `prune_by_position` runs. `false`: it does nothing, even if `stages` names it."""
+    """`true`: stage `prune_by_position` does its work. `false`: it does nothing."""
     summarize_after_turns: Annotated[int, Field(ge=0)] = 4
     """`tell_old_rounds`: tool rounds that are at least this many turns old are replaced by one line per call."""
     clear_tool_results: ClearToolResults = ClearToolResults()

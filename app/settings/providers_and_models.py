@@ -24,7 +24,7 @@ class Timeouts(Section):
     """The longest time to open a connection."""
     first_byte_seconds: Seconds = 600.0
     """The longest time from the request to the first byte of the answer's body. An answer that is not streamed arrives
-    whole, so this also limits how long the model may take to generate it."""
+    whole, so this also limits how long the model may take."""
     between_bytes_seconds: Seconds = 300.0
     """The longest time between two pieces of an answer."""
     total_seconds: Seconds = 3600.0
@@ -52,39 +52,35 @@ class Quirks(Section):
     `into_user`: puts them at the beginning of the first user message, for models without a system role (Gemma 2)."""
     alternate_roles: bool = False
     """Makes user and assistant messages alternate and puts a user message first, as the templates of Mistral and Gemma
-    demand. Tool calls and results do not count. Neighbours of one role are merged. Assistant messages without content
-    are left out. A missing message is inserted: `Noted.` from the assistant between a tool's result and a user message,
-    `Begin.` from the user before an assistant message that comes first."""
+    demand. Neighbours of one role are merged, assistant messages without content left out, and missing messages
+    inserted: `Noted.` after a tool's result, `Begin.` at the beginning."""
     reasoning: Literal["keep", "drop", "tool_loop", "tool_turns"] = "keep"
-    """Which reasoning of the client history is sent (`reasoning_content`, `reasoning`, `reasoning_details`, thinking
-    parts). `keep`: all that the client sends. `drop`: none. `tool_loop`: the reasoning since the newest user message.
-    `tool_turns`: the same, and the reasoning of every turn that called a tool. Reasoning is sent unchanged or not at
-    all."""
+    """Which reasoning of the client history is sent. `keep`: all that the client sends. `drop`: none. `tool_loop`: the
+    reasoning since the newest user message. `tool_turns`: the same, and the reasoning of every turn that called a
+    tool."""
     tool_call_ids: Literal["keep", "unique", "alnum9"] = "keep"
     """`unique`: gives a new id to each tool call whose id is empty or was used before, and to its result. `alnum9`: the
-    same, and every id has nine letters and digits, as Mistral demands."""
+    same, with nine letters and digits, as Mistral demands."""
     tool_result_names: bool = False
     """Adds the tool's `name` to each tool result."""
     split_calls: bool = False
-    """Sends each tool call in a message of its own, followed by its result, and the text beside the calls in another
-    message. For templates that take one call per message and nothing else (Llama 3.1)."""
+    """Sends each tool call in a message of its own, followed by its result, for templates that take one call per
+    message (Llama 3.1)."""
     empty_content: Literal["keep", "text", "none"] = "keep"
     """How the missing content of an assistant message is sent: as an empty string (`text`), as null (`none`), or as the
     client wrote it (`keep`)."""
     flatten_text: bool = False
     """Sends content that is a list of text parts as one string."""
     message_fields: tuple[str, ...] | None = None
-    """The only properties of messages that are sent, besides `role`, `content` and the properties that calls and
-    results need. `tool_calls.x` allows property `x` of each call. `null`: all properties are sent. A refusal that is
-    not allowed is sent as content."""
+    """The only properties of messages that are sent, besides `role`, `content` and those that calls and results need.
+    `tool_calls.x` allows property `x` of each call. `null`: all."""
     strip_message_fields: tuple[str, ...] = ()
     """Properties of messages that are not sent, written as in `message_fields`."""
     drop_nulls: bool = False
     """Leaves out properties of messages that are `null` or empty, except the content."""
     restore_fields: tuple[str, ...] = ()
     """Properties that clients drop from answers although the provider needs them back, such as `reasoning_content`
-    (DeepSeek) or `tool_calls.extra_content` (Gemini's thought signatures). They are restored from the stored answers,
-    byte for byte. Empty: the store is not read for this."""
+    (DeepSeek) or `tool_calls.extra_content` (Gemini). They are restored from the stored answers, byte for byte."""
     restore_scope: Literal["tool_loop", "tool_turns"] = "tool_loop"
     """Where `restore_fields` are restored: since the newest user message (`tool_loop`), or also in every earlier turn
     that called a tool (`tool_turns`)."""
@@ -99,34 +95,30 @@ class Quirks(Section):
 class Provider(Section):
     protocol: Literal["openai", "responses"] = "openai"
     """The protocol in which the provider's models are called. `openai`: Chat Completions. `responses`: the Responses
-    API; requests and answers of clients that speak Chat Completions are translated."""
+    API."""
     base_url: str = ""
     """The provider's address, without `/chat/completions` or `/responses`. A query (`?api-version=…`) is sent
     with each call. Required."""
     api_key: KeyValue | None = None
     """The key for calls to this provider. Empty: in mode `open` the client's own key is passed on if it is meant for
-    this provider ([whose key a provider gets](keys.md#whose-key-a-provider-gets)); in mode `keys` the provider is
-    called without a key. Therefore, in mode `keys`, only a provider on this machine or in a private network may have no
-    key."""
+    this provider ([whose key a provider gets](keys.md#whose-key-a-provider-gets)); in mode `keys` only a provider on
+    this machine or in a private network may have no key."""
     pass_client_key: bool = False
     """For a provider without a key of its own, in mode `open`. `true`: every client's key is passed on to the provider,
-    also when the provider is only a fallback, writes a summary or lists its models. `false`: a client's key is passed
-    on only to the first provider of the requested model."""
+    also when the provider is only a fallback, writes a summary or lists its models."""
     auth_header: HeaderName = "authorization"
     """The header that carries the key. `authorization` carries `Bearer <key>`; any other header carries the key alone
     (`api-key` for Azure)."""
     headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict)
     """Further headers of each call."""
     proxy: SecretStr | None = None  # secret because it may carry a password
-    """The address of an HTTP proxy for calls to this provider, such as `http://proxy.internal:3128`. The variable
-    `HTTPS_PROXY` is not read; write `"${HTTPS_PROXY:-}"` here to use its value."""
+    """The address of an HTTP proxy for calls to this provider, such as `http://proxy.internal:3128`
+    ([proxies](operations.md#proxies-and-certificates))."""
     ca_file: str | None = None
-    """A PEM file of certificates that are trusted instead of the system's roots: the certificate of a private
-    authority, or a server's self-signed certificate. It also holds for a proxy that is reached over TLS."""
+    """A PEM file of certificates that are trusted instead of the system's roots."""
     pass_through: tuple[str, ...] = ("embeddings", "moderations", "audio", "images")
-    """In mode `keys`: the paths below `/v1` that are passed through to this provider, each with everything below it.
-    Other paths are answered with 403, because they reach into the account behind `api_key`. `["*"]`: every path. A key
-    may have a list of its own ([keys](keys.md#passing-through)). In mode `open` every path is passed through."""
+    """In mode `keys`: the paths below `/v1` that are [passed through](keys.md#passing-through) to this provider, each
+    with everything below it. `["*"]`: every path."""
     timeouts: Timeouts = Timeouts()
     quirks: Quirks = Quirks()
 
@@ -167,11 +159,11 @@ class Price(Section):
     """US dollars for a million tokens. None: the list price of a well-known model, if there is one."""
 
     input: Dollars | None = None
-    """US dollars for a million prompt tokens. The reported cost is computed from it. Empty: the list price of a
-    well-known model; the cost of any other model is unknown. `0` for a model that costs nothing."""
+    """US dollars for a million prompt tokens. Empty: the list price of a well-known model; the cost of any other model
+    is unknown."""
     cached_input: Dollars | None = None
-    """US dollars for a million prompt tokens that the provider read from its cache. Empty: the same as `price.input` if
-    that is set, else the list price."""
+    """US dollars for a million prompt tokens that the provider read from its cache. Empty: the same as `price.input`,
+    or the list price."""
     output: Dollars | None = None
     """US dollars for a million tokens of answers."""
 
@@ -184,16 +176,15 @@ class Deployment(Section):
     context_window: Tokens | None = None
     """The context window: tokens of prompt and answer together. May be smaller than the model's own. Empty: the first
     known of the provider's model list, the limit in the provider's overflow errors, a registry of known models, and
-    `window_default`. If it is set, no refusal changes it."""
+    `window_default`."""
     max_output_tokens: Tokens | None = None
     """The longest answer that the model gives."""
     encoding: Encoding | None = None
-    """The tokenizer that counts the model's tokens: `o200k_base` or `cl100k_base`. Empty: chosen by the model's
-    name."""
+    """The tokenizer that counts the model's tokens. Empty: chosen by the model's name."""
     price: Price = Price()
     quirks: Quirks = Quirks()
-    """The quirks of this model, named as in `providers.<name>.quirks`. A quirk that is set for a model wins over the
-    provider's; one that is set for a deployment wins over both."""
+    """The quirks of this model, named as in `providers.<name>.quirks`. They win over the provider's; a deployment's win
+    over both."""
 
 
 class Model(Deployment):
@@ -208,7 +199,7 @@ class Model(Deployment):
     """Models that are called, in this order, if no deployment of this model can answer."""
     deployments: tuple[Deployment, ...] = ()
     """Several deployments of the same model, tried in order. A field that a deployment leaves out is taken from the
-    entry. The fields of `price` are taken together: a deployment that sets one of them takes none from the entry."""
+    entry (`price` as a whole)."""
 
     def expand_deployments(self) -> tuple[Deployment, ...]:
         """Returns the deployments in order. A field that a deployment leaves out is taken from the entry."""

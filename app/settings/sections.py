@@ -77,8 +77,7 @@ class Rate(Section):
     """How much of something is allowed in a minute. 0: no limit."""
 
     key: NonNegativeInt = 0
-    """The most in any 60 seconds for each API key of the gateway. A key may have a limit of its own
-    ([rate limits](keys.md#rate-limits)). `0`: no limit."""
+    """The most in any 60 seconds for each API key of the gateway that has no limit of its own. `0`: no limit."""
     tenant: NonNegativeInt = 0
     """The most in any 60 seconds for each tenant, its end users together. `0`: no limit."""
     all: NonNegativeInt = 0
@@ -90,39 +89,35 @@ class Limits(Section):
     (`…_per_minute`), which all processes on one database count together."""
 
     max_concurrent_requests: NonNegativeInt = 2000
-    """How many requests that call a model may run at once: chat completions until the end of their answer, compactions
-    on request, rewritten summaries, and calls that are passed through. `0`: no limit."""
+    """How many requests that call a model may run at once. `0`: no limit."""
     max_concurrent_per_tenant: NonNegativeInt = 1000
-    """How many of these requests one tenant may have running. The default is half of all, so that one tenant never
-    takes every slot. `0`: no limit for one tenant; when all slots are taken, tenants still take turns."""
+    """How many of these requests one tenant may have running. `0`: no limit for one tenant; when all slots are taken,
+    tenants still take turns."""
     max_waiting: NonNegativeInt = 1000
-    """How many requests may wait for a slot, of all tenants together. If the queue is full and a tenant with fewer
-    waiting requests sends one, the newest request of the tenant with the most is refused instead. `0`: no request
-    waits; without a free slot it is refused at once."""
+    """How many requests may wait for a slot, of all tenants together. `0`: without a free slot a request is refused at
+    once."""
     max_wait_seconds: Seconds = 20.0
     """How long a request waits for a slot before it is refused."""
     max_concurrent_body_bytes: NonNegativeInt = 268_435_456
-    """The most bytes that the bodies of all requests in flight may have together; one tenant's at most half of them,
-    but always one body of `server.body_limit_bytes`. Requests with more are answered with 503. While a body is
-    parsed and stored it takes up to five times its size of memory. `0`: no limit."""
+    """The most bytes that the bodies of all requests in flight may have together; one tenant's at most half of them.
+    Requests with more are answered with 503. `0`: no limit."""
     max_connections: NonNegativeInt = 10_000
     """How many connections may be open. Further ones are answered with 503 and closed. `0`: no limit."""
     slow_client_seconds: Annotated[float, Field(ge=0, le=86_400)] = 30.0
     """How long a client may take to send a request's head, may pause while it sends the body, and may leave an answer
-    unread. Then the connection is cut. An answer that has begun is still finished and stored. `0`: no limit."""
+    unread. Then the connection is closed. `0`: no limit."""
     min_bytes_per_second: NonNegativeInt = 500
-    """A client that sends or reads fewer bytes per second than this counts as paused once `limits.slow_client_seconds`
-    have passed."""
+    """A client that sends or reads fewer bytes per second than this counts as paused."""
     max_messages: Annotated[int, Field(gt=0)] = 20_000
-    """The most messages of a chat completion. Requests with more are answered with 400. Each message of a new history
-    costs processor time: 20,000 take about ten seconds if they must be summarized for a small window."""
+    """The most messages of a chat completion. Requests with more are answered with 400. 20,000 new ones take about ten
+    seconds of processor time if they must be summarized for a small window."""
     max_tools: Annotated[int, Field(gt=0)] = 1000
     """The most tools of a chat completion. Requests with more are answered with 400."""
     requests_per_minute: Rate = Rate()
     tokens_per_minute: Rate = Rate()
     assumed_answer_tokens: Tokens = 4096
     """For budgets and rates: how long the answer to a request without a limit of its own may become. A longer answer is
-    not cut off; what it costs more than reserved is counted when it is known."""
+    not cut off."""
 
 
 class Server(Section):
@@ -135,12 +130,10 @@ class Server(Section):
     workers: Annotated[int, Field(ge=1)] = 1
     """How many processes serve requests. More than one process needs a database that they share; use PostgreSQL."""
     drain_seconds: Annotated[float, Field(ge=0, le=86_400)] = 30.0
-    """How long running answers may go on after SIGTERM. The service manager must wait a little longer before it kills
-    the process."""
+    """How long running answers may go on after SIGTERM."""
     leave_seconds: Annotated[float, Field(ge=0, le=600)] = 0.0
-    """How long all requests are still answered after SIGTERM, before the drain, while `/readyz` answers 503. Set it to
-    the time that load balancers need to notice. `0` if there is no load balancer, or if it learns of the stop in
-    another way."""
+    """How long all requests are still answered after SIGTERM, before the drain, while `/readyz` answers 503: the time
+    that load balancers need to notice ([stopping](operations.md#stopping))."""
     console: bool = True
     """`true`: the console is served at `/console`."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -155,13 +148,13 @@ class Database(Section):
     `postgresql+asyncpg://user:password@host:5432/name`, or `memory://`, which loses everything when the process
     ends."""
     synchronous: Literal["normal", "full"] = "normal"
-    """For SQLite only. `normal`: committed turns survive a crash of the process. `full`: they survive a power cut, too,
-    because each commit waits for the disk."""
+    """For SQLite only. `normal`: committed turns survive a crash of the process. `full`: they survive a power cut,
+    too."""
     timeout_seconds: Seconds = 5.0
     """How long a statement or a connection may take before the store counts as unavailable."""
     auto_migrate: bool = True
     """`true`: an older schema is migrated at start, by one process at a time. `false`: with an older schema the start
-    is refused until `concertina migrate` has run. A newer schema is always refused."""
+    is refused until `concertina migrate` has run."""
     pool_size: Annotated[int, Field(ge=1)] = 10
     """How many connections each process opens to PostgreSQL."""
     statement_cache_size: Annotated[int, Field(ge=0)] = 256
@@ -184,37 +177,31 @@ class Database(Section):
 
 class Auth(Section):
     mode: Literal["open", "keys"] = "open"
-    """`open`: every client that reaches the port is served. Each value of the `Authorization` header is a tenant, which
-    sees only its own conversations. `keys`: only clients with a key of the gateway are served ([keys](keys.md))."""
+    """`open`: every client that reaches the port is served. `keys`: only clients with a key of the gateway are served
+    ([keys](keys.md))."""
     pepper: SecretStr | None = None
-    """A secret of at least 16 characters. It is part of the digests that identify tenants. Left out: one is generated
-    at the first start and stored in the database, for all processes that use it. Do not change it: with another pepper,
-    tenants lose access to their conversations."""
+    """A secret of at least 16 characters, part of the digests that identify tenants. Left out: one is generated at the
+    first start and stored in the database. Do not change it ([why](keys.md#the-pepper))."""
     allowed_hosts: tuple[HostName, ...] = ()
-    """The host names of the gateway, without ports. In mode `open`, web pages of these hosts may call the gateway. A
-    request with another name in `Host` is answered with 403. IP addresses, `localhost` and health probes are always
-    served. Left out: mode `open` also serves names that nobody can register in public DNS (names without a dot, and
-    names that end in `.local`, `.internal`, `.svc`, `.test` or `.home.arpa`); mode `keys` serves every name. `["*"]`:
-    every name is served ([why](threat-model.md#a-browser-on-the-same-machine))."""
+    """The host names of the gateway, without ports. A request with another name in `Host` is answered with 403. Left
+    out: mode `open` serves only addresses and names that nobody can register in public DNS
+    ([rules](threat-model.md#a-browser-on-the-same-machine)); mode `keys` serves every name. `["*"]`: every name."""
     operator_token: SecretStr | None = None
-    """A secret of at least 32 characters that gives every right for every tenant's conversations, keys and settings, in
-    both modes; `none`: there is no such secret. Left out: if `server.host` is a loopback address, each start makes a
-    token and prints it with the console's address; otherwise there is none ([operators](keys.md#operators))."""
+    """A secret of at least 32 characters that gives every right for every tenant, in both modes; `none`: there is no
+    such secret. Left out: if `server.host` is a loopback address, each start makes a token
+    ([operators](keys.md#operators))."""
     cache_seconds: Annotated[float, Field(ge=0, le=3600)] = 5.0
-    """How long a process trusts a key before it reads the key from the database again. A revoked key works for this
-    long at most."""
+    """How long a process trusts a key before it reads the key from the database again."""
     end_users: bool = False
-    """`true`: end users of one application cannot see each other's conversations, although they share the application's
-    credential."""
+    """`true`: each [end user](keys.md#end-users-of-one-application) of an application is a tenant."""
     end_user_header: HeaderName = "X-End-User-Id"
-    """The header that names the end user if `auth.end_users` is `true`. A chat completion without this header is
-    assigned by its field `safety_identifier`, else by its field `user`."""
+    """The header that names the end user if `auth.end_users` is `true`."""
 
 
 class Encryption(Section):
     keys: dict[Name, EncryptionKey] = Field(default_factory=dict)
-    """Encryption keys by name. You choose the names (letters, digits, `.`, `_` and `-`). Each key has 32 bytes, in
-    base64 or hex. Take keys from the environment: `{k2026: "${CONCERTINA_KEY_2026}"}`. All keys are used to decrypt."""
+    """Encryption keys by name (letters, digits, `.`, `_` and `-`). Each key has 32 bytes, in base64 or hex. Take keys
+    from the environment: `{k2026: "${CONCERTINA_KEY_2026}"}`. All keys are used to decrypt."""
     active: Name | None = None
     """The name of the key that encrypts new data. `null`: new data is stored as plain text."""
 
@@ -226,62 +213,56 @@ class Encryption(Section):
 
 class Retention(Section):
     days: Annotated[int, Field(gt=0)] | None = None
-    """Conversations without activity for more days than this are erased. A tenant's keys may set another number for the
-    tenant's conversations; the smallest of these counts. `null`: conversations are not erased by age."""
+    """Conversations without activity for more days than this are erased ([retention](privacy.md#retention)). `null`:
+    conversations are not erased by age."""
     context_hours: Annotated[int, Field(gt=0, le=8_760)] = 24
-    """Conversations of responses with `store: false`, which are kept for continuing only (`privacy.store_false`), are
-    erased after this many hours without activity."""
+    """Conversations of responses with `store: false`, which are kept for continuing only, are erased after this many
+    hours without activity."""
     sweep_seconds: Seconds = 3600.0
     """The time between two searches for old conversations. One process at a time searches."""
 
 
 class Privacy(Section):
     store_false: Literal["context", "nothing"] = "context"
-    """What is kept of a response with `store: false`. `context`: its turn, for continuing the conversation only, so
-    that summaries are not made again with each turn; no endpoint shows it, and it is erased after
-    `retention.context_hours`. `nothing`: nothing, as of a chat completion with `store: false`."""
+    """What is kept of a response with `store: false`. `context`: its turn, for continuing the conversation only.
+    `nothing`: nothing."""
 
 
 class Traces(Section):
     """Where OpenTelemetry traces go, and how many of them."""
 
     endpoint: str | None = None
-    """The address of an OpenTelemetry collector that takes OTLP over HTTP, such as `http://localhost:4318`.
-    `/v1/traces` is appended unless the address ends with it. `null` or empty: no traces. Needs `pip install
-    'concertina-gateway[otel]'`."""
+    """The address of an OpenTelemetry collector that takes OTLP over HTTP, such as `http://localhost:4318`. `null` or
+    empty: no traces. Needs the extra `otel`."""
     headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict)
     """Headers of each export, such as the collector's key."""
     service_name: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)] = "concertina"
     """The service name of the spans (`service.name`)."""
     sample_ratio: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """The share of requests that are traced, 0 to 1. For a request with a `traceparent`, the client's decision
-    counts."""
+    """The share of requests that are traced. For a request with a `traceparent`, the client's decision counts."""
 
 
 class Telemetry(Section):
     """Metrics, the console's overview, log lines and traces."""
 
     metrics: bool = True
-    """`true`: the gateway counts events and answers `GET /metrics` for Prometheus. `false`: it counts nothing and has
-    no overview."""
+    """`true`: the gateway counts events and answers `GET /metrics`. `false`: it counts nothing and has no overview."""
     metrics_token: HeaderValue | None = None
     """A secret that a request for `/metrics` must send as `Authorization: Bearer`. Left out: everyone who reaches the
-    port can read the metrics. Metrics never contain message content."""
-    overview: bool = True
-    """`true`: the gateway answers `GET /v1/admin/overview`, which gives the numbers of the console's first page."""
+    port can read the metrics."""
     recent_requests: Annotated[int, Field(ge=0, le=100_000)] = 1000
-    """How many requests to a model each process keeps for `GET /v1/admin/requests`, with their timelines and without
-    content. A usual one takes 750 bytes. `0`: none, and nothing is recorded."""
+    """How many requests to a model are kept for `GET /v1/admin/requests`, of all workers together, without content.
+    `0`: none."""
     request_log: bool = True
-    """`true`: each request writes one log line at its end: the request, its outcome, its duration and its context.
-    Requests for `/healthz`, `/readyz` and `/metrics` write a line only if they fail."""
+    """`true`: each request writes one log line at its end. Requests for `/healthz`, `/readyz` and `/metrics` write a
+    line only if they fail."""
     traces: Traces = Traces()
 
 
 class Compaction(Section):
     lease_seconds: Seconds = 30.0
     """How long a process holds the lease of a conversation without renewing it. If the process dies, other processes
-    wait at most this long. A running process renews its leases."""
+    wait at most this long."""
     wait_seconds: Seconds = 300.0
     """How long a request waits for another request of the same conversation before it is answered with 409."""
 
@@ -301,16 +282,15 @@ class Settings(Section):
     models: dict[str, Model] = Field(default_factory=dict)
     retries: Retries = Retries()
     policy: str = "additive"
-    """The policy of a request if neither the request (`X-Context-Policy`, `context.policy`), nor the caller's key, nor
-    the model's entry names one."""
+    """The policy of a request if neither the request, nor the caller's key, nor the model's entry names one."""
     policies: dict[Name, Policy] = Field(default_factory=build_default_policies)
     compaction: Compaction = Compaction()
     degraded_mode: Literal["serve", "refuse"] = "serve"
     """What happens to a request that carries its whole history while the database is unavailable. `serve`: it is
-    answered without the database (`context_status: degraded`). `refuse`: it is answered with 503, as all others."""
+    answered without the database. `refuse`: it is answered with 503, as all others."""
     window_default: Tokens = 8192
-    """The context window of a model whose window is not known. The default is small on purpose: a number that is too
-    small causes an early summary, one that is too large a refused request."""
+    """The context window of a model whose window is not known. Too small a number causes an early summary, too large a
+    one a refused request."""
 
     _origins: dict[tuple[str | int, ...], SettingOrigin] = PrivateAttr(default_factory=dict)
     _named_file: str | None = PrivateAttr(default=None)

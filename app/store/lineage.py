@@ -250,7 +250,7 @@ def _replace_path(members: dict[str, FamilyMember], conversation_id: str, lineag
 
 
 def order_links_deepest_first(links: Sequence[bytes]) -> list[bytes]:
-    """Returns the links of a request, deepest first, each once. A message that does not advance the skeleton repeats
-    the skeleton before it.
+    """Returns the links of a request, deepest first, each once. A message that the chain skips repeats the link before
+    it.
     """
     return list(dict.fromkeys(reversed(links)))

@@ -32,8 +32,3 @@ def apply_summary_revision(summary: Summary, revision: Summary) -> Summary:
 def may_replace_summary(summary: Summary, stored: Summary) -> bool:
     """Whether a summary replaces the stored one over the same range."""
     return stored.kind in REPLACEABLE_KINDS and summary.kind not in REPLACEABLE_KINDS
-
-
-def number_next_revision(stored: Summary, summary: Summary) -> Summary:
-    """Returns a summary that replaces the stored one: with the next revision number if both have the same id."""
-    return replace(summary, revision=stored.revision + 1) if stored.id == summary.id else summary

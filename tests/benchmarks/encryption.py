@@ -57,7 +57,7 @@ async def a_turn(store: Store, kept: Conversation, log: list[LogMessage]) -> Non
     """The store's part of a turn: the conversation, the last message of its log, its tail, and what is added."""
     found = await store.find_conversation(tenant="tenant", conversation_id=kept.id)
     assert found is not None
-    await store.find_link_matches(tenant="tenant", root=kept.root, links=[found.head_link], skeletons=[])
+    await store.find_link_matches(tenant="tenant", root=kept.root, links=[found.head_link])
     await store.read_log(found, found.head_seq - 15, found.head_seq + 1)
     more = log_of("tenant", [f"user {WORDS}", f"assistant {WORDS}"], after=log[-1])
     more = [replace(entry, seq=found.head_seq + 1 + place) for place, entry in enumerate(more)]

@@ -205,7 +205,6 @@ def _chunk(conversation: Conversation, last: LogMessage, **fields: Any) -> Summa
         conversation_id=conversation.id,
         to_seq=last.seq + 1,
         to_link=last.link,
-        to_skeleton=last.skeleton if last.in_skeleton else None,
         text=words(CHUNK_CHARS, seed=3),
         tokens=CHUNK_TOKENS,
         tokens_total=last.tokens_total,

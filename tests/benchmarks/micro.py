@@ -288,7 +288,6 @@ def _recent_requests(turn: TurnFacts) -> Iterator[Case]:
         for name, kept in (("alone", RecentRequests(1000)), ("of several", RecentRequests(1000, Path(folder)))):
             yield Case("telling", f"a recent request, a worker {name}", "turn", 1, partial(record, kept))
             yield Case("telling", f"the list of 1,000, a worker {name}", "reading", 1, kept.read_requests)
-            kept.close()
 
 
 def numbers() -> Iterator[Case]:

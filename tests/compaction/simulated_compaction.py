@@ -16,6 +16,7 @@ from app.compaction.compaction_job import CompactionJob, SummarySource, build_su
 from app.compaction.compactor import Compactor
 from app.compaction.summarizer.summary_generator import SummaryGenerator
 from app.compaction.summarizer.summary_request import SummaryRequest
+from app.compaction.summary_maker import SummaryMaker
 from app.context.plan.log_rounds import LogTail
 from app.context.plan.outline import SummaryRange
 from app.context.plan.policy import ContextPolicy
@@ -26,6 +27,7 @@ from app.errors import ConversationBusy, StoreUnavailable
 from app.simulator.options_and_faults import SimulatorOptions
 from app.simulator.simulated_provider import SimulatedProvider
 from app.simulator.simulator import Simulator
+from app.store.contract.conversations import WriteConflict
 from app.store.contract.leases import Lease, LeaseLost
 from app.store.contract.store import Store
 from app.store.leases import LeaseKeeper
@@ -42,6 +44,7 @@ from app.upstream.provider_contract import (
     UpstreamProvider,
     UpstreamRequest,
 )
+from app.upstream.routing.context_windows import ContextWindows
 from app.upstream.routing.router import Router
 from tests.simulator.counting import RoughCounter
 from tests.support.chat_counter import AnyMessage, as_body
@@ -109,6 +112,12 @@ def job_for(
     return replace(job, **fields)
 
 
+async def rewrite(compactor: Compactor, job: CompactionJob, summary: Summary) -> Summary:
+    """Writes the summary of a job's only range again."""
+    (source,) = build_summary_sources(job)
+    return await compactor.rewrite_summary(job, source, summary)
+
+
 SOURCE_FIELDS = {field.name for field in fields(SummarySource)}
 
 
@@ -122,7 +131,7 @@ def summary_request_for(log: Sequence[LogMessage], *, limit_tokens: int = 400, *
 
 @dataclass
 class Shelf:
-    """The two methods of a store that compaction needs."""
+    """The methods of a store that compaction needs."""
 
     chunks_by_range: dict[tuple[bytes, bytes, bool], Summary] = field(default_factory=dict)
     lost: set[int] = field(default_factory=set)
@@ -147,6 +156,13 @@ class Shelf:
         known = self.chunks_by_range.get(key)
         if known is None or (known.kind == "mechanical" and summary.kind == "model"):
             self.chunks_by_range[key] = summary
+
+    async def revise_summary(self, *, tenant: str, root: str, summary: Summary) -> None:
+        key = summary.from_link, summary.to_link, bool(summary.folds)
+        known = self.chunks_by_range.get(key)
+        if known is None or (known.id, known.revision) != (summary.id, summary.revision - 1):
+            raise WriteConflict
+        self.chunks_by_range[key] = summary
 
 
 @dataclass
@@ -268,11 +284,11 @@ def saying(*texts: str) -> Said:
     return lambda body: {"role": "assistant", "content": left.pop(0) if len(left) > 1 else left[0]}
 
 
-class OneWindow:
+class OneWindow(ContextWindows):
     def __init__(self, tokens: int) -> None:
         self.tokens = tokens
 
-    async def find_window(self, deployment: ModelDeployment, client_key: ClientKey | None) -> ContextWindow:
+    async def find_window(self, deployment: ModelDeployment, client_key: ClientKey | None = None) -> ContextWindow:
         return ContextWindow(self.tokens, "config")
 
 
@@ -306,15 +322,15 @@ class Scene:
             counter_for=lambda encoding: COUNT,
             monotonic=lambda: self.seconds,
         )
-        self.compactor = Compactor(
+        maker = SummaryMaker(
             store=cast(Store, self.shelf),
             leases=cast(LeaseKeeper, self.keys),
             summary_generator=self.summarizer,
             counter_for=lambda encoding: COUNT,
             clock=lambda: NOW,
             new_id=lambda: f"sum_{next(ids)}",
-            monotonic=lambda: self.seconds,
         )
+        self.compactor = Compactor(maker=maker, monotonic=lambda: self.seconds)
 
     @property
     def stored(self) -> list[Summary]:

@@ -13,7 +13,7 @@ from app.context.plan.policy import ContextPolicy, SummarizerPolicy
 from app.context.view.view_rendering import count_summary_section_tokens
 from app.conversation.identity import compute_start_position
 from app.simulator.options_and_faults import SimulatedFaults, SimulatorOptions
-from tests.compaction.simulated_compaction import COUNT, TENANT, Scene, job_for, log_of, talk
+from tests.compaction.simulated_compaction import COUNT, TENANT, Scene, job_for, log_of, rewrite, talk
 
 
 async def test_a_range_becomes_a_stored_chunk_with_everything_known_of_its_ends() -> None:
@@ -307,7 +307,7 @@ async def test_a_refusal_is_not_stored_and_a_model_writes_the_summary_later() ->
     result = await scene.compactor.compact(job)
     assert (result.outcome, [one.kind for one in scene.stored]) == ("mechanical", ["mechanical"])
     assert "says nothing" in result.warnings[0]
-    await scene.compactor.replace_mechanical_summaries(job)
+    await rewrite(scene.compactor, job, scene.stored[0])
     assert [(one.kind, one.text.splitlines()[0]) for one in scene.stored] == [
         ("model", "Colleagues and their lockers.")
     ]

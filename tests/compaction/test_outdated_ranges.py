@@ -14,13 +14,13 @@ from msgspec.structs import replace
 
 from app.compaction.compaction_job import CompactionJob, CompactionResult, build_summary_sources
 from app.compaction.compactor import Compactor
-from app.compaction.summary_maker import DELETED_PARTS
+from app.compaction.summary_maker import DELETED_PARTS, SummaryMaker
 from app.context.plan.outline import SummaryRange
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
 from app.dialects.chat.message import ChatMessage
-from app.store.contract.conversations import LogAppend
+from app.store.contract.conversations import LogAppend, WriteConflict
 from app.store.leases import LeaseKeeper
-from tests.compaction.simulated_compaction import COUNT, NOW, TENANT, Scene, job_for, log_of, talk
+from tests.compaction.simulated_compaction import COUNT, NOW, TENANT, Scene, job_for, log_of, rewrite, talk
 from tests.store.example_logs import branch_of, chunk_over, conversation_of
 from tests.support.memory_store import MemoryStore
 
@@ -38,11 +38,13 @@ class StoredTalk:
         self.waits = asyncio.Event()
         leases = LeaseKeeper(self.store, "ours", sleep=self._sleep, clock=lambda: 0.0, random=lambda: 0.5)
         self.compactor = Compactor(
-            store=self.store,
-            leases=leases,
-            summary_generator=self.scene.summarizer,
-            counter_for=lambda encoding: COUNT,
-            clock=lambda: NOW,
+            maker=SummaryMaker(
+                store=self.store,
+                leases=leases,
+                summary_generator=self.scene.summarizer,
+                counter_for=lambda encoding: COUNT,
+                clock=lambda: NOW,
+            )
         )
         bodies = talk(TURNS)
         bodies[0] = {"role": "user", "content": f"{bodies[0]['content']} My secret is {SECRET}."}
@@ -101,11 +103,14 @@ def is_without_result(world: StoredTalk, result: CompactionResult) -> bool:
 
 
 async def run_after_waiting(
-    world: StoredTalk, compact: Compact, job: CompactionJob, change: Callable[[], Awaitable[Any]]
+    world: StoredTalk,
+    work: Callable[[Compactor, CompactionJob], Awaitable[Any]],
+    job: CompactionJob,
+    change: Callable[[], Awaitable[Any]],
 ) -> Any:
     """What comes of a job that waits for the lease of its range while something is changed."""
     give_back = await world.hold_elsewhere(job)
-    working = asyncio.ensure_future(compact(world.compactor, job))
+    working = asyncio.ensure_future(work(world.compactor, job))
     await world.waits.wait()
     await change()
     await give_back()
@@ -171,8 +176,12 @@ async def test_a_mechanical_summary_is_not_written_anew_from_what_was_read_befor
         await world.erase()
         await world.keep(replace(there, id="another"))
 
-    result = await run_after_waiting(world, Compactor.replace_mechanical_summaries, job, erase_and_summarize_again)
-    assert is_without_result(world, result)
+    async def write_again(compactor: Compactor, job: CompactionJob) -> Summary:
+        return await rewrite(compactor, job, there)
+
+    with pytest.raises(WriteConflict):
+        await run_after_waiting(world, write_again, job, erase_and_summarize_again)
+    assert world.scene.router.calls == []
     assert [chunk.text for chunk in await world.read_chunks()] == [there.text]
 
 

@@ -12,7 +12,9 @@ from app.context.plan.outline import SummaryRange
 from app.context.plan.policy import ContextPolicy, SummarizerPolicy
 from app.conversation.conversation_types import LogMessage, Summary
 from app.conversation.identity import compute_start_position
-from tests.compaction.simulated_compaction import TENANT, Scene, job_for, log_of, saying, talk
+from app.errors import UpstreamUnavailable
+from app.store.contract.conversations import WriteConflict
+from tests.compaction.simulated_compaction import TENANT, Scene, job_for, log_of, rewrite, saying, talk
 
 GOOD = "Colleague lockers were discussed at length."
 
@@ -94,29 +96,34 @@ async def test_a_mechanical_chunk_is_replaced_under_its_id_once_a_model_is_back(
     job = job_for(log_of(talk(20)))
     [there] = (await scene.compactor.compact(job)).summaries
     assert there.kind == "mechanical"
-    failed = await scene.compactor.replace_mechanical_summaries(job)
-    assert (failed.summaries, failed.outcome) == ((there,), "found")
-    result = await scene.compactor.replace_mechanical_summaries(job)
-    [chunk] = result.summaries
-    assert (chunk.id, chunk.kind, result.outcome, result.has_run) == (there.id, "model", "made", True)
+    with pytest.raises(UpstreamUnavailable):
+        await rewrite(scene.compactor, job, there)
+    assert scene.stored == [there]
+    chunk = await rewrite(scene.compactor, job, there)
+    assert (chunk.id, chunk.kind, chunk.revision) == (there.id, "model", 2)
     assert scene.stored == [chunk]
     calls = len(scene.router.calls)
-    assert (await scene.compactor.replace_mechanical_summaries(job)).summaries == (chunk,)
+    with pytest.raises(WriteConflict):
+        await rewrite(scene.compactor, job, there)
     assert len(scene.router.calls) == calls
 
 
-async def test_nothing_is_refreshed_while_models_rest_or_nothing_is_stored() -> None:
+async def test_nothing_is_written_again_while_models_rest_or_nothing_is_stored() -> None:
     scene = Scene(said=lambda body: 500)
     job = job_for(log_of(talk(20)))
-    assert (await scene.compactor.replace_mechanical_summaries(job)).outcome == "none"
-    await scene.compactor.compact(job)
-    for _ in range(2):
-        await scene.compactor.replace_mechanical_summaries(job)
+    [unstored] = (await Scene(said=lambda body: 500).compactor.compact(job)).summaries
+    with pytest.raises(WriteConflict):
+        await rewrite(scene.compactor, job, unstored)
+    assert scene.router.calls == []
+    [there] = (await scene.compactor.compact(job)).summaries
+    for _ in range(3):
+        with pytest.raises(UpstreamUnavailable):
+            await rewrite(scene.compactor, job, there)
     calls = len(scene.router.calls)
-    assert (await scene.compactor.replace_mechanical_summaries(job)).outcome == "none"
-    assert len(scene.router.calls) == calls == 3
+    assert calls == 3
     scene.seconds += 31
-    await scene.compactor.replace_mechanical_summaries(job)
+    with pytest.raises(UpstreamUnavailable):
+        await rewrite(scene.compactor, job, there)
     assert len(scene.router.calls) == calls + 1
 
 

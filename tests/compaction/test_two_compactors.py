@@ -9,6 +9,7 @@ from itertools import count
 from app.compaction.compaction_job import CompactionJob
 from app.compaction.compactor import Compactor
 from app.compaction.summarizer.summary_generator import SummaryGenerator
+from app.compaction.summary_maker import SummaryMaker
 from app.context.count.token_counter import TokenCounter
 from app.context.count.tokenizers import load_tokenizer
 from app.context.count.vocabulary import find_encoding_name
@@ -53,12 +54,13 @@ async def test_a_long_history_is_summarized_once_by_two_processes_on_one_store()
             clock=lambda: 0.0,
             random=lambda: 0.5,
         )
-        return Compactor(
+        maker = SummaryMaker(
             store=store,
             leases=LeaseKeeper(store, name, sleep=no_time, clock=lambda: 0.0, random=lambda: 0.5),
             summary_generator=SummaryGenerator(router=router, windows=OneWindow(8192), counter_for=counter_for),
             counter_for=counter_for,
         )
+        return Compactor(maker=maker)
 
     log = log_of(talk(60))
     job = CompactionJob(

@@ -110,10 +110,10 @@ async def test_it_is_refreshed_and_tells_when_it_is_old(filled: Filled, page: Pa
 
 async def test_it_may_be_switched_off(page: Page, watch: Watch) -> None:
     watch.allow("404")
-    async with running(telemetry={"overview": False}) as console:
+    async with running(telemetry={"metrics": False}) as console:
         await page.goto(console.url("#/overview"))
         await expect(page.get_by_text("The overview is switched off.")).to_be_visible()
-        await expect(page.get_by_text("telemetry.overview: true")).to_be_visible()
+        await expect(page.get_by_text("telemetry.metrics: true")).to_be_visible()
 
 
 async def test_a_key_without_the_scope_is_told_what_it_takes(filled: Filled, page: Page, watch: Watch) -> None:

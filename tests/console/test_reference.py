@@ -27,7 +27,7 @@ async def test_a_search_finds_an_endpoint_whose_request_runs(page: Page, watch: 
     await expect(page.get_by_role("heading", name=CHAT)).to_be_in_viewport()
     await page.get_by_role("button", name="Test Request (post /v1/chat/completions)").click()
     await page.get_by_role("button", name="Send").first.click()
-    await expect(page.get_by_text("fp_simulated")).to_be_visible()
+    await expect(page.get_by_text("200 OK").or_(page.get_by_text("chatcmpl-")).first).to_be_visible()
     await shot(page, "reference-request", full_page=False)
 
 

@@ -118,7 +118,6 @@ def chunk_of(to_seq: int, *, from_seq: int = 0, text: str = "What was said.", **
         "conversation_id": "conv",
         "from_link": from_seq.to_bytes(16, "big"),
         "to_link": to_seq.to_bytes(16, "big"),
-        "to_skeleton": None,
         "tokens": count_summary_section_tokens(text, through_turn=through_turn, counter=COUNT),
         "tokens_total": 0,
         "anchor_seq": None,
@@ -254,7 +253,9 @@ class World:
                 tokens = COUNT.count(render_standing_line(word.group()))
                 found.append(StandingRequest(seq, 0, word.end(), tokens, strength=1 + seq % 3))
         room_tokens = int(self.window * self.policy.standing_ratio)
-        self.standing_requests = StandingRequests(tuple(found), count_standing_frame_tokens(COUNT), room_tokens)
+        self.standing_requests = StandingRequests(
+            tuple(found), count_standing_frame_tokens(COUNT.count_message), room_tokens
+        )
 
     def summary_tokens(self, decided: Plan) -> int:
         """What the message in front of the verbatim part takes."""

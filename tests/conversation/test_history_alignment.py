@@ -587,6 +587,14 @@ def test_a_proof_decides_where_words_repeat() -> None:
     assert show(align(log, history, (7, 15), omits_answers=False)) == marks
 
 
+@pytest.mark.parametrize("proof", [(3, 3), (4, 3)])
+def test_a_tool_result_or_a_message_that_the_chain_skips_proves_what_stands_before_it(proof: tuple[int, int]) -> None:
+    log = read_log([user("u0"), call(X, Y), result(X, "one"), result(Y, "two")])
+    history = read_log([user("u0"), call(X, Y), result(X, "one"), result(Y, "two"), note("Think.")])
+    assert show(align(log, history, proof, omits_answers=False)).startswith("=0 =1 =2 =3 ")
+    assert show(align(log, history[4:], (0, 0), omits_answers=False)).endswith("new")
+
+
 BEGINNING = long("a")["content"][:70]
 
 

@@ -109,6 +109,11 @@ class Checking:
         if whole[: len(promise.texts)] == [text.strip() for text in promise.texts]:
             return
         what = f"{talk.name} ({promise.conversation_id}): {len(promise.texts)} messages promised, {len(log)} there"
+        pairs = itertools.zip_longest(promise.texts, whole[: len(promise.texts)])
+        for number, (promised, found) in enumerate(pairs):
+            if found is None or promised is None or found != promised.strip():
+                what += f"; message {number}: promised {promised!r:.160}, found {found!r:.160}"
+                break
         is_doubled = len(set(whole)) < len(whole)
         (self.verdict.doubled if is_doubled else self.verdict.lost).append(what)
 

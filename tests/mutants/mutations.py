@@ -109,7 +109,7 @@ STORE: Final = (
         "app/store/redaction_effects.py",
         "if not any(one.seq <= seq < one.to_seq for seq in redacted)]",
         "if not any(one.seq < seq < one.to_seq for seq in redacted)]",
-        (f"{CLIENT_VERSIONS}::test_no_version_of_a_message_that_was_redacted_meanwhile_is_stored[memory-2]",),
+        (f"{CLIENT_VERSIONS}::test_no_version_of_a_message_that_was_redacted_meanwhile_is_stored[sqlite-2]",),
         "A message that was erased is stored again, as its client's version of it.",
     ),
     Mutation(
@@ -118,7 +118,7 @@ STORE: Final = (
         "return any(summary.from_seq <= change.seq < summary.to_seq for change in changes)",
         "return any(summary.from_seq < change.seq < summary.to_seq for change in changes)",
         (
-            "tests/store/contract/conversations/test_redaction.py::test_chunks_that_cover_the_message_go_and_those_behind_it_move[memory]",
+            "tests/store/contract/conversations/test_redaction.py::test_chunks_that_cover_the_message_go_and_those_behind_it_move[sqlite]",
         ),
         "A summary goes on telling what was erased.",
     ),
@@ -161,7 +161,7 @@ STORE: Final = (
         "app/store/encryption/sealed_fields.py",
         "bodies=bodies) if bodies:",
         "bodies=bodies) if not bodies:",
-        (f"{CLIENT_VERSIONS}::test_versions_come_back_as_they_were_written[encrypted memory]",),
+        (f"{CLIENT_VERSIONS}::test_versions_come_back_as_they_were_written[encrypted sqlite]",),
         "What a client shows in the place of messages lies in plain text in an encrypted database.",
     ),
     Mutation(
@@ -559,7 +559,7 @@ EDGE: Final = (
     Mutation(
         "body-limit",
         "app/api/edge/request_reader.py",
-        "        if size > limit_bytes:",
+        "        if size > self._limit_bytes:",
         "        if False:",
         ("tests/api/test_invalid_requests.py::test_a_body_over_the_limit_is_refused_however_it_is_sent",),
         "A body without a length fills the memory.",
@@ -757,4 +757,176 @@ UPSTREAM: Final = (
 )
 """Providers: timeouts, retries, overflows, ends of streams."""
 
-MUTATIONS: Final = (*STORE, *IDENTITY, *CONTEXT, *EDGE, *UPSTREAM)
+TRUST: Final = (
+    Mutation(
+        "budget-without-reservations",
+        "app/store/sql/limit_tables.py",
+        "WHERE ({_SPENT}) + ({_RESERVED}) + :usd <= :budget_usd",
+        "WHERE ({_SPENT}) + :usd <= :budget_usd",
+        (
+            "tests/store/contract/limits/test_limits.py::test_a_reservation_fits_beside_what_is_spent_and_reserved_or_is_not_made",
+        ),
+        "Calls at once together spend many times the budget of their key.",
+    ),
+    Mutation(
+        "reservation-for-ever",
+        "app/store/sql/limit_tables.py",
+        "WHERE key_id = :key_id AND expires_at > {now}",
+        "WHERE key_id = :key_id AND expires_at <> {now}",
+        (
+            "tests/store/contract/limits/test_limits.py::test_the_reservations_of_a_killed_process_expire_and_those_of_a_running_one_are_renewed",
+        ),
+        "The reservations of a killed process keep its keys out for the rest of the month.",
+    ),
+    Mutation(
+        "one-request-too-many",
+        "app/store/sql/limit_tables.py",
+        "WHERE requests + 1 > most_requests",
+        "WHERE requests > most_requests",
+        ("tests/store/contract/limits/test_limits.py::test_of_many_at_once_only_so_many_are_granted_as_fit",),
+        "A key sends one request more in a minute than it may.",
+    ),
+    Mutation(
+        "rate-of-each-process",
+        "app/store/sql/limit_tables.py",
+        "SET requests = rate_counts.requests + 1, tokens",
+        "SET requests = excluded.requests, tokens",
+        ("tests/store/contract/limits/test_limits.py::test_of_many_at_once_only_so_many_are_granted_as_fit",),
+        "Requests in one second count as one.",
+    ),
+    Mutation(
+        "answers-for-free",
+        "app/pipeline/admission/call_limits.py",
+        "* max(1, choice_count)",
+        "* min(1, choice_count)",
+        (
+            "tests/pipeline/admission/test_limits_over_http.py::test_what_a_request_may_cost_is_told_if_it_is_too_much_and_nothing_is_called",
+        ),
+        "A request for a hundred answers is counted as one for a single answer.",
+    ),
+    Mutation(
+        "tokens-counted-twice",
+        "app/pipeline/admission/rate_limits.py",
+        "self._correct_tokens(call, used_tokens - call.tokens)",
+        "self._correct_tokens(call, used_tokens)",
+        (
+            "tests/pipeline/admission/test_limits_over_http.py::test_tokens_are_counted_before_the_answer_and_settled_after_it",
+        ),
+        "Each call takes its tokens twice from the rate of its key.",
+    ),
+    Mutation(
+        "failed-store-keeps-budget",
+        "app/store/key_budgets.py",
+        "            self.release(reservation.id)  # it may have been made nevertheless",
+        "            pass",
+        ("tests/store/test_key_budgets.py::test_a_reservation_whose_answer_was_lost_holds_nothing_back",),
+        "A reservation whose answer was lost holds back a part of the budget.",
+    ),
+    Mutation(
+        "path-in-capitals",
+        "app/api/passthrough_paths.py",
+        "unquote(path).lower()",
+        "unquote(path)",
+        ("tests/api/test_passthrough_paths.py::test_no_other_way_to_write_a_path_of_ours_reaches_the_provider",),
+        "A path of ours in capital letters goes past limits and log to the provider.",
+    ),
+    Mutation(
+        "path-upwards",
+        "app/api/passthrough_paths.py",
+        'if PARENT in normalized_path.split("/"):',
+        "if PARENT == normalized_path:",
+        ("tests/api/test_passthrough_paths.py::test_no_other_way_to_write_a_path_of_ours_reaches_the_provider",),
+        "A path with `..` reaches any endpoint of the provider.",
+    ),
+    Mutation(
+        "every-path-passes",
+        "app/api/passthrough_paths.py",
+        "if EVERY_PATH in paths or is_listed",
+        "if paths or is_listed",
+        ("tests/api/test_passthrough_paths.py::test_a_key_reaches_only_the_paths_that_the_settings_name",),
+        "A key that may embed texts may delete the provider's files.",
+    ),
+    Mutation(
+        "one-tenant-pauses-all",
+        "app/upstream/routing/deployment_breaker.py",
+        "self._all.record(tenant, body, min_tenants=SEVERAL)",
+        "self._all.record(tenant, body, min_tenants=1)",
+        ("tests/upstream/routing/test_router.py::TestBreaker::test_one_tenants_failures_pause_no_other_tenant",),
+        "One tenant with a broken key pauses the calls of all others.",
+    ),
+    Mutation(
+        "one-prompt-pauses-all",
+        "app/upstream/routing/deployment_breaker.py",
+        ">= min_tenants and len(self.prompts) >= SEVERAL)",
+        ">= min_tenants)",
+        ("tests/upstream/routing/test_router.py::TestBreaker::test_the_failures_of_one_prompt_pause_nobody",),
+        "One prompt that crashes a server pauses the calls of all.",
+    ),
+    Mutation(
+        "all-bodies-of-one-sender",
+        "app/api/edge/body_budget.py",
+        "self._sender_limit_bytes = max(limit_bytes // 2, body_limit_bytes)",
+        "self._sender_limit_bytes = limit_bytes",
+        ("tests/api/edge/test_body_budget.py::test_a_sender_holds_half_and_all_together_the_whole",),
+        "One tenant's large bodies keep out those of all others.",
+    ),
+    Mutation(
+        "name-with-control-characters",
+        "app/conversation/names.py",
+        "and _CONTROL_CHARACTER.search(name) is None",
+        "",
+        ("tests/security/test_outside_values.py::test_no_value_of_a_client_harms_anybody",),
+        "A client's name clears the operator's terminal.",
+    ),
+    Mutation(
+        "full-disk-unnoticed",
+        "app/store/write_health.py",
+        "self._clock() - self._failing_since >= UNREADY_SECONDS",
+        "self._clock() - self._failing_since < 0",
+        ("tests/store/test_write_health.py::test_a_full_disk_is_told_once_and_after_a_minute_by_the_readiness",),
+        "A gateway whose disk is full stays in the load balancer for ever.",
+    ),
+    Mutation(
+        "answer-without-end",
+        "app/upstream/http/http_client.py",
+        "if allowed_bytes < 0:",
+        "if allowed_bytes < -self._limit_bytes * 1000:",
+        ("tests/upstream/http/test_inflate.py::test_a_plain_answer_that_is_too_long_is_cut",),
+        "A provider's endless answer fills the memory of the gateway.",
+    ),
+    Mutation(
+        "new-message-edited",
+        "app/context/stages/draft.py",
+        "end = max(0, self.context.first_new_seq - tail.start_seq)",
+        "end = len(tail.messages)",
+        ("tests/context/plan/test_new_messages.py::test_every_new_message_is_whole_where_all_that_is_new_fits",),
+        "A document that a user has just sent is shortened although it fits.",
+    ),
+    Mutation(
+        "new-message-cut-off",
+        "app/context/stages/draft.py",
+        "if seq > self.context.first_new_seq:",
+        "if False:",
+        ("tests/context/plan/test_new_messages.py::test_every_new_message_is_whole_where_all_that_is_new_fits",),
+        "A cut leaves out a message that the model has not answered yet.",
+    ),
+    Mutation(
+        "search-of-ciphertext",
+        "app/conversations/search.py",
+        "if not self.store.is_fully_searchable:",
+        "if False:",
+        ("tests/behaviour/test_features.py::test_under_a_key_no_search_is_offered_and_the_answer_says_why",),
+        "A search in encrypted messages finds nothing, and says that there is nothing.",
+    ),
+    Mutation(
+        "key-of-yesterday",
+        "app/store/encryption/cipher.py",
+        "self._keys = {name: aesgcm(key) for name, key in keys.items()}",
+        "self._keys = {name: aesgcm(key) for name, key in keys.items() if name == active_key}",
+        ("tests/store/encryption/test_cipher.py::test_every_key_is_read_with_and_the_active_one_is_written_with",),
+        "After a new key is set, no older message can be read.",
+    ),
+)
+"""Budgets, rates, paths, breakers, bounds, and what the view must show."""
+
+MUTATIONS: Final = (*STORE, *IDENTITY, *CONTEXT, *EDGE, *UPSTREAM, *TRUST)

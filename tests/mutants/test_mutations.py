@@ -44,7 +44,7 @@ def test_the_tests_of_a_mutation_exist(mutation: Mutation) -> None:
     assert mutation.tests
     for test in mutation.tests:
         file, _, name = test.partition("::")
-        assert name.partition("[")[0] in names_of_tests(file)
+        assert name.rpartition("::")[2].partition("[")[0] in names_of_tests(file)
 
 
 def test_each_mutation_has_a_name_of_its_own() -> None:

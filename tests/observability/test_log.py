@@ -1,3 +1,4 @@
+import asyncio
 import contextvars
 import io
 import json
@@ -6,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.observability.log import begin_log_scope, configure_logging, set_log_conversation
+from app.observability.log import FLUSH_SECONDS, begin_log_scope, configure_logging, set_log_conversation
 
 log = logging.getLogger("app.pipeline")
 
@@ -107,3 +108,30 @@ def test_characters_that_a_stream_cannot_take_are_spelt_out(stream: io.StringIO)
     configure_logging("info", "json", io.TextIOWrapper(written, "ascii"))
     log.warning("näh")
     assert b"n\\xe4h" in written.getvalue()
+
+
+async def test_lines_of_an_event_loop_are_written_together_and_warnings_at_once(stream: io.StringIO) -> None:
+    configure_logging("info", "json", stream)
+    logging.getLogger("one").info("first")
+    logging.getLogger("one").info("second")
+    assert stream.getvalue() == ""
+    await asyncio.sleep(FLUSH_SECONDS * 2)
+    assert [json.loads(line)["message"] for line in stream.getvalue().splitlines()] == ["first", "second"]
+    logging.getLogger("one").info("third")
+    logging.getLogger("one").warning("fourth")
+    assert [json.loads(line)["message"] for line in stream.getvalue().splitlines()[2:]] == ["third", "fourth"]
+
+
+async def test_a_line_of_another_thread_is_written_at_once_after_those_before_it(stream: io.StringIO) -> None:
+    configure_logging("info", "json", stream)
+    logging.getLogger("one").info("first")
+    await asyncio.to_thread(logging.getLogger("one").info, "second")
+    assert [json.loads(line)["message"] for line in stream.getvalue().splitlines()] == ["first", "second"]
+
+
+def test_a_line_that_cannot_be_formatted_harms_nobody(stream: io.StringIO, capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging("info", "json", stream)
+    logging.getLogger("one").info("a number: %d", "none")
+    logging.getLogger("one").info("next")
+    assert [json.loads(line)["message"] for line in stream.getvalue().splitlines()] == ["next"]
+    assert "real number is required" in capsys.readouterr().err

@@ -259,7 +259,7 @@ def test_without_an_endpoint_the_sdk_is_not_even_imported(monkeypatch: pytest.Mo
 
 def test_an_endpoint_without_the_library_is_refused_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'concertina-gateway\[otel\]'"):
+    with pytest.raises(ConfigurationError, match=r"pip install '\.\[otel\]'"):
         settings_with("http://localhost:4318")
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import pytest
 
-from app.pipeline.persist import turn_writer
 from app.pipeline.resolve.client_history import MIN_FAST_PATH_MESSAGES
 from app.store.contract.conversations import LogAppend
 from tests.live import Reply, ScriptedUpstream, completion, stream
@@ -179,22 +178,10 @@ class Elapsing(MemoryStore):
         await super().append(write)
 
 
-WRITES = pytest.mark.parametrize(
-    ("kept_back_seconds", "late", "seqs", "stored"),
-    [
-        (60.0, 0, [[2, 3]], 2),
-        (0.0, 0, [[2]], 2),
-        (0.0, 1, [[2], [3]], 3),
-    ],
-    ids=["question and answer together", "question", "answer"],
-)
-
-
-@WRITES
+@pytest.mark.parametrize(("late", "seqs", "stored"), [(0, [[2]], 2), (1, [[2], [3]], 3)], ids=["question", "answer"])
 async def test_a_turn_whose_lease_expired_while_the_log_stood_still_is_not_stored(
-    kept_back_seconds: float, late: int, seqs: list[list[int]], stored: int, monkeypatch: pytest.MonkeyPatch
+    late: int, seqs: list[list[int]], stored: int
 ) -> None:
-    monkeypatch.setattr(turn_writer, "QUESTION_DELAY_SECONDS", kept_back_seconds)
     slow = completion("Too late.")
     gate = held(slow)
     store = Elapsing()
@@ -204,8 +191,7 @@ async def test_a_turn_whose_lease_expired_while_the_log_stood_still_is_not_store
         store.seqs, store.elapses_at = [], late
         asking = asyncio.ensure_future(gateway.post([user("Next")], conversation="c"))
         await until(lambda: len(gateway.upstream.bodies) == 2)
-        if kept_back_seconds == 0:
-            await until(lambda: len(store.seqs) == 1)
+        await until(lambda: len(store.seqs) == 1)
         gate.set()
         refused = await asking
         assert (refused.status_code, refused.json()["error"]["code"]) == (409, "conversation_busy")
@@ -227,8 +213,7 @@ async def test_a_streamed_turn_whose_lease_expired_while_the_log_stood_still_is_
         assert len(await gateway.log(ours)) == 2 + late
 
 
-async def test_of_turns_at_once_only_those_whose_leases_expired_are_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turn_writer, "QUESTION_DELAY_SECONDS", 60.0)
+async def test_of_turns_at_once_only_those_whose_leases_expired_are_not_stored() -> None:
     count = 4
     store = Elapsing()
     async with world(ScriptedUpstream(default=answering), store=store) as gateway:
@@ -248,7 +233,7 @@ async def test_of_turns_at_once_only_those_whose_leases_expired_are_not_stored(m
             gate.set()
         answers = await asyncio.gather(*asking[1:])
         assert [answer.status_code for answer in answers] == [409] * (count - 1)
-        assert count_messages(gateway) == [4] + [2] * (count - 1)
+        assert count_messages(gateway) == [4] + [3] * (count - 1)
 
 
 def count_messages(gateway: World) -> list[int]:

@@ -31,7 +31,6 @@ from tests.store.example_logs import (
     lease_on,
     links,
     log_of,
-    skeletons,
 )
 
 DOCS = Path(__file__).parents[2] / "docs" / "scaling.md"
@@ -104,7 +103,7 @@ async def test_every_statement_of_a_turn_runs_on_one_shard(store: PostgresStore,
         tenant = fresh_tenant()
         conversation, log = await begin(store, tenant, CHAT)
         root = conversation.root
-        found = await store.find_link_matches(tenant=tenant, root=root, links=links(log), skeletons=skeletons(log))
+        found = await store.find_link_matches(tenant=tenant, root=root, links=links(log))
         assert found[0].conversation.id == conversation.id
         lease = await lease_on(store, root, conversation.id)
         assert await store.renew_leases([lease], 30) == []
@@ -117,7 +116,7 @@ async def test_every_statement_of_a_turn_runs_on_one_shard(store: PostgresStore,
         branch, whole = await branch_off(store, conversation, log, 1, ["user instead", "assistant as you like"])
         assert links(await store.read_log(branch, 0, 99)) == links(whole)
         within = await store.find_link_matches(
-            tenant=tenant, root=root, links=links(whole), skeletons=skeletons(whole), named_conversation_id=branch.id
+            tenant=tenant, root=root, links=links(whole), named_conversation_id=branch.id
         )
         assert within[0].conversation.id == branch.id
         lease = await lease_on(store, root, "range")

@@ -16,6 +16,7 @@ from app.observability import log as logs
 from app.observability.request_facts import begin_request_facts, log_request, record_requested_model
 from tests.live import ScriptedUpstream
 from tests.support.gateway import user, world
+from tests.support.log_lines import read_log
 
 FORGED = (
     'x\r\n{"level":"info","message":"forged"}\n12:00:00 info forged'
@@ -52,7 +53,7 @@ def written(text: str, log_format: Literal["json", "text"]) -> list[str]:
     finally:
         root.handlers[:] = before
         root.setLevel(level)
-    return stream.getvalue().removesuffix("\n").split("\n")
+    return read_log(stream).removesuffix("\n").split("\n")
 
 
 @given(st.text(max_size=40) | st.just(FORGED) | st.lists(st.sampled_from([*UNSEEN, "a", '"'])).map("".join))
@@ -95,7 +96,7 @@ async def test_requests_of_any_form_are_a_line_each(
         await w.client.get(f"{w.base_url}/conversations/%0A%0dforged%1b%5b2J", headers=agent)
         await w.client.get(f"{w.base_url.removesuffix('/v1')}/%0aforged%E2%80%A8", headers=agent)
         await w.client.request("PURGE", f"{w.base_url}/x", headers=agent)
-    lines = stream.getvalue().splitlines()
+    lines = read_log(stream).splitlines()
     assert len([line for line in lines if "duration_ms" in line]) == 4
     assert not any(character in line for character in UNSEEN for line in lines)
     assert all(line.startswith("{") if log_format == "json" else line[2] == ":" for line in lines)

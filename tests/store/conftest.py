@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -24,11 +25,17 @@ def clock() -> Clock:
     return Clock()
 
 
+@pytest.fixture(scope="session")
+def migrated_sqlite_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("migrated") / "store.db"
+    prepare_database(f"sqlite:///{file}", auto_migrate=True)
+    return file
+
+
 @pytest.fixture
-def sqlite_url(tmp_path: Path) -> str:
-    url = f"sqlite:///{tmp_path}/store.db"
-    prepare_database(url, auto_migrate=True)
-    return url
+def sqlite_url(migrated_sqlite_file: Path, tmp_path: Path) -> str:
+    shutil.copyfile(migrated_sqlite_file, tmp_path / "store.db")
+    return f"sqlite:///{tmp_path}/store.db"
 
 
 @pytest.fixture
@@ -36,12 +43,9 @@ def sqlite_file(sqlite_url: str) -> Path:
     return Path(sqlite_url.removeprefix("sqlite:///"))
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql", "encrypted memory", "encrypted sqlite"])
+@pytest.fixture(params=["sqlite", "postgresql", "encrypted sqlite"])
 def url(request: pytest.FixtureRequest) -> str:
-    backend = request.param.removeprefix(ENCRYPTED)
-    if backend == "memory":
-        return "memory://"
-    return str(request.getfixturevalue("sqlite_url" if backend == "sqlite" else "postgres_url"))
+    return str(request.getfixturevalue("postgres_url" if request.param == "postgresql" else "sqlite_url"))
 
 
 @pytest.fixture

@@ -205,7 +205,6 @@ def chunk_over(
         to_seq=to_seq,
         from_link=log[from_seq - 1].link if from_seq else compute_start_position(conversation.tenant).link,
         to_link=log[to_seq - 1].link,
-        to_skeleton=log[to_seq - 1].skeleton if log[to_seq - 1].in_skeleton else None,
         tokens=11,
         tokens_total=log[to_seq - 1].tokens_total,
         anchor_seq=None,
@@ -244,7 +243,3 @@ def bodies(log: Sequence[LogMessage]) -> list[Any]:
 
 def links(log: Sequence[LogMessage]) -> list[bytes]:
     return [entry.link for entry in log]
-
-
-def skeletons(log: Sequence[LogMessage]) -> list[bytes]:
-    return [entry.skeleton for entry in log if entry.in_skeleton]

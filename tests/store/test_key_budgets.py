@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from typing import Any
 
 import pytest
 
@@ -135,5 +136,21 @@ async def test_while_the_store_is_away_calls_go_on_and_their_reservations_are_re
         world.budgets.release(reservation_id)
         await asyncio.sleep(0.01)
     assert (await world.use())[1] == 0.5
+    await world.budgets.aclose()
+    assert (await world.use())[1] == 0.0
+
+
+async def test_a_reservation_whose_answer_was_lost_holds_nothing_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserve_budget = world.store.reserve_budget
+
+    async def lose_answer(*arguments: Any, **named: Any) -> BudgetUse:
+        await reserve_budget(*arguments, **named)
+        raise StoreUnavailable("The connection broke off.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.store, "reserve_budget", lose_answer)
+        assert await world.budgets.reserve(BUDGET, 0.5) is None
     await world.budgets.aclose()
     assert (await world.use())[1] == 0.0

@@ -13,7 +13,7 @@ from app.store.contract.store import Store
 from app.store.postgres.backend import PostgresStore
 from app.store.sqlite.backend import SqliteStore
 from app.store.store_factory import create_store
-from tests.store.example_logs import Clock, begin, fresh_tenant, go_on, links, log_of, skeletons
+from tests.store.example_logs import Clock, begin, fresh_tenant, go_on, links, log_of
 
 Work = tuple[int, int]
 """Statements, rows."""
@@ -64,9 +64,7 @@ async def turn(store: Store, conversation: Conversation, log: list[LogMessage]) 
     """A client resends everything and one new question; it is stored, then the answer."""
     question = log_of(conversation.tenant, ["user new"], after=log[-1])
     resent = [*log, *question]
-    (match,) = await store.find_link_matches(
-        tenant=conversation.tenant, root=conversation.root, links=links(resent), skeletons=skeletons(resent)
-    )
+    (match,) = await store.find_link_matches(tenant=conversation.tenant, root=conversation.root, links=links(resent))
     asked, whole = await go_on(store, match.conversation, log, ["user new"])
     await go_on(store, asked, whole, ["assistant answer"])
 
@@ -96,9 +94,7 @@ async def test_a_turn_costs_the_same_however_long_the_log(url: str, clock: Clock
 
 async def _resend_something_else(store: Store, conversation: Conversation, log: list[LogMessage]) -> None:
     strange = log_of(conversation.tenant, ["user unheard of", *(f"assistant {number}" for number in range(9_999))])
-    found = await store.find_link_matches(
-        tenant=conversation.tenant, root="0" * 16, links=links(strange), skeletons=skeletons(strange)
-    )
+    found = await store.find_link_matches(tenant=conversation.tenant, root="0" * 16, links=links(strange))
     assert found == []
 
 

@@ -29,7 +29,6 @@ from tests.store.example_logs import (
     fresh_tenant,
     lease_on,
     links,
-    skeletons,
 )
 
 COUNT = 8
@@ -223,20 +222,13 @@ class Owned:
 
 async def find_by_links(kept: Owned) -> object:
     root = kept.conversation.root
-    return await kept.store.find_link_matches(
-        tenant=STRANGER, root=root, links=links(kept.log), skeletons=skeletons(kept.log)
-    )
-
-
-async def find_by_skeletons(kept: Owned) -> object:
-    root = kept.conversation.root
-    return await kept.store.find_link_matches(tenant=STRANGER, root=root, links=[], skeletons=skeletons(kept.log))
+    return await kept.store.find_link_matches(tenant=STRANGER, root=root, links=links(kept.log))
 
 
 async def find_within(kept: Owned) -> object:
     root, named = kept.conversation.root, kept.conversation.id
     return await kept.store.find_link_matches(
-        tenant=STRANGER, root=root, links=links(kept.log), skeletons=[], named_conversation_id=named
+        tenant=STRANGER, root=root, links=links(kept.log), named_conversation_id=named
     )
 
 
@@ -320,7 +312,6 @@ async def index(kept: Owned) -> object:
 
 FINDING_NOTHING = (
     find_by_links,
-    find_by_skeletons,
     find_within,
     get_by_id,
     get_by_client_id,

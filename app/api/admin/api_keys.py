@@ -13,7 +13,6 @@ from starlette.responses import Response
 
 from app.api.edge.auth import Authenticator
 from app.api.resource_schemas import (
-    ERROR_RESPONSES,
     MAX_UNIX_SECONDS,
     After,
     Described,
@@ -23,6 +22,7 @@ from app.api.resource_schemas import (
     Strict,
     build_json_response,
     build_list_page,
+    build_resource_router,
 )
 from app.conversation.api_keys import ApiKey, Scope
 from app.conversations.api_keys import (
@@ -127,16 +127,12 @@ class NewKeyObject(KeyObject):
     key: str
 
 
-class KeyList(Page):
-    data: list[KeyObject]
-
-
 def build_api_key_routes(api_keys: ApiKeys, auth: Authenticator) -> APIRouter:
     """Builds the endpoints for API keys."""
-    routes = APIRouter(prefix="/v1/admin", tags=["keys"], responses=ERROR_RESPONSES)
+    routes = build_resource_router("/v1/admin", "keys")
     admin = Depends(auth.require_scope("admin"))
 
-    @routes.get("/keys", response_model=KeyList)
+    @routes.get("/keys", response_model=Page[KeyObject])
     async def list_keys(
         limit: Limit = DEFAULT_PAGE_SIZE,
         after: After = None,

@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 from starlette.responses import Response
 
 from app.api.edge.auth import Authenticator
-from app.api.resource_schemas import ERROR_RESPONSES, MAX_UNIX_SECONDS, Described, build_json_response
+from app.api.resource_schemas import MAX_UNIX_SECONDS, Described, build_json_response, build_resource_router
 from app.conversations.api_keys import ApiKeys
 from app.pipeline.chat_request import Caller
 from app.store.contract.usage import UsageGrouping, UsageTotals
@@ -47,7 +47,7 @@ def build_cost_routes(
     usage: UsageRecorder, api_keys: ApiKeys, auth: Authenticator, *, now: Callable[[], datetime]
 ) -> APIRouter:
     """Builds the endpoint for costs."""
-    routes = APIRouter(prefix="/v1/admin", tags=["keys"], responses=ERROR_RESPONSES)
+    routes = build_resource_router("/v1/admin", "keys")
     admin = Depends(auth.require_scope("admin"))
 
     @routes.get("/costs", response_model=CostList)

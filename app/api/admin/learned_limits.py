@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from app.api.edge.auth import Authenticator
-from app.api.resource_schemas import ERROR_RESPONSES, Described, build_json_response
+from app.api.resource_schemas import Described, ObjectList, build_json_response, build_resource_router
 from app.pipeline.call.window_learning import WindowLearner
 from app.pipeline.chat_request import Caller
 from app.upstream.routing.learned_limits import LearnedLimit
@@ -29,17 +29,12 @@ class LearnedLimitObject(Described):
     expires_at: int
 
 
-class LearnedLimitList(Described):
-    object: str
-    data: list[LearnedLimitObject]
-
-
 def build_learned_limit_routes(window_learner: WindowLearner, auth: Authenticator) -> APIRouter:
     """Builds the endpoints for learned limits."""
-    routes = APIRouter(prefix="/v1/admin", tags=["settings"], responses=ERROR_RESPONSES)
+    routes = build_resource_router("/v1/admin", "settings")
     admin = Depends(auth.require_scope("admin"))
 
-    @routes.get("/learned-limits", response_model=LearnedLimitList)
+    @routes.get("/learned-limits", response_model=ObjectList[LearnedLimitObject])
     async def list_learned_limits(caller: Caller = admin) -> Response:
         """Limits learned from refusals."""
         limits = await window_learner.list_limits()

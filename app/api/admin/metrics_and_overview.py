@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from app.api.edge.auth import Authenticator
 from app.api.edge.request_reader import read_headers
-from app.api.resource_schemas import ERROR_RESPONSES, Described, build_json_response, describe_errors
+from app.api.resource_schemas import Described, build_json_response, build_resource_router, describe_errors
 from app.errors import InvalidApiKey, NotFound
 from app.pipeline.chat_request import Caller
 
@@ -29,78 +29,6 @@ METRICS_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
 }
 
 
-class Quantiles(Described):
-    """Quantiles of a duration in seconds; null if nothing was measured."""
-
-    p50: float | None
-    p95: float | None
-    p99: float | None
-
-
-class OverviewNow(Described):
-    requests_in_flight: int
-    streams_open: int
-    compactions_running: int
-    background_tasks: int
-    store_queue_depth: int
-
-
-class OverviewTotals(Described):
-    """Totals since the start. Costs are calculated from list prices, and null if no price is known."""
-
-    requests: int
-    errors: int
-    refusals: int
-    fallbacks: int
-    prompt_tokens: int
-    log_tokens: int
-    saved_tokens: int
-    reported_prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-    summary_prompt_tokens: int
-    summary_completion_tokens: int
-    cost_usd: float | None
-    saved_usd: float | None
-    compactions: dict[str, int]
-    statuses: dict[str, int]
-
-
-class OverviewModel(Described):
-    model: str
-    provider: str
-    requests: int
-    errors: int
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int
-    cost_usd: float | None
-
-
-class OverviewError(Described):
-    code: str
-    status: int
-    count: int
-
-
-class OverviewSample(Described):
-    at: int
-    requests: int
-    errors: int
-    refusals: int
-    prompt_tokens: int
-    saved_tokens: int
-    cached_tokens: int
-    cost_usd: float | None
-    compactions: int
-    first_byte_p95_seconds: float | None
-
-
-class OverviewSeries(Described):
-    interval_seconds: int
-    samples: list[OverviewSample]
-
-
 class OverviewObject(Described):
     """The numbers of all processes that serve together."""
 
@@ -111,12 +39,16 @@ class OverviewObject(Described):
     workers: int
     simulated: bool
     database: str
-    now: OverviewNow
-    totals: OverviewTotals
-    latency: dict[str, Quantiles]
-    models: list[OverviewModel]
-    errors: list[OverviewError]
-    series: OverviewSeries
+    now: dict[str, int]
+    """What runs at this moment."""
+    totals: dict[str, Any]
+    """Totals since the start. Costs are calculated from list prices, and null if no price is known."""
+    latency: dict[str, dict[str, float | None]]
+    """Quantiles of durations in seconds; null if nothing was measured."""
+    models: list[dict[str, Any]]
+    errors: list[dict[str, Any]]
+    series: dict[str, Any]
+    """Samples of the totals, `interval_seconds` apart."""
 
 
 def build_metrics_routes(render: Callable[[str], tuple[bytes, str]] | None, *, token: str | None) -> APIRouter:
@@ -148,16 +80,14 @@ def build_overview_routes(overview: Callable[[], dict[str, Any]] | None, auth: A
     Args:
         overview: returns the overview; None: it is switched off.
     """
-    routes = APIRouter(prefix="/v1/admin", tags=["telemetry"], responses=ERROR_RESPONSES)
+    routes = build_resource_router("/v1/admin", "telemetry")
     overseer = Depends(auth.require_operator())
 
     @routes.get("/overview", response_model=OverviewObject)
     async def overview_of_gateway(caller: Caller = overseer) -> Response:
         """The gateway at a glance."""
         if overview is None:
-            raise NotFound(
-                "The overview is switched off.", hint="Set `telemetry.metrics: true` and `telemetry.overview: true`."
-            )
+            raise NotFound("The overview is switched off.", hint="Set `telemetry.metrics: true`.")
         return build_json_response(await asyncio.to_thread(overview))
 
     return routes

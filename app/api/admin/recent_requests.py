@@ -13,13 +13,13 @@ from starlette.responses import Response
 from app.api.edge.auth import Authenticator
 from app.api.edge.unknown_paths import CHAT_PATH, RESPONSES_PATH
 from app.api.resource_schemas import (
-    ERROR_RESPONSES,
     After,
     Described,
     Limit,
     Page,
     build_json_response,
     build_list_page,
+    build_resource_router,
 )
 from app.conversations.items.item_building import build_answer_item_id
 from app.errors import NotFound, UpstreamRefused
@@ -80,17 +80,13 @@ class RequestWithTimeline(RequestObject):
     timeline: list[RequestStepObject]
 
 
-class RequestList(Page):
-    data: list[RequestObject]
-
-
 def build_recent_request_routes(recent_requests: RecentRequests | None, auth: Authenticator) -> APIRouter:
     """Builds the endpoints for recent requests.
 
     Args:
         recent_requests: the requests; None: none are kept.
     """
-    routes = APIRouter(prefix="/v1/admin", tags=["telemetry"], responses=ERROR_RESPONSES)
+    routes = build_resource_router("/v1/admin", "telemetry")
     admin = Depends(auth.require_scope("admin"))
 
     async def read_requests() -> list[EndedRequest]:
@@ -99,7 +95,7 @@ def build_recent_request_routes(recent_requests: RecentRequests | None, auth: Au
         # In a thread: the requests of other workers are in files.
         return await asyncio.to_thread(recent_requests.read_requests)
 
-    @routes.get("/requests", response_model=RequestList)
+    @routes.get("/requests", response_model=Page[RequestObject])
     async def list_requests(
         limit: Limit = DEFAULT_PAGE_SIZE,
         after: After = None,

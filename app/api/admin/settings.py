@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from app.api.edge.auth import Authenticator
-from app.api.resource_schemas import ERROR_RESPONSES, Described, build_json_response
+from app.api.resource_schemas import Described, ObjectList, build_json_response, build_resource_router
 from app.pipeline.chat_request import Caller
 
 
@@ -23,21 +23,16 @@ class SettingObject(Described):
     secret: bool
 
 
-class SettingList(Described):
-    object: str
-    data: list[SettingObject]
-
-
 def build_settings_routes(list_settings: Callable[[], list[dict[str, Any]]], auth: Authenticator) -> APIRouter:
     """Builds the route `GET /v1/admin/settings`.
 
     Args:
         list_settings: returns the fields of each setting; secrets are hidden in them already.
     """
-    routes = APIRouter(prefix="/v1/admin", tags=["settings"], responses=ERROR_RESPONSES)
+    routes = build_resource_router("/v1/admin", "settings")
     admin = Depends(auth.require_scope("admin"))
 
-    @routes.get("/settings", response_model=SettingList)
+    @routes.get("/settings", response_model=ObjectList[SettingObject])
     async def list_settings_in_force(caller: Caller = admin) -> Response:
         """The settings in force."""
         return build_json_response({"object": "list", "data": list_settings()})

@@ -21,15 +21,15 @@ from app.api.edge.error_responses import log_unexpected_error
 from app.api.edge.headers import REQUEST_ID_SCOPE_KEY
 from app.api.edge.request_reader import has_disconnected, read_headers
 from app.api.resource_schemas import (
-    ERROR_RESPONSES,
     EVENT_STREAM_CONTENT,
     Described,
     Name,
     Strict,
-    StrictJsonRoute,
     build_json_response,
+    build_resource_router,
 )
-from app.conversations.summaries.requested_compaction import CompactionQuery, RequestedCompactions, RunningCompaction
+from app.conversations.summaries.requested_compaction import RequestedCompactions, RunningCompaction
+from app.conversations.views.stored_turn import StoredTurnRequest
 from app.dialects.chat.stream_frames import DONE_FRAME, render_error_frames
 from app.errors import GatewayError, drop_tracebacks
 from app.pipeline.admission.admission import Admission
@@ -82,9 +82,7 @@ def build_compaction_routes(
     compactions: RequestedCompactions, auth: Authenticator, admission: Admission, limits: CallLimits
 ) -> APIRouter:
     """Builds the endpoint for compaction on request."""
-    routes = APIRouter(
-        prefix="/v1/conversations", tags=["context"], responses=ERROR_RESPONSES, route_class=StrictJsonRoute
-    )
+    routes = build_resource_router("/v1/conversations", "context")
     manages = Depends(auth.require_scope("manage"))
 
     @routes.post(
@@ -103,25 +101,24 @@ def build_compaction_routes(
     ) -> Response:
         """Compact a conversation now."""
         options = body or CompactionRequest()
-        query = CompactionQuery(
-            model=options.model,
-            policy=options.policy,
-            instructions=options.instructions,
-            through_item=options.through_item,
+        turn_request = StoredTurnRequest(
+            model=options.model, policy=options.policy, summarize="now", instructions=options.instructions
         )
         if options.dry_run:
-            return build_json_response(await compactions.estimate_compaction(caller, conversation_id, query))
+            return build_json_response(
+                await compactions.estimate_compaction(caller, conversation_id, turn_request, options.through_item)
+            )
         await limits.admit(caller)
         await admission.acquire_slot(caller.tenant, functools.partial(has_disconnected, request.receive))
         give_back = functools.partial(admission.release_slot, caller.tenant)
         try:
-            compaction = await compactions.start_compaction(caller, conversation_id, query)
+            compaction = await compactions.start_compaction(caller, conversation_id, turn_request, options.through_item)
         except BaseException:  # a cancellation, too: whatever happens, the slot must be released
             give_back()
             raise
         # The compaction goes on if the client disconnects, so the slot is released with its end and not with the
         # request's.
-        compaction.add_done_callback(give_back)
+        compaction.task.add_done_callback(lambda _: give_back())
         if not (options.stream or EVENT_STREAM_TYPE in read_headers(request.scope).get("accept", "")):
             return build_json_response(await compaction.wait_for_result())
         frames = _stream_progress_frames(compaction, str(request.scope.get(REQUEST_ID_SCOPE_KEY, "")))

@@ -13,7 +13,6 @@ from starlette.responses import Response
 from app.api.conversations.item_schemas import Items
 from app.api.edge.auth import Authenticator
 from app.api.resource_schemas import (
-    ERROR_RESPONSES,
     MAX_UNIX_SECONDS,
     METADATA_FILTER_SCHEMA,
     After,
@@ -21,11 +20,12 @@ from app.api.resource_schemas import (
     Described,
     Limit,
     Metadata,
+    MetadataChange,
     Order,
     Page,
-    StrictJsonRoute,
     build_json_response,
     build_list_page,
+    build_resource_router,
     describe_errors,
     parse_metadata_filter,
 )
@@ -45,12 +45,6 @@ class NewConversation(BaseModel):
 
     metadata: Metadata | None = None
     items: Items | None = None
-
-
-class ConversationChange(BaseModel):
-    """The fields of a conversation that can be changed."""
-
-    metadata: Metadata | None
 
 
 class ParentObject(Described):
@@ -90,10 +84,6 @@ class ConversationObject(Described):
     """How many messages follow the last answer: a request runs, or one has failed."""
 
 
-class ConversationPage(Page):
-    data: list[ConversationObject]
-
-
 Include = Annotated[
     list[ListField],
     Query(
@@ -115,9 +105,7 @@ def build_conversation_routes(
     records: ConversationRecords, item_writer: ItemWriter, history: ConversationHistory, auth: Authenticator
 ) -> APIRouter:
     """Builds the endpoints that create, list, read, change and delete conversations."""
-    routes = APIRouter(
-        prefix="/v1/conversations", tags=["conversations"], responses=ERROR_RESPONSES, route_class=StrictJsonRoute
-    )
+    routes = build_resource_router("/v1/conversations", "conversations")
     reads, manages = Depends(auth.require_scope("read")), Depends(auth.require_scope("manage"))
 
     @routes.post("", response_model=ConversationObject)
@@ -131,7 +119,7 @@ def build_conversation_routes(
         )
         return build_conversation_response(await records.build_conversation_object(conversation))
 
-    @routes.get("", response_model=ConversationPage, openapi_extra=METADATA_FILTER_SCHEMA)
+    @routes.get("", response_model=Page[ConversationObject], openapi_extra=METADATA_FILTER_SCHEMA)
     async def list_conversations(
         request: Request,
         include: Include,
@@ -183,9 +171,7 @@ def _add_single_conversation_routes(
         return build_conversation_response(await _build_listed_object(records, history, conversation, include, caller))
 
     @routes.post("/{conversation_id}", response_model=ConversationObject)
-    async def update_conversation(
-        conversation_id: str, change: ConversationChange, caller: Caller = manages
-    ) -> Response:
+    async def update_conversation(conversation_id: str, change: MetadataChange, caller: Caller = manages) -> Response:
         """Replace a conversation's metadata."""
         changed = await records.replace_metadata(caller, conversation_id, change.metadata or {})
         return build_conversation_response(await records.build_conversation_object(changed))

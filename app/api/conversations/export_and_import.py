@@ -11,7 +11,7 @@ from starlette.responses import Response, StreamingResponse
 from app.api.conversations.conversations import ConversationObject
 from app.api.edge.auth import Authenticator
 from app.api.edge.request_reader import read_body
-from app.api.resource_schemas import ERROR_RESPONSES, Page, build_json_response, build_list_page
+from app.api.resource_schemas import Page, build_json_response, build_list_page, build_resource_router
 from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.transfer.conversation_import import ConversationImporter
 from app.conversations.transfer.import_file_parser import Format
@@ -26,17 +26,9 @@ ExportFormat = Annotated[
 Include = Annotated[Literal["deleted"] | None, Query(description="Also messages that were deleted but not erased.")]
 ImportFormat = Annotated[Format, Query(description="The format of the body; `auto` detects it.")]
 
-_MESSAGE_SCHEMA: Final[dict[str, Any]] = {
-    "type": "object",
-    "properties": {
-        "role": {"type": "string", "enum": ["system", "developer", "user", "assistant"]},
-        "content": {"type": ["string", "array", "null"]},
-    },
-    "required": ["role"],
-}
 _HISTORY_SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
-    "properties": {"messages": {"type": "array", "items": _MESSAGE_SCHEMA}},
+    "properties": {"messages": {"type": "array", "items": {"$ref": "#/components/schemas/ChatMessageSchema"}}},
     "required": ["messages"],
 }
 _IMPORT_FILE_SCHEMA: Final[dict[str, Any]] = {
@@ -55,10 +47,9 @@ _IMPORT_FILE_SCHEMA: Final[dict[str, Any]] = {
 }
 
 
-class ImportedConversations(Page):
+class ImportedConversations(Page[ConversationObject]):
     """The imported conversations."""
 
-    data: list[ConversationObject]
     warnings: list[str]
 
 
@@ -70,7 +61,7 @@ def build_transfer_routes(
 ) -> APIRouter:
     """Builds the endpoints for export and import. They must be included before those of `/v1/conversations/{id}`, whose
     paths also match `/v1/conversations/import`."""
-    routes = APIRouter(prefix="/v1/conversations", tags=["portability"], responses=ERROR_RESPONSES)
+    routes = build_resource_router("/v1/conversations", "portability")
     reads, manages = Depends(auth.require_scope("read")), Depends(auth.require_scope("manage"))
 
     @routes.get(
@@ -114,9 +105,7 @@ def build_transfer_routes(
         conversation_objects = [
             await records.build_conversation_object(conversation) for conversation in result.conversations
         ]
-        return build_json_response(
-            {**build_list_page(conversation_objects, has_more=False), "warnings": list(result.warnings)}
-        )
+        return build_json_response({**build_list_page(conversation_objects), "warnings": list(result.warnings)})
 
     return routes
 

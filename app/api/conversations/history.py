@@ -9,15 +9,15 @@ from starlette.responses import Response
 
 from app.api.edge.auth import Authenticator
 from app.api.resource_schemas import (
-    ERROR_RESPONSES,
     After,
     Described,
     Order,
     Page,
     build_json_response,
-    build_list_page,
+    build_page_response,
+    build_resource_router,
 )
-from app.conversations.history.conversation_history import ConversationHistory, TurnQuery
+from app.conversations.history.conversation_history import ConversationHistory
 from app.pipeline.chat_request import Caller
 
 MAX_TURNS: Final = 1_000
@@ -55,10 +55,6 @@ class TurnObject(Described):
     recovered: bool
     incomplete: bool
     finish_reason: str | None
-
-
-class TurnPage(Page):
-    data: list[TurnObject]
 
 
 class SpokenCall(Described):
@@ -122,16 +118,12 @@ class BranchObject(Described):
     current: bool
 
 
-class BranchPage(Page):
-    data: list[BranchObject]
-
-
 def build_history_routes(history: ConversationHistory, auth: Authenticator) -> APIRouter:
     """Builds the endpoints for turns, log and branches."""
-    routes = APIRouter(prefix="/v1/conversations/{conversation_id}", tags=["conversations"], responses=ERROR_RESPONSES)
+    routes = build_resource_router("/v1/conversations/{conversation_id}", "conversations")
     reads = Depends(auth.require_scope("read"))
 
-    @routes.get("/turns", response_model=TurnPage)
+    @routes.get("/turns", response_model=Page[TurnObject])
     async def list_turns(
         conversation_id: str,
         limit: TurnLimit = DEFAULT_PAGE_SIZE,
@@ -140,9 +132,8 @@ def build_history_routes(history: ConversationHistory, auth: Authenticator) -> A
         caller: Caller = reads,
     ) -> Response:
         """List the answers of a conversation with their numbers."""
-        query = TurnQuery(limit, newest_first=order == "desc", after=after)
-        turns, has_more = await history.list_turns(caller, conversation_id, query)
-        return build_json_response(build_list_page(turns, has_more=has_more))
+        page = await history.list_turns(caller, conversation_id, limit=limit, after=after, newest_first=order == "desc")
+        return build_page_response(page)
 
     @routes.get("/log", response_model=LogStretch)
     async def read_log(
@@ -154,10 +145,9 @@ def build_history_routes(history: ConversationHistory, auth: Authenticator) -> A
         """Messages of the log from a `seq` on."""
         return build_json_response(await history.read_log_page(caller, conversation_id, from_seq, limit))
 
-    @routes.get("/branches", response_model=BranchPage)
+    @routes.get("/branches", response_model=Page[BranchObject])
     async def list_branches(conversation_id: str, caller: Caller = reads) -> Response:
         """The family of a conversation."""
-        branches, has_more = await history.list_family(caller, conversation_id)
-        return build_json_response(build_list_page(branches, has_more=has_more))
+        return build_page_response(await history.list_family(caller, conversation_id))
 
     return routes

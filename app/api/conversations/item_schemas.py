@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from pydantic import Field, WithJsonSchema
 
-from app.api.resource_schemas import Described, Page
+from app.api.resource_schemas import Described
 from app.conversations.items.item_parser import ITEM_SHAPES, MAX_ITEMS
 
 _SCHEMA_REFERENCE: Final = "#/items/{name}"
@@ -41,10 +41,6 @@ class ItemObject(Described):
 
     id: str
     type: str
-
-
-class ItemPage(Page):
-    data: list[ItemObject]
 
 
 Items = Annotated[list[IncomingItem], Field(max_length=MAX_ITEMS)]

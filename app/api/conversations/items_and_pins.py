@@ -9,20 +9,20 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from app.api.conversations.conversations import BUSY_RESPONSE, ConversationObject, build_conversation_response
-from app.api.conversations.item_schemas import ItemObject, ItemPage, Items
+from app.api.conversations.item_schemas import ItemObject, Items
 from app.api.edge.auth import Authenticator
 from app.api.edge.request_reader import read_headers
 from app.api.resource_schemas import (
-    ERROR_RESPONSES,
     MAX_PAGE_SIZE,
     After,
+    Deleted,
     Described,
     Limit,
     Order,
     Page,
-    StrictJsonRoute,
     build_json_response,
-    build_list_page,
+    build_page_response,
+    build_resource_router,
 )
 from app.conversations.erase.item_removal import ItemRemover
 from app.conversations.history.conversation_records import ConversationRecords
@@ -31,15 +31,6 @@ from app.conversations.items.item_writer import ItemWriter
 from app.conversations.items.pins import PinStore
 from app.conversations.items.standing_requests import StandingRequestRecords
 from app.pipeline.chat_request import Caller
-
-Include = Annotated[
-    list[str],
-    Query(
-        default_factory=list,
-        alias="include[]",
-        description="For OpenAI's own tools. Everything that is stored is always included.",
-    ),
-]
 
 
 class NewItems(BaseModel):
@@ -56,63 +47,28 @@ def build_item_routes(
     auth: Authenticator,
 ) -> APIRouter:
     """Builds the endpoints that add, list, read and delete items."""
-    routes = APIRouter(
-        prefix="/v1/conversations/{conversation_id}/items",
-        tags=["conversations"],
-        responses=ERROR_RESPONSES,
-        route_class=StrictJsonRoute,
-    )
+    routes = build_resource_router("/v1/conversations/{conversation_id}/items", "conversations")
     reads, manages = Depends(auth.require_scope("read")), Depends(auth.require_scope("manage"))
 
-    @routes.post("", response_model=ItemPage, responses=BUSY_RESPONSE)
-    async def create_items(
-        request: Request,
-        conversation_id: str,
-        new: NewItems,
-        include: Include,
-        caller: Caller = manages,
-    ) -> Response:
+    @routes.post("", response_model=Page[ItemObject], responses=BUSY_RESPONSE)
+    async def create_items(request: Request, conversation_id: str, new: NewItems, caller: Caller = manages) -> Response:
         """Add items to a conversation."""
         conversation, items = await item_writer.add_items(
             caller, conversation_id, new.items, is_retry=_is_sdk_retry(request)
         )
-        return build_json_response(build_list_page(items, has_more=False), conversation_id=conversation.id)
+        return build_page_response((items, False), conversation_id=conversation.id)
 
-    @routes.get("", response_model=ItemPage)
+    @routes.get("", response_model=Page[ItemObject])
     async def list_items(
-        conversation_id: str,
-        include: Include,
-        limit: Limit = 20,
-        after: After = None,
-        order: Order = "desc",
-        caller: Caller = reads,
+        conversation_id: str, limit: Limit = 20, after: After = None, order: Order = "desc", caller: Caller = reads
     ) -> Response:
         """List the items of a conversation."""
         conversation = await records.find_conversation(caller, conversation_id)
         query = ItemQuery(limit=limit, descending=order == "desc", after=after)
-        items, has_more = await item_reader.list_items(conversation, query)
-        return build_json_response(build_list_page(items, has_more=has_more), conversation_id=conversation.id)
-
-    _add_single_item_routes(routes, records, item_reader, item_remover, auth)
-    return routes
-
-
-def _add_single_item_routes(
-    routes: APIRouter,
-    records: ConversationRecords,
-    item_reader: ItemReader,
-    item_remover: ItemRemover,
-    auth: Authenticator,
-) -> None:
-    reads, manages = Depends(auth.require_scope("read")), Depends(auth.require_scope("manage"))
+        return build_page_response(await item_reader.list_items(conversation, query), conversation_id=conversation.id)
 
     @routes.get("/{item_id}", response_model=ItemObject)
-    async def get_item(
-        conversation_id: str,
-        item_id: str,
-        include: Include,
-        caller: Caller = reads,
-    ) -> Response:
+    async def get_item(conversation_id: str, item_id: str, caller: Caller = reads) -> Response:
         """An item."""
         conversation = await records.find_conversation(caller, conversation_id)
         return build_json_response(await item_reader.find_item(conversation, item_id), conversation_id=conversation.id)
@@ -128,6 +84,8 @@ def _add_single_item_routes(
         conversation = await records.find_conversation(caller, conversation_id)
         changed = await item_remover.remove_item(caller, conversation, item_id, erase=erase)
         return build_conversation_response(await records.build_conversation_object(changed))
+
+    return routes
 
 
 def _is_sdk_retry(request: Request) -> bool:
@@ -160,22 +118,17 @@ class PinObject(Described):
     messages: list[PinnedMessage]
 
 
-class PinPage(Page):
-    data: list[PinObject]
-
-
 def build_pin_routes(pins: PinStore, auth: Authenticator) -> APIRouter:
     """Builds the endpoints that list, set and remove pins. Tool calls are pinned together with their results."""
-    routes = APIRouter(prefix="/v1/conversations/{conversation_id}", tags=["context"], responses=ERROR_RESPONSES)
+    routes = build_resource_router("/v1/conversations/{conversation_id}", "context")
     reads, manages = Depends(auth.require_scope("read")), Depends(auth.require_scope("manage"))
 
-    @routes.get("/pins", response_model=PinPage)
+    @routes.get("/pins", response_model=Page[PinObject])
     async def list_pins(
         conversation_id: str, limit: Limit = MAX_PAGE_SIZE, after: After = None, caller: Caller = reads
     ) -> Response:
         """List pins in the order of the log."""
-        pin_objects, has_more = await pins.list_pins(caller, conversation_id, limit, after)
-        return build_json_response(build_list_page(pin_objects, has_more=has_more))
+        return build_page_response(await pins.list_pins(caller, conversation_id, limit, after))
 
     @routes.post("/items/{item_id}/pin", response_model=PinnedItem, responses=BUSY_RESPONSE)
     async def pin_item(conversation_id: str, item_id: str, caller: Caller = manages) -> Response:
@@ -202,32 +155,19 @@ class StandingRequestObject(Described):
     text: str
 
 
-class StandingRequestPage(Page):
-    data: list[StandingRequestObject]
-
-
-class DeletedStandingRequest(Described):
-    id: str
-    object: Literal["conversation.standing_request.deleted"]
-    deleted: bool
-
-
 def build_standing_request_routes(standing_requests: StandingRequestRecords, auth: Authenticator) -> APIRouter:
     """Builds the endpoints that list and remove standing requests."""
-    routes = APIRouter(
-        prefix="/v1/conversations/{conversation_id}/standing_requests", tags=["context"], responses=ERROR_RESPONSES
-    )
+    routes = build_resource_router("/v1/conversations/{conversation_id}/standing_requests", "context")
     reads, manages = Depends(auth.require_scope("read")), Depends(auth.require_scope("manage"))
 
-    @routes.get("", response_model=StandingRequestPage)
+    @routes.get("", response_model=Page[StandingRequestObject])
     async def list_standing_requests(
         conversation_id: str, limit: Limit = MAX_PAGE_SIZE, after: After = None, caller: Caller = reads
     ) -> Response:
         """List standing requests in the order of the log."""
-        found, has_more = await standing_requests.list_requests(caller, conversation_id, limit, after)
-        return build_json_response(build_list_page(found, has_more=has_more))
+        return build_page_response(await standing_requests.list_requests(caller, conversation_id, limit, after))
 
-    @routes.delete("/{request_id}", response_model=DeletedStandingRequest, responses=BUSY_RESPONSE)
+    @routes.delete("/{request_id}", response_model=Deleted, responses=BUSY_RESPONSE)
     async def remove_standing_request(conversation_id: str, request_id: str, caller: Caller = manages) -> Response:
         """Remove a standing request; the log stays as it is."""
         return build_json_response(await standing_requests.remove_request(caller, conversation_id, request_id))

@@ -9,19 +9,20 @@ from starlette.responses import Response
 
 from app.api.edge.auth import Authenticator
 from app.api.resource_schemas import (
-    ERROR_RESPONSES,
     Described,
     Limit,
     Page,
     build_json_response,
     build_list_page,
+    build_resource_router,
     to_unix_seconds,
 )
 from app.conversations.history.conversation_history import ConversationHistory
 from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.items.item_building import find_message_item_id
-from app.conversations.search import ConversationSearch, MessageHit, SearchResult, build_search_excerpt
+from app.conversations.search import ConversationSearch, SearchResult, build_search_excerpt
 from app.pipeline.chat_request import Caller
+from app.store.contract.conversations import ConversationHit
 
 Question = Annotated[str, Query(min_length=1, max_length=1000, description="The words to look for.")]
 
@@ -47,10 +48,9 @@ class FoundMessage(Described):
     """Only with `include[]=title`."""
 
 
-class FoundMessages(Page):
+class FoundMessages(Page[FoundMessage]):
     """The messages that match a search, best first."""
 
-    data: list[FoundMessage]
     terms: list[str]
     complete: bool
 
@@ -62,7 +62,7 @@ def build_search_routes(
     auth: Authenticator,
 ) -> APIRouter:
     """Builds the endpoints of both searches."""
-    routes = APIRouter(prefix="/v1", tags=["search"], responses=ERROR_RESPONSES)
+    routes = build_resource_router("/v1", "search")
     reads = Depends(auth.require_scope("read"))
 
     @routes.get("/conversations/{conversation_id}/search", response_model=FoundMessages)
@@ -80,11 +80,10 @@ def build_search_routes(
         """Search all conversations."""
         result = await conversation_search.search_tenant(caller, q, limit=limit)
         body = _build_search_page(result, q)
-        if caller.sees_all_tenants:
-            for row, hit in zip(body["data"], result.hits, strict=True):
+        for row, hit in zip(body["data"], result.hits, strict=True):
+            if caller.sees_all_tenants:
                 row["tenant"] = hit.conversation.tenant
-        if include:
-            for row, hit in zip(body["data"], result.hits, strict=True):
+            if include:
                 row["title"] = await history.find_title(hit.conversation)
         return build_json_response(body)
 
@@ -92,11 +91,11 @@ def build_search_routes(
 
 
 def _build_search_page(result: SearchResult, query: str) -> dict[str, Any]:
-    page = build_list_page([_build_found_message(hit, query) for hit in result.hits], has_more=False)
+    page = build_list_page([_build_found_message(hit, query) for hit in result.hits])
     return {**page, "terms": list(result.terms), "complete": result.is_complete}
 
 
-def _build_found_message(hit: MessageHit, query: str) -> dict[str, Any]:
+def _build_found_message(hit: ConversationHit, query: str) -> dict[str, Any]:
     entry = hit.message
     return {
         "id": find_message_item_id(entry),

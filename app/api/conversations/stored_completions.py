@@ -5,24 +5,22 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
-from pydantic import BaseModel
 from starlette.responses import Response
 
 from app.api.edge.auth import Authenticator
 from app.api.resource_schemas import (
-    ERROR_RESPONSES,
     METADATA_FILTER_SCHEMA,
     After,
     Deleted,
     Described,
     Limit,
-    Metadata,
+    MetadataChange,
     Name,
     Order,
     Page,
-    StrictJsonRoute,
     build_json_response,
-    build_list_page,
+    build_page_response,
+    build_resource_router,
     parse_metadata_filter,
 )
 from app.conversations.stored_completions import StoredCompletions
@@ -31,12 +29,6 @@ from app.pipeline.chat_request import Caller
 from app.store.contract.conversations import CompletionQuery
 
 ModelName = Annotated[Name | None, Query(description="Only completions of this model, by its name in the request.")]
-
-
-class CompletionChange(BaseModel):
-    """The fields of a stored completion that can be changed."""
-
-    metadata: Metadata | None
 
 
 class Completion(Described):
@@ -51,10 +43,6 @@ class Completion(Described):
     conversation_id: str
 
 
-class CompletionPage(Page):
-    data: list[Completion]
-
-
 class CompletionMessage(Described):
     """A message of the request that a completion answers."""
 
@@ -64,21 +52,12 @@ class CompletionMessage(Described):
     content_parts: list[Any] | None
 
 
-class CompletionMessagePage(Page):
-    data: list[CompletionMessage]
-
-
 def build_stored_completion_routes(completions: StoredCompletions, auth: Authenticator) -> APIRouter:
     """Builds the endpoints that list, read, change and delete stored completions."""
-    routes = APIRouter(
-        prefix="/v1/chat/completions",
-        tags=["stored completions"],
-        responses=ERROR_RESPONSES,
-        route_class=StrictJsonRoute,
-    )
+    routes = build_resource_router("/v1/chat/completions", "stored completions")
     reads, manages = Depends(auth.require_scope("read")), Depends(auth.require_scope("manage"))
 
-    @routes.get("", response_model=CompletionPage, openapi_extra=METADATA_FILTER_SCHEMA)
+    @routes.get("", response_model=Page[Completion], openapi_extra=METADATA_FILTER_SCHEMA)
     async def list_completions(
         request: Request,
         model: ModelName = None,
@@ -91,8 +70,7 @@ def build_stored_completion_routes(completions: StoredCompletions, auth: Authent
         query = CompletionQuery(
             limit=limit, descending=order == "desc", model=model, metadata=parse_metadata_filter(request)
         )
-        objects, has_more = await completions.list_completions(caller, query, after)
-        return build_json_response(build_list_page(objects, has_more=has_more))
+        return build_page_response(await completions.list_completions(caller, query, after))
 
     @routes.get("/{completion_id}", response_model=Completion)
     async def get_completion(completion_id: str, caller: Caller = reads) -> Response:
@@ -100,7 +78,7 @@ def build_stored_completion_routes(completions: StoredCompletions, auth: Authent
         return build_json_response(await completions.read_first_choice(caller, completion_id))
 
     @routes.post("/{completion_id}", response_model=Completion)
-    async def update_completion(completion_id: str, change: CompletionChange, caller: Caller = manages) -> Response:
+    async def update_completion(completion_id: str, change: MetadataChange, caller: Caller = manages) -> Response:
         """Replace a completion's metadata."""
         return build_json_response(await completions.replace_metadata(caller, completion_id, change.metadata or {}))
 
@@ -110,14 +88,14 @@ def build_stored_completion_routes(completions: StoredCompletions, auth: Authent
         await completions.delete_completion(caller, completion_id)
         return build_json_response(build_deletion_object(completion_id))
 
-    @routes.get("/{completion_id}/messages", response_model=CompletionMessagePage)
+    @routes.get("/{completion_id}/messages", response_model=Page[CompletionMessage])
     async def list_completion_messages(
         completion_id: str, after: After = None, limit: Limit = 20, order: Order = "asc", caller: Caller = reads
     ) -> Response:
         """The messages that a completion answers."""
-        objects, has_more = await completions.list_messages(
+        page = await completions.list_messages(
             caller, completion_id, after=after, limit=limit, descending=order == "desc"
         )
-        return build_json_response(build_list_page(objects, has_more=has_more))
+        return build_page_response(page)
 
     return routes

@@ -13,7 +13,6 @@ from app.api.conversations.views import SummaryInView
 from app.api.edge.auth import Authenticator
 from app.api.edge.request_reader import has_disconnected
 from app.api.resource_schemas import (
-    ERROR_RESPONSES,
     After,
     Deleted,
     Described,
@@ -22,9 +21,9 @@ from app.api.resource_schemas import (
     Order,
     Page,
     Strict,
-    StrictJsonRoute,
     build_json_response,
-    build_list_page,
+    build_page_response,
+    build_resource_router,
     describe_errors,
 )
 from app.conversations.summaries.summaries import SummaryRecords
@@ -98,23 +97,14 @@ class SummaryWithRevisions(SummaryObject):
     revisions: list[RevisionObject]
 
 
-class SummaryList(Page):
-    data: list[SummaryObject]
-
-
 def build_summary_routes(
     summaries: SummaryRecords, auth: Authenticator, admission: Admission, limits: CallLimits
 ) -> APIRouter:
     """Builds the endpoints that read and change summaries."""
-    routes = APIRouter(
-        prefix="/v1/conversations/{conversation_id}/summaries",
-        tags=["summaries"],
-        responses=ERROR_RESPONSES,
-        route_class=StrictJsonRoute,
-    )
+    routes = build_resource_router("/v1/conversations/{conversation_id}/summaries", "summaries")
     reads = Depends(auth.require_scope("read"))
 
-    @routes.get("", response_model=SummaryList)
+    @routes.get("", response_model=Page[SummaryObject])
     async def list_summaries(
         conversation_id: str,
         limit: Limit = 20,
@@ -126,7 +116,7 @@ def build_summary_routes(
         caller: Caller = reads,
     ) -> Response:
         """List summaries."""
-        summary_objects, has_more = await summaries.list_summaries(
+        page = await summaries.list_summaries(
             caller,
             conversation_id,
             limit=limit,
@@ -134,7 +124,7 @@ def build_summary_routes(
             newest_first=order == "desc",
             with_inactive=with_inactive,
         )
-        return build_json_response(build_list_page(summary_objects, has_more=has_more))
+        return build_page_response(page)
 
     @routes.get("/{summary_id}", response_model=SummaryWithRevisions)
     async def get_summary(conversation_id: str, summary_id: str, caller: Caller = reads) -> Response:

@@ -11,13 +11,13 @@ from starlette.responses import Response
 
 from app.api.edge.auth import Authenticator
 from app.api.resource_schemas import (
-    ERROR_RESPONSES,
     After,
     Described,
     Name,
     Order,
     Page,
     build_json_response,
+    build_resource_router,
     describe_errors,
 )
 from app.conversations.views.stored_turn import StoredTurnRequest
@@ -63,10 +63,6 @@ class MessageInView(Described):
     quoted: bool
     reason: str
     text: str
-
-
-class MessagesInView(Page):
-    data: list[MessageInView]
 
 
 class SummaryInView(Described):
@@ -134,7 +130,7 @@ class ViewObject(Described):
     dropped_messages: int
     standing_requests: list[str]
     summaries: list[SummaryInView]
-    messages: MessagesInView
+    messages: Page[MessageInView]
     sent: list[dict[str, Any]] | None = None
     sent_places: list[SentPlace] | None = None
 
@@ -169,7 +165,7 @@ def build_view_routes(view_pages: ViewPages, auth: Authenticator, *, policies: S
     """
     left_out = "Left out: the policy that a request would have."
     policy_query = Query(None, description=left_out, json_schema_extra={"enum": list(policies)})
-    routes = APIRouter(prefix="/v1/conversations/{conversation_id}", tags=["context"], responses=ERROR_RESPONSES)
+    routes = build_resource_router("/v1/conversations/{conversation_id}", "context")
     reads = Depends(auth.require_scope("read"))
 
     @routes.get(

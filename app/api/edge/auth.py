@@ -19,7 +19,7 @@ from starlette.requests import Request
 from app.api.edge.header_checks import ORIGIN_HEADERS, BrowserOriginCheck
 from app.api.edge.operator_access import TENANT_HEADER, OperatorAccess
 from app.api.edge.request_reader import read_headers
-from app.conversation.api_keys import END_USER_SEPARATOR, SCOPES, ApiKey, Scope, hash_api_key
+from app.conversation.api_keys import END_USER_SEPARATOR, OPERATOR_TENANT, SCOPES, ApiKey, Scope, hash_api_key
 from app.errors import InsufficientPermissions, InvalidApiKey, InvalidRequest, StoreUnavailable
 from app.pipeline.call.upstream_request_body import encode_fields
 from app.pipeline.chat_request import Caller, ChatRequest
@@ -161,13 +161,17 @@ class Authenticator:
         """
         if self._operators.is_token(_find_credential(headers)):
             _check_single_credential([headers.get(name) for name in CREDENTIAL_HEADERS])
-            return self._operators.build_caller(headers)
+            # Without `authorization`, so that no provider sees the token.
+            return self._operators.choose_tenant(Caller(tenant=OPERATOR_TENANT), headers)
         names_tenant = TENANT_HEADER in headers
         if self._rules.mode == "keys":
             caller = await self._authenticate_key(headers, "admin" if names_tenant else required_scope)
             return self._operators.choose_tenant(caller, headers) if names_tenant else caller
         if names_tenant:
-            raise self._operators.refuse()
+            raise InsufficientPermissions(
+                "Only an operator may send the header `X-Concertina-Tenant`.",
+                hint="Leave it out, or use the operator's token or a key with scope `admin`.",
+            )
         if required_scope == "admin":
             raise InsufficientPermissions(
                 "Only an operator may do this.",

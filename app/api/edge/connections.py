@@ -12,7 +12,7 @@ import http
 import logging
 import threading
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, TypeVar
 
 from prometheus_client import Counter
@@ -59,6 +59,7 @@ class StopFlag(Protocol):
     def set(self) -> None: ...
 
 
+@dataclass(eq=False)
 class ClientConnections:
     """All client connections of a process.
 
@@ -70,20 +71,13 @@ class ClientConnections:
             load balancers to send them elsewhere.
     """
 
-    def __init__(
-        self,
-        limits: ConnectionLimits,
-        *,
-        stopping: StopFlag | None = None,
-        check_interval_range_seconds: tuple[float, float] = CHECK_INTERVAL_RANGE_SECONDS,
-    ) -> None:
-        self.limits = limits
-        self._check_interval_range_seconds = check_interval_range_seconds
-        self.stopping = stopping or threading.Event()
-        self._cut_series: dict[str, Counter] = {}
-        """How many connections were refused or cut, by reason; empty without metrics."""
-        self._open: set[ClientConnection] = set()
-        self._check_timer: asyncio.TimerHandle | None = None
+    limits: ConnectionLimits
+    stopping: StopFlag = field(default_factory=threading.Event)
+    check_interval_range_seconds: tuple[float, float] = CHECK_INTERVAL_RANGE_SECONDS
+    _cut_series: dict[str, Counter] = field(default_factory=dict, init=False)
+    """How many connections were refused or cut, by reason; empty without metrics."""
+    _open: set[ClientConnection] = field(default_factory=set, init=False)
+    _check_timer: asyncio.TimerHandle | None = field(default=None, init=False)
 
     def create_connection(self, *arguments: Any, **named: Any) -> ClientConnection:
         """Makes the protocol object of a new connection, for uvicorn."""
@@ -112,7 +106,7 @@ class ClientConnections:
             series.inc()
 
     def _schedule_check(self, loop: asyncio.AbstractEventLoop) -> None:
-        min_pause_seconds, max_pause_seconds = self._check_interval_range_seconds
+        min_pause_seconds, max_pause_seconds = self.check_interval_range_seconds
         pause_seconds = min(
             max_pause_seconds, max(min_pause_seconds, self.limits.slow_client_seconds / CHECKS_PER_TIMEOUT)
         )

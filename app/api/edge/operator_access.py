@@ -9,8 +9,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from app.conversation.api_keys import OPERATOR_TENANT, SCOPES, is_context_tenant
-from app.errors import InsufficientPermissions, InvalidRequest
+from app.conversation.api_keys import SCOPES, is_context_tenant
+from app.errors import InvalidRequest
 from app.pipeline.chat_request import Caller
 from app.store.contract.conversations import ConversationQuery, ConversationStore
 
@@ -38,10 +38,6 @@ class OperatorAccess:
             credential.encode("utf-8", "surrogateescape"), self._token
         )
 
-    def build_caller(self, headers: Mapping[str, str]) -> Caller:
-        """Builds the caller of a request with the operator's token. No provider sees the token."""
-        return self.choose_tenant(Caller(tenant=OPERATOR_TENANT), headers)
-
     def choose_tenant(self, caller: Caller, headers: Mapping[str, str]) -> Caller:
         """Returns an operator with every scope, in the tenant that the header names.
 
@@ -58,13 +54,6 @@ class OperatorAccess:
                 hint="Send a tenant as `GET /v1/conversations` shows it to an operator, or `*` for all tenants.",
             )
         return replace(caller, tenant=named, scopes=SCOPES, may_see_all_tenants=True)
-
-    def refuse(self) -> InsufficientPermissions:
-        """Returns the error for a caller who names a tenant and is no operator."""
-        return InsufficientPermissions(
-            "Only an operator may send the header `X-Concertina-Tenant`.",
-            hint="Leave it out, or use the operator's token or a key with scope `admin`.",
-        )
 
     async def enter_conversation(self, caller: Caller, conversation_id: str) -> Caller:
         """Returns the caller in the tenant of a conversation, if the caller sees all tenants.

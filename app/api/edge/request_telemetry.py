@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final
 
 import msgspec
@@ -44,6 +45,7 @@ OTHER_METHOD: Final = "_OTHER"
 """OpenTelemetry's word for a method that is not in `METHODS`."""
 
 
+@dataclass(eq=False)
 class RequestTelemetry:
     """An ASGI application that counts, traces and logs the requests of another one.
 
@@ -55,87 +57,79 @@ class RequestTelemetry:
         unix_seconds: returns the time as Unix seconds.
     """
 
-    def __init__(
-        self,
-        application: FastAPI,
-        metrics: Metrics,
-        tracing: Tracing,
-        *,
-        seconds: Callable[[], float],
-        logs_requests: bool,
-        recent_requests: RecentRequests | None = None,
-        unix_seconds: Callable[[], float] = time.time,
-    ) -> None:
-        self.application = application
-        self._metrics = metrics
-        self._tracing = tracing
-        self._seconds = seconds
-        self._logs_requests = logs_requests
-        self._recent_requests = recent_requests
-        self._unix_seconds = unix_seconds
-        self._is_observing = metrics.is_on or logs_requests or tracing.is_on or recent_requests is not None
+    application: FastAPI
+    metrics: Metrics
+    tracing: Tracing
+    _: KW_ONLY
+    seconds: Callable[[], float]
+    logs_requests: bool
+    recent_requests: RecentRequests | None = None
+    unix_seconds: Callable[[], float] = time.time
+
+    def __post_init__(self) -> None:
+        self._is_observing = (
+            self.metrics.is_on or self.logs_requests or self.tracing.is_on or self.recent_requests is not None
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not self._is_observing:
             await self.application(scope, receive, send)
             return
         started = NOT_TRACED
-        if self._tracing.is_on and scope["path"] not in PROBE_PATHS:
+        if self.tracing.is_on and scope["path"] not in PROBE_PATHS:
             method = scope["method"] if scope["method"] in METHODS else OTHER_METHOD
             attributes = {
                 "http.request.method": method,
                 "url.scheme": scope.get("scheme", "http"),
                 "network.protocol.version": scope.get("http_version", "1.1"),
             }
-            started = self._tracing.start_request_span(method, scope["headers"], attributes)
-        watch = _ResponseObserver(
-            send, self._metrics, self._seconds, started.span, begin_request_facts(), self._seconds()
-        )
+            started = self.tracing.start_request_span(method, scope["headers"], attributes)
+        watch = _ResponseObserver(send, self.metrics, self.seconds, started.span, begin_request_facts(), self.seconds())
         is_model_call = scope["path"] in MODEL_CALL_ENDPOINTS and scope["method"] == "POST"
         if is_model_call:
-            self._metrics.in_flight.inc()
-            if self._recent_requests is not None:
-                watch.record = begin_request_record(self._seconds, watch.started_at, self._unix_seconds())
+            self.metrics.in_flight.inc()
+            if self.recent_requests is not None:
+                watch.record = begin_request_record(self.seconds, watch.started_at, self.unix_seconds())
         with run_in_span(started):
             try:
                 await self.application(scope, receive, watch.send)
             finally:
                 if is_model_call:
-                    self._metrics.in_flight.dec()
+                    self.metrics.in_flight.dec()
                 if watch.is_stream:
-                    self._metrics.streams.dec()
+                    self.metrics.streams.dec()
                 self._finish_request(scope, watch)
 
     def _finish_request(self, scope: Scope, watch: _ResponseObserver) -> None:
         """Counts, traces and logs a request that is over, however it ended."""
-        duration, method = self._seconds() - watch.started_at, scope["method"]
+        duration, method = self.seconds() - watch.started_at, scope["method"]
         route = scope["path"] if scope["path"] in MODEL_CALL_ENDPOINTS else _find_route_path(scope)
-        if self._metrics.is_on:
+        if self.metrics.is_on:
             is_console = method in ("GET", "HEAD") and any(name == CONSOLE_HEADER for name, _ in scope["headers"])
             self._count_request(CONSOLE_LABEL if is_console else route or OTHER_LABEL, watch, duration)
         method = method if method in METHODS else OTHER_METHOD
         if watch.span.is_recording():
             _finish_request_span(watch, method, route)
-        if self._logs_requests and (watch.status >= FIRST_SERVER_ERROR_STATUS or scope["path"] not in PROBE_PATHS):
+        if self.logs_requests and (watch.status >= FIRST_SERVER_ERROR_STATUS or scope["path"] not in PROBE_PATHS):
             _log_request(watch, method, route, duration)
-        if self._recent_requests is not None and watch.record is not None:
-            self._recent_requests.add(_build_ended_request(watch, watch.record, scope["path"], duration))
+        if self.recent_requests is not None and watch.record is not None:
+            self.recent_requests.add(_build_ended_request(watch, watch.record, scope["path"], duration))
             watch.record.forget()
 
     def _count_request(self, endpoint: str, watch: _ResponseObserver, duration: float) -> None:
         stream = "true" if watch.is_stream else "false"
-        self._metrics.counter_series(metric_families.REQUESTS, endpoint, str(watch.status)).inc()
-        self._metrics.histogram_series(metric_families.REQUEST_SECONDS, endpoint, stream).observe(duration)
+        self.metrics.counter_series(metric_families.REQUESTS, endpoint, str(watch.status)).inc()
+        self.metrics.histogram_series(metric_families.REQUEST_SECONDS, endpoint, stream).observe(duration)
         if endpoint in MODEL_CALL_ENDPOINTS and watch.first_byte_seconds is not None:
-            first_byte = self._metrics.histogram_series(metric_families.FIRST_BYTE_SECONDS, stream)
+            first_byte = self.metrics.histogram_series(metric_families.FIRST_BYTE_SECONDS, stream)
             first_byte.observe(watch.first_byte_seconds)
         if not watch.is_complete:
-            self._metrics.counter_series(metric_families.DISCONNECTS).inc()
+            self.metrics.counter_series(metric_families.DISCONNECTS).inc()
         if (error := watch.facts.error) is not None:
-            self._metrics.count_error(error.name, error.status, is_of_application=is_application_endpoint(endpoint))
+            self.metrics.count_error(error.name, error.status, is_of_application=is_application_endpoint(endpoint))
         elif watch.status >= FIRST_ERROR_STATUS and watch.status != CLIENT_CLOSED_REQUEST:
             # The gateway's own errors are recorded in `facts`. This one is a provider's answer, passed through.
-            self._metrics.count_error(UpstreamRefused.name, watch.status)
+            self.metrics.count_error(UpstreamRefused.name, watch.status)
 
 
 class _ResponseObserver(msgspec.Struct):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from app.compaction.summarizer.summarizer_reply import read_completion
 from app.compaction.summarizer.summarizer_request_body import CallBudget, SummaryPrompt, build_summarizer_body
@@ -18,15 +17,10 @@ from app.errors import UpstreamUnavailable
 from app.observability.metrics import NO_METRICS, Metrics, SummaryFacts
 from app.store.key_budgets import KeyBudgets
 from app.store.usage_recorder import UsageRecorder
-from app.upstream.provider_contract import ClientKey, ContextWindow, ModelDeployment, RouteTarget
+from app.upstream.provider_contract import ModelDeployment, RouteTarget
+from app.upstream.routing.context_windows import ContextWindows
 from app.upstream.routing.prices import LEAST_BYTES_PER_TOKEN, compute_call_cost_usd
 from app.upstream.routing.router import Router
-
-
-class SummarizerWindows(Protocol):
-    """The part of `upstream.routing.context_windows` that a summary call needs."""
-
-    async def find_window(self, deployment: ModelDeployment, client_key: ClientKey | None) -> ContextWindow: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +62,7 @@ class SummarizerClient:
     request: SummaryRequest
     target: RouteTarget
     router: Router
-    windows: SummarizerWindows
+    windows: ContextWindows
     counter_for: Callable[[str], ViewTokenCounter]
     usage: UsageRecorder | None = None
     key_budgets: KeyBudgets | None = None

@@ -27,8 +27,8 @@ from app.dialects.chat.request_fields import (
     encode_request_body,
 )
 from app.dialects.item_decoding import decode_item
-from app.dialects.responses.chat_request_translation import translate_chat_body
-from app.dialects.responses.message_rendering import render_messages_for_chat
+from app.dialects.responses.message_rendering import render_messages_for_chat, render_messages_for_responses
+from app.dialects.responses.request_fields import translate_fields_to_responses
 from app.errors import InvalidRequest
 from app.upstream.provider_contract import ModelDeployment
 from app.upstream.quirks import apply_quirks
@@ -175,7 +175,7 @@ def build_summarizer_body(
     messages = prompt.build_messages(call_budget)
     if deployment.provider.protocol == "responses":
         try:
-            return translate_chat_body(encode_request_body(deployment.upstream_model, messages, fields))
+            return _render_responses_body(deployment.upstream_model, messages, fields)
         except InvalidRequest as error:
             # A tool of the client, such as only a transcript leaves out.
             raise NoUsableSummary("the prompt has no form in the summarizer's protocol") from error
@@ -184,3 +184,22 @@ def build_summarizer_body(
         fields |= ask_for_usage(lambda _: None)
     chat_messages, _ = render_messages_for_chat(messages)
     return encode_request_body(deployment.upstream_model, *apply_quirks(deployment.quirks, chat_messages, fields))
+
+
+def _render_responses_body(model: str, messages: Sequence[bytes], fields: Mapping[str, bytes]) -> bytes:
+    """Renders the body of a request of the Responses API. Encrypted content of the view is left out: another provider
+    may have written it.
+
+    Args:
+        messages: JSON texts of chat messages, or of messages of the Responses API as the log has them.
+        fields: the other fields, in the form of Chat Completions.
+
+    Raises:
+        InvalidRequest: a field has no counterpart, and without it the answer would be another one.
+    """
+    rendered = render_messages_for_responses(messages, own_contents=frozenset())
+    translated = translate_fields_to_responses({"model": orjson.dumps(model), **fields}).fields
+    if rendered.instructions is not None:
+        translated["instructions"] = rendered.instructions
+    translated["input"] = b"[" + b",".join(rendered.raw_items) + b"]"
+    return b"{" + b",".join([b"%b:%b" % (orjson.dumps(name), raw) for name, raw in translated.items()]) + b"}"

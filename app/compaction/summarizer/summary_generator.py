@@ -9,7 +9,7 @@ from functools import cached_property
 
 from app.compaction.summarizer.prompts import compute_prompt_version
 from app.compaction.summarizer.summarizer_backoffs import UNPROCESSABLE_STATUSES, SummarizerBackoffs
-from app.compaction.summarizer.summarizer_call import SummarizerClient, SummarizerWindows
+from app.compaction.summarizer.summarizer_call import SummarizerClient
 from app.compaction.summarizer.summary_request import (
     SAME_MODEL,
     EmptySummary,
@@ -25,6 +25,7 @@ from app.errors import GatewayError, UpstreamRefused, drop_tracebacks
 from app.observability.metrics import NO_METRICS, Metrics
 from app.store.key_budgets import KeyBudgets
 from app.store.usage_recorder import UsageRecorder
+from app.upstream.routing.context_windows import ContextWindows
 from app.upstream.routing.router import Router
 
 
@@ -43,7 +44,7 @@ class SummaryGenerator:
     """
 
     router: Router
-    windows: SummarizerWindows
+    windows: ContextWindows
     counter_for: Callable[[str], ViewTokenCounter]
     monotonic: Callable[[], float] = time.monotonic
     usage: UsageRecorder | None = None
@@ -76,10 +77,6 @@ class SummaryGenerator:
         # error in the list would be part of a reference cycle.
         raise failures.pop(0)
 
-    def is_backing_off(self, request: SummaryRequest) -> bool:
-        """Whether every model for this request is backing off."""
-        return self.compute_backoff_seconds(request) > 0
-
     def compute_backoff_seconds(self, request: SummaryRequest) -> float:
         """Computes the seconds until one of the request's models may be called again; 0 if one may be called now."""
         return min(
@@ -111,7 +108,17 @@ class SummaryGenerator:
 
     async def _write_summary(self, model: str, request: SummaryRequest) -> GeneratedSummary:
         started_at = self.monotonic()
-        writer = SummaryWriter(request, self._build_client(model, request), self.counter_for(request.job.encoding))
+        client = SummarizerClient(
+            request,
+            self.router.resolve(model),
+            router=self.router,
+            windows=self.windows,
+            counter_for=self.counter_for,
+            usage=self.usage,
+            key_budgets=self.key_budgets,
+            metrics=self.metrics,
+        )
+        writer = SummaryWriter(request, client, self.counter_for(request.job.encoding))
         text = await _write_summary_text(writer, model)
         return GeneratedSummary(
             text=text,
@@ -121,23 +128,6 @@ class SummaryGenerator:
             ),
             duration_ms=round((self.monotonic() - started_at) * 1000),
             usage=sum_usages(writer.usages),
-        )
-
-    def _build_client(self, model: str, request: SummaryRequest) -> SummarizerClient:
-        """Builds the client of a model.
-
-        Raises:
-            ModelNotFound: no such model is configured.
-        """
-        return SummarizerClient(
-            request,
-            self.router.resolve(model),
-            router=self.router,
-            windows=self.windows,
-            counter_for=self.counter_for,
-            usage=self.usage,
-            key_budgets=self.key_budgets,
-            metrics=self.metrics,
         )
 
 

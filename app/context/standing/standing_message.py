@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from app.context.standing.standing_requests import StandingRequest
 from app.conversation.item import Item
@@ -15,16 +14,6 @@ STANDING_LABEL = (
     "Where two of them differ, or one differs from a message below, the later one counts.\n\n<standing_requests>\n"
 )
 STANDING_END = "</standing_requests>"
-
-
-class TokenCount(Protocol):
-    """Counts tokens in a conversation's encoding (`context.count.token_counter`)."""
-
-    def count(self, text: str) -> int:
-        """Returns the tokens of a text by itself."""
-
-    def count_message(self, message: Item) -> int:
-        """Returns the tokens of a message with its overhead."""
 
 
 def build_standing_message(requests: Sequence[StandingRequest], find_raw_message: Callable[[int], bytes]) -> Item:
@@ -48,6 +37,6 @@ def render_standing_line(text: str) -> str:
     return f"- {text}\n"
 
 
-def count_standing_frame_tokens(counter: TokenCount) -> int:
+def count_standing_frame_tokens(count_message: Callable[[Item], int]) -> int:
     """Returns the tokens of the message without its lines. Lines end in a line break, so that token counts add up."""
-    return counter.count_message(ChatMessage.from_text("user", STANDING_LABEL + STANDING_END))
+    return count_message(ChatMessage.from_text("user", STANDING_LABEL + STANDING_END))

@@ -16,6 +16,7 @@ from typing import Final
 
 from app.conversation.api_keys import list_enclosing_tenants
 from app.conversation.conversation_types import Conversation
+from app.conversations.history.conversation_records import stream_conversation_pages
 from app.errors import ConversationBusy
 from app.observability.background_loops import BackgroundLoop
 from app.observability.metrics import NO_METRICS, Metrics
@@ -61,47 +62,34 @@ class RetentionRule:
         return any(enclosing in self.excluded_tenants for enclosing in list_enclosing_tenants(tenant))
 
 
+@dataclass(eq=False, kw_only=True)
 class RetentionSweeper:
     """Erases expired conversations, periodically or on request."""
 
-    def __init__(
-        self,
-        *,
-        store: ConversationAndSummaryStore,
-        keys: KeyStore,
-        leases: LeaseKeeper,
-        days: int | None,
-        context_hours: float,
-        sweep_seconds: float,
-        clock: Callable[[], datetime],
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        random: Callable[[], float],
-        metrics: Metrics = NO_METRICS,
-    ) -> None:
-        """
-        Args:
-            days: the retention of tenants whose keys have none; None: no limit.
-            context_hours: the retention of conversations that are kept for continuing only.
-            sweep_seconds: the time between two sweeps, plus or minus a tenth.
-            random: uniform in [0, 1).
-        """
-        self._store = store
-        self._keys = keys
-        self._leases = leases
-        self._days = days
-        self._context_hours = context_hours
-        self._sweep_seconds = sweep_seconds
-        self._clock = clock
-        self._sleep = sleep
-        self._random = random
+    store: ConversationAndSummaryStore
+    keys: KeyStore
+    leases: LeaseKeeper
+    days: int | None
+    """The retention of tenants whose keys have none; None: no limit."""
+    context_hours: float
+    """The retention of conversations that are kept for continuing only."""
+    sweep_seconds: float
+    """The time between two sweeps, plus or minus a tenth."""
+    clock: Callable[[], datetime]
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    random: Callable[[], float]
+    """Uniform in [0, 1)."""
+    metrics: Metrics = NO_METRICS
+
+    def __post_init__(self) -> None:
         self.sweeps = BackgroundLoop(
-            "retention", self._sweep_periodically, self._choose_pause, metrics=metrics, sleep=sleep
+            "retention", self._sweep_periodically, self._choose_pause, metrics=self.metrics, sleep=self.sleep
         )
 
     def start(self) -> None:
         """Starts the periodic sweeps."""
         # Even the first pause is random, because processes are often started together.
-        self.sweeps.start(self._sweep_seconds * 0.1 * self._random())
+        self.sweeps.start(self.sweep_seconds * 0.1 * self.random())
 
     async def aclose(self) -> None:
         await self.sweeps.aclose()
@@ -112,7 +100,7 @@ class RetentionSweeper:
             await self.sweep()
 
     def _choose_pause(self) -> float:
-        return self._sweep_seconds * (0.9 + 0.2 * self._random())
+        return self.sweep_seconds * (0.9 + 0.2 * self.random())
 
     async def sweep(self) -> SweepResult:
         """Erases expired conversations, orphaned summaries and expired idempotency keys.
@@ -120,18 +108,18 @@ class RetentionSweeper:
         Raises:
             ConversationBusy: another process is sweeping.
         """
-        async with self._leases.hold_lease(*SWEEP_LEASE, 0) as lease:
+        async with self.leases.hold_lease(*SWEEP_LEASE, 0) as lease:
             erased = in_use = 0
             for rule in await self.read_retention_rules():
                 async for conversation in self.stream_expired_conversations(rule):
-                    if not self._leases.is_held(lease):
+                    if not self.leases.is_held(lease):
                         break  # another process may have begun a sweep by now
                     if await self.erase_unless_in_use(conversation, rule.untouched_since):
                         erased += 1
                     else:
                         in_use += 1
             swept = SweepResult(
-                erased, in_use, await self._keys.purge_idempotency_keys(), await self.purge_stray_summaries()
+                erased, in_use, await self.keys.purge_idempotency_keys(), await self.purge_stray_summaries()
             )
         if erased or in_use:
             log.info("erased %d old conversations; skipped %d that are in use", erased, in_use)
@@ -142,58 +130,47 @@ class RetentionSweeper:
     async def purge_stray_summaries(self) -> int:
         """Erases summaries of requests whose messages were never stored, for instance because the process died; returns
         their number. Such summaries belong to no conversation, so no other rule finds them."""
-        return await self._store.purge_stray_summaries(created_before=self._clock() - ORPHAN_SUMMARY_GRACE)
+        return await self.store.purge_stray_summaries(created_before=self.clock() - ORPHAN_SUMMARY_GRACE)
 
     async def read_retention_rules(self) -> list[RetentionRule]:
         """Returns the current rules: for each tenant the shortest retention of its valid keys, the general one for all
         other tenants, and the one for what is kept for continuing only."""
-        now = self._clock()
+        now = self.clock()
         days: dict[str, int] = {}
-        for key in await self._keys.list_api_keys():
+        for key in await self.keys.list_api_keys():
             if key.retention_days is not None and key.is_valid_at(now):
                 days[key.tenant] = min(key.retention_days, days.get(key.tenant, key.retention_days))
         rules = [RetentionRule(now - timedelta(days=count), tenant) for tenant, count in days.items()]
-        if self._days is not None:
-            rules.append(RetentionRule(now - timedelta(days=self._days), excluded_tenants=days.keys()))
-        rules.append(RetentionRule(now - timedelta(hours=self._context_hours), is_context_only=True))
+        if self.days is not None:
+            rules.append(RetentionRule(now - timedelta(days=self.days), excluded_tenants=days.keys()))
+        rules.append(RetentionRule(now - timedelta(hours=self.context_hours), is_context_only=True))
         return rules
 
     async def stream_expired_conversations(self, rule: RetentionRule) -> AsyncIterator[Conversation]:
         """Yields the conversations that a rule selects, oldest first."""
-        cursor: tuple[datetime, str] | None = None
-        while True:
-            query = ConversationQuery(
-                limit=BATCH_SIZE,
-                descending=False,
-                after=cursor,
-                updated_before=rule.untouched_since,
-                is_context_only=rule.is_context_only,
-                with_derived_tenants=True,
-            )
-            page = await self._store.list_conversations(tenant=rule.tenant, query=query)
+        query = ConversationQuery(
+            limit=BATCH_SIZE,
+            descending=False,
+            updated_before=rule.untouched_since,
+            is_context_only=rule.is_context_only,
+            with_derived_tenants=True,
+        )
+        async for page in stream_conversation_pages(self.store, rule.tenant, query):
             for conversation in page:
                 if not rule.excludes(conversation.tenant):
                     yield conversation
-            if len(page) < BATCH_SIZE:
-                return
-            last = page[-1]
-            assert last.created_at is not None
-            cursor = (last.created_at, last.id)
-            await self._sleep(BATCH_PAUSE_SECONDS)
+            if len(page) == BATCH_SIZE:
+                await self.sleep(BATCH_PAUSE_SECONDS)
 
     async def erase_unless_in_use(self, conversation: Conversation, untouched_since: datetime) -> bool:
         """Erases a conversation, unless it is in use or got a new message meanwhile. Returns whether it is erased."""
         tenant, conversation_id = conversation.tenant, conversation.id
         try:
-            async with self._leases.hold_lease(conversation.root, conversation_id, 0):
-                current_conversation = await self._store.find_conversation(
-                    tenant=tenant, conversation_id=conversation_id
-                )
-                if current_conversation is not None and (
-                    current_conversation.updated_at is None or current_conversation.updated_at >= untouched_since
-                ):
+            async with self.leases.hold_lease(conversation.root, conversation_id, 0):
+                current = await self.store.find_conversation(tenant=tenant, conversation_id=conversation_id)
+                if current is not None and (current.updated_at is None or current.updated_at >= untouched_since):
                     return False
-                await self._store.erase_conversation(tenant=tenant, conversation_id=conversation_id)
+                await self.store.erase_conversation(tenant=tenant, conversation_id=conversation_id)
         except ConversationBusy:
             return False
         return True

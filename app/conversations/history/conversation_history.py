@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-import msgspec
-from msgspec.structs import replace
-
-from app.context.plan.budget import compute_budget
-from app.context.plan.policy import ContextPolicy
 from app.context.plan.summary_chain import find_chain_and_folds
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
-from app.conversations.history.conversation_records import ConversationRecords
+from app.conversations.history.conversation_records import ConversationRecords, stream_conversation_pages
 from app.conversations.history.readable_log import build_message_row, derive_title
 from app.conversations.items.item_building import find_message_item_id
 from app.pipeline.chat_request import Caller
@@ -35,59 +31,43 @@ TITLE_MESSAGES: Final = 4
 """How many messages are searched for the first user message."""
 
 
-class TurnQuery(msgspec.Struct, frozen=True):
-    """Selects a page of answers: `limit` of them after the item `after`."""
-
-    limit: int
-    newest_first: bool = False
-    after: str | None = None
-
-
+@dataclass(eq=False, kw_only=True)
 class ConversationHistory:
     """Reads turns, logs and branches. It calls no model and writes nothing."""
 
-    def __init__(
-        self, *, store: ConversationAndSummaryStore, records: ConversationRecords, policies: Mapping[str, ContextPolicy]
-    ) -> None:
-        self._store = store
-        self._records = records
-        self._policies = policies
-        self._turn_counter = TurnCounter(store)
+    store: ConversationAndSummaryStore
+    records: ConversationRecords
+    _turn_counts: OrderedDict[str, dict[int, int]] = field(default_factory=OrderedDict, init=False)
+    """The counts of turns before some places, by `seq`, of the conversations that were read last."""
 
     async def list_turns(
-        self, caller: Caller, conversation_id: str, query: TurnQuery
+        self, caller: Caller, conversation_id: str, *, limit: int, after: str | None, newest_first: bool
     ) -> tuple[list[dict[str, Any]], bool]:
         """Returns a page of a conversation's answers, and whether more follow.
 
         Raises:
             ConversationNotFound, ItemNotFound: there is no such conversation, or no item `query.after`.
         """
-        conversation = await self._records.find_conversation(caller, conversation_id)
+        conversation = await self.records.find_conversation(caller, conversation_id)
         end = conversation.head_seq + 1
-        after_seq = (
-            None if query.after is None else (await self._records.find_message(conversation, query.after))[0].seq
-        )
-        if query.newest_first:
-            answers = await self._read_answers_before(
-                conversation, end if after_seq is None else after_seq, query.limit + 1
-            )
-        else:
-            answers = await self._read_answers_after(
-                conversation, 0 if after_seq is None else after_seq + 1, query.limit + 1
-            )
-        rows = [build_turn_row(answer, turn, self._policies) for answer, turn in answers[: query.limit]]
-        return rows, len(answers) > query.limit
+        start_seq = end if newest_first else 0
+        if after is not None:
+            entry, _ = await self.records.find_message(conversation, after)
+            start_seq = entry.seq if newest_first else entry.seq + 1
+        read_answers = self._read_answers_before if newest_first else self._read_answers_after
+        answers = await read_answers(conversation, start_seq, limit + 1)
+        return [build_turn_row(answer, turn) for answer, turn in answers[:limit]], len(answers) > limit
 
     async def _read_answers_after(
         self, conversation: Conversation, from_seq: int, count: int
     ) -> list[tuple[LogMessage, int]]:
         """Returns up to `count` answers from `from_seq` on, oldest first, each with the number of its turn."""
         answers: list[tuple[LogMessage, int]] = []
-        turns = await self._turn_counter.count_turns_before(conversation, from_seq)
+        turns = await self._count_turns_before(conversation, from_seq)
         end = conversation.head_seq + 1
         while from_seq < end and len(answers) < count:
             past = min(end, from_seq + _estimate_messages_to_read(count - len(answers)))
-            entries = await self._store.read_log(conversation, from_seq, past)
+            entries = await self.store.read_log(conversation, from_seq, past)
             numbers = number_turns(entries, turns)
             answers += _select_answers(entries, numbers)
             from_seq, turns = past, numbers[-1] if numbers else turns
@@ -100,11 +80,43 @@ class ConversationHistory:
         answers: list[tuple[LogMessage, int]] = []
         while before_seq > 0 and len(answers) < count:
             batch_start = max(0, before_seq - _estimate_messages_to_read(count - len(answers)))
-            entries = await self._store.read_log(conversation, batch_start, before_seq)
-            turns = await self._turn_counter.count_turns_before(conversation, batch_start)
+            entries = await self.store.read_log(conversation, batch_start, before_seq)
+            turns = await self._count_turns_before(conversation, batch_start)
             answers += reversed(_select_answers(entries, number_turns(entries, turns)))
             before_seq = batch_start
         return answers[:count]
+
+    async def _count_turns_before(
+        self, conversation: Conversation, seq: int, known_counts: Mapping[int, int] | None = None
+    ) -> int:
+        """Returns how many turns begin in a conversation's log before `seq`.
+
+        Args:
+            known_counts: the counts at other places by `seq`, taken from summaries. Counting starts at the nearest one.
+
+        Raises:
+            StoreUnavailable: the log cannot be read.
+        """
+        counts_by_seq = self._cached_counts(conversation.id)
+        nearest, turns = max(
+            seq_and_count
+            for seq_and_count in {**(known_counts or {}), **counts_by_seq}.items()
+            if seq_and_count[0] <= seq
+        )
+        while nearest < seq:
+            past = min(seq, nearest - nearest % TURN_NUMBER_STRIDE_MESSAGES + TURN_NUMBER_STRIDE_MESSAGES)
+            turns += sum(map(starts_turn, await self.store.read_log(conversation, nearest, past)))
+            nearest = past
+            if nearest % TURN_NUMBER_STRIDE_MESSAGES == 0:
+                counts_by_seq[nearest] = turns
+        return turns
+
+    def _cached_counts(self, conversation_id: str) -> dict[int, int]:
+        counts_by_seq = self._turn_counts.setdefault(conversation_id, {0: 0})
+        self._turn_counts.move_to_end(conversation_id)
+        if len(self._turn_counts) > MAX_CACHED_CONVERSATIONS:
+            self._turn_counts.popitem(last=False)
+        return counts_by_seq
 
     async def read_log_page(self, caller: Caller, conversation_id: str, from_seq: int, limit: int) -> dict[str, Any]:
         """Returns up to `limit` messages of a log from `from_seq` on, and the number of all its messages.
@@ -112,32 +124,26 @@ class ConversationHistory:
         Raises:
             ConversationNotFound: there is no such conversation.
         """
-        conversation = await self._records.find_conversation(caller, conversation_id)
+        conversation = await self.records.find_conversation(caller, conversation_id)
         end = conversation.head_seq + 1
         past = min(end, from_seq + limit)
         rows: list[dict[str, Any]] = []
         if from_seq < past:
-            summaries = await self._read_active_summaries(conversation)
+            stored = await self.store.find_summaries(
+                tenant=conversation.tenant,
+                root=conversation.root,
+                path=conversation.lineage_with_self,
+                with_texts=False,
+            )
+            summaries = await find_active_summaries(self.store, conversation, stored)
             known = {summary.to_seq: summary.through_turn for summary in summaries}
-            turns = await self._turn_counter.count_turns_before(conversation, from_seq, known)
-            entries = await self._store.read_log(conversation, from_seq, past)
+            turns = await self._count_turns_before(conversation, from_seq, known)
+            entries = await self.store.read_log(conversation, from_seq, past)
             pinned = {seq for pin in decode_pins(conversation.marks) for seq in range(pin.from_seq, pin.to_seq)}
             for entry, turn in zip(entries, number_turns(entries, turns), strict=True):
                 covering = _find_covering_summary_id(summaries, entry.seq)
                 rows.append(build_message_row(entry, turn, is_pinned=entry.seq in pinned, summary_id=covering))
         return {"object": "list", "total": end, "data": rows}
-
-    async def _read_active_summaries(self, conversation: Conversation) -> Sequence[Summary]:
-        """Returns the summaries, without texts, that views of the conversation are built with: the chain, or the
-        longest one if its policy replaces each summary by a longer one."""
-        stored = await self._store.find_summaries(
-            tenant=conversation.tenant, root=conversation.root, path=conversation.lineage_with_self, with_texts=False
-        )
-        words = await read_owner_words(self._store, conversation)
-        chain, _ = find_chain_and_folds(stored, words=words)
-        unfolded = [summary for summary in stored if not summary.folds]
-        replacing, _ = find_chain_and_folds(unfolded, are_replacing=True, words=words)
-        return chain if len(chain) > 1 or not replacing else replacing[-1:]
 
     async def list_family(self, caller: Caller, conversation_id: str) -> tuple[list[dict[str, Any]], bool]:
         """Returns the family of a conversation, itself included, oldest first, and whether there are more branches.
@@ -145,7 +151,7 @@ class ConversationHistory:
         Raises:
             ConversationNotFound: there is no such conversation.
         """
-        conversation = await self._records.find_conversation(caller, conversation_id)
+        conversation = await self.records.find_conversation(caller, conversation_id)
         family, has_more = await self._find_family(conversation)
         return [await self._build_branch_row(member, conversation) for member in family], has_more
 
@@ -153,16 +159,14 @@ class ConversationHistory:
         """Returns up to `MAX_BRANCHES` conversations of a family, oldest first, and whether there may be more."""
         query = ConversationQuery(limit=MAX_BRANCHES + 1, descending=False, ancestor_id=conversation.family_id)
         family: list[Conversation] = []
-        for _ in range(MAX_FAMILY_PAGES):
-            page = await self._store.list_conversations(tenant=conversation.tenant, query=query)
+        page_count = 0
+        async for page in stream_conversation_pages(self.store, conversation.tenant, query):
             # Conversations that merely share rows of the family are in the page, too.
             family += [member for member in page if member.family_id == conversation.family_id]
-            if len(family) > MAX_BRANCHES or len(page) < query.limit:
-                return family[:MAX_BRANCHES], len(family) > MAX_BRANCHES
-            last = page[-1]
-            assert last.created_at is not None
-            query = replace(query, after=(last.created_at, last.id))
-        return family, True
+            page_count += 1
+            if len(family) > MAX_BRANCHES or page_count == MAX_FAMILY_PAGES:
+                return family[:MAX_BRANCHES], True
+        return family, False
 
     async def _build_branch_row(self, member: Conversation, current: Conversation) -> dict[str, Any]:
         return {
@@ -203,9 +207,7 @@ class ConversationHistory:
         answer_seq = conversation.head_seq - unanswered
         seqs = title_seqs | ({answer_seq} if "last_answer" in fields and answer_seq >= 0 else set())
         ranges = [(seq, seq + 1) for seq in sorted(seqs)]
-        entries = (
-            {entry.seq: entry for entry in await self._store.read_log_ranges(conversation, ranges)} if seqs else {}
-        )
+        entries = {entry.seq: entry for entry in await self.store.read_log_ranges(conversation, ranges)} if seqs else {}
         found: dict[str, Any] = {}
         if "title" in fields:
             titles = (
@@ -221,10 +223,24 @@ class ConversationHistory:
         return found
 
 
+async def find_active_summaries(
+    store: ConversationStore, conversation: Conversation, summaries: Sequence[Summary]
+) -> Sequence[Summary]:
+    """Returns the active ones of a conversation's summaries: the chain from the log's beginning, without summaries of
+    messages that the client leaves out. If one summary of the whole log reaches further (policy `checkpoint`, a
+    rolling summary), it alone is active. Folds are never active, because they repeat other summaries."""
+    words = await read_owner_words(store, conversation)
+    chain, _ = find_chain_and_folds(summaries, words=words)
+    unfolded = [summary for summary in summaries if not summary.folds]
+    replacing, _ = find_chain_and_folds(unfolded, are_replacing=True, words=words)
+    is_replaced = replacing and (not chain or replacing[-1].to_seq > chain[-1].to_seq)
+    return replacing[-1:] if is_replaced else chain
+
+
 def _build_last_answer(entry: LogMessage | None) -> dict[str, Any] | None:
     """Builds what a list shows of an answer; None without an answer. Its model and status are None if it did not come
     through the gateway."""
-    if entry is None or read_role(entry) != "assistant":
+    if entry is None or entry.message.role != "assistant":
         return None
     meta: AnswerMeta = entry.meta or {}
     return {
@@ -240,7 +256,7 @@ def _estimate_messages_to_read(answers: int) -> int:
 
 
 def _select_answers(entries: Sequence[LogMessage], numbers: Sequence[int]) -> list[tuple[LogMessage, int]]:
-    return [pair for pair in zip(entries, numbers, strict=True) if read_role(pair[0]) == "assistant"]
+    return [pair for pair in zip(entries, numbers, strict=True) if pair[0].message.role == "assistant"]
 
 
 def _find_covering_summary_id(summaries: Sequence[Summary], seq: int) -> str | None:
@@ -250,15 +266,20 @@ def _find_covering_summary_id(summaries: Sequence[Summary], seq: int) -> str | N
 AnswerMeta = Mapping[str, Any]
 
 
-def build_turn_row(answer: LogMessage, turn: int, policies: Mapping[str, ContextPolicy]) -> dict[str, Any]:
+def build_turn_row(answer: LogMessage, turn: int) -> dict[str, Any]:
     """Builds the row of an answer. Facts of the request are None for answers that did not come through the gateway.
 
     Args:
-        turn: the number of the answer's turn.
-        policies: the current policies, for old answers that were stored without their compaction threshold.
+        turn: the number of its turn, counted from 1.
     """
     meta: AnswerMeta = answer.meta or {}
     context: AnswerMeta = meta.get("context") or {}
+    view_record: AnswerMeta = meta.get(VIEW_FACTS) or {}
+    usage: AnswerMeta = meta.get("usage") or {}
+    reported: AnswerMeta = context.get("calibration") or {}
+    completion_tokens = usage.get("completion_tokens", usage.get("output_tokens"))
+    log_tokens = view_record.get(LOG_TOKENS)
+    boundary: AnswerMeta = (view_record.get("shown") or {}).get("boundary") or {}
     return {
         "id": find_message_item_id(answer),
         "object": "conversation.turn",
@@ -269,71 +290,17 @@ def build_turn_row(answer: LogMessage, turn: int, policies: Mapping[str, Context
         "status": meta.get("context_status"),
         "finish_reason": meta.get("finish_reason"),
         "incomplete": answer.incomplete,
-        **_turn_context_fields(context),
-        **_turn_usage_fields(context, meta.get("usage") or {}),
-        **_turn_view_fields(context, meta.get(VIEW_FACTS) or {}, answer, policies),
-    }
-
-
-def _turn_context_fields(context: AnswerMeta) -> dict[str, Any]:
-    return {
         **{name: context.get(name) for name in ("policy", "window", "limit", "prompt_tokens", "compaction")},
         "summaries": len(context["summaries"]) if "summaries" in context else None,
         "recovered": bool(context.get("recovered")),
-    }
-
-
-def _turn_usage_fields(context: AnswerMeta, usage: AnswerMeta) -> dict[str, Any]:
-    """Returns the tokens that the provider reported."""
-    counted: AnswerMeta = context.get("calibration") or {}
-    written = usage.get("completion_tokens", usage.get("output_tokens"))
-    return {
-        "reported_tokens": counted.get("reported_tokens"),
-        "cached_tokens": counted.get("cached_tokens"),
-        "completion_tokens": written if isinstance(written, int) else None,
-    }
-
-
-def _turn_view_fields(
-    context: AnswerMeta, view_record: AnswerMeta, answer: LogMessage, policies: Mapping[str, ContextPolicy]
-) -> dict[str, Any]:
-    if not context:
-        return {"threshold_tokens": None, "log_tokens": None, "saved_tokens": None, "boundary_seq": None}
-    sent_tokens = int(context["prompt_tokens"])
-    log_tokens = view_record.get(LOG_TOKENS)
-    if log_tokens is None:
-        log_tokens = _estimate_log_tokens(context, answer)
-    shown_counts: AnswerMeta = view_record.get("shown") or {}
-    boundary: AnswerMeta = shown_counts.get("boundary") or {}
-    return {
-        "threshold_tokens": _find_compaction_threshold(context, view_record, policies),
+        "reported_tokens": reported.get("reported_tokens"),
+        "cached_tokens": reported.get("cached_tokens"),
+        "completion_tokens": completion_tokens if isinstance(completion_tokens, int) else None,
+        "threshold_tokens": context.get("compacts_above", view_record.get(THRESHOLD)),
         "log_tokens": log_tokens,
-        "saved_tokens": max(0, log_tokens - sent_tokens),
-        "boundary_seq": boundary.get("to_seq", 0),
+        "saved_tokens": None if log_tokens is None else max(0, log_tokens - int(context["prompt_tokens"])),
+        "boundary_seq": boundary.get("to_seq", 0) if context else None,
     }
-
-
-def _estimate_log_tokens(context: AnswerMeta, answer: LogMessage) -> int:
-    """Estimates the log's tokens for answers that were stored without the number: the log without instructions, or the
-    tokens sent if these are more."""
-    raw = answer.tokens_total - answer.tokens
-    return max(int(context["prompt_tokens"]), round(raw * _read_calibration_slope(context)))
-
-
-def _find_compaction_threshold(
-    context: AnswerMeta, view_record: AnswerMeta, policies: Mapping[str, ContextPolicy]
-) -> int | None:
-    stored_threshold: int | None = context.get("compacts_above", view_record.get(THRESHOLD))
-    if stored_threshold is not None:
-        return stored_threshold
-    policy = policies.get(str(context.get("policy")))
-    return None if policy is None else compute_budget(policy, window=int(context["window"])).compaction_threshold
-
-
-def _read_calibration_slope(context: AnswerMeta) -> float:
-    """Returns the calibration's slope; for older answers the ratio that was stored before there were slopes."""
-    calibration = context.get("calibration") or {}
-    return float(calibration.get("slope") or calibration.get("ratio") or 1.0)
 
 
 TURN_NUMBER_STRIDE_MESSAGES: Final = 512
@@ -341,27 +308,10 @@ TURN_NUMBER_STRIDE_MESSAGES: Final = 512
 MAX_CACHED_CONVERSATIONS: Final = 1_000
 
 
-class _RoleOnly(msgspec.Struct):
-    """Decodes the role of a message only; the rest of a long message is skipped."""
-
-    role: str = ""
-
-
-_decode_role = msgspec.json.Decoder(_RoleOnly).decode
-
-
-def read_role(entry: LogMessage) -> str:
-    """Returns the role of a message."""
-    try:
-        return _decode_role(entry.message.raw).role
-    except msgspec.DecodeError:
-        return entry.message.role
-
-
 def starts_turn(entry: LogMessage) -> bool:
     """Returns whether a turn begins with this message: a user message, or the first of a log (as in
     `context.plan.log_rounds`)."""
-    return entry.seq == 0 or read_role(entry) == "user"
+    return entry.seq == 0 or entry.message.role == "user"
 
 
 def number_turns(entries: Sequence[LogMessage], turns_before: int) -> list[int]:
@@ -375,43 +325,3 @@ def number_turns(entries: Sequence[LogMessage], turns_before: int) -> list[int]:
         turns_before += starts_turn(entry)
         numbers.append(turns_before)
     return numbers
-
-
-class TurnCounter:
-    """Counts turns, and caches the counts of the most recently used conversations."""
-
-    def __init__(self, store: ConversationStore) -> None:
-        self._store = store
-        self._cache: OrderedDict[str, dict[int, int]] = OrderedDict()
-
-    async def count_turns_before(
-        self, conversation: Conversation, seq: int, known_counts: Mapping[int, int] | None = None
-    ) -> int:
-        """Returns how many turns begin in a conversation's log before `seq`.
-
-        Args:
-            known_counts: the counts at other places by `seq`, taken from summaries. Counting starts at the nearest one.
-
-        Raises:
-            StoreUnavailable: the log cannot be read.
-        """
-        counts_by_seq = self._cached_counts(conversation.id)
-        nearest, turns = max(
-            seq_and_count
-            for seq_and_count in {**(known_counts or {}), **counts_by_seq}.items()
-            if seq_and_count[0] <= seq
-        )
-        while nearest < seq:
-            past = min(seq, nearest - nearest % TURN_NUMBER_STRIDE_MESSAGES + TURN_NUMBER_STRIDE_MESSAGES)
-            turns += sum(map(starts_turn, await self._store.read_log(conversation, nearest, past)))
-            nearest = past
-            if nearest % TURN_NUMBER_STRIDE_MESSAGES == 0:
-                counts_by_seq[nearest] = turns
-        return turns
-
-    def _cached_counts(self, conversation_id: str) -> dict[int, int]:
-        counts_by_seq = self._cache.setdefault(conversation_id, {0: 0})
-        self._cache.move_to_end(conversation_id)
-        if len(self._cache) > MAX_CACHED_CONVERSATIONS:
-            self._cache.popitem(last=False)
-        return counts_by_seq

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
@@ -153,13 +153,26 @@ class ConversationRecords:
         query = ConversationQuery(
             limit=BRANCH_PAGE_SIZE, descending=False, created_after=conversation.created_at - CLOCK_SKEW_ALLOWANCE
         )
-        branches: list[Conversation] = []
-        while page := await self._store.list_conversations(tenant=conversation.tenant, query=query):
-            branches += [one for one in page if any(ancestor == conversation.id for ancestor, _ in one.relatives)]
-            last = page[-1]
-            assert last.created_at is not None
-            query = replace(query, after=(last.created_at, last.id))
+        branches = [
+            one
+            async for page in stream_conversation_pages(self._store, conversation.tenant, query)
+            for one in page
+            if any(ancestor == conversation.id for ancestor, _ in one.relatives)
+        ]
         return sorted(branches, key=lambda branch: len(branch.lineage), reverse=True)
+
+
+async def stream_conversation_pages(
+    store: ConversationStore, tenant: str | None, query: ConversationQuery
+) -> AsyncIterator[list[Conversation]]:
+    """Yields the conversations of a tenant (None: of all tenants) that a query selects, `query.limit` at a time."""
+    while page := await store.list_conversations(tenant=tenant, query=query):
+        yield page
+        if len(page) < query.limit:
+            return
+        last = page[-1]
+        assert last.created_at is not None
+        query = replace(query, after=(last.created_at, last.id))
 
 
 def _conversation_not_found_error(caller: Caller, conversation_id: str) -> ConversationNotFound:

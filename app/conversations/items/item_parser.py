@@ -331,37 +331,36 @@ class MessageItem(ItemBase, frozen=True, kw_only=True):
     phase: Literal["commentary", "final_answer"] | None = None
 
 
-class Call(ItemBase, frozen=True, kw_only=True):
+class ToolItem(ItemBase, frozen=True, kw_only=True):
+    """The fields that calls and results have."""
+
+    call_id: CallId
+    namespace: str | None = None
+    caller: dict[str, Any] | None = None
+
+
+class Call(ToolItem, frozen=True, kw_only=True):
     """A model's call of a function."""
 
     type: Literal["function_call"]
-    call_id: CallId
     name: str
     arguments: str
-    namespace: str | None = None
-    caller: dict[str, Any] | None = None
 
 
-class CustomCall(ItemBase, frozen=True, kw_only=True):
+class CustomCall(ToolItem, frozen=True, kw_only=True):
     """A model's call of a custom tool."""
 
     type: Literal["custom_tool_call"]
-    call_id: CallId
     name: str
     input: str
-    namespace: str | None = None
-    caller: dict[str, Any] | None = None
 
 
-class Result(ItemBase, frozen=True, kw_only=True):
+class Result(ToolItem, frozen=True, kw_only=True):
     """The result of a tool call."""
 
     type: Literal["function_call_output", "custom_tool_call_output"]
-    call_id: CallId
     output: str | list[ResultPart]
     name: str | None = None
-    namespace: str | None = None
-    caller: dict[str, Any] | None = None
 
 
 class Reasoning(ItemBase, frozen=True, kw_only=True):

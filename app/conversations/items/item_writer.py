@@ -4,6 +4,7 @@ none."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from msgspec.structs import replace
@@ -32,27 +33,17 @@ MAX_ATTEMPTS: Final = 3
 meanwhile."""
 
 
+@dataclass(eq=False, kw_only=True)
 class ItemWriter:
     """Creates conversations, and adds items under the conversation's lease."""
 
-    def __init__(
-        self,
-        *,
-        store: ConversationStore,
-        records: ConversationRecords,
-        leases: LeaseKeeper,
-        message_counter: MessageCounter,
-        random_bytes: Callable[[int], bytes],
-        encoding: str,
-        wait_seconds: float,
-    ) -> None:
-        self._store = store
-        self._records = records
-        self._leases = leases
-        self._message_counter = message_counter
-        self._random_bytes = random_bytes
-        self._encoding = encoding
-        self._wait_seconds = wait_seconds
+    store: ConversationStore
+    records: ConversationRecords
+    leases: LeaseKeeper
+    message_counter: MessageCounter
+    random_bytes: Callable[[int], bytes]
+    encoding: str
+    wait_seconds: float
 
     async def create_conversation(
         self, caller: Caller, metadata: Mapping[str, str], items: Sequence[object]
@@ -64,26 +55,26 @@ class ItemWriter:
         """
         incoming = parse_items(items, open_calls=())
         tenant, start = caller.tenant, compute_start_position(caller.tenant)
-        empty = replace(build_empty_conversation(tenant, self._encoding), metadata=metadata)
+        empty = replace(build_empty_conversation(tenant, self.encoding), metadata=metadata)
         conversation, entries = await self._prepare_append(empty, incoming)
         # An empty log has no first message to derive the family's root from, so it gets a random one.
         if conversation.head_link == start.link:
-            root = compute_family_root(tenant, self._random_bytes(len(start.link)))
+            root = compute_family_root(tenant, self.random_bytes(len(start.link)))
         else:
             root = compute_log_root(
                 tenant, start, [LinkPosition(entry.link, entry.skeleton, False) for entry in entries]
             )
-        conversation = replace(conversation, id=make_conversation_id(root, self._random_bytes), root=root)
-        await self._store.append(
+        conversation = replace(conversation, id=make_conversation_id(root, self.random_bytes), root=root)
+        await self.store.append(
             LogAppend(
                 conversation=conversation,
                 after_seq=-1,
                 messages=entries,
                 creates_conversation=True,
-                issued=await build_answers_of_others(self._store, conversation, entries),
+                issued=await build_answers_of_others(self.store, conversation, entries),
             )
         )
-        return await self._records.find_conversation(caller, conversation.id)
+        return await self.records.find_conversation(caller, conversation.id)
 
     async def add_items(
         self, caller: Caller, conversation_id: str, items: Sequence[object], *, is_retry: bool = False
@@ -98,14 +89,14 @@ class ItemWriter:
             InvalidRequest: an item cannot be stored.
             ConversationBusy: the conversation was in use for too long.
         """
-        conversation = await self._records.find_conversation(caller, conversation_id)
+        conversation = await self.records.find_conversation(caller, conversation_id)
         # Invalid items are refused before the lease is waited for. Calls are checked later, with the log's end.
         parse_items(items, open_calls=None)
         if not items:
             return conversation, []
         for _ in range(MAX_ATTEMPTS):
-            async with self._leases.hold_lease(conversation.root, conversation.id, self._wait_seconds) as lease:
-                before = await self._records.find_conversation(caller, conversation.id)
+            async with self.leases.hold_lease(conversation.root, conversation.id, self.wait_seconds) as lease:
+                before = await self.records.find_conversation(caller, conversation.id)
                 before_retry = await self._restore_conversation_before_items(before, items) if is_retry else None
                 if before_retry is not None:
                     return before, await self._read_added_items(before_retry, before)
@@ -123,17 +114,17 @@ class ItemWriter:
     ) -> Conversation:
         incoming = parse_items(items, open_calls=await self._find_open_call_ids(conversation_before))
         conversation_after, entries = await self._prepare_append(conversation_before, incoming)
-        await self._store.append(
+        await self.store.append(
             LogAppend(
                 conversation=conversation_after,
                 after_seq=conversation_before.head_seq,
                 messages=entries,
                 fence=lease,
                 releases_lease=True,
-                issued=await build_answers_of_others(self._store, conversation_after, entries),
+                issued=await build_answers_of_others(self.store, conversation_after, entries),
             )
         )
-        self._leases.forget_released_lease(lease)
+        self.leases.forget_released_lease(lease)
         return conversation_after
 
     async def _read_added_items(self, before: Conversation, after: Conversation) -> list[ItemObject]:
@@ -142,7 +133,7 @@ class ItemWriter:
         items = build_instruction_items(after)[instruction_count:]
         call: LogMessage | None = None
         last_call = before.head_seq + 1 - (MAX_ROUND_MESSAGES if before.state.get(OPEN_TOOL_CALLS) else 0)
-        for entry in await self._store.read_log(after, max(0, last_call), after.head_seq + 1):
+        for entry in await self.store.read_log(after, max(0, last_call), after.head_seq + 1):
             call = call if entry.message.role in TOOL_RESULT_ROLES else entry
             if entry.seq > before.head_seq:
                 items += build_items(entry, call=call)
@@ -155,7 +146,7 @@ class ItemWriter:
         raws = [one.message.raw for one in parse_items(items, open_calls=None)]
         stored_instructions = [raw.encode() for raw in conversation.state.get(STORED_INSTRUCTIONS, ())]
         after_head = conversation.head_seq + 1
-        tail = await self._store.read_log(conversation, max(0, after_head - len(raws)), after_head)
+        tail = await self.store.read_log(conversation, max(0, after_head - len(raws)), after_head)
         logged = [entry.message.raw for entry in tail]
         if [*stored_instructions, *logged][-len(raws) :] != raws:
             return None
@@ -176,7 +167,7 @@ class ItemWriter:
             return ()
         after_head = conversation.head_seq + 1
         for entry in reversed(
-            await self._store.read_log(conversation, max(0, after_head - MAX_ROUND_MESSAGES), after_head)
+            await self.store.read_log(conversation, max(0, after_head - MAX_ROUND_MESSAGES), after_head)
         ):
             if entry.message.role not in TOOL_RESULT_ROLES:
                 ids = [call.id for call in entry.message.calls]
@@ -194,7 +185,7 @@ class ItemWriter:
         if instruction_count:
             instructions = [message.raw.decode() for message in messages[:instruction_count]]
             state[STORED_INSTRUCTIONS] = [*state.get(STORED_INSTRUCTIONS, ()), *instructions]
-        entries = await build_log_entries(before, messages[instruction_count:], self._message_counter)
+        entries = await build_log_entries(before, messages[instruction_count:], self.message_counter)
         entries = [
             replace(entry, meta={ITEM_FIELDS: one.item_fields}) if one.item_fields else entry
             for entry, one in zip(entries, incoming[instruction_count:], strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -25,25 +26,16 @@ MAX_ATTEMPTS: Final = 8
 """How often a change of marks is tried when others change them at the same time."""
 
 
+@dataclass(eq=False, kw_only=True)
 class PinStore:
     """Sets, removes and lists pins."""
 
-    def __init__(
-        self,
-        *,
-        store: ConversationStore,
-        records: ConversationRecords,
-        item_reader: ItemReader,
-        stored_turns: StoredTurnBuilder,
-        view_builder: ViewBuilder,
-        pinning: PinUpdater,
-    ) -> None:
-        self._store = store
-        self._records = records
-        self._item_reader = item_reader
-        self._stored_turns = stored_turns
-        self._view_builder = view_builder
-        self._pinning = pinning
+    store: ConversationStore
+    records: ConversationRecords
+    item_reader: ItemReader
+    stored_turns: StoredTurnBuilder
+    view_builder: ViewBuilder
+    pinning: PinUpdater
 
     async def list_pins(
         self, caller: Caller, conversation_id: str, limit: int, after: str | None
@@ -56,12 +48,12 @@ class PinStore:
         Raises:
             ConversationNotFound, ItemNotFound: there is no such conversation, or no item `after`.
         """
-        conversation = await self._records.find_conversation(caller, conversation_id)
-        last = -1 if after is None else (await self._records.find_message(conversation, after))[0].seq
+        conversation = await self.records.find_conversation(caller, conversation_id)
+        last = -1 if after is None else (await self.records.find_message(conversation, after))[0].seq
         later_pins = [pin for pin in decode_pins(conversation.marks) if pin.from_seq > last]
         pin_objects = []
         for pin in later_pins[:limit]:
-            entries = await self._store.read_log(conversation, pin.from_seq, pin.to_seq)
+            entries = await self.store.read_log(conversation, pin.from_seq, pin.to_seq)
             pin_objects.append(build_pin_object(pin, entries))
         return pin_objects, len(later_pins) > limit
 
@@ -80,7 +72,7 @@ class PinStore:
             conversation, item, seq = await self._find_item(caller, conversation_id, item_id)
             pins = decode_pins(conversation.marks)
             if seq is not None and not any(_pin_covers_seq(pin, seq) for pin in pins):
-                new = await self._pinning.build_round_pin(build_bare_resolved_request(conversation), seq)
+                new = await self.pinning.build_round_pin(build_bare_resolved_request(conversation), seq)
                 other_pins = [pin for pin in pins if not _pin_covers_seq(new, pin.from_seq)]
                 all_pins = tuple(sorted((*other_pins, new), key=lambda pin: pin.from_seq))
                 await self._check_pin_share(caller, conversation, all_pins)
@@ -114,26 +106,26 @@ class PinStore:
     ) -> tuple[Conversation, dict[str, Any], int | None]:
         """Returns a conversation, one of its items, and the item's `seq`; None for an instruction, which is not in the
         log."""
-        conversation = await self._records.find_conversation(caller, conversation_id)
-        item = await self._item_reader.find_item(conversation, item_id)
+        conversation = await self.records.find_conversation(caller, conversation_id)
+        item = await self.item_reader.find_item(conversation, item_id)
         if find_instruction_index(conversation, item_id) is not None:
             return conversation, item, None
-        entry, _ = await self._records.find_message(conversation, item_id)
+        entry, _ = await self.records.find_message(conversation, item_id)
         return conversation, item, entry.seq
 
     async def _check_pin_share(self, caller: Caller, conversation: Conversation, pins: tuple[Pin, ...]) -> None:
         """Refuses pins above their share of the window of the last answer's model. Before the first answer no window is
         known; then a view leaves out pins that have no room, and reports it."""
-        if await self._stored_turns.find_last_answer(conversation) is None:
+        if await self.stored_turns.find_last_answer(conversation) is None:
             return
-        turn = await self._stored_turns.build_turn(caller, conversation, StoredTurnRequest())
-        check_pin_share(pins, turn.policy, self._view_builder.compute_budget(turn), param="item_id")
+        turn = await self.stored_turns.build_turn(caller, conversation, StoredTurnRequest())
+        check_pin_share(pins, turn.policy, self.view_builder.compute_budget(turn), param="item_id")
 
     async def _try_store_pins(self, conversation: Conversation, pins: Sequence[Pin]) -> bool:
         """Stores the pins; False if another request changed the marks meanwhile."""
         marks = {**conversation.marks, PINS: [msgspec.to_builtins(pin) for pin in pins]}
         try:
-            await self._store.replace_marks(conversation, marks)
+            await self.store.replace_marks(conversation, marks)
         except WriteConflict:
             return False
         return True

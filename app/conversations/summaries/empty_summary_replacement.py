@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime
 from typing import Final
 
@@ -19,7 +19,7 @@ from app.compaction.acceptance.mechanical_summary import build_mechanical_replac
 from app.compaction.acceptance.values_appendix import strip_appendix
 from app.compaction.summarizer.transcript import build_transcript_entries
 from app.context.view.view_rendering import ViewTokenCounter
-from app.conversation.conversation_types import Conversation, LogMessage, Summary
+from app.conversation.conversation_types import Conversation, Summary
 from app.errors import StoreUnreadable
 from app.store.contract.conversations import WriteConflict
 from app.store.contract.summaries import ConversationAndSummaryStore
@@ -31,72 +31,63 @@ MAX_READ_MESSAGES: Final = 2_000
 WRITTEN_BY_MODELS: Final = ("model", "part")
 
 
-class EmptySummaryReplacer:
-    """Replaces or deletes a database's summaries that say nothing. A wrong guess costs one summary call, no message.
+async def replace_empty_summaries(
+    store: ConversationAndSummaryStore,
+    conversations: AsyncIterator[Conversation],
+    *,
+    counter_for: Callable[[str], ViewTokenCounter],
+    now: datetime,
+) -> int:
+    """Replaces or deletes the summaries that were made in these conversations and say nothing. A wrong guess costs one
+    summary call, no message.
 
     Args:
-        store: where the summaries are.
         counter_for: returns the token counter of an encoding.
         now: the time of the replacements.
+
+    Returns:
+        How many summaries said nothing.
+
+    Raises:
+        StoreUnavailable: the database became unavailable.
     """
+    count = 0
+    async for conversation in conversations:
+        # Sealed with a key that is not configured.
+        with contextlib.suppress(StoreUnreadable):
+            counter = counter_for(conversation.token_counter_name)
+            for summary in await store.find_summaries(
+                tenant=conversation.tenant, root=conversation.root, path=conversation.lineage_with_self
+            ):
+                if summary.conversation_id == conversation.id and summary.kind in WRITTEN_BY_MODELS:
+                    # Another task may have changed the summary meanwhile.
+                    with contextlib.suppress(WriteConflict):
+                        count += await _replace_if_empty(store, conversation, summary, counter, now)
+    return count
 
-    def __init__(
-        self, store: ConversationAndSummaryStore, *, counter_for: Callable[[str], ViewTokenCounter], now: datetime
-    ) -> None:
-        self._store = store
-        self._counter_for = counter_for
-        self._now = now
 
-    async def run(self, conversations: AsyncIterator[Conversation]) -> int:
-        """Goes through all summaries that were made in these conversations, and returns how many said nothing.
-
-        Raises:
-            StoreUnavailable: the database became unavailable.
-        """
-        count = 0
-        async for conversation in conversations:
-            # Sealed with a key that is not configured.
-            with contextlib.suppress(StoreUnreadable):
-                for summary in await self._store.find_summaries(
-                    tenant=conversation.tenant, root=conversation.root, path=conversation.lineage_with_self
-                ):
-                    if summary.conversation_id == conversation.id and summary.kind in WRITTEN_BY_MODELS:
-                        # Another task may have changed the summary meanwhile.
-                        with contextlib.suppress(WriteConflict):
-                            count += await self._replace_if_empty(conversation, summary)
-        return count
-
-    async def _replace_if_empty(self, conversation: Conversation, summary: Summary) -> bool:
-        if len(strip_appendix(summary.text)) > MAX_EMPTY_CHARS:
-            return False
-        messages = await self._read_range(conversation, summary)
-        texts = [entry.spoken_text for entry in build_transcript_entries(messages)]
-        if not messages or not await asyncio.to_thread(says_nothing, summary.text, texts):
-            return False
-        tenant, root = conversation.tenant, conversation.root
-        replacement = await self._build_replacement(conversation, summary, messages)
-        if replacement is None:
-            return await self._store.delete_summary(tenant=tenant, root=root, summary_id=summary.id)
-        await self._store.revise_summary(tenant=tenant, root=root, summary=replacement)
-        return True
-
-    async def _read_range(self, conversation: Conversation, summary: Summary) -> list[LogMessage]:
-        to_seq = min(summary.to_seq, summary.from_seq + MAX_READ_MESSAGES)
-        return await self._store.read_log(conversation, summary.from_seq, to_seq)
-
-    async def _build_replacement(
-        self, conversation: Conversation, summary: Summary, messages: Sequence[LogMessage]
-    ) -> Summary | None:
-        """Builds the next revision, without a model; None for a fold, a part, or a range that is too long."""
-        is_whole = [entry.seq for entry in messages] == list(range(summary.from_seq, summary.to_seq))
-        if not is_whole or summary.kind == "part" or summary.folds:
-            return None
+async def _replace_if_empty(
+    store: ConversationAndSummaryStore,
+    conversation: Conversation,
+    summary: Summary,
+    counter: ViewTokenCounter,
+    now: datetime,
+) -> bool:
+    if len(strip_appendix(summary.text)) > MAX_EMPTY_CHARS:
+        return False
+    to_seq = min(summary.to_seq, summary.from_seq + MAX_READ_MESSAGES)
+    messages = await store.read_log(conversation, summary.from_seq, to_seq)
+    texts = [entry.spoken_text for entry in build_transcript_entries(messages)]
+    if not messages or not await asyncio.to_thread(says_nothing, summary.text, texts):
+        return False
+    tenant, root = conversation.tenant, conversation.root
+    is_whole = [entry.seq for entry in messages] == list(range(summary.from_seq, summary.to_seq))
+    if is_whole and summary.kind != "part" and not summary.folds:
         replacement = await asyncio.to_thread(
-            build_mechanical_replacement,
-            summary,
-            messages,
-            new_id=summary.id,
-            created_at=self._now,
-            counter=self._counter_for(conversation.token_counter_name),
+            build_mechanical_replacement, summary, messages, new_id=summary.id, created_at=now, counter=counter
         )
-        return None if replacement is None else replace(replacement, revision=summary.revision + 1)
+        if replacement is not None:
+            revised = replace(replacement, revision=summary.revision + 1)
+            await store.revise_summary(tenant=tenant, root=root, summary=revised)
+            return True
+    return await store.delete_summary(tenant=tenant, root=root, summary_id=summary.id)

@@ -3,15 +3,16 @@ revisions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 from msgspec.structs import replace
 
-from app.context.plan.summary_chain import find_chain_and_folds
 from app.context.view.view_rendering import ViewTokenCounter, count_summary_section_tokens
 from app.conversation.conversation_types import Conversation, Summary
+from app.conversations.history.conversation_history import find_active_summaries
 from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.items.boundary_item_ids import read_boundary_item_ids
 from app.conversations.views.stored_turn import StoredTurnBuilder, StoredTurnRequest, check_policy_summarizes
@@ -20,9 +21,8 @@ from app.errors import InvalidRequest, RevisionConflict, SummaryNotFound
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import Caller
 from app.pipeline.compact.turn_compaction import TurnCompactor
-from app.pipeline.view.client_words_reader import read_owner_words
 from app.pipeline.view.view_builder import ViewBuilder
-from app.store.contract.conversations import WriteConflict
+from app.store.contract.conversations import ConversationStore, WriteConflict
 from app.store.contract.summaries import ConversationAndSummaryStore
 
 MAX_ATTEMPTS: Final = 4
@@ -30,38 +30,23 @@ MAX_ATTEMPTS: Final = 4
 revision."""
 
 
+@dataclass(eq=False, kw_only=True)
 class SummaryRecords:
     """Summaries as a resource. A branch shares the summaries of the shared part of the log, so a change affects
     both."""
 
-    def __init__(
-        self,
-        *,
-        store: ConversationAndSummaryStore,
-        records: ConversationRecords,
-        stored_turns: StoredTurnBuilder,
-        view_builder: ViewBuilder,
-        turn_compactor: TurnCompactor,
-        counter_for: Callable[[str], ViewTokenCounter],
-        check_model: Callable[[Caller, str], None],
-        clock: Callable[[], datetime],
-        tasks: BackgroundTasks,
-    ) -> None:
-        """
-        Args:
-            counter_for: returns the token counter of an encoding.
-            check_model: raises a `GatewayError` for a model that a caller's key does not allow.
-            clock: the aware time for new revisions.
-        """
-        self._store = store
-        self._records = records
-        self._stored_turns = stored_turns
-        self._view_builder = view_builder
-        self._turn_compactor = turn_compactor
-        self._counter_for = counter_for
-        self._check_model = check_model
-        self._clock = clock
-        self._tasks = tasks
+    store: ConversationAndSummaryStore
+    records: ConversationRecords
+    stored_turns: StoredTurnBuilder
+    view_builder: ViewBuilder
+    turn_compactor: TurnCompactor
+    counter_for: Callable[[str], ViewTokenCounter]
+    """Returns the token counter of an encoding."""
+    check_model: Callable[[Caller, str], None]
+    """Raises a `GatewayError` for a model that a caller's key does not allow."""
+    clock: Callable[[], datetime]
+    """The aware time for new revisions."""
+    tasks: BackgroundTasks
 
     async def list_summaries(
         self,
@@ -78,7 +63,7 @@ class SummaryRecords:
         Raises:
             ConversationNotFound, SummaryNotFound: there is no such conversation, or no summary `after`.
         """
-        conversation = await self._records.find_conversation(caller, conversation_id)
+        conversation = await self.records.find_conversation(caller, conversation_id)
         summaries = await self._read_summaries(conversation)
         active = await self._find_active_ids(conversation, summaries)
         listed = [summary for summary in summaries if with_inactive or summary.id in active]
@@ -86,7 +71,8 @@ class SummaryRecords:
             listed.reverse()
         if after is not None:
             listed = listed[1 + listed.index(_select_summary(listed, after, conversation)) :]
-        return await self._build_summary_objects(conversation, listed[:limit], active), len(listed) > limit
+        rows = await read_summary_objects(self.store, conversation, listed[:limit], active=active)
+        return rows, len(listed) > limit
 
     async def read_summary(self, caller: Caller, conversation_id: str, summary_id: str) -> dict[str, Any]:
         """Returns a summary with all its revisions.
@@ -95,9 +81,8 @@ class SummaryRecords:
             ConversationNotFound, SummaryNotFound: there is none.
         """
         conversation, summaries, summary = await self._find_summary(caller, conversation_id, summary_id)
-        (summary_object,) = await self._build_summary_objects(
-            conversation, [summary], await self._find_active_ids(conversation, summaries)
-        )
+        active = await self._find_active_ids(conversation, summaries)
+        (summary_object,) = await read_summary_objects(self.store, conversation, [summary], active=active)
         revisions = await self._read_revisions(conversation, summary)
         return {**summary_object, "revisions": [build_revision_object(one) for one in revisions]}
 
@@ -158,8 +143,8 @@ class SummaryRecords:
         """
         conversation, summaries, summary = await self._find_summary(caller, conversation_id, summary_id)
         turn_request = StoredTurnRequest(model=model, summarize="never", instructions=instructions)
-        turn = await self._stored_turns.build_turn(caller, conversation, turn_request)
-        self._check_model(caller, turn.request.model)
+        turn = await self.stored_turns.build_turn(caller, conversation, turn_request)
+        self.check_model(caller, turn.request.model)
         check_policy_summarizes(turn.policy)
         folded = [one for one in summaries if one.id in summary.folds]
         if len(folded) != len(summary.folds):
@@ -168,11 +153,11 @@ class SummaryRecords:
                 code="summary_incomplete",
                 param="summary_id",
             )
-        view = await self._view_builder.plan_view(turn, self._view_builder.compute_budget(turn), summarize="never")
+        view = await self.view_builder.plan_view(turn, self.view_builder.compute_budget(turn), summarize="never")
         # Shielded: the model's call is paid for, so its summary is stored even if the client disconnects.
         try:
-            regenerated = await self._tasks.run_shielded(
-                self._turn_compactor.rewrite_summary(turn, view, summary, folded)
+            regenerated = await self.tasks.run_shielded(
+                self.turn_compactor.rewrite_summary(turn, view, summary, folded)
             )
         except WriteConflict as moved:
             raise _revision_conflict_error(summary_id) from moved
@@ -186,7 +171,7 @@ class SummaryRecords:
             ConversationNotFound, SummaryNotFound: there is none.
         """
         conversation, _, summary = await self._find_summary(caller, conversation_id, summary_id)
-        await self._store.delete_summary(tenant=conversation.tenant, root=conversation.root, summary_id=summary.id)
+        await self.store.delete_summary(tenant=conversation.tenant, root=conversation.root, summary_id=summary.id)
         return {"id": summary.id, "object": "conversation.summary.deleted", "deleted": True}
 
     async def _store_revision(
@@ -202,9 +187,9 @@ class SummaryRecords:
         for _ in range(MAX_ATTEMPTS):
             if revision not in (None, summary.revision):
                 break
-            new_revision = replace(revised_summary, revision=summary.revision + 1, created_at=self._clock())
+            new_revision = replace(revised_summary, revision=summary.revision + 1, created_at=self.clock())
             try:
-                await self._store.revise_summary(
+                await self.store.revise_summary(
                     tenant=conversation.tenant, root=conversation.root, summary=new_revision
                 )
             except WriteConflict:
@@ -217,7 +202,7 @@ class SummaryRecords:
         words = text.strip()
         if not words:
             raise InvalidRequest("The text of a summary must not be blank.", code="invalid_value", param="text")
-        count = self._counter_for(conversation.token_counter_name)
+        count = self.counter_for(conversation.token_counter_name)
         tokens = count_summary_section_tokens(words, through_turn=summary.through_turn, counter=count)
         replaced_tokens = await self._count_replaced_tokens(conversation, summary)
         if tokens >= replaced_tokens:
@@ -236,48 +221,39 @@ class SummaryRecords:
         """Returns the tokens of the messages that a summary stands for."""
         if summary.from_seq == 0:
             return summary.tokens_total
-        (before,) = await self._store.read_log(conversation, summary.from_seq - 1, summary.from_seq)
+        (before,) = await self.store.read_log(conversation, summary.from_seq - 1, summary.from_seq)
         return summary.tokens_total - before.tokens_total
 
     async def _find_summary(
         self, caller: Caller, conversation_id: str, summary_id: str
     ) -> tuple[Conversation, list[Summary], Summary]:
-        conversation = await self._records.find_conversation(caller, conversation_id)
+        conversation = await self.records.find_conversation(caller, conversation_id)
         summaries = await self._read_summaries(conversation)
         return conversation, summaries, _select_summary(summaries, summary_id, conversation)
 
     async def _read_summaries(self, conversation: Conversation) -> list[Summary]:
-        return await self._store.find_summaries(
+        return await self.store.find_summaries(
             tenant=conversation.tenant, root=conversation.root, path=conversation.lineage_with_self
         )
 
     async def _find_active_ids(self, conversation: Conversation, summaries: Sequence[Summary]) -> set[str]:
-        """Returns the ids of the active summaries: the chain from the log's beginning, without summaries of messages
-        that the client leaves out. If one summary of the whole log reaches further (policy `checkpoint`, a rolling
-        summary), it alone is active. Folds are never active, because they repeat other summaries."""
-        words = await read_owner_words(self._store, conversation)
-        chain, _ = find_chain_and_folds(summaries, words=words)
-        unfolded = [summary for summary in summaries if not summary.folds]
-        replacing_chain, _ = find_chain_and_folds(unfolded, are_replacing=True, words=words)
-        if replacing_chain and (not chain or replacing_chain[-1].to_seq > chain[-1].to_seq):
-            return {replacing_chain[-1].id}
-        return {summary.id for summary in chain}
+        return {summary.id for summary in await find_active_summaries(self.store, conversation, summaries)}
 
     async def _read_revisions(self, conversation: Conversation, summary: Summary) -> list[Summary]:
-        return await self._store.read_summary_revisions(
+        return await self.store.read_summary_revisions(
             tenant=conversation.tenant, root=conversation.root, summary_id=summary.id
         )
 
-    async def _build_summary_objects(
-        self, conversation: Conversation, summaries: Sequence[Summary], active: set[str]
-    ) -> list[dict[str, Any]]:
-        item_ids = await read_boundary_item_ids(
-            self._store, conversation, [(summary.from_seq, summary.to_seq) for summary in summaries]
-        )
-        return [
-            build_summary_object(summary, conversation, item_ids, is_active=summary.id in active)
-            for summary in summaries
-        ]
+
+async def read_summary_objects(
+    store: ConversationStore, conversation: Conversation, summaries: Sequence[Summary], *, active: Collection[str]
+) -> list[dict[str, Any]]:
+    """Builds the objects of summaries with the item ids of their ranges; `active` are ids of summaries."""
+    spans = [(summary.from_seq, summary.to_seq) for summary in summaries]
+    item_ids = await read_boundary_item_ids(store, conversation, spans)
+    return [
+        build_summary_object(summary, conversation, item_ids, is_active=summary.id in active) for summary in summaries
+    ]
 
 
 def _select_summary(summaries: Sequence[Summary], summary_id: str, conversation: Conversation) -> Summary:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -20,7 +21,7 @@ from app.conversation.identity import (
     compute_start_position,
     make_conversation_id,
 )
-from app.conversation.item import INSTRUCTION_ROLES, may_precede_tool_result
+from app.conversation.item import may_precede_tool_result
 from app.conversations.answer_fingerprints import build_answers_of_others
 from app.conversations.transfer.import_file_parser import (
     Format,
@@ -45,14 +46,6 @@ BATCH_BYTES: Final = 4 * 1024 * 1024
 ImportedLog = Sequence[ImportedMessage]
 
 
-class CheckedConversation(msgspec.Struct, frozen=True):
-    """A conversation that can be stored: its instructions and its log."""
-
-    imported: ImportedConversation
-    instructions: tuple[ImportedMessage, ...]
-    log: tuple[ImportedMessage, ...]
-
-
 class ImportResult(msgspec.Struct, frozen=True):
     """The result of an import."""
 
@@ -61,23 +54,15 @@ class ImportResult(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...]
 
 
+@dataclass(eq=False, kw_only=True)
 class ConversationImporter:
     """Stores the conversations of files."""
 
-    def __init__(
-        self,
-        *,
-        store: ConversationStore,
-        message_counter: MessageCounter,
-        tasks: BackgroundTasks,
-        random_bytes: Callable[[int], bytes],
-        encoding: str,
-    ) -> None:
-        self._store = store
-        self._message_counter = message_counter
-        self._tasks = tasks
-        self._random_bytes = random_bytes
-        self._encoding = encoding
+    store: ConversationStore
+    message_counter: MessageCounter
+    tasks: BackgroundTasks
+    random_bytes: Callable[[int], bytes]
+    encoding: str
 
     async def import_file(
         self, tenant: str, data: bytes, file_format: Format = "auto", *, on_stored: Callable[[int], None] | None = None
@@ -98,7 +83,7 @@ class ConversationImporter:
     async def import_conversations(
         self,
         tenant: str,
-        checked_conversations: Sequence[CheckedConversation],
+        imported_conversations: Sequence[ImportedConversation],
         *,
         on_stored: Callable[[int], None] | None = None,
     ) -> ImportResult:
@@ -106,17 +91,17 @@ class ConversationImporter:
         created: list[Conversation] = []
         warnings: list[str] = []
         try:
-            for checked in checked_conversations:
-                empty = self._build_empty_conversation(tenant, checked)
+            for imported in imported_conversations:
+                empty = self._build_empty_conversation(tenant, imported)
                 # Before the write: if the write fails after it took effect, it is still known what to remove.
                 created.append(empty)
-                conversation = await self._write_log(empty, checked.log, on_stored)
-                warnings += await self._assign_external_id(checked.imported, conversation)
+                conversation = await self._write_log(empty, imported.log, on_stored)
+                warnings += await self._assign_external_id(imported, conversation)
         except BaseException:
             # Shielded: a client that disconnects cancels this task, and half an import must not stay.
-            await self._tasks.run_shielded(self._delete_created(created))
+            await self.tasks.run_shielded(self._delete_created(created))
             raise
-        final = [await self._store.find_conversation(tenant=tenant, conversation_id=one.id) for one in created]
+        final = [await self.store.find_conversation(tenant=tenant, conversation_id=one.id) for one in created]
         return ImportResult(tuple(one for one in final if one is not None), tuple(warnings))
 
     async def _write_log(
@@ -136,10 +121,10 @@ class ConversationImporter:
                 after_seq=conversation.head_seq,
                 messages=entries,
                 creates_conversation=creates,
-                issued=await build_answers_of_others(self._store, after, entries),
+                issued=await build_answers_of_others(self.store, after, entries),
             )
             try:
-                await self._store.append(write)
+                await self.store.append(write)
             except WriteConflict as moved:
                 raise ConversationBusy("A client continued a conversation while it was imported.") from moved
             conversation, creates = after, False
@@ -151,30 +136,30 @@ class ConversationImporter:
         """Returns the conversation with the messages appended, and their log entries."""
         if not log:
             return before, []
-        entries = await build_log_entries(before, [one.message for one in log], self._message_counter)
+        entries = await build_log_entries(before, [one.message for one in log], self.message_counter)
         state: dict[str, Any] = {**before.state, OPEN_TOOL_CALLS: may_precede_tool_result(entries[-1].message)}
         pending = _count_unanswered_messages(int(state.pop(UNANSWERED_MESSAGES, 0)), log)
         if pending:
             state[UNANSWERED_MESSAGES] = pending
         return replace(advance_head(before, entries), state=state), entries
 
-    def _build_empty_conversation(self, tenant: str, checked: CheckedConversation) -> Conversation:
+    def _build_empty_conversation(self, tenant: str, imported: ImportedConversation) -> Conversation:
         """Builds a conversation without messages; its root follows from the first message of its future log."""
-        instructions = [instruction.message.raw.decode() for instruction in checked.instructions]
+        instructions = [instruction.message.raw.decode() for instruction in imported.instructions]
         start = compute_start_position(tenant)
         links = (
             position.link
-            for position in compute_links_after_messages((message.message for message in checked.log), start)
+            for position in compute_links_after_messages((message.message for message in imported.log), start)
         )
         first_link = next((link for link in links if link != start.link), None)
-        root = compute_family_root(tenant, first_link or self._random_bytes(len(start.link)))
+        root = compute_family_root(tenant, first_link or self.random_bytes(len(start.link)))
         return replace(
-            build_empty_conversation(tenant, self._encoding),
-            id=make_conversation_id(root, self._random_bytes),
+            build_empty_conversation(tenant, self.encoding),
+            id=make_conversation_id(root, self.random_bytes),
             root=root,
             state={STORED_INSTRUCTIONS: instructions} if instructions else {},
-            metadata=checked.imported.metadata,
-            created_at=checked.imported.created_at,
+            metadata=imported.metadata,
+            created_at=imported.created_at,
         )
 
     async def _assign_external_id(self, imported: ImportedConversation, conversation: Conversation) -> list[str]:
@@ -182,43 +167,35 @@ class ConversationImporter:
         name, tenant = imported.external_id, conversation.tenant
         if name is None:
             return []
-        if await self._store.find_conversation(tenant=tenant, conversation_id=name) is not None:
+        if await self.store.find_conversation(tenant=tenant, conversation_id=name) is not None:
             location = imported.location or "The file"
             return [f"{location}: the id {name!r} is taken; this conversation is {conversation.id!r} only."]
-        await self._store.assign_external_id(tenant=tenant, external_id=name, conversation=conversation)
+        await self.store.assign_external_id(tenant=tenant, external_id=name, conversation=conversation)
         return []
 
     async def _delete_created(self, created: Sequence[Conversation]) -> None:
         for conversation in created:
             try:
-                await self._store.erase_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
+                await self.store.erase_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
             except StoreUnavailable as error:
                 log.warning("could not remove conversation %s of a failed import: %s", conversation.id, error.message)
 
 
-def parse_and_check_import_file(data: bytes, file_format: Format) -> list[CheckedConversation]:
+def parse_and_check_import_file(data: bytes, file_format: Format) -> list[ImportedConversation]:
     """Parses a file and checks that its conversations can be stored.
 
     Raises:
         InvalidRequest: a conversation cannot be stored; the error names the place.
     """
-    return [_build_checked_conversation(found) for found in parse_import_file(data, file_format)]
-
-
-def _build_checked_conversation(imported: ImportedConversation) -> CheckedConversation:
-    messages = imported.messages
-    instruction_count = next(
-        (n for n, one in enumerate(messages) if one.message.role not in INSTRUCTION_ROLES), len(messages)
-    )
-    check_messages(
-        (one.message for one in messages),
-        first_index=0,
-        may_begin_with_result=False,
-        format_position=lambda index: messages[index].location,
-    )
-    return CheckedConversation(
-        imported=imported, instructions=messages[:instruction_count], log=messages[instruction_count:]
-    )
+    conversations = parse_import_file(data, file_format)
+    for found in conversations:
+        check_messages(
+            (one.message for one in found.messages),
+            first_index=0,
+            may_begin_with_result=False,
+            format_position=[one.location for one in found.messages].__getitem__,
+        )
+    return conversations
 
 
 def _split_log_batches(log: ImportedLog) -> Iterator[ImportedLog]:

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import takewhile
 from typing import Any, Final, Literal
 
 import msgspec
 import orjson
 
 from app.conversation.identity import is_valid_conversation_id
-from app.conversation.item import Item
+from app.conversation.item import INSTRUCTION_ROLES, Item
 from app.dialects.chat.message import ChatMessage
 from app.dialects.responses.input_items import find_item_groups
 from app.dialects.responses.message import ResponsesMessage
@@ -58,6 +59,16 @@ class ImportedConversation(msgspec.Struct, frozen=True):
     metadata: Mapping[str, str]
     external_id: str | None = None
     created_at: datetime | None = None
+
+    @property
+    def instructions(self) -> tuple[ImportedMessage, ...]:
+        """The system and developer messages at the beginning."""
+        return tuple(takewhile(lambda one: one.message.role in INSTRUCTION_ROLES, self.messages))
+
+    @property
+    def log(self) -> tuple[ImportedMessage, ...]:
+        """The messages after the instructions."""
+        return self.messages[len(self.instructions) :]
 
 
 def parse_import_file(data: bytes, file_format: Format = "auto") -> list[ImportedConversation]:

@@ -4,6 +4,7 @@ to compact it on request, and to pin its messages."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -41,15 +42,13 @@ class StoredTurnRequest(msgspec.Struct, frozen=True):
     """A compaction ends before this `seq`; None: the policy decides."""
 
 
+@dataclass(eq=False, kw_only=True)
 class StoredTurnBuilder:
     """Builds turns from stored conversations. Of a log it reads the newest messages only."""
 
-    def __init__(
-        self, *, store: ConversationStore, message_counter: MessageCounter, model_contexts: ModelContexts
-    ) -> None:
-        self._store = store
-        self._message_counter = message_counter
-        self._model_contexts = model_contexts
+    store: ConversationStore
+    message_counter: MessageCounter
+    model_contexts: ModelContexts
 
     async def build_turn(
         self, caller: Caller, conversation: Conversation, turn_request: StoredTurnRequest, *, lease: Lease | None = None
@@ -73,17 +72,17 @@ class StoredTurnBuilder:
         request = build_bare_request(
             caller, model, turn_request, policy=policy, max_output_tokens=last_request.get(MAX_OUTPUT_TOKENS)
         )
-        model_context = await self._model_contexts.find_model_context(request)
+        model_context = await self.model_contexts.find_model_context(request)
         resolved_request = build_bare_resolved_request(conversation, lease)
         if conversation.has_client_versions:
-            stored = await self._store.read_client_versions(conversation)
+            stored = await self.store.read_client_versions(conversation)
             resolved_request = replace(
                 resolved_request, client_versions=ClientVersions.from_stored(stored, conversation.redacted_seqs)
             )
-        instructions_tokens = await self._message_counter.count_instruction_tokens(
+        instructions_tokens = await self.message_counter.count_instruction_tokens(
             resolved_request.instructions, request, conversation.token_counter_name
         )
-        turn = self._model_contexts.build_turn(
+        turn = self.model_contexts.build_turn(
             request, model_context, replace(resolved_request, instructions_tokens=instructions_tokens)
         )
         last_tokens = turn.calibration.last_instructions_tokens
@@ -96,11 +95,11 @@ class StoredTurnBuilder:
     async def find_last_answer(self, conversation: Conversation) -> LogMessage | None:
         """Returns the newest answer that came through the gateway; None if none is among the last messages."""
         end = conversation.head_seq + 1
-        newest = await self._store.read_log(conversation, max(0, end - MAX_NEWEST_MESSAGES), end)
+        newest = await self.store.read_log(conversation, max(0, end - MAX_NEWEST_MESSAGES), end)
         return next((entry for entry in reversed(newest) if (entry.meta or {}).get("model")), None)
 
     def _keep_known_policy(self, name: str | None) -> str | None:
-        return name if name in self._model_contexts.policies else None
+        return name if name in self.model_contexts.policies else None
 
 
 def check_policy_summarizes(policy: ContextPolicy) -> None:

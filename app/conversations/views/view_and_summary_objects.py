@@ -6,99 +6,36 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import msgspec
-
+from app.context.plan.budget import Budget
 from app.context.plan.outline import Pin, Plan
 from app.context.standing.standing_requests import StandingRequest
 from app.context.view.message_fate import MessageFate
-from app.context.view.message_origins import MessageOrigin
 from app.conversation.conversation_types import Conversation, LogMessage, Summary
 from app.conversations.items.boundary_item_ids import ItemIdsBySeq
 from app.conversations.items.item_building import find_message_item_id
-from app.dialects.responses.message_object import build_message_object
 from app.pipeline.view.last_view_and_calibration import find_end_of_shown_summaries
-from app.pipeline.view.view_preview import ViewPreview
-from app.pipeline.view.view_restoration import ViewDifference
 
 EXCERPT_CHARS: Final = 400
 STANDING_KINDS: Final[Mapping[int, str]] = {1: "preference", 2: "rule", 3: "prohibition"}
 """The kind of a standing request by its strength."""
 
 
-def build_preview_object(
-    preview: ViewPreview,
-    *,
-    model: str,
-    policy: str,
-    summaries: Sequence[Mapping[str, Any]],
-    ranges: Sequence[Mapping[str, Any]],
-    messages: Mapping[str, Any],
+def build_common_view_fields(
+    conversation: Conversation, plan: Plan, budget: Budget, *, model: str, policy: str
 ) -> dict[str, Any]:
-    """Builds the object of the view that would be sent now."""
-    plan = preview.plan
+    """Builds the fields that the objects of both kinds of views have."""
+    prompt_tokens = budget.calibrate_tokens(plan.prompt_tokens)
     return {
-        "object": "context.preview",
-        **_common_view_fields(preview, model, policy),
-        "fits": plan.fits,
-        "instructions": [build_message_object(message.raw) for message in preview.instructions],
-        "summaries": list(summaries),
-        "to_summarize": list(ranges),
-        "notes": [{"code": note.code, **note.facts} for note in plan.notes],
-        "messages": dict(messages),
-    }
-
-
-def build_seen_view_object(
-    preview: ViewPreview,
-    *,
-    item_id: str,
-    reason: str,
-    whole_tokens: int | None,
-    difference: ViewDifference | None,
-    has_instructions: bool,
-    model: str,
-    policy: str,
-    summaries: Sequence[Mapping[str, Any]],
-    messages: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Builds the object of the view that was sent for an answer.
-
-    Args:
-        reason: why it was sent so.
-        whole_tokens: calibrated tokens of the whole history; None if they are not known.
-        difference: how it differs from the bytes that were sent; None if it does not.
-        has_instructions: whether the instructions of the request are kept; otherwise the field is null.
-    """
-    instructions = [build_message_object(message.raw) for message in preview.instructions]
-    return {
-        "object": "context.seen",
-        **_common_view_fields(preview, model, policy),
-        "item_id": item_id,
-        "reason": reason,
-        "would_have_been_tokens": whole_tokens,
-        "exact": difference is None,
-        "inexact_reason": None if difference is None else difference.reason,
-        "inexact_seqs": [] if difference is None else list(difference.seqs),
-        "fits": True,
-        "instructions": instructions if has_instructions else None,
-        "summaries": list(summaries),
-        "messages": dict(messages),
-    }
-
-
-def _common_view_fields(preview: ViewPreview, model: str, policy: str) -> dict[str, Any]:
-    return {
-        "conversation_id": preview.conversation.id,
+        "conversation_id": conversation.id,
         "model": model,
         "policy": policy,
-        "window": preview.budget.window,
-        "limit": preview.limit_tokens,
-        "prompt_tokens": preview.prompt_tokens,
-        "pressure": round(preview.budget.compute_limit_pressure(preview.prompt_tokens), 4),
-        "compacts_above": preview.compacts_above,
-        "status": preview.plan.status,
-        "dropped_messages": preview.plan.dropped_message_count,
-        "standing_requests": [make_standing_request_id(one) for one in preview.plan.standing_requests],
+        "window": budget.window,
+        "limit": budget.limit,
+        "prompt_tokens": prompt_tokens,
+        "pressure": round(budget.compute_limit_pressure(prompt_tokens), 4),
+        "status": plan.status,
+        "dropped_messages": plan.dropped_message_count,
+        "standing_requests": [make_standing_request_id(one) for one in plan.standing_requests],
     }
 
 
@@ -116,17 +53,6 @@ def build_view_message_row(entry: LogMessage, message_fate: MessageFate, *, is_p
         "quoted": message_fate.is_quoted,
         "reason": message_fate.reason,
         "text": build_message_excerpt(entry),
-    }
-
-
-def build_message_origin_object(origin: MessageOrigin) -> dict[str, Any]:
-    """Builds the object that says which messages of the log a message of a view stands for."""
-    return {
-        "kind": origin.kind,
-        "from_seq": origin.from_seq,
-        "to_seq": origin.to_seq,
-        "before_seq": origin.before_seq,
-        "parts": [msgspec.to_builtins(part) for part in origin.parts],
     }
 
 
@@ -189,20 +115,18 @@ def build_view_summary_object(summary: Summary, item_ids: ItemIdsBySeq) -> dict[
     }
 
 
-def build_range_object(from_seq: int, to_seq: int, folds: Sequence[str], item_ids: ItemIdsBySeq) -> dict[str, Any]:
-    """Builds the object of a range that is going to be summarized."""
-    return {
-        "from_item": item_ids.get(from_seq),
-        "through_item": item_ids.get(to_seq - 1),
-        "from_seq": from_seq,
-        "to_seq": to_seq,
-        "folds": list(folds),
-    }
-
-
 def build_range_objects(plan: Plan, item_ids: ItemIdsBySeq) -> list[dict[str, Any]]:
     """Builds the objects of the ranges that a plan wants to have summarized."""
-    return [build_range_object(one.from_seq, one.to_seq, one.folds, item_ids) for one in plan.to_summarize]
+    return [
+        {
+            "from_item": item_ids.get(one.from_seq),
+            "through_item": item_ids.get(one.to_seq - 1),
+            "from_seq": one.from_seq,
+            "to_seq": one.to_seq,
+            "folds": list(one.folds),
+        }
+        for one in plan.to_summarize
+    ]
 
 
 def build_summary_object(

@@ -6,29 +6,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
+from app.context.plan.budget import compute_compaction_threshold
 from app.context.plan.outline import Plan
+from app.context.view.message_fate import compute_message_fates
 from app.context.view.message_origins import MessageOrigin, compute_message_origins
 from app.conversation.conversation_types import Conversation
 from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.items.boundary_item_ids import read_boundary_item_ids
 from app.conversations.views.stored_turn import StoredTurnBuilder, StoredTurnRequest, read_answer_request_facts
 from app.conversations.views.view_and_summary_objects import (
-    build_message_origin_object,
-    build_preview_object,
+    build_common_view_fields,
     build_range_objects,
-    build_seen_view_object,
     build_view_message_row,
     build_view_summary_object,
 )
 from app.dialects.item_decoding import decode_item
 from app.dialects.missing_tool_results import is_placeholder_result
-from app.dialects.responses.message_object import build_message_object
+from app.dialects.responses.message_rendering import build_message_object
 from app.errors import ItemNotFound, ViewNotFound
 from app.pipeline.chat_request import Caller
 from app.pipeline.persist.kept_instructions import read_instructions
 from app.pipeline.view.pins import decode_pins
 from app.pipeline.view.view_builder import ViewBuilder
-from app.pipeline.view.view_preview import ViewPreview, build_preview, read_message_fates
 from app.pipeline.view.view_restoration import (
     count_replaced_tokens,
     explain_view,
@@ -52,21 +53,14 @@ class ViewPageQuery:
     """Whether the answer also has the messages as they are sent, and what each stands for."""
 
 
+@dataclass(eq=False, kw_only=True)
 class ViewPages:
     """Shows views of stored conversations. It calls no model and writes nothing."""
 
-    def __init__(
-        self,
-        *,
-        store: ConversationAndSummaryStore,
-        records: ConversationRecords,
-        stored_turns: StoredTurnBuilder,
-        view_builder: ViewBuilder,
-    ) -> None:
-        self._store = store
-        self._records = records
-        self._stored_turns = stored_turns
-        self._view_builder = view_builder
+    store: ConversationAndSummaryStore
+    records: ConversationRecords
+    stored_turns: StoredTurnBuilder
+    view_builder: ViewBuilder
 
     async def preview_next_view(
         self, caller: Caller, conversation_id: str, turn_request: StoredTurnRequest, page: ViewPageQuery
@@ -77,25 +71,34 @@ class ViewPages:
             ConversationNotFound, ItemNotFound: there is no such conversation, or no item `page.after`.
             ModelRequired, PolicyNotFound, ModelNotFound: as `StoredTurnBuilder.build_turn`.
         """
-        conversation = await self._records.find_conversation(caller, conversation_id)
-        turn = await self._stored_turns.build_turn(caller, conversation, turn_request)
-        view_preview = await build_preview(self._view_builder, turn)
-        end = conversation.head_seq + 1
-        body = build_preview_object(
-            view_preview,
-            model=turn.request.model,
-            policy=turn.policy.name,
-            summaries=await self._build_summary_objects(conversation, view_preview.plan),
-            ranges=await self._build_range_objects(conversation, view_preview.plan),
-            messages=await self._build_message_page(conversation, view_preview.plan, end, page),
-        )
+        conversation = await self.records.find_conversation(caller, conversation_id)
+        turn = await self.stored_turns.build_turn(caller, conversation, turn_request)
+        resolved_request, budget = turn.resolved_request, self.view_builder.compute_budget(turn)
+        view = await self.view_builder.plan_view(turn, budget, summarize=turn.request.summarize)
+        plan, budget, end = view.plan, view.budget, conversation.head_seq + 1
+        compacts_above = compute_compaction_threshold(turn.policy, budget, has_summaries=bool(plan.summaries))
+        spans = [(summary.from_seq, summary.to_seq) for summary in plan.summaries]
+        spans += [(one.from_seq, one.to_seq) for one in plan.to_summarize]
+        item_ids = await read_boundary_item_ids(self.store, conversation, spans)
+        body = {
+            "object": "context.preview",
+            **build_common_view_fields(conversation, plan, budget, model=turn.request.model, policy=turn.policy.name),
+            "compacts_above": compacts_above,
+            "fits": plan.fits,
+            "instructions": [build_message_object(message.raw) for message in resolved_request.instructions],
+            "summaries": [build_view_summary_object(summary, item_ids) for summary in plan.summaries],
+            "to_summarize": build_range_objects(plan, item_ids),
+            "notes": [{"code": note.code, **note.facts} for note in plan.notes],
+            "messages": await self._build_message_page(conversation, plan, end, page),
+        }
         if page.with_sent:
-            sent_messages = await self._view_builder.render_plan_messages(turn.resolved_request, view_preview.plan, end)
-            versions = turn.resolved_request.client_versions
             body |= build_sent_message_fields(
-                sent_messages,
+                await self.view_builder.render_plan_messages(resolved_request, plan, end),
                 compute_message_origins(
-                    view_preview.plan, instruction_count=len(view_preview.instructions), next_seq=end, versions=versions
+                    plan,
+                    instruction_count=len(resolved_request.instructions),
+                    next_seq=end,
+                    versions=resolved_request.client_versions,
                 ),
             )
         return body
@@ -109,39 +112,43 @@ class ViewPages:
             ConversationNotFound, ItemNotFound: there is no such conversation or item.
             ViewNotFound: the item's message did not come through the gateway.
         """
-        conversation = await self._records.find_conversation(caller, conversation_id)
-        answer, _ = await self._records.find_message(conversation, item_id)
-        view = await restore_view(self._store, conversation, answer)
+        conversation = await self.records.find_conversation(caller, conversation_id)
+        answer, _ = await self.records.find_message(conversation, item_id)
+        view = await restore_view(self.store, conversation, answer)
         if view is None:
             raise ViewNotFound(
                 f"Item {item_id!r} is not an answer of this gateway, so no view is stored for it.",
                 param="item_id",
                 hint="Name an assistant message that this gateway answered.",
             )
-        kept = await read_instructions(self._store, conversation, answer)
+        kept = await read_instructions(self.store, conversation, answer)
         instructions = tuple(decode_item(text.encode()) for text in kept or ())
-        view_preview = ViewPreview(conversation, instructions, view.budget, view.plan, view.budget.compaction_threshold)
-        body = build_seen_view_object(
-            view_preview,
-            model=str(read_answer_request_facts(answer)["model"]),
-            policy=view.policy_name,
-            summaries=[
-                {**one, "replaced_tokens": replaced}
-                for one, replaced in zip(
-                    await self._build_summary_objects(conversation, view.plan),
-                    count_replaced_tokens(view.plan.summaries),
-                    strict=True,
-                )
+        plan, difference = view.plan, view.difference
+        spans = [(summary.from_seq, summary.to_seq) for summary in plan.summaries]
+        item_ids = await read_boundary_item_ids(self.store, conversation, spans)
+        replaced_tokens = count_replaced_tokens(plan.summaries)
+        model = str(read_answer_request_facts(answer)["model"])
+        body = {
+            "object": "context.seen",
+            **build_common_view_fields(conversation, plan, view.budget, model=model, policy=view.policy_name),
+            "compacts_above": view.budget.compaction_threshold,
+            "item_id": item_id,
+            "reason": explain_view(view),
+            "would_have_been_tokens": view.whole_tokens,
+            "exact": difference is None,
+            "inexact_reason": None if difference is None else difference.reason,
+            "inexact_seqs": [] if difference is None else list(difference.seqs),
+            "fits": True,
+            # None if the instructions of the request are not kept.
+            "instructions": None if kept is None else [build_message_object(one.raw) for one in instructions],
+            "summaries": [
+                {**build_view_summary_object(summary, item_ids), "replaced_tokens": replaced}
+                for summary, replaced in zip(plan.summaries, replaced_tokens, strict=True)
             ],
-            messages=await self._build_message_page(conversation, view.plan, view.next_seq, page),
-            reason=explain_view(view),
-            whole_tokens=view.whole_tokens,
-            item_id=item_id,
-            difference=view.difference,
-            has_instructions=kept is not None,
-        )
+            "messages": await self._build_message_page(conversation, plan, view.next_seq, page),
+        }
         if page.with_sent:
-            sent_messages = await restore_view_messages(self._store, conversation, view)
+            sent_messages = await restore_view_messages(self.store, conversation, view)
             body |= build_sent_message_fields(
                 [*(message.raw for message in instructions), *sent_messages],
                 compute_message_origins(
@@ -169,11 +176,10 @@ class ViewPages:
         pinned = {seq for pin in decode_pins(conversation.marks) for seq in range(pin.from_seq, pin.to_seq)}
         message_rows: list[dict[str, Any]] = []
         for seq in range(first_seq, last, READ_MESSAGES):
-            message_fates = await read_message_fates(
-                self._store, conversation, plan, seq, min(last, seq + READ_MESSAGES)
-            )
+            entries = await self.store.read_log(conversation, seq, min(last, seq + READ_MESSAGES))
             message_rows += [
-                build_view_message_row(entry, row, is_pinned=row.seq in pinned) for entry, row in message_fates
+                build_view_message_row(entry, fate, is_pinned=fate.seq in pinned)
+                for entry, fate in zip(entries, compute_message_fates(entries, plan), strict=True)
             ]
         if page.newest_first:
             message_rows.reverse()
@@ -188,20 +194,10 @@ class ViewPages:
     async def _find_after_seq(self, conversation: Conversation, item_id: str | None, end: int) -> int | None:
         if item_id is None:
             return None
-        entry, _ = await self._records.find_message(conversation, item_id)
+        entry, _ = await self.records.find_message(conversation, item_id)
         if entry.seq >= end:
             raise ItemNotFound(f"Item with id {item_id!r} is newer than this view.", param="after")
         return entry.seq
-
-    async def _build_summary_objects(self, conversation: Conversation, plan: Plan) -> list[dict[str, Any]]:
-        spans = [(summary.from_seq, summary.to_seq) for summary in plan.summaries]
-        item_ids = await read_boundary_item_ids(self._store, conversation, spans)
-        return [build_view_summary_object(summary, item_ids) for summary in plan.summaries]
-
-    async def _build_range_objects(self, conversation: Conversation, plan: Plan) -> list[dict[str, Any]]:
-        """Returns the ranges that would be summarized first."""
-        spans = [(one.from_seq, one.to_seq) for one in plan.to_summarize]
-        return build_range_objects(plan, await read_boundary_item_ids(self._store, conversation, spans))
 
 
 def build_sent_message_fields(raws: Sequence[bytes], message_origins: Sequence[MessageOrigin]) -> dict[str, Any]:
@@ -213,5 +209,5 @@ def build_sent_message_fields(raws: Sequence[bytes], message_origins: Sequence[M
         origins.append(origins[-1] if is_placeholder_result(raw) else next(remaining_origins))
     return {
         "sent": [build_message_object(bytes(raw)) for raw in raws],
-        "sent_places": [build_message_origin_object(origin) for origin in origins],
+        "sent_places": [msgspec.to_builtins(origin) for origin in origins],
     }

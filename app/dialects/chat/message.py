@@ -1,4 +1,4 @@
-"""A chat message of Chat Completions as an `Item`."""
+"""A chat message of Chat Completions as an `Item`, and what it has in common with messages of other protocols."""
 
 from __future__ import annotations
 
@@ -25,53 +25,22 @@ from app.errors import InvalidRequest
 _REASONING_BLOCK: Final = re.compile(r"<(think|thinking|reasoning)>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
 
 
-class ChatMessage(Item):
-    """A chat message: its JSON text exactly as it came, decoded when something of it is first read."""
+class BodyMessage(Item):
+    """A message of any protocol. All that the core reads of it is read from the body of a chat message, so a message is
+    the same message whichever protocol it came in."""
 
     __slots__ = ("_body",)
-
-    def __init__(self, raw: bytes, body: dict[str, Any] | None = None) -> None:
-        self.raw = raw
-        self._body = body
-
-    @classmethod
-    def from_body(cls, body: dict[str, Any]) -> Self:
-        """Returns a message that the gateway makes itself.
-
-        Integers beyond 64 bits become text.
-
-        Raises:
-            InvalidRequest: the body contains something that is nested too deeply to be written as JSON.
-        """
-        try:
-            return cls(orjson.dumps(body), body)
-        except TypeError as error:
-            if not is_too_deep(body):
-                body = write_large_integers_as_text(body)
-                return cls(orjson.dumps(body), body)
-            raise InvalidRequest(f"A message {TOO_DEEP_MESSAGE}", code="invalid_value", param="messages") from error
-
-    @classmethod
-    def from_text(cls, role: str, text: str) -> Self:
-        """Returns a message of a role with nothing but a text."""
-        return cls.from_body({"role": role, "content": text})
+    _body: dict[str, Any] | None
 
     @property
+    @abstractmethod
     def body(self) -> dict[str, Any]:
-        """The decoded message.
+        """The decoded message as Chat Completions would have it. What a chat message cannot express stands in it as a
+        content part of an unknown type.
 
         Raises:
-            InvalidRequest: the text is not a JSON object.
+            InvalidRequest: the text is not valid.
         """
-        if self._body is None:
-            try:
-                decoded = orjson.loads(self.raw)
-            except orjson.JSONDecodeError as error:
-                raise InvalidRequest(f"A message is not valid JSON: {error}.", param="messages") from error
-            if not isinstance(decoded, dict):
-                raise InvalidRequest("A message must be a JSON object.", code="invalid_type", param="messages")
-            self._body = decoded
-        return self._body
 
     # The properties below read `_body` first: a turn reads many of them, and `body` costs a call each time.
 
@@ -155,92 +124,67 @@ class ChatMessage(Item):
     def canonical_answer(self) -> str:
         return canonicalize_answer_text(self._body or self.body)
 
+
+class ChatMessage(BodyMessage):
+    """A chat message: its JSON text exactly as it came, decoded when something of it is first read."""
+
+    __slots__ = ()
+
+    def __init__(self, raw: bytes, body: dict[str, Any] | None = None) -> None:
+        self.raw = raw
+        self._body = body
+
+    @classmethod
+    def from_body(cls, body: dict[str, Any]) -> Self:
+        """Returns a message that the gateway makes itself.
+
+        Integers beyond 64 bits become text.
+
+        Raises:
+            InvalidRequest: the body contains something that is nested too deeply to be written as JSON.
+        """
+        try:
+            return cls(orjson.dumps(body), body)
+        except TypeError as error:
+            if not is_too_deep(body):
+                body = write_large_integers_as_text(body)
+                return cls(orjson.dumps(body), body)
+            raise InvalidRequest(f"A message {TOO_DEEP_MESSAGE}", code="invalid_value", param="messages") from error
+
+    @classmethod
+    def from_text(cls, role: str, text: str) -> Self:
+        """Returns a message of a role with nothing but a text."""
+        return cls.from_body({"role": role, "content": text})
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The decoded message.
+
+        Raises:
+            InvalidRequest: the text is not a JSON object.
+        """
+        if self._body is None:
+            try:
+                decoded = orjson.loads(self.raw)
+            except orjson.JSONDecodeError as error:
+                raise InvalidRequest(f"A message is not valid JSON: {error}.", param="messages") from error
+            if not isinstance(decoded, dict):
+                raise InvalidRequest("A message must be a JSON object.", code="invalid_type", param="messages")
+            self._body = decoded
+        return self._body
+
     def edit(self, operations: Sequence[EditOperation]) -> Self:
         return self.from_body(apply_edit_operations(self.body, operations))
 
 
-class TranslatedMessage(Item):
-    """A message of another protocol. All that the core reads of it is read from its chat form, so a message is the same
-    message whichever protocol it came in."""
-
-    __slots__ = ()
-
-    @property
-    @abstractmethod
-    def chat_form(self) -> ChatMessage:
-        """The message as Chat Completions would have it. What a chat message cannot express stands in it as a content
-        part of an unknown type."""
-
-    @property
-    def role(self) -> str:
-        return self.chat_form.role
-
-    @property
-    def name(self) -> str | None:
-        return self.chat_form.name
-
-    @property
-    def text(self) -> str:
-        return self.chat_form.text
-
-    @property
-    def refusal_text(self) -> str | None:
-        return self.chat_form.refusal_text
-
-    @property
-    def transcript_text(self) -> str:
-        return self.chat_form.transcript_text
-
-    @property
-    def calls(self) -> list[ToolCall]:
-        return self.chat_form.calls
-
-    @property
-    def calls_tools(self) -> bool:
-        return self.chat_form.calls_tools
-
-    @property
-    def result_for(self) -> str | None:
-        return self.chat_form.result_for
-
-    @property
-    def has_reasoning(self) -> bool:
-        return self.chat_form.has_reasoning
-
-    @property
-    def counted_content(self) -> CountedContent:
-        return self.chat_form.counted_content
-
-    @property
-    def attachments(self) -> list[ContentPart]:
-        return self.chat_form.attachments
-
-    @property
-    def canonical_form(self) -> bytes | None:
-        return self.chat_form.canonical_form
-
-    @property
-    def canonical_note(self) -> bytes:
-        return self.chat_form.canonical_note
-
-    @property
-    def is_in_skeleton(self) -> bool:
-        return self.chat_form.is_in_skeleton
-
-    @property
-    def canonical_answer(self) -> str:
-        return self.chat_form.canonical_answer
-
-
 def decode_body(message: Item) -> dict[str, Any]:
-    """Returns the decoded JSON of a chat message, or of the chat form of a message of another protocol.
+    """Returns the body of a message of any protocol.
 
     Raises:
         InvalidRequest: its text is not valid.
     """
-    if isinstance(message, TranslatedMessage):
-        return message.chat_form.body
-    return message.body if isinstance(message, ChatMessage) else ChatMessage(message.raw).body
+    assert isinstance(message, BodyMessage)
+    return message.body
 
 
 def strip_reasoning(text: str) -> str:

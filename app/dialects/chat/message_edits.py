@@ -30,11 +30,6 @@ def apply_edit_operations(body: MessageBody, operations: Sequence[EditOperation]
     return body
 
 
-def _shorten_texts(body: MessageBody, share: float) -> MessageBody:
-    """Keeps a share of the characters of each long text."""
-    return truncate_message_texts(body, share)
-
-
 def _shorten_content(body: MessageBody, chars: int, head_share: float = DEFAULT_HEAD_SHARE) -> MessageBody:
     """Keeps about `chars` characters of the content, `head_share` of them from its beginning."""
     return {**body, "content": truncate_content(body.get("content"), chars, head_share)}
@@ -64,19 +59,27 @@ def _remove_reasoning(body: MessageBody) -> MessageBody:
     return kept
 
 
-def _change_call_arguments(body: MessageBody, change: Callable[[str], str]) -> MessageBody:
+def _change_call_arguments(
+    body: MessageBody, change: Callable[[str], str], change_input: Callable[[str], str] | None = None
+) -> MessageBody:
+    """Changes the arguments of each call, and with `change_input` the input of each call of a custom tool."""
     copy = dict(body)
     if isinstance(body.get("tool_calls"), list):
-        copy["tool_calls"] = [_change_tool_call_arguments(call, change) for call in body["tool_calls"]]
+        copy["tool_calls"] = [_change_tool_call(call, change, change_input) for call in body["tool_calls"]]
     if isinstance(body.get("function_call"), dict):
         copy["function_call"] = _change_function_arguments(body["function_call"], change)
     return copy
 
 
-def _change_tool_call_arguments(call: object, change: Callable[[str], str]) -> object:
-    if not isinstance(call, dict) or not isinstance(call.get("function"), dict):
+def _change_tool_call(call: object, change: Callable[[str], str], change_input: Callable[[str], str] | None) -> object:
+    if not isinstance(call, dict):
         return call
-    return {**call, "function": _change_function_arguments(call["function"], change)}
+    copy, custom = dict(call), call.get("custom")
+    if isinstance(call.get("function"), dict):
+        copy["function"] = _change_function_arguments(call["function"], change)
+    if change_input is not None and isinstance(custom, dict) and isinstance(custom.get("input"), str):
+        copy["custom"] = {**custom, "input": change_input(custom["input"])}
+    return copy
 
 
 def _change_function_arguments(function: MessageBody, change: Callable[[str], str]) -> MessageBody:
@@ -92,15 +95,15 @@ def truncate_content(content: object, chars: int, head_share: float = DEFAULT_HE
     return content if length <= chars else truncate_content_by_share(content, chars / length, head_share)
 
 
-def truncate_message_texts(body: dict[str, Any], share: float) -> dict[str, Any]:
+def truncate_message_texts(body: MessageBody, share: float) -> MessageBody:
     """Returns a copy of a message whose long texts keep `share` of their characters."""
-    copy = dict(body)
+
+    def change(arguments: str) -> str:
+        return arguments if len(arguments) <= SHORT_TEXT_CHARS else truncate_arguments_by_share(arguments, share)
+
+    copy = _change_call_arguments(body, change, lambda text: truncate_long_text(text, share))
     if "content" in body:
         copy["content"] = truncate_content_by_share(body["content"], share)
-    if isinstance(body.get("tool_calls"), list):
-        copy["tool_calls"] = [_truncate_call(call, share) for call in body["tool_calls"]]
-    if isinstance(body.get("function_call"), dict):
-        copy["function_call"] = _truncate_function_arguments(body["function_call"], share)
     return copy
 
 
@@ -128,27 +131,8 @@ def _is_text_field(key: str, value: object) -> bool:
     return key in {"text", "refusal"} and isinstance(value, str)
 
 
-def _truncate_call(call: object, share: float) -> object:
-    if not isinstance(call, dict):
-        return call
-    copy = dict(call)
-    if isinstance(call.get("function"), dict):
-        copy["function"] = _truncate_function_arguments(call["function"], share)
-    custom = call.get("custom")
-    if isinstance(custom, dict) and isinstance(custom.get("input"), str):
-        copy["custom"] = {**custom, "input": truncate_long_text(custom["input"], share)}
-    return copy
-
-
-def _truncate_function_arguments(function: dict[str, Any], share: float) -> dict[str, Any]:
-    arguments = function.get("arguments")
-    if not isinstance(arguments, str) or len(arguments) <= SHORT_TEXT_CHARS:
-        return function
-    return {**function, "arguments": truncate_arguments_by_share(arguments, share)}
-
-
 OPERATIONS: Final[Mapping[str, Callable[..., MessageBody]]] = {
-    "shorten": _shorten_texts,
+    "shorten": truncate_message_texts,
     "contents": _shorten_content,
     "arguments": _shorten_arguments,
     "say": _replace_content,

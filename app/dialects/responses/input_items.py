@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Final, Literal
+from typing import Final, Literal, get_args
 
 import msgspec
 import orjson
 
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
-from app.dialects.responses.item_kinds import OUTPUT_TYPES, find_message_role, is_client_call, is_hosted, read_call_id
+from app.dialects.responses.item_kinds import (
+    OUTPUT_TYPES,
+    ItemFields,
+    find_message_role,
+    is_client_call,
+    is_hosted,
+    read_call_id,
+)
 from app.errors import InvalidRequest
 
 ITEM_ROLES: Final = ("user", "assistant", "system", "developer")
@@ -71,32 +78,11 @@ class _Reasoning(msgspec.Struct, tag_field="type", tag="reasoning"):
     """A model's reasoning."""
 
 
-class _ItemFields(msgspec.Struct):
-    """The fields that tell the kind of any other item, and pair calls with outputs."""
-
-    type: Any = None
-    role: Any = None
-    id: Any = None
-    call_id: Any = None
-    approval_request_id: Any = None
-    execution: Any = None
-    environment: Any = None
-
-
 _UsualItem = _Message | _Call | _CustomCall | _Output | _CustomOutput | _Reasoning
 _usual_item_decoder: Final = msgspec.json.Decoder(_UsualItem)
 _message_decoder: Final = msgspec.json.Decoder(_MessageFields)
-_item_decoder: Final = msgspec.json.Decoder(_ItemFields)
-USUAL_TYPES: Final = frozenset(
-    {
-        "message",
-        "function_call",
-        "custom_tool_call",
-        "function_call_output",
-        "custom_tool_call_output",
-        "reasoning",
-    }
-)
+_item_decoder: Final = msgspec.json.Decoder(ItemFields)
+USUAL_TYPES: Final = frozenset(shape.__struct_config__.tag for shape in get_args(_UsualItem))
 
 
 class _Run(msgspec.Struct, eq=False):

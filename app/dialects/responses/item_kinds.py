@@ -6,6 +6,8 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any, Final
 
+import msgspec
+
 CALL_OUTPUT_TYPES: Final = {
     "function_call": "function_call_output",
     "custom_tool_call": "custom_tool_call_output",
@@ -28,6 +30,18 @@ MAX_TOOL_NAME_CHARS: Final = 64
 NAME_DIGEST_CHARS: Final = 8
 HOSTED_ENVIRONMENTS: Final = ("container_reference", "container_auto")
 """Environments of a shell call that the provider itself carries out."""
+
+
+class ItemFields(msgspec.Struct):
+    """The fields that tell the kind of an item, and pair calls with outputs."""
+
+    type: Any = None
+    role: Any = None
+    id: Any = None
+    call_id: Any = None
+    approval_request_id: Any = None
+    execution: Any = None
+    environment: Any = None
 
 
 def find_message_role(item: Mapping[str, Any]) -> str:

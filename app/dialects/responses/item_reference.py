@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from app.dialects.responses.item_kinds import read_call_id
+from app.dialects.responses.item_kinds import ItemFields, read_call_id
 from app.errors import InvalidRequest
 
 REFERENCE_TYPE: Final = "item_reference"
@@ -17,17 +17,8 @@ MAX_REFERENCES: Final = 10_000
 """The most references in one request. Each takes a part of a query."""
 
 
-class _NamingItem(msgspec.Struct):
-    """The fields of an item with which it names another."""
-
-    type: Any = None
-    id: Any = None
-    call_id: Any = None
-    approval_request_id: Any = None
-
-
-_decode_item: Final = msgspec.json.Decoder(_NamingItem).decode
-_decode_items: Final = msgspec.json.Decoder(list[_NamingItem]).decode
+_decode_item: Final = msgspec.json.Decoder(ItemFields).decode
+_decode_items: Final = msgspec.json.Decoder(list[ItemFields]).decode
 
 
 def may_have_references(raw_input: bytes) -> bool:

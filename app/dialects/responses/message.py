@@ -15,7 +15,7 @@ import msgspec
 import orjson
 
 from app.conversation.item import EditOperation, ToolCall
-from app.dialects.chat.message import ChatMessage, TranslatedMessage
+from app.dialects.chat.message import BodyMessage
 from app.dialects.responses.chat_form import build_chat_form
 from app.dialects.responses.item_edits import apply_operations_to_items
 from app.dialects.responses.item_kinds import CALL_OUTPUT_TYPES, OUTPUT_TYPES, read_type
@@ -28,14 +28,14 @@ UNREADABLE_FIELDS: Final = frozenset({"id", "type", "status", "encrypted_content
 _decode_array: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
-class ResponsesMessage(TranslatedMessage):
+class ResponsesMessage(BodyMessage):
     """A run of items that make up one message."""
 
-    __slots__ = ("_chat_form",)
+    __slots__ = ()
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
-        self._chat_form: ChatMessage | None = None
+        self._body = None
 
     @classmethod
     def from_items(cls, items: Sequence[dict[str, Any] | str]) -> Self:
@@ -75,14 +75,14 @@ class ResponsesMessage(TranslatedMessage):
         return decoded
 
     @property
-    def chat_form(self) -> ChatMessage:
-        if self._chat_form is None:
-            self._chat_form = ChatMessage(b"", build_chat_form(self.items))
-        return self._chat_form
+    def body(self) -> dict[str, Any]:
+        if self._body is None:
+            self._body = build_chat_form(self.items)
+        return self._body
 
     @property
     def hosted_calls(self) -> list[ToolCall]:
-        if self.chat_form.role != "assistant":
+        if self.role != "assistant":
             return []
         return [
             _build_hosted_call(item)

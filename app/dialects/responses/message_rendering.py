@@ -132,6 +132,17 @@ def build_output_items(message: Item, response_id: str, *, status: str = "comple
     return build_answer_items(message, response_id, status)
 
 
+def build_message_object(raw: bytes) -> dict[str, Any]:
+    """Builds a chat message. That of a Responses message has the items in `response_items`, since a chat message cannot
+    express all of them."""
+    if raw[:1] != b"[":
+        return dict(orjson.loads(raw))
+    message = ResponsesMessage(raw)
+    rendered, _ = render_messages_for_chat([raw])
+    chat = orjson.loads(rendered[0]) if rendered else {"role": message.role, "content": ""}
+    return {**chat, "response_items": message.items}
+
+
 class ChatRenderer:
     """Renders messages as chat messages. Attachments of tool results wait until a user message may hold them.
 

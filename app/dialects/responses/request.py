@@ -19,6 +19,7 @@ from app.dialects.responses.input_items import (
     find_item_groups,
     join_item_groups,
 )
+from app.dialects.responses.item_kinds import ItemFields
 from app.dialects.responses.tools import check_tool_choice, check_tools, list_tools
 from app.errors import InvalidRequest
 
@@ -43,14 +44,8 @@ MAX_METADATA_VALUE_CHARS: Final = 512
 """OpenAI's limits of `metadata`."""
 
 
-class _ItemType(msgspec.Struct):
-    """The field of an input item that tells its kind."""
-
-    type: Any = None
-
-
 _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_decode_item_type = msgspec.json.Decoder(_ItemType).decode
+_decode_item = msgspec.json.Decoder(ItemFields).decode
 
 
 class ResponsesFields(msgspec.Struct, frozen=True):
@@ -230,7 +225,7 @@ def _find_item(items: Sequence[bytes], item_type: str) -> int | None:
         # Most items do not have these bytes, so they are not decoded.
         if marker in item:
             with suppress(msgspec.DecodeError):  # no object: the grouping of the items refuses it
-                if _decode_item_type(item).type == item_type:
+                if _decode_item(item).type == item_type:
                     return index
     return None
 

@@ -21,7 +21,6 @@ from app.dialects.responses.request import decode_typed_field
 from app.dialects.responses.tools import (
     check_tool_choice,
     check_tools,
-    list_namespaced_names,
     list_tools,
     list_unknown_members,
     shorten_name,
@@ -153,8 +152,6 @@ class TranslatedFields(msgspec.Struct, frozen=True):
     """JSON text by name."""
     warnings: list[str]
     """Sentences about what was left out."""
-    restore_tool_names: Mapping[str, tuple[str, str]] = msgspec.field(default_factory=dict)
-    """The namespace and the name of each tool in a namespace, by the name that the provider uses in its calls."""
 
 
 def translate_fields_to_chat(fields: Mapping[str, bytes]) -> TranslatedFields:
@@ -177,8 +174,7 @@ def translate_fields_to_chat(fields: Mapping[str, bytes]) -> TranslatedFields:
     limit = decode_typed_field(fields, "max_output_tokens", int)
     if limit is not None:
         translated[choose_output_limit_field(str(decode_field(fields, "model")))] = b"%d" % limit
-    names = list_namespaced_names(decode_field(fields, "tools"))
-    return TranslatedFields(translated, _render_warnings(dropped, "Chat Completions"), names)
+    return TranslatedFields(translated, _render_warnings(dropped, "Chat Completions"))
 
 
 def translate_fields_to_responses(fields: Mapping[str, bytes]) -> TranslatedFields:

@@ -61,6 +61,8 @@ ENCRYPTED_REASONING: Final = b"reasoning.encrypted_content"
 """The member of `include` with which a client asks for encrypted reasoning."""
 LOGPROBS: Final = b"message.output_text.logprobs"
 """The member of `include` with which a client asks for logarithmic probabilities."""
+INCOMPLETE_REASONS: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
+"""Why a response is incomplete, by the finish reason of a chat completion."""
 
 SERVER_ERROR: Final = "server_error"
 RATE_LIMIT: Final = "rate_limit_exceeded"
@@ -208,9 +210,7 @@ def replace_output(body: bytes, items: Sequence[bytes]) -> bytes:
 
 def find_incomplete_reason(finish_reason: str | None) -> str | None:
     """Returns why an answer that ended so is incomplete; None if it is complete."""
-    if finish_reason == "length":
-        return "max_output_tokens"
-    return "content_filter" if finish_reason == "content_filter" else None
+    return INCOMPLETE_REASONS.get(finish_reason or "")
 
 
 def build_response_usage(usage: Mapping[str, Any]) -> dict[str, Any] | None:

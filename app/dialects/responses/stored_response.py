@@ -10,6 +10,7 @@ from typing import Any, Final
 import orjson
 
 from app.conversation.conversation_types import StoredCompletion
+from app.dialects.chat.item_parts import build_item_text_part
 from app.dialects.chat.request import decode_field
 from app.dialects.responses.item_ids import RESPONSE_ID_PREFIX
 from app.dialects.responses.message import ResponsesMessage
@@ -75,9 +76,7 @@ def _complete_item(item: ItemObject) -> ItemObject:
         return item
     content = item.get("content")
     if isinstance(content, str):
-        kind = "output_text" if item.get("role") == "assistant" else "input_text"
-        part: ItemObject = {"type": kind, "text": content}
-        content = [{**part, "annotations": []} if kind == "output_text" else part]
+        content = [build_item_text_part(content, is_answer=item.get("role") == "assistant")]
     return {**item, "type": "message", "content": content, "status": item.get("status", "completed")}
 
 

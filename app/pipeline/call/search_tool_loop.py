@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from msgspec.structs import replace
 
 from app.context.plan.budget import Budget
 from app.context.plan.outline import Plan, SummarizeMode
-from app.conversation.conversation_types import Conversation
 from app.dialects.answer_decoders import make_decoder
 from app.dialects.chat.answer_format import ChatAnswerFormat
 from app.dialects.chat.round_merging import RoundMerger, StreamRoundMerger, WholeRoundMerger
@@ -43,6 +42,7 @@ from app.pipeline.call.upstream_reply import StreamReply, parse_whole_answer
 from app.pipeline.token_counting import MessageCounter
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.last_view_and_calibration import read_last_view
+from app.pipeline.view.message_search import MessageSearch
 from app.pipeline.view.view_builder import ViewBuilder
 from app.store.contract.conversations import SearchHit
 from app.upstream.http.http_client_contract import drain_stream
@@ -67,19 +67,6 @@ REFUSAL_TOOL_WORD: Final = b"tool"
 MAX_MODELS_WITHOUT_TOOLS: Final = 1_000
 
 
-class MessageFinder(Protocol):
-    """Searches a conversation's stored messages. Implemented by `pipeline.view.quotations`."""
-
-    async def find_messages(
-        self, conversation: Conversation, query: str, /, *, from_seq: int, before_seq: int, limit: int
-    ) -> Sequence[SearchHit]:
-        """Finds messages with `from_seq` <= seq < `before_seq` that hold words of `query`: best first, then neighbours.
-
-        Raises:
-            StoreUnavailable: the messages cannot be searched.
-        """
-
-
 class SearchToolLoop:
     """Adds the search tool to requests, and runs rounds until the model calls it no more."""
 
@@ -88,7 +75,7 @@ class SearchToolLoop:
         *,
         upstream_caller: UpstreamCaller,
         view_builder: ViewBuilder,
-        message_finder: MessageFinder,
+        message_finder: MessageSearch,
         message_counter: MessageCounter,
     ) -> None:
         self._upstream_caller = upstream_caller
@@ -213,7 +200,7 @@ class _SearchRounds:
     def __init__(
         self,
         upstream_caller: UpstreamCaller,
-        message_finder: MessageFinder,
+        message_finder: MessageSearch,
         message_counter: MessageCounter,
         turn: Turn,
         sent_view: View,

@@ -68,12 +68,19 @@ class WindowLearner:
         return turn if window is turn.window else replace_window(turn, window)
 
     def limit_window(self, window: ContextWindow, state: Mapping[str, Any], model_key: str) -> ContextWindow:
-        """Returns a deployment's window, at most what a conversation has learned of it.
+        """Returns a deployment's window, at most what a conversation has learned of it, unless that has expired or was
+        cleared.
 
         Args:
             state: `Conversation.state`.
         """
-        window = limit_conversation_window(window, self._limits, state, model_key)
+        limit, limits = read_conversation_limit(state, model_key), self._limits
+        if (
+            limit is not None
+            and limit.is_in_force(limits.now())
+            and not limits.was_cleared_since(model_key, limit.learned_at)
+        ):
+            window = window.apply_limit(limit.tokens)
         if window.without_limit is not None and self._limits.now() >= self._read_at + REFRESH_SECONDS:
             self._read_at = self._limits.now()
             self._tasks.spawn(self._refresh())
@@ -173,18 +180,6 @@ def read_conversation_limit(state: Mapping[str, Any], model_key: str) -> Learned
     """Returns what a conversation has learned of a deployment."""
     stored = state.get(CONVERSATION_LIMITS)
     return read_learned_limit({LIMIT_FACT: stored.get(model_key)}) if stored else None
-
-
-def limit_conversation_window(
-    window: ContextWindow, limits: LearnedLimits, state: Mapping[str, Any], model_key: str
-) -> ContextWindow:
-    """Returns a deployment's window, at most what a conversation has learned of it, unless that has expired or was
-    cleared.
-    """
-    limit = read_conversation_limit(state, model_key)
-    if limit is None or not limit.is_in_force(limits.now()) or limits.was_cleared_since(model_key, limit.learned_at):
-        return window
-    return window.apply_limit(limit.tokens)
 
 
 def replace_window(turn: Turn, window: ContextWindow) -> Turn:

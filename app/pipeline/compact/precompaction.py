@@ -26,6 +26,7 @@ from app.pipeline.compact.turn_compaction import TurnCompactor, has_folds_to_pre
 from app.pipeline.turn import Turn, View
 from app.pipeline.view.message_search import MessageSearch
 from app.pipeline.view.view_builder import ViewBuilder
+from app.store.contract.conversations import WriteConflict
 
 log = logging.getLogger(__name__)
 
@@ -118,6 +119,8 @@ class Precompactor:
             # Nobody waits for this work. The next turn compacts for itself.
             except GatewayError as error:
                 log.info("could not make a summary ahead of the next turn: %s", error.message)
+            except WriteConflict:
+                log.info("a mechanical summary was changed or deleted before a model could replace it")
 
     async def _write_summaries(self, turn: Turn, view: View) -> None:
         """Makes the summaries of a view's plan."""
@@ -153,13 +156,13 @@ class Precompactor:
             )
 
     async def _replace_mechanical_summary(self, turn: Turn, view: View) -> None:
-        """Makes the oldest mechanical summary of the view again, by a model."""
-        mechanical_summary = next((summary for summary in view.plan.summaries if summary.kind == "mechanical"), None)
-        if (
-            mechanical_summary is not None
-            and (job := await self.turn_compactor.build_remake_job(turn, view, mechanical_summary)) is not None
-        ):
-            await self.compactor.replace_mechanical_summaries(job)
+        """Writes the oldest mechanical summary of the view again, by a model. The new text is its next revision."""
+        mechanical = next((summary for summary in view.plan.summaries if summary.kind == "mechanical"), None)
+        if mechanical is None:
+            return
+        folded = [summary for summary in view.outline.summaries if summary.id in mechanical.folds]
+        if len(folded) == len(mechanical.folds):
+            await self.turn_compactor.rewrite_summary(turn, view, mechanical, folded)
 
 
 def _has_client_sliding_window(view: View, *, is_named: bool) -> bool:

@@ -14,7 +14,7 @@ from app.compaction.compaction_job import CompactionJob, CompactionResult, Summa
 from app.compaction.compactor import Compactor
 from app.context.plan.budget import UNREACHABLE_TOKENS
 from app.context.plan.log_rounds import LogTail, build_boundary_after, build_log_tail, find_tail_start
-from app.context.plan.outline import LOG_START, Outline, SummaryRange, SummaryStyle
+from app.context.plan.outline import LOG_START, Outline, SummaryStyle
 from app.context.plan.policy import ContextPolicy
 from app.context.view.client_words import NO_WORDS
 from app.conversation.conversation_types import Summary
@@ -133,40 +133,6 @@ class TurnCompactor:
             turn, view.budget, summarize="never", new_summaries=new_summaries
         )
 
-    async def build_remake_job(self, turn: Turn, view: View, summary: Summary) -> CompactionJob | None:
-        """Builds the job that makes a stored summary again; None if it is a fold of summaries that are no longer
-        known."""
-        resolved_request, outline = turn.resolved_request, view.outline
-        if summary.folds:
-            summary_range, tail = SummaryRange(summary.from_seq, summary.to_seq, summary.folds), LogTail([], after=None)
-            start_link = summary.from_link
-            known_ids = {outline_summary.id for outline_summary in outline.summaries}
-            if not known_ids.issuperset(summary.folds):
-                return None
-        else:
-            # The client may leave out messages between two summaries, so the tail begins at the end of the last summary
-            # before this one, and not at its own beginning.
-            earlier_summaries = [one for one in outline.summaries if one.to_seq <= summary.from_seq]
-            start = (
-                resolved_request.client_versions.recount_boundary_for_originals(
-                    build_boundary_after(earlier_summaries[-1])
-                )
-                if earlier_summaries
-                else LOG_START
-            )
-            start_link = (
-                earlier_summaries[-1].to_link
-                if earlier_summaries
-                else compute_start_position(resolved_request.conversation.tenant).link
-            )
-            summary_range = SummaryRange(
-                summary.from_seq, summary.to_seq, style=_choose_style_of_rewritten_summary(turn.policy)
-            )
-            tail = LogTail(await self.view_builder.read_log_tail(resolved_request, start.to_seq), after=start)
-        return dataclasses.replace(
-            self._build_empty_job(turn, view), log_tail=tail, start_link=start_link, ranges=(summary_range,)
-        )
-
     async def rewrite_summary(
         self, turn: Turn, view: View, summary: Summary, folded_summaries: Sequence[Summary]
     ) -> Summary:
@@ -197,7 +163,6 @@ class TurnCompactor:
             from_seq=summary.from_seq,
             from_link=summary.from_link,
             to_link=summary.to_link,
-            to_skeleton=summary.to_skeleton,
             boundary=build_boundary_after(summary),
             replaced_tokens=log_tokens + sum(folded_summary.tokens for folded_summary in folded_summaries),
             messages=tuple(entries),

@@ -23,26 +23,20 @@ class QuestionWrite:
 
     If the block fails or is cancelled, a conversation that begins with this request is erased: its client does not know
     the id, and its retry would begin another one. Any other conversation keeps the new messages.
-
-    Args:
-        may_delay: the write may wait for the answer, to be stored with it (`TurnWriter`).
     """
 
-    def __init__(self, turn_writer: TurnWriter, tasks: BackgroundTasks, turn: Turn, *, may_delay: bool) -> None:
+    def __init__(self, turn_writer: TurnWriter, tasks: BackgroundTasks, turn: Turn) -> None:
         self._turn_writer = turn_writer
         self._tasks = tasks
         self._turn = turn
-        self._may_delay = may_delay
         self._may_have_stored = True
 
     async def __aenter__(self) -> QuestionWrite:
-        self._pending_write = self._turn_writer.start_question_write(
-            self._turn.resolved_request, may_delay=self._may_delay
-        )
+        self._pending_write = self._turn_writer.start_question_write(self._turn.resolved_request)
         return self
 
     async def finish(self, turn: Turn, upstream_answer: UpstreamAnswer) -> Turn:
-        """Waits until the new messages are stored, or leaves a delayed write to the answer's write.
+        """Waits until the new messages are stored.
 
         If that fails, the upstream's reply is closed: nobody will read it.
 
@@ -54,11 +48,8 @@ class QuestionWrite:
             ConversationBusy: an append lost its lease to another request.
             StoreUnavailable: nothing was stored, and the request needs the store.
         """
-        pending_write = self._pending_write
         try:
-            resolved_request = self._turn_writer.defer_question_to_answer(
-                pending_write
-            ) or await self._turn_writer.finish_question_write(pending_write)
+            resolved_request = await self._turn_writer.finish_question_write(self._pending_write)
         except BaseException as error:
             if not isinstance(error, StoreUnavailable) or turn.resolved_request.needs_store:
                 # A write that failed has stored nothing that could be erased; a cancelled one goes on.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -59,10 +59,6 @@ MAX_PIN_TRIES: Final = 5
 """How often to try to store pins while other requests change the same marks. After that the pins are dropped: they are
 not worth a failed answer."""
 
-QUESTION_DELAY_SECONDS: Final = 0.01
-"""How long a question waits for its answer before it is written alone. Real models take longer; simulated models and
-caches do not."""
-
 QUESTION_SPAN, ANSWER_SPAN = "store question", "store answer"
 
 
@@ -92,10 +88,6 @@ class TurnWriter:
 
     Each write has two steps. `start_…_write` starts the write, so that other work can be done meanwhile;
     `finish_…_write` waits for the result. The second step can be repeated if its caller was cancelled.
-
-    A question may be delayed if its client learns nothing before the whole answer has come. The delay is at least
-    `QUESTION_DELAY_SECONDS` and at most twice that. An answer that comes within the delay is stored together with its
-    question in one write. A crash during the delay loses the question, as if the request had come a moment later.
     """
 
     store: ConversationAndSummaryStore
@@ -105,17 +97,9 @@ class TurnWriter:
     unwritten_fingerprints: UnwrittenFingerprints
     random_bytes: Callable[[int], bytes]
     tasks: BackgroundTasks
-    _delayed_writes: list[PendingWrite] = field(default_factory=list, init=False)
-    _due_writes: list[PendingWrite] = field(default_factory=list, init=False)
-    """Writes that were delayed before the last tick of the timer, so the next tick starts them."""
-    _flush_timer: asyncio.TimerHandle | None = field(default=None, init=False)
 
-    def start_question_write(self, resolved_request: ResolvedRequest, *, may_delay: bool = False) -> PendingWrite:
-        """Starts the write of a request's new messages.
-
-        Args:
-            may_delay: the write may wait for the answer, to be stored with it.
-        """
+    def start_question_write(self, resolved_request: ResolvedRequest) -> PendingWrite:
+        """Starts the write of a request's new messages."""
         if not resolved_request.is_stored or not (
             resolved_request.new_messages or resolved_request.creates_conversation or resolved_request.new_versions
         ):
@@ -130,27 +114,7 @@ class TurnWriter:
             fence=resolved_request.lease,
             versions=resolved_request.new_versions,
         )
-        # A question that changes pins is not delayed: pins are stored after it. In a trace both writes must be visible.
-        if (
-            may_delay
-            and resolved_request.new_messages
-            and resolved_request.changed_pins is None
-            and not is_recorded(current_span())
-        ):
-            return self._delay_write(PendingWrite(resolved_request, QUESTION_SPAN, write, is_delayed=True))
         return PendingWrite(resolved_request, QUESTION_SPAN, write, self._start_append(write, QUESTION_SPAN))
-
-    def defer_question_to_answer(self, question: PendingWrite) -> ResolvedRequest | None:
-        """Returns the turn as `finish_question_write` does, but leaves its delayed question to the answer's write.
-
-        Returns None if the question's write has started.
-        """
-        if not question.is_delayed:
-            return None
-        assert question.append is not None
-        return replace(
-            _build_stored_request(question.resolved_request, question.append.conversation), pending_write=question
-        )
 
     async def finish_question_write(self, question: PendingWrite) -> ResolvedRequest:
         """Waits until the question is stored; returns the turn with its conversation after the question.
@@ -164,12 +128,7 @@ class TurnWriter:
             return resolved_request
         if question.append is None:
             await self._store_pins(resolved_request)
-            return (
-                replace(resolved_request, changed_pins=None)
-                if resolved_request.changed_pins is not None
-                else resolved_request
-            )
-        self._start_delayed_write(question)
+            return replace(resolved_request, changed_pins=None)
         stored_conversation = await self._wait_or_store_branch(question, question.append)
         # A new conversation or branch is written with its pins. An existing one has marks that others may change
         # meanwhile.
@@ -179,17 +138,11 @@ class TurnWriter:
         return _build_stored_request(resolved_request, stored_conversation)
 
     async def start_answer_write(self, resolved_request: ResolvedRequest, answer: AnswerToStore) -> PendingWrite:
-        """Starts the write of an answer, alone or together with its delayed question. Of an answer that is not stored,
-        the fingerprints are written."""
+        """Starts the write of an answer. Of an answer that is not stored, the fingerprints are written."""
         message = answer.message
         if not resolved_request.is_stored:
             return await self._start_counting_unstored_answer(resolved_request, answer)
         (entry,) = await build_log_entries(resolved_request.conversation, [message], self.message_counter)
-        question = resolved_request.pending_write
-        if question is not None and not question.is_delayed:  # the delay ended while the answer was counted
-            resolved_request, question = await self.finish_question_write(question), None
-        # No await from here on: while another task runs the timer could start the question's write, and the question
-        # would be stored twice.
         conversation = resolved_request.conversation
         entry = replace(entry, incomplete=answer.incomplete, meta=answer.meta)
         entry, kept = keep_instructions(entry, resolved_request.instructions, conversation.state)
@@ -221,8 +174,6 @@ class TurnWriter:
             marks = {**conversation.marks, SHARED_THROUGH: entry.seq}
             shared = replace(write.conversation, lineage=lineage, marks=marks)
             write = replace(write, conversation=shared, messages=[])
-        if question is not None:
-            resolved_request, write = question.resolved_request, _merge_writes(question, write)
         work = self._start_append(write, ANSWER_SPAN)
         reaches_client = answer.is_streamed or not resolved_request.needs_store
         return PendingWrite(resolved_request, ANSWER_SPAN, write, work, issued=write.issued if reaches_client else None)
@@ -258,10 +209,6 @@ class TurnWriter:
             if answer.issued is not None:
                 self.unwritten_fingerprints.add(replace(answer.issued, conversation_id=None))
             raise
-        if resolved_request.new_messages and resolved_request.history_digest is not None:
-            self._remember_client_history(
-                resolved_request, advance_head(stored_conversation, resolved_request.new_messages)
-            )
         if resolved_request.lease is not None:
             self.leases.forget_released_lease(resolved_request.lease)
         if resolved_request.assigns_external_id and resolved_request.external_id is not None:
@@ -282,32 +229,6 @@ class TurnWriter:
         except StoreUnavailable as error:
             drop_tracebacks(error)
             self.unwritten_fingerprints.add(answer.issued)
-
-    def _delay_write(self, question: PendingWrite) -> PendingWrite:
-        self._delayed_writes.append(question)
-        if self._flush_timer is None:
-            self._flush_timer = asyncio.get_running_loop().call_later(QUESTION_DELAY_SECONDS, self._start_due_writes)
-        return question
-
-    def _start_due_writes(self) -> None:
-        """Starts the writes that were delayed long enough. One timer serves all delayed writes."""
-        due_writes, self._due_writes, self._delayed_writes = self._due_writes, self._delayed_writes, []
-        self._flush_timer = None
-        if self._due_writes:
-            self._flush_timer = asyncio.get_running_loop().call_later(QUESTION_DELAY_SECONDS, self._start_due_writes)
-        for question in due_writes:
-            self._start_delayed_write(question)
-
-    def _start_delayed_write(self, pending_write: PendingWrite) -> None:
-        if not pending_write.is_delayed:
-            return
-        assert pending_write.append is not None
-        pending_write.is_delayed = False
-        try:
-            pending_write.write_future = self._start_append(pending_write.append, pending_write.span_name)
-        except Exception as error:  # noqa: BLE001 - `_wait_or_store_branch` raises it; the timer starts further writes
-            pending_write.write_future = asyncio.get_running_loop().create_future()
-            pending_write.write_future.set_exception(error)
 
     def _remember_client_history(self, resolved_request: ResolvedRequest, conversation: Conversation) -> None:
         """Remembers a stored client history, so that the next request's history is recognised by its bytes."""
@@ -417,8 +338,6 @@ class TurnWriter:
         The retry would begin another conversation. A conversation that has summaries stays, so that the retry finds
         them.
         """
-        if resolved_request.pending_write is not None:
-            resolved_request = await self.finish_question_write(resolved_request.pending_write)
         conversation = resolved_request.conversation
         if (
             not resolved_request.is_stored
@@ -463,24 +382,6 @@ def _build_stored_request(resolved_request: ResolvedRequest, stored_conversation
         changed_pins=None,
         new_messages_tokens=asked_tokens,
         prefill=find_prefill(resolved_request.conversation, resolved_request.new_messages),
-    )
-
-
-def _merge_writes(question: PendingWrite, answer_write: LogAppend) -> LogAppend:
-    """Merges a delayed question and its answer into one write, and marks the question as no longer delayed."""
-    question_write = question.append
-    assert question_write is not None
-    question.is_delayed = False
-    return LogAppend(
-        conversation=answer_write.conversation,
-        after_seq=question_write.after_seq,
-        messages=[*question_write.messages, *answer_write.messages],
-        creates_conversation=question_write.creates_conversation,
-        fence=answer_write.fence,
-        releases_lease=answer_write.releases_lease,
-        versions=question_write.versions,
-        issued=answer_write.issued,
-        anchors=answer_write.anchors,
     )
 
 

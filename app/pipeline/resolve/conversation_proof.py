@@ -116,8 +116,15 @@ class ConversationProver:
         newest = max(proofs, key=lambda one: by_digest[one.fingerprint], default=None)
         if newest is None or newest.conversation is None:
             return None
-        index = by_digest[newest.fingerprint]
-        conversation, seq = newest.conversation, newest.seq
+        return await self.build_link_proof(
+            newest.conversation, by_digest[newest.fingerprint], newest.seq, client_history
+        )
+
+    async def build_link_proof(
+        self, conversation: Conversation, index: int, seq: int, client_history: ClientHistory
+    ) -> Proof:
+        """Returns the proof of a conversation whose log has at a seq what the history has at an index."""
+        first, positions = await client_history.compute_newest_positions()
         # Messages that the chain skips have no place of their own in it, so index and seq differ. Another choice of the
         # answer has the same place and another link.
         if (
@@ -212,7 +219,6 @@ class ConversationProver:
             tenant=request.log_tenant,
             root=await client_history.find_log_root(),
             links=[positions[proof.index - 1].link],
-            skeletons=(),
             with_unanswered=True,
         )
         relatives = {conversation_id for conversation_id, _ in proof.conversation.lineage_with_self}

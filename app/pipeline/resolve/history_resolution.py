@@ -89,6 +89,11 @@ class HistoryResolver:
             proof = await self._find_summarized_conversation(request, client_history)
         if proof is None:
             return None
+        if client_history.list_answer_indexes(proof.index + 1):
+            # Equal answers of two branches prove neither of them. The family is proven: the chain chooses the branch.
+            match = await self._find_family_match(request, proof.conversation, client_history)
+            if match is not None and match[1] > proof.index:
+                proof = await self.prover.build_link_proof(*match, client_history)
         if proof.aligned_log is None:
             return await self._place_by_links(request, proof, client_history)
         return await self._place_aligned(request, proof.conversation, proof.aligned_log, client_history)
@@ -129,14 +134,14 @@ class HistoryResolver:
         have no id, so conversations without an id count for chat UIs, too.
         """
         positions = await client_history.compute_link_positions()
-        indexes = {position.link: index for index, position in enumerate(positions)}
+        # A message that the chain skips has the link of the message before it.
+        indexes = {position.link: index for index, position in reversed(list(enumerate(positions)))}
         own_root = await client_history.find_log_root()
         for root in dict.fromkeys((own_root, named_conversation.root)):
             matches = await self.store.find_link_matches(
                 tenant=request.log_tenant,
                 root=root,
                 links=[position.link for position in positions],
-                skeletons=(),
                 named_conversation_id=named_conversation.id,
             )
             found = [

@@ -121,7 +121,7 @@ class NewConversations:
         """Returns the stored message up to which a log is the beginning of the history, message by message; None if no
         log is. A log that its client changed, or that was redacted, is not shared."""
         links = [position.link for position in positions]
-        matches = await self.store.find_link_matches(tenant=request.log_tenant, root=root, links=links, skeletons=())
+        matches = await self.store.find_link_matches(tenant=request.log_tenant, root=root, links=links)
         for match in matches:
             conversation, seq = match.conversation, match.message.seq
             is_same_place = seq < len(links) and links[seq] == match.message.link

@@ -180,7 +180,6 @@ class PreviousResponseResolver:
             tenant=conversation.tenant,
             root=conversation.root,
             links=links,
-            skeletons=(),
             named_conversation_id=conversation.id,
         )
         return [match for match in matches if match.conversation.family_id == conversation.family_id]

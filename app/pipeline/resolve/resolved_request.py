@@ -131,8 +131,6 @@ class ResolvedRequest(msgspec.Struct, frozen=True, dict=True):
     """The digest under which the prefix cache remembers the whole client history."""
     warnings: tuple[str, ...] = ()
     """What the client must know of how the turn is kept."""
-    pending_write: PendingWrite | None = None
-    """The delayed write of the question, if the answer's write is to include it."""
 
     @property
     def is_aligned_by_index(self) -> bool:
@@ -166,15 +164,13 @@ class ResolvedRequest(msgspec.Struct, frozen=True, dict=True):
 
 
 class PendingWrite(msgspec.Struct):
-    """Messages whose write has begun or is delayed.
+    """Messages whose write has begun.
 
     Attributes:
         resolved_request: the request that the messages belong to.
         span_name: the name of the write in traces.
         append: what to store; None if there is nothing to store.
-        write_future: ends when the write has ended, even if nobody waits. None if there is nothing to store, or the
-            write has not begun.
-        is_delayed: the write begins when its result is needed or its delay is over, unless another write includes it.
+        write_future: ends when the write has ended, even if nobody waits. None if there is nothing to store.
         is_on_branch: the messages went to a new branch, because another request wrote to the conversation first.
         issued: what is counted of an answer that reaches its client, even if it is not stored.
     """
@@ -183,7 +179,6 @@ class PendingWrite(msgspec.Struct):
     span_name: str
     append: LogAppend | None = None
     write_future: asyncio.Future[None] | None = None
-    is_delayed: bool = False
     is_on_branch: bool = False
     issued: IssuedAnswer | None = None
 
@@ -237,7 +232,7 @@ def must_assign_external_id(request: ChatRequest, conversation: Conversation) ->
 
 def mark_unstored(resolved_request: ResolvedRequest) -> ResolvedRequest:
     """Returns the request as one that is answered without being stored, because the store is unavailable."""
-    return replace(resolved_request, is_stored=False, is_degraded=True, pending_write=None)
+    return replace(resolved_request, is_stored=False, is_degraded=True)
 
 
 def select_state_for_branch(state: Mapping[str, Any], last_seq: int) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from app.pipeline.call.window_learning import WindowLearner
 from app.pipeline.compact.precompaction import Precompactor
 from app.pipeline.persist.completion_writer import CompletionWriter
 from app.pipeline.persist.turn_writer import AnswerToStore, TurnWriter
-from app.pipeline.resolve.resolved_request import OPAQUE_ORIGIN, OPAQUE_ORIGINS, PendingWrite, mark_unstored
+from app.pipeline.resolve.resolved_request import OPAQUE_ORIGIN, OPAQUE_ORIGINS, PendingWrite
 from app.pipeline.respond.answer_types import WholeAnswer
 from app.pipeline.respond.context_status import ContextReport, choose_context_status, select_forwarded_headers
 from app.pipeline.respond.turn_telemetry import build_turn_facts, log_and_trace_report
@@ -54,6 +54,7 @@ from app.upstream.routing.router import BufferedReply
 
 MIN_TRUNCATED_PROMPT_TOKENS: Final = 2048
 """Shorter prompts are not checked for truncation: servers are not started with a smaller window."""
+UNSTORED_ANSWER: Final = "The answer could not be stored."
 TRUNCATED_SHARE: Final = 0.5
 """A provider that counts less than this share of our count has probably cut the prompt: tokenizers hardly differ by
 more."""
@@ -129,7 +130,7 @@ class ResponseDelivery:
                 if turn.resolved_request.needs_store:
                     raise
                 drop_tracebacks(unavailable)
-                report = _build_unstored_report(turn, upstream_answer.sent_view, report)
+                report = report.add_warning(UNSTORED_ANSWER, status="degraded")
                 context = report.build_context_object(reported)
             finally:
                 # In `finally`: the answer cost tokens, whether or not the store took it.
@@ -233,8 +234,7 @@ class ResponseDelivery:
                 error = unavailable
             else:
                 log.warning("could not store an answer: %s", unavailable.message)
-                unstored_report = _build_unstored_report(turn, upstream_answer.sent_view, report)
-                changed_fields = unstored_report.render_all_fields()
+                changed_fields = report.add_warning(UNSTORED_ANSWER, status="degraded").render_all_fields()
         except GatewayError as refused:
             drop_tracebacks(refused)
             error = refused
@@ -528,15 +528,6 @@ def build_context_report(turn: Turn, view: View) -> ContextReport:
         offset_tokens=budget.calibrate_tokens(added_tokens)
         + round((budget.calibration_ratio - slope) * (plan.prompt_tokens - added_tokens)),
     )
-
-
-def _build_unstored_report(turn: Turn, view: View, report: ContextReport) -> ContextReport:
-    """Builds the report of an answer whose write failed: alone, or together with its question."""
-    # No pending write: the question is in the log, so the conversation exists and keeps its id in the report.
-    if turn.resolved_request.pending_write is None:
-        return report.add_warning("The answer could not be stored.", status="degraded")
-    stateless_report = build_context_report(replace(turn, resolved_request=mark_unstored(turn.resolved_request)), view)
-    return replace(stateless_report, warnings=report.warnings)
 
 
 def _is_single_write(turn: Turn, message: Item) -> bool:

@@ -74,7 +74,7 @@ class StandingRequestReader:
         return (
             StandingRequests(
                 requests=requests,
-                frame_tokens=count_standing_frame_tokens(counter),
+                frame_tokens=count_standing_frame_tokens(counter.count_message),
                 # In raw tokens: what is shown must not change when the calibration learns.
                 room_tokens=int(budget.window * turn.policy.standing_ratio),
             ),

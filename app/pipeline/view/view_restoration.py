@@ -67,10 +67,6 @@ class RestoredView:
     since_seq: int
     """The first answer whose view had the same summaries."""
 
-    @property
-    def is_exact(self) -> bool:
-        return self.difference is None
-
 
 @dataclass(frozen=True, slots=True)
 class ViewDifference:

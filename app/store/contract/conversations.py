@@ -26,7 +26,7 @@ from app.store.contract.leases import Lease
 
 PendingAppend = Coroutine[Any, Any, None] | asyncio.Future[None]
 MAX_LINK_MATCHES: Final = 8
-"""The most matches of each kind (by link, by skeleton) that `ConversationStore.find_link_matches` returns."""
+"""The most matches that `ConversationStore.find_link_matches` returns."""
 MAX_ANCHORS: Final = 8
 """The most anchors of one digest that `ConversationStore.find_anchors` returns."""
 LAST_LINKS: Final = 2
@@ -40,12 +40,11 @@ class WriteConflict(Exception):
 
 
 class LinkMatch(msgspec.Struct, frozen=True):
-    """A stored message whose link or skeleton is in a request's chain."""
+    """A stored message whose link is in a request's chain."""
 
     conversation: Conversation
     """The conversation whose own rows hold the message."""
     message: LogMessage
-    by_skeleton: bool
 
 
 class SearchHit(msgspec.Struct, frozen=True):
@@ -161,20 +160,18 @@ class ConversationStore(Protocol):
         tenant: str,
         root: str,
         links: Sequence[bytes],
-        skeletons: Sequence[bytes],
         named_conversation_id: str | None = None,
         with_unanswered: bool = False,
     ) -> list[LinkMatch]:
-        """Finds the deepest stored messages on the request's chain: at most 8 by link and 8 by skeleton, deepest first.
+        """Finds the deepest stored messages on the request's chain: at most `MAX_LINK_MATCHES`, deepest first.
 
         Only messages with `answered` count, unless `with_unanswered`. Messages of the log of `named_conversation_id`,
         which the client named itself, count without it. If several conversations keep the same link, those whose head
-        it is come first, then the most recently updated. Skeleton matches are messages with `in_skeleton`. `links` and
-        `skeletons` may hold thousands, in the order of the request.
+        it is come first, then the most recently updated. `links` may hold thousands, in the order of the request.
 
         If the last link or the one before it is stored (with `named_conversation_id`: in that log), only the messages
         with that link are returned. Otherwise the deepest `DEEPEST_LINKS` are looked for first, and the others only if
-        none of these is stored; the same applies to skeletons.
+        none of these is stored.
         """
 
     async def find_conversation(self, *, tenant: str, conversation_id: str) -> Conversation | None:

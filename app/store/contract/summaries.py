@@ -40,8 +40,7 @@ class SummaryStore(Protocol):
     async def add_summary(self, *, tenant: str, root: str, summary: Summary, fence: Lease) -> None:
         """Stores a summary. There is at most one for the same range, kind of range (fold or not) and `versions_digest`:
         a second one is ignored, except that a summary by a model or a person replaces a mechanical summary or a part
-        summary. If both have the same id, the old text is kept as a revision, and the new one gets the next revision
-        number.
+        summary, with its revisions.
 
         Raises:
             LeaseLost: the lease of the fence is lost; nothing was written.

@@ -62,8 +62,5 @@ class UsageStore(Protocol):
     async def sum_usage(self, *, since_day: str, by: UsageGrouping, limit: int | None = None) -> list[UsageTotals]:
         """Returns sums since a day, the highest cost first. `key` splits by tenant and key."""
 
-    async def read_key_cost(self, *, key_id: str, since_day: str) -> float:
-        """Returns the cost of an API key since a day, in US dollars."""
-
     async def purge_usage(self, *, before_day: str, tenant: str | None = None) -> int:
         """Deletes the sums of earlier days, of one tenant or of all. Returns the number of deleted rows."""

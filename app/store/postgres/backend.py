@@ -107,7 +107,6 @@ class PostgresStore(SqlStore):
         tenant: str,
         root: str,
         links: Sequence[bytes],
-        skeletons: Sequence[bytes],
         named_conversation_id: str | None = None,
         with_unanswered: bool = False,
     ) -> list[LinkMatch]:
@@ -117,33 +116,16 @@ class PostgresStore(SqlStore):
             with_unanswered=with_unanswered,
         )
         scope_arguments = (root, tenant) if named_conversation_id is None else (root, tenant, named_conversation_id)
-        by_link, by_skeleton = await self._fetch_matches(
+        rows = await self._connections.fetch(
             build_query(near=True),
             *scope_arguments,
             _concatenate_links(links[-LAST_LINKS:]),
             _concatenate_links(links[-DEEPEST_LINKS:]),
-            _concatenate_links(skeletons[-DEEPEST_LINKS:]),
         )
-        # Look further back only for the kind of match that the first query did not find.
-        more_skeletons = [] if by_skeleton else skeletons[:-DEEPEST_LINKS]
-        # A match by link in the deepest window: a skeleton further back is shallower than it.
-        if by_link or not (links[:-DEEPEST_LINKS] or more_skeletons):
-            return by_link + by_skeleton
-        by_link, shallower = await self._fetch_matches(
-            build_query(near=False),
-            *scope_arguments,
-            _concatenate_links(links[:-DEEPEST_LINKS]),
-            _concatenate_links(more_skeletons),
-        )
-        return by_link + (by_skeleton or shallower)
-
-    async def _fetch_matches(self, sql: str, *arguments: Any) -> tuple[list[LinkMatch], list[LinkMatch]]:
-        """Runs a match query. Returns the matches by link and the matches by skeleton, each deepest first."""
-        found: tuple[list[LinkMatch], list[LinkMatch]] = ([], [])
-        for row in await self._connections.fetch(sql, *arguments):
-            by_skeleton = row[0]
-            found[by_skeleton].append(decode_link_match(row[2:], by_skeleton=by_skeleton))
-        return found
+        if not rows and len(links) > DEEPEST_LINKS:
+            earlier_links = _concatenate_links(links[:-DEEPEST_LINKS])
+            rows = await self._connections.fetch(build_query(near=False), *scope_arguments, earlier_links)
+        return [decode_link_match(row[1:]) for row in rows]
 
     async def add_anchors(self, anchors: Sequence[AnswerAnchor]) -> None:
         await self._connections.fetch(statements.ADD_ANCHORS, *build_anchor_arguments(anchors, self._clock()))

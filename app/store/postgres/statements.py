@@ -216,8 +216,7 @@ def _build_message_select(message_count: int) -> str:
 @cache
 def build_link_lookup_query(*, within: bool, near: bool, with_unanswered: bool = False) -> str:
     """Builds the query of `ConversationStore.find_link_matches`. Parameters: root, tenant, [within,] [near,]
-    links, skeletons; each list is one bytea with the deepest link first. Rows: by_skeleton, depth, message,
-    conversation.
+    links; each list is one bytea with the deepest link first. Rows: depth, message, conversation.
 
     Args:
         within: has the parameter `within`, the id of the conversation that the client named.
@@ -226,10 +225,9 @@ def build_link_lookup_query(*, within: bool, near: bool, with_unanswered: bool =
         with_unanswered: counts unanswered messages, too.
     """
 
-    def hits(parameter: str, *, by_skeleton: bool) -> str:
+    def hits(parameter: str) -> str:
         return build_link_match_query(
             _build_link_match_source(parameter),
-            by_skeleton=by_skeleton,
             with_named=within and parameter != "near",
             with_unanswered=with_unanswered,
         )
@@ -239,20 +237,18 @@ def build_link_lookup_query(*, within: bool, near: bool, with_unanswered: bool =
     gate = "EXISTS (SELECT FROM conversations k WHERE k.root = :root)"
     settled_rows = ""
     if near:
-        ctes.append(f"near_hits AS MATERIALIZED ({hits('near', by_skeleton=False)})")
+        ctes.append(f"near_hits AS MATERIALIZED ({hits('near')})")
         ctes.append("near AS (SELECT * FROM near_hits WHERE depth = (SELECT min(depth) FROM near_hits))")
         settled = "SELECT FROM near"
         if within:
             settled += " JOIN named ON named.id = near.c_id AND near.m_seq <= named.upto_seq"
         gate = f"NOT EXISTS ({settled}) AND {gate}"
-        settled_rows = f"SELECT false AS by_skeleton, near.* FROM near WHERE EXISTS ({settled}) UNION ALL"
+        settled_rows = f"SELECT near.* FROM near WHERE EXISTS ({settled}) UNION ALL"
         names += ("near",)
     with_clause = f"WITH {', '.join(ctes)}" if ctes else ""
     text = f"""{with_clause} {settled_rows}
-        SELECT false AS by_skeleton, f.* FROM ({hits("links", by_skeleton=False)}) f WHERE {gate}
-        UNION ALL
-        SELECT true, s.* FROM ({hits("skeletons", by_skeleton=True)}) s WHERE {gate}"""
-    return number_parameters(text, (*names, "links", "skeletons"), "$")
+        SELECT f.* FROM ({hits("links")}) f WHERE {gate}"""
+    return number_parameters(text, (*names, "links"), "$")
 
 
 def _build_link_match_source(parameter: str) -> MatchSource:

@@ -156,10 +156,10 @@ def decode_log_message(row: Sequence[Any]) -> LogMessage:
     )
 
 
-def decode_link_match(row: Sequence[Any], *, by_skeleton: bool) -> LinkMatch:
+def decode_link_match(row: Sequence[Any]) -> LinkMatch:
     """Decodes a row of `MESSAGE_COLUMNS` and then `CONVERSATION_COLUMNS`."""
     conversation = decode_conversation(row[_MESSAGE_COLUMN_COUNT:])
-    return LinkMatch(conversation, decode_log_message(row[:_MESSAGE_COLUMN_COUNT]), by_skeleton)
+    return LinkMatch(conversation, decode_log_message(row[:_MESSAGE_COLUMN_COUNT]))
 
 
 def message_values(entry: LogMessage, created_at: datetime | str) -> tuple[Any, ...]:

@@ -248,12 +248,6 @@ class SqlSideTables(ABC):
             rows = await self._read_rows(f"{text} LIMIT :limit", since_day=since_day, limit=limit)
         return [UsageTotals(*row) for row in rows]
 
-    async def read_key_cost(self, *, key_id: str, since_day: str) -> float:
-        text = """
-            SELECT coalesce(sum(cost_usd), 0.0) FROM usage_totals WHERE key_id = :key_id AND day >= :since_day"""
-        rows = await self._read_rows(text, key_id=key_id, since_day=since_day)
-        return float(rows[0][0])
-
     async def purge_usage(self, *, before_day: str, tenant: str | None = None) -> int:
         text = "DELETE FROM usage_totals WHERE day < :before_day"
         if tenant is None:

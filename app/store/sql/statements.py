@@ -176,9 +176,7 @@ _MATCH_COLUMNS: Final = ", ".join(
 _IS_IN_NAMED_LOG: Final = "EXISTS (SELECT 1 FROM named n WHERE n.id = m.conversation_id AND m.seq <= n.upto_seq)"
 
 
-def build_link_match_query(
-    source: MatchSource, *, by_skeleton: bool, with_named: bool, with_unanswered: bool = False
-) -> str:
+def build_link_match_query(source: MatchSource, *, with_named: bool, with_unanswered: bool = False) -> str:
     """Builds the query for stored messages with one of a list of links, deepest first. Rows: depth, the columns of the
     message, the columns of the conversation whose rows hold it.
 
@@ -187,16 +185,13 @@ def build_link_match_query(
     Args:
         source: joins links, messages and conversations in this order, whatever the database's statistics say. A join
             from the conversation's messages to the links would read all messages.
-        by_skeleton: compares skeletons instead of links.
         with_named: counts also unanswered messages in the relation `named` (`id`, `upto_seq`).
         with_unanswered: counts all unanswered messages.
     """
-    column = "skeleton" if by_skeleton else "link"
-    in_skeleton = f" AND m.in_skeleton{source.true_comparison}" if by_skeleton else ""
     answered = f"m.answered{source.true_comparison}"
     counts = f" AND ({answered} OR {_IS_IN_NAMED_LOG})" if with_named else f" AND {answered}"
     joined = source.join_template.format(
-        message=f"m.root = :root AND m.{column} = w.link{in_skeleton}{'' if with_unanswered else counts}",
+        message=f"m.root = :root AND m.link = w.link{'' if with_unanswered else counts}",
         conversation="c.root = :root AND c.id = m.conversation_id AND c.tenant = :tenant",
     )
     return f"""

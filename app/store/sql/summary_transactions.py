@@ -18,7 +18,6 @@ from app.store.summary_revision_rules import (
     REVISION_FIELDS,
     apply_summary_revision,
     may_replace_summary,
-    number_next_revision,
 )
 
 _COLUMNS: Final = ", ".join(SUMMARY_COLUMNS)
@@ -84,13 +83,8 @@ def add_summary(
     old = decode_summary(known[0])
     if not may_replace_summary(summary, old):
         return
-    # The same id: the old text stays readable as a revision. Another id: revisions of the replaced summary have no
-    # owner any more.
-    if old.id == summary.id:
-        yield dialect.build_statement(_SAVE_REVISION, **key_values, id=old.id)
-    else:
-        yield dialect.build_statement(_DELETE_REVISIONS, **key_values, id=old.id)
-    values["revision"] = number_next_revision(old, summary).revision
+    # Revisions of the replaced summary have no owner any more.
+    yield dialect.build_statement(_DELETE_REVISIONS, **key_values, id=old.id)
     yield dialect.build_statement(_REPLACE, **key_values, **values, old_id=old.id)
 
 

@@ -170,6 +170,7 @@ chunks = Table(
     Column("to_seq", Integer, nullable=False),
     Column("from_link", LargeBinary(16), nullable=False),
     Column("to_link", LargeBinary(16), nullable=False),
+    # Not written any more; rows of earlier versions have a link of the skeleton here.
     Column("to_skeleton", LargeBinary(16)),
     Column("text", Text, nullable=False),
     Column("tokens", Integer, nullable=False),

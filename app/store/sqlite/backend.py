@@ -106,13 +106,12 @@ class SqliteStore(SqlStore):
         tenant: str,
         root: str,
         links: Sequence[bytes],
-        skeletons: Sequence[bytes],
         named_conversation_id: str | None = None,
         with_unanswered: bool = False,
     ) -> list[LinkMatch]:
         return await self._lookup_thread.submit(
             lambda connection: reads.find_link_matches(
-                connection, tenant, root, links, skeletons, named_conversation_id, with_unanswered
+                connection, tenant, root, links, named_conversation_id, with_unanswered
             )
         )
 

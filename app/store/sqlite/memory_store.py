@@ -11,22 +11,18 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Final
 
 from app.store.contract.store import StoreInfo
 from app.store.sqlite.backend import SqliteStore
 from app.store.sqlite.threads import SqliteOptions, open_sqlite_connection
 from migrations.on_sqlite import create_tables
 
-_MEMORY: Final = Path(":memory:")
-"""SQLite's name for a database without a file."""
-
 
 class SqliteMemoryStore(SqliteStore):
     """`Store` in the memory of this process. Opening it creates the tables; closing it deletes all data."""
 
     def __init__(self, *, clock: Callable[[], datetime]) -> None:
-        super().__init__(_MEMORY, clock=clock, connect=open_memory_connection)
+        super().__init__(Path(":memory:"), clock=clock, connect=open_memory_connection)
         self._lookup_thread = self._range_thread = self._checkpoint_thread = self._writer_thread
 
     async def open(self) -> None:

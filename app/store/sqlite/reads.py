@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Any, Final
 
 import orjson
@@ -60,14 +60,13 @@ def _build_links_relation(size: int) -> str:
 
 
 @cache
-def _build_link_match_query(size: int, *, by_skeleton: bool, with_named: bool, with_unanswered: bool) -> str:
+def _build_link_match_query(size: int, *, with_named: bool, with_unanswered: bool) -> str:
     joined = (
         _build_links_relation(size)
         + " w CROSS JOIN messages m ON {message} CROSS JOIN conversations c ON {conversation}"
     )
     text = build_link_match_query(
         MatchSource(joined, true_comparison=" = 1"),
-        by_skeleton=by_skeleton,
         with_named=with_named,
         with_unanswered=with_unanswered,
     )
@@ -82,16 +81,15 @@ def find_link_matches(
     tenant: str,
     root: str,
     links: Sequence[bytes],
-    skeletons: Sequence[bytes],
     named_conversation_id: str | None,
     with_unanswered: bool,
 ) -> list[LinkMatch]:
     """As `ConversationStore.find_link_matches`."""
     # The usual turn adds to the end of a log that is stored: one query with one link finds it.
     near: list[LinkMatch] = []
-    last_link_query = _build_link_match_query(1, by_skeleton=False, with_named=False, with_unanswered=with_unanswered)
+    last_link_query = _build_link_match_query(1, with_named=False, with_unanswered=with_unanswered)
     for link in reversed(links[-LAST_LINKS:]):
-        if near := _fetch_matches(connection, last_link_query, (root, tenant, link), by_skeleton=False):
+        if near := _fetch_matches(connection, last_link_query, (root, tenant, link)):
             break
     if near and (
         named_conversation_id is None or _matches_named_log(connection, tenant, root, near, named_conversation_id)
@@ -100,26 +98,11 @@ def find_link_matches(
     # A new conversation, the other frequent case: without this check thousands of links would be looked up in vain.
     if named_conversation_id is None and not _has_conversation_with_root(connection, root):
         return []
-    find_deepest = partial(
-        _find_deepest_matches,
-        connection,
-        tenant,
-        root,
-        named_conversation_id=named_conversation_id,
-        with_unanswered=with_unanswered,
-    )
-    by_link = find_deepest(links, by_skeleton=False)
-    if by_link and by_link[0].message.link in links[-DEEPEST_LINKS:]:
-        # A skeleton skips messages, so a match further back than this is shallower than the match by link.
-        skeletons = skeletons[-DEEPEST_LINKS:]
-    return by_link + find_deepest(skeletons, by_skeleton=True)
+    return _find_deepest_matches(connection, tenant, root, links, named_conversation_id, with_unanswered)
 
 
-def _fetch_matches(
-    connection: sqlite3.Connection, sql: str, arguments: Sequence[Any], *, by_skeleton: bool
-) -> list[LinkMatch]:
-    rows = connection.execute(sql, arguments).fetchall()
-    return [decode_link_match(row[1:], by_skeleton=by_skeleton) for row in rows]
+def _fetch_matches(connection: sqlite3.Connection, sql: str, arguments: Sequence[Any]) -> list[LinkMatch]:
+    return [decode_link_match(row[1:]) for row in connection.execute(sql, arguments).fetchall()]
 
 
 def _matches_named_log(
@@ -144,9 +127,7 @@ def _find_deepest_matches(
     tenant: str,
     root: str,
     links: Sequence[bytes],
-    *,
     named_conversation_id: str | None,
-    by_skeleton: bool,
     with_unanswered: bool,
 ) -> list[LinkMatch]:
     """Returns the matches in the deepest window of links that has any."""
@@ -157,13 +138,10 @@ def _find_deepest_matches(
         wanted = order_links_deepest_first(links[max(0, end - window) : end])
         size = next(size for size in _LIST_SIZES if size >= len(wanted))
         sql = _build_link_match_query(
-            size,
-            by_skeleton=by_skeleton,
-            with_named=named_conversation_id is not None,
-            with_unanswered=with_unanswered,
+            size, with_named=named_conversation_id is not None, with_unanswered=with_unanswered
         )
         padding = (None,) * (size - len(wanted))
-        if found := _fetch_matches(connection, sql, (*leading, *wanted, *padding), by_skeleton=by_skeleton):
+        if found := _fetch_matches(connection, sql, (*leading, *wanted, *padding)):
             return found
         end, window = end - window, _LIST_SIZES[-1]
     return []

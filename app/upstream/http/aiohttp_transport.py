@@ -83,8 +83,9 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
             httpx.ReadError: the connection was closed after the request was sent, wholly or in part.
         """
         timeout = aiohttp.ClientTimeout(total=None, connect=request.extensions["timeout"]["connect"])
-        _on_connected.set(request.extensions["on_connected"])
-        body = request.content
+        on_connected = _on_connected.set(request.extensions["on_connected"])
+        assert isinstance(request.stream, httpx.SyncByteStream)
+        body = b"".join(request.stream)
         try:
             response = await self._ensure_session().request(
                 request.method,
@@ -105,6 +106,9 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
             raise httpx.ReadError("") from error
         except aiohttp.ClientError as error:
             raise httpx.RemoteProtocolError(_explain_parser_error(error)) from error
+        finally:
+            # The time limits of a call lead to its task, and the task to its context variables.
+            _on_connected.reset(on_connected)
         return httpx.Response(response.status, headers=response.raw_headers, stream=_ResponseBody(response))
 
     async def aclose(self) -> None:

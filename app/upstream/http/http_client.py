@@ -133,7 +133,7 @@ class HttpClient:
             head.method,
             self._find_or_parse_url(head.target),
             headers=headers,
-            content=body,
+            stream=httpx.ByteStream(body),  # the preparation of `content` takes 20 µs
             extensions={
                 "timeout": {"connect": self._timeouts.connect_seconds},
                 "on_connected": limits.begin_request,

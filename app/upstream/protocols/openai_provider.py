@@ -22,7 +22,6 @@ from app.observability.tracing import current_span, current_trace_headers
 from app.upstream.http.http_client import DEFAULT_PORTS, HttpClient, ascii_host
 from app.upstream.http.http_client_contract import HttpTimeouts, RequestHead
 from app.upstream.provider_contract import ClientKeyRule, ProviderProtocol, UpstreamReply, UpstreamRequest
-from app.upstream.routing.traced_calls import server_attributes
 
 MODELS_TIMEOUT_SECONDS: Final = 10.0
 _CLIENT_ONLY_HEADERS = frozenset(
@@ -91,7 +90,10 @@ class OpenAIProvider:
             self._configured_headers.setdefault("authorization", basic)
         self.client_key_rule: ClientKeyRule = "never" if self._authorization else client_key_rule
         self._client = HttpClient(name, url, self._timeouts, ssl_context, proxy)
-        self._server_attributes = server_attributes(name, url.hostname or "", url.port or DEFAULT_PORTS[url.scheme])
+        self._server_attributes: dict[str, str | int] = {
+            "server.address": url.hostname or "",
+            "server.port": url.port or DEFAULT_PORTS[url.scheme],
+        }
         """What spans say about the server."""
 
     async def send(self, request: UpstreamRequest) -> UpstreamReply:

@@ -75,7 +75,7 @@ class Router:
     """Routes calls to deployments, with a circuit breaker for each.
 
     Args:
-        models: see `Routes`; its `ValueError`s are passed on.
+        models: see `Routes`.
         providers: see `Routes`.
         policy: see `RetryPolicy`.
         sleep: such as `asyncio.sleep`.

@@ -1,4 +1,4 @@
-"""Maps requested model names to deployments: exact name, alias, wildcard, then the fallbacks. Pure."""
+"""Maps requested model names to deployments: exact name, wildcard, then the fallbacks. Pure."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ class ModelRoute:
 
     deployments: tuple[ConfiguredDeployment, ...]
     fallbacks: tuple[str, ...] = ()
-    aliases: tuple[str, ...] = ()
     name_prefix: str = ""
     """Of the wildcard: it serves only names that begin so."""
     hint: str | None = None
@@ -50,31 +49,13 @@ class ModelRoute:
 
 
 class Routes:
-    """The table of model names.
-
-    Raises:
-        ValueError: a provider or a fallback is unknown, fallbacks form a cycle, or an alias is used twice; the message
-            names the path in the configuration.
-    """
+    """The table of model names. The settings' own checks have found every provider and every fallback, and no cycle."""
 
     def __init__(self, models: Mapping[str, ModelRoute], providers: Mapping[str, UpstreamProvider]) -> None:
         self._models = dict(models)
         self._providers = providers
-        self._aliases = _map_aliases(models)
-        for name, route in models.items():
-            for index, configured in enumerate(route.deployments):
-                if configured.provider not in providers:
-                    raise ValueError(
-                        f"models.{name}: entry {index} names the unknown provider {configured.provider!r}."
-                    )
-            self._check_fallbacks(name, ())
         self._cached_wildcard_target = functools.lru_cache(WILDCARD_CACHE_SIZE)(self._build_target)
-        self._targets = {name: self._build_target(name) for name in (*models, *self._aliases) if name != WILDCARD}
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Returns every name that can be requested, without the wildcard."""
-        return tuple(self._targets)
+        self._targets = {name: self._build_target(name) for name in models if name != WILDCARD}
 
     def resolve(self, model: str) -> RouteTarget:
         """Returns the deployments for a requested name.
@@ -105,7 +86,7 @@ class Routes:
     def _list_deployments(self, model: str) -> Iterator[ModelDeployment]:
         route = self._find_route(model)
         for configured in route.deployments:
-            upstream_model = configured.model if configured.model is not None else self._aliases.get(model, model)
+            upstream_model = configured.model or model
             defaults = (
                 self._find_upstream_defaults(configured, upstream_model) if upstream_model != model else configured
             )
@@ -131,24 +112,4 @@ class Routes:
         return next(matching, configured)
 
     def _find_route(self, model: str) -> ModelRoute:
-        name = self._aliases.get(model, model)
-        return self._models.get(name) or self._models[WILDCARD]
-
-    def _check_fallbacks(self, name: str, path: tuple[str, ...]) -> None:
-        name = self._aliases.get(name, name)
-        if name in path:
-            raise ValueError(f"models.{path[0]}.fallbacks: the fallbacks form a cycle: {' → '.join((*path, name))}.")
-        if name not in self._models and WILDCARD not in self._models:
-            raise ValueError(f"models.{path[-1]}.fallbacks: the model {name!r} is not configured.")
-        for fallback in self._find_route(name).fallbacks:
-            self._check_fallbacks(fallback, (*path, name))
-
-
-def _map_aliases(models: Mapping[str, ModelRoute]) -> dict[str, str]:
-    aliases: dict[str, str] = {}
-    for name, route in models.items():
-        for alias in route.aliases:
-            if alias in models or alias in aliases or alias == WILDCARD:
-                raise ValueError(f"models.{name}.aliases: {alias!r} is already the name or alias of a model.")
-            aliases[alias] = name
-    return aliases
+        return self._models.get(model) or self._models[WILDCARD]

@@ -40,32 +40,6 @@ KEPT_LAST_PIECES: Final = 16
 """How many last pieces of a stream are kept: they hold usage and finish reason; the first piece has id and model."""
 ERROR_IN_ANSWER: Final = "error_in_answer"
 """`error.type` of an answer with status 200 that reports a failure."""
-_WELL_KNOWN_PROVIDERS: Final = {
-    "api.openai.com": "openai",
-    "openai.azure.com": "azure.ai.openai",
-    "services.ai.azure.com": "azure.ai.inference",
-    "api.anthropic.com": "anthropic",
-    "api.mistral.ai": "mistral_ai",
-    "api.deepseek.com": "deepseek",
-    "api.groq.com": "groq",
-    "api.x.ai": "x_ai",
-    "api.perplexity.ai": "perplexity",
-    "api.cohere.ai": "cohere",
-    "api.cohere.com": "cohere",
-    "generativelanguage.googleapis.com": "gcp.gemini",
-    "aiplatform.googleapis.com": "gcp.vertex_ai",
-}
-"""Well-known values of `gen_ai.provider.name`, by the end of the host's name."""
-
-
-def server_attributes(provider_name: str, host: str, port: int) -> dict[str, str | int]:
-    """Returns attributes for the server of a provider: its well-known name, or else the configured one, and host and
-    port.
-    """
-    ends = (
-        known for end, known in _WELL_KNOWN_PROVIDERS.items() if host == end or host.endswith(("." + end, "-" + end))
-    )
-    return {"gen_ai.provider.name": next(ends, provider_name), "server.address": host, "server.port": port}
 
 
 def start_chat_span(deployment: ModelDeployment, retries: int) -> CallSpan:

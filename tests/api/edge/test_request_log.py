@@ -15,6 +15,7 @@ from tests.api.edge.test_disconnect import BEGUN, leave_after
 from tests.api.edge.test_request_traces import TRACEPARENT, TRACES, Trace, trace
 from tests.live import DROP, Reply, ScriptedUpstream, completion
 from tests.support.gateway import user, world
+from tests.support.log_lines import read_log
 from tests.support.raw_http import long_talk, summarizing, until
 
 __all__ = ["trace"]
@@ -40,7 +41,7 @@ def stream() -> Iterator[io.StringIO]:
 
 def lines(stream: io.StringIO) -> list[dict[str, Any]]:
     """The lines of requests, without when they were written."""
-    found = [json.loads(line) for line in stream.getvalue().splitlines()]
+    found = [json.loads(line) for line in read_log(stream).splitlines()]
     return [line for line in found if line["logger"] == "concertina.requests"]
 
 
@@ -115,7 +116,7 @@ async def test_every_line_of_a_traced_request_names_its_trace(
     upstream = ScriptedUpstream(*[Reply({}, 500)] * 3)
     async with world(upstream, telemetry=TRACES) as w:
         await w.post([user("Hi")], headers={"traceparent": TRACEPARENT})
-    of_gateway = [json.loads(line) for line in stream.getvalue().splitlines()]
+    of_gateway = [json.loads(line) for line in read_log(stream).splitlines()]
     of_request = [line for line in of_gateway if "request_id" in line and line["logger"].startswith(("app", "concer"))]
     assert len(of_request) > 1
     assert {line["trace_id"] for line in of_request} == {TRACEPARENT.split("-")[1]}
@@ -163,7 +164,7 @@ async def test_nothing_that_was_said_and_no_key_is_in_a_line_or_a_span(
         await ask("GET", f"/conversations/{CANARY}")
         await ask("DELETE", f"{conversation}/items/{CANARY}")
         await ask("DELETE", conversation)
-    written = stream.getvalue().splitlines()
+    written = read_log(stream).splitlines()
     assert len(lines(stream)) == 21
     assert [line for line in written if CANARY in line] == []
     assert len(trace.spans) > 40

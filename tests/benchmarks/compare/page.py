@@ -72,9 +72,8 @@ def _render_overhead(figures: Mapping[str, Mapping[str, float]]) -> str:
     return (
         "### What a request costs\n\n"
         "A question and an answer of 1 KB each, 32 connections for CPU, one connection for p50 and p99; streams of "
-        "100 chunks, one every 5 ms, on eight connections; a history of 2 MB that is sent again. Windows are so large "
-        "that nothing is compacted. Each gateway has one process on one core, and all take turns. Medians of the "
-        "rounds. Latencies are those of a shared machine; CPU time and ratios can be compared.\n\n"
+        "100 chunks, one every 5 ms, on eight connections; a history of 2 MB that is sent again. Nothing is compacted. "
+        "Each gateway has one process on one core. Medians of the rounds; latencies are those of a shared machine.\n\n"
         f"{_render_charts('compare-cpu', 'CPU time of a request for each gateway')}\n\n"
         f"{_render_table(rows, columns)}"
     )
@@ -101,7 +100,7 @@ def _render_growth(figures: Mapping[str, Sequence[Mapping[str, Any]]], turns: in
         "The provider refuses prompts over the window and orphaned tool calls as "
         "OpenAI does, and reports what its simulated prompt cache holds. *Paid for again*: tokens that were not "
         "cached, less those that were new. Gateways that only route send what they get, so their provider refuses "
-        "once the window is full; the few tokens that they show are those of the first turns.\n\n"
+        "once the window is full.\n\n"
         f"{_render_charts('compare-refused', 'Refused requests for each gateway')}\n\n"
         f"{_render_table(rows, columns)}"
     )

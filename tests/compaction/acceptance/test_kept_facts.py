@@ -53,7 +53,6 @@ def chunk(text: str) -> Summary:
         to_seq=4,
         from_link=b"",
         to_link=b"",
-        to_skeleton=None,
         text=text,
         tokens=0,
         tokens_total=0,

@@ -192,8 +192,8 @@ async def test_a_model_that_fails_three_times_rests_for_pauses_that_grow() -> No
         return len(scene.router.calls) - before
 
     assert [await asked() for _ in range(5)] == [1, 1, 1, 0, 0]
-    assert scene.summarizer.is_backing_off(request_for(tenant="t", root="other"))
-    assert not scene.summarizer.is_backing_off(request_for(tenant="u", root="r"))
+    assert scene.summarizer.compute_backoff_seconds(request_for(tenant="t", root="other")) > 0
+    assert scene.summarizer.compute_backoff_seconds(request_for(tenant="u", root="r")) == 0
     scene.seconds += 31
     assert [await asked() for _ in range(2)] == [1, 0]
     scene.seconds += 31
@@ -209,7 +209,7 @@ async def test_useless_answers_rest_a_model_for_their_own_conversation_only() ->
             await scene.summarizer.generate_summary(request_for(tenant="t", root="r", view_prefix=()))
     with pytest.raises(NoUsableSummary, match="gets no calls for 30 s"):
         await scene.summarizer.generate_summary(request_for(tenant="t", root="r"))
-    assert not scene.summarizer.is_backing_off(request_for(tenant="t", root="other"))
+    assert scene.summarizer.compute_backoff_seconds(request_for(tenant="t", root="other")) == 0
 
 
 async def test_a_success_ends_the_pauses() -> None:
@@ -220,7 +220,7 @@ async def test_a_success_ends_the_pauses() -> None:
             await scene.summarizer.generate_summary(request_for(view_prefix=()))
         except GatewayError:
             continue
-    assert not scene.summarizer.is_backing_off(request_for())
+    assert scene.summarizer.compute_backoff_seconds(request_for()) == 0
 
 
 async def test_a_range_longer_than_the_window_is_read_in_parts_that_are_merged() -> None:

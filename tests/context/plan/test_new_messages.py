@@ -13,6 +13,7 @@ from app.context.plan.policy import ContextPolicy
 from tests.context.conversation_strategies import POLICIES
 from tests.context.plan_checks import NOTICE_TOKENS, check_plan
 from tests.context.planned_conversation import Body, World, assistant, calls, result, user, words
+from tests.selection import IS_FULL_RUN
 
 KINDS = ("additive", "recursive", "checkpoint", "fade", "prune", "window", "window of turns", "additive, trimming only")
 QUESTION = user("What does it say?")
@@ -90,19 +91,22 @@ SHAPES = {
     **{name: ([], shape) for name, shape in KNOWN_SHAPES.items()},
     **{name: ([user("Find it."), calls("read", "read", "read")], shape) for name, shape in AGENT_SHAPES.items()},
 }
-CASES = [(kind, window) for kind in KINDS for window in (4_096, 8_192, 32_768)]
+CASES = [(kind, window) for kind in KINDS for window in ((4_096, 8_192, 32_768) if IS_FULL_RUN else (4_096,))]
+LARGE_CASES = [("additive", 128_000), ("checkpoint", 1_000_000)] if IS_FULL_RUN else [("additive", 128_000)]
+HISTORIES = [(4, 0.3), (0, 0.85), (9, 0.85), *([(9, 0.3), (4, 0.85)] if IS_FULL_RUN else [])]
+"""How many turns stand before, and how much of the window the new messages take."""
 
 
 @pytest.mark.parametrize("stored", [True, False], ids=["stored", "first contact"])
 @pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize("cases", [CASES, [("additive", 128_000), ("checkpoint", 1_000_000)]], ids=["small", "large"])
+@pytest.mark.parametrize("cases", [CASES, LARGE_CASES], ids=["small", "large"])
 def test_every_new_message_is_whole_where_all_that_is_new_fits(
     name: str, stored: bool, cases: Sequence[tuple[str, int]]
 ) -> None:
     """After a short and a long history, at a third of the window and at most of it."""
     opened, shape = SHAPES[name]
     for kind, window in cases:
-        for history_turns, share in ((4, 0.3), (9, 0.3), (0, 0.85), (4, 0.85), (9, 0.85)):
+        for history_turns, share in HISTORIES:
             if not stored and "another assistant" in name:
                 continue
             history, new = turns(history_turns, window // 14), shape([round(window * share / 3)] * 3)

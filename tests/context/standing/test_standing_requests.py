@@ -146,6 +146,8 @@ def test_the_tokens_of_the_message_are_those_of_its_lines_and_its_frame(encoding
         StandingRequest(seq, 0, len(line), counter.count(render_standing_line(line))) for seq, line in enumerate(lines)
     ]
     message = build_standing_message(requests, lambda seq: ChatMessage.from_text("user", lines[seq]).raw)
-    expected = StandingRequests(tuple(requests), count_standing_frame_tokens(counter), 0).count_tokens(requests)
+    expected = StandingRequests(tuple(requests), count_standing_frame_tokens(counter.count_message), 0).count_tokens(
+        requests
+    )
     assert counter.count_message(message) == expected
     assert message.text.count("standing_requests>") >= 2

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from app.conversation.identity import compute_start_position
-from app.pipeline.persist import turn_writer
 from app.store.leases import LeaseKeeper
 from tests.live import Reply, ScriptedUpstream, completion
 from tests.pipeline.compact.test_failing_summarizer import nothing_is_prepared
@@ -162,11 +161,7 @@ def list_summary_requests(upstream: ScriptedUpstream) -> list[dict[str, Any]]:
     return [body for body in upstream.requests if is_summary(body)]
 
 
-@pytest.mark.parametrize("kept_back_seconds", [0.0, 60.0], ids=["question and answer", "together"])
-async def test_an_instruction_that_is_erased_while_a_resend_is_answered_does_not_come_back(
-    kept_back_seconds: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(turn_writer, "QUESTION_DELAY_SECONDS", kept_back_seconds)
+async def test_an_instruction_that_is_erased_while_a_resend_is_answered_does_not_come_back() -> None:
     async with world(ScriptedUpstream(default=answering)) as gateway:
         instructed = [system(f"Never say {SECRET}."), user("Hi")]
         ours = (await gateway.say(instructed, conversation="c"))["conversation_id"]
@@ -177,8 +172,7 @@ async def test_an_instruction_that_is_erased_while_a_resend_is_answered_does_not
         history = [user("Hi"), answered("Hi"), user("More"), answered("More"), user("Next")]
         asking = asyncio.ensure_future(gateway.say(history, conversation="c", headers={"x-context-mode": "resend"}))
         await until(lambda: len(gateway.upstream.bodies) == 3)
-        if not kept_back_seconds:
-            await until(lambda: gateway.rows() == 5)
+        await until(lambda: gateway.rows() == 5)
         items = (await done(gateway, "GET", f"{ours}/items", order="asc", limit=100))["data"]
         (item,) = (one for one in items if one.get("role") == "system")
         await done(gateway, "DELETE", f"{ours}/items/{item['id']}", erase="true")
@@ -236,7 +230,6 @@ async def test_an_instruction_that_is_erased_while_an_append_is_answered_does_no
 async def test_an_instruction_that_is_erased_before_the_question_is_stored_does_not_come_back(
     left_out: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turn_writer, "QUESTION_DELAY_SECONDS", 0.0)
     begun, gate = asyncio.Event(), asyncio.Event()
 
     def reply(body: dict[str, Any]) -> Reply:

@@ -38,7 +38,7 @@ def test_the_same_talk_has_the_same_identity_in_both_protocols(talk: Talk) -> No
     messages = group(items)
     assert [one.canonical_form for one in messages] == [ChatMessage.from_body(body).canonical_form for body in chat]
     assert [one.is_in_skeleton for one in messages] == [ChatMessage.from_body(body).is_in_skeleton for body in chat]
-    assert [one.chat_form.body for one in messages] == chat
+    assert [one.body for one in messages] == chat
 
 
 @given(TALKS, st.randoms(use_true_random=False))
@@ -62,8 +62,8 @@ def test_the_checks_of_chat_accept_every_grouped_talk(talk: Talk) -> None:
 
 
 def test_a_text_and_instructions_are_messages() -> None:
-    assert ResponsesMessage(encode_text_input(b'"Hi"')).chat_form.body == {"role": "user", "content": "Hi"}
-    assert ResponsesMessage(encode_instructions(b'"Brief."')).chat_form.body == {"role": "system", "content": "Brief."}
+    assert ResponsesMessage(encode_text_input(b'"Hi"')).body == {"role": "user", "content": "Hi"}
+    assert ResponsesMessage(encode_instructions(b'"Brief."')).body == {"role": "system", "content": "Brief."}
 
 
 def test_texts_of_several_items_are_paragraphs_of_one_text() -> None:
@@ -145,4 +145,4 @@ def test_every_call_of_a_client_is_a_call_and_its_output_a_result(
 ) -> None:
     asking, answering = group([call, output])
     assert [(one.id, one.name, one.arguments) for one in asking.calls] == [("c", *called)]
-    assert (answering.role, answering.result_for, answering.chat_form.body["content"]) == ("tool", "c", said)
+    assert (answering.role, answering.result_for, answering.body["content"]) == ("tool", "c", said)

@@ -66,7 +66,7 @@ def test_both_protocols_have_the_same_operations() -> None:
 @given(TALKS, EDITS)
 def test_an_edit_of_items_is_the_edit_of_their_chat_form(talk: Talk, operations: list[EditOperation]) -> None:
     for message in group(talk[1]):
-        assert message.edit(operations).chat_form.body == ChatMessage(b"", message.chat_form.body).edit(operations).body
+        assert message.edit(operations).body == ChatMessage(b"", message.body).edit(operations).body
 
 
 @given(TALKS, EDITS)

@@ -17,6 +17,7 @@ from app.dialects.responses.request_fields import (
     translate_fields_to_chat,
     translate_fields_to_responses,
 )
+from app.dialects.responses.tools import list_namespaced_names
 from app.errors import InvalidRequest
 
 LOOK = {"type": "function", "name": "look", "parameters": {"type": "object"}, "strict": False}
@@ -71,23 +72,26 @@ def test_a_namespace_is_flattened_and_its_names_can_be_restored() -> None:
     assert functions[1]["description"] == "About all functions crm__*: The CRM."
     assert functions[2]["description"] == "Look."
     assert "description" not in functions[0]
-    assert translated.restore_tool_names == {"crm__find": ("crm", "find"), "crm__look": ("crm", "look")}
+    assert list_namespaced_names([LOOK, CRM]) == {"crm__find": ("crm", "find"), "crm__look": ("crm", "look")}
     assert translated.warnings == []
 
 
 def test_a_call_in_the_log_has_the_name_that_the_function_has() -> None:
     item = {"type": "function_call", "call_id": "call_1", "namespace": "crm", "name": "look", "arguments": "{}"}
     [call] = ResponsesMessage.from_items([item]).calls
-    assert call.name in translate_to_chat(CRM).restore_tool_names
+    assert call.name in list_namespaced_names([CRM])
 
 
 def test_names_that_are_too_long_without_their_namespace_are_shortened_and_restored() -> None:
     tools = [{**LOOK, "name": name} for name in ("a" * 60, "a" * 59 + "b", "find")]
-    translated = translate_to_chat({**CRM, "tools": tools})
+    namespace = {**CRM, "tools": tools}
+    translated = translate_to_chat(namespace)
     names = [tool["function"]["name"] for tool in orjson.loads(translated.fields["tools"])]
     assert max(map(len, names)) == 64
     assert names[2] == "crm__find"
-    assert [translated.restore_tool_names[name] for name in names] == [("crm", tool["name"]) for tool in tools]
+    assert list_namespaced_names([namespace]) == {
+        name: ("crm", tool["name"]) for name, tool in zip(names, tools, strict=True)
+    }
     # A call in the history has the name of its tool.
     called = {"type": "function_call", "call_id": "c", "namespace": "crm", "name": "a" * 60, "arguments": "{}"}
     assert ResponsesMessage.from_items([called]).calls[0].name == names[0]
@@ -104,12 +108,13 @@ def test_two_tools_of_one_name_are_refused_where_a_namespace_made_them_so(other:
 
 
 def test_hosted_tools_are_left_out_and_named() -> None:
-    translated = translate_to_chat(LOOK, SEARCH, {**CRM, "tools": [{"type": "mcp", "name": "x"}]})
+    tools = [LOOK, SEARCH, {**CRM, "tools": [{"type": "mcp", "name": "x"}]}]
+    translated = translate_to_chat(*tools)
     assert len(orjson.loads(translated.fields["tools"])) == 1
     [warning] = translated.warnings
     assert warning.startswith("Left out, because the model's provider speaks Chat Completions, ")
     assert warning.endswith(": `tools[1]` (web_search), `tools[2].tools[0]` (mcp).")
-    assert translated.restore_tool_names == {}
+    assert list_namespaced_names(tools) == {}
 
 
 def test_members_of_a_tool_without_a_counterpart_are_named_once() -> None:

@@ -1,4 +1,4 @@
-"""A question that is answered at once is stored together with its answer; any other while its model is at work."""
+"""A question is stored while its model is at work, and its answer in a second write."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from app.errors import StoreUnavailable
-from app.pipeline.persist import turn_writer
 from app.store.contract.conversations import LogAppend
 from tests.live import Reply, ScriptedUpstream, completion
 from tests.support.gateway import World, answered, answering, assistant, until, user, world
@@ -33,12 +32,6 @@ class Counting(MemoryStore):
         await super().append(write)
 
 
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Questions are kept back for as long as it takes."""
-    monkeypatch.setattr(turn_writer, "QUESTION_DELAY_SECONDS", 60.0)
-
-
 def gated(text: str, gate: asyncio.Event) -> Reply:
     return replace(completion(text), gate=gate)
 
@@ -48,13 +41,13 @@ def store_of(gateway: World) -> Counting:
     return gateway.store
 
 
-async def test_a_quick_turn_is_one_write() -> None:
+async def test_a_turn_is_two_writes() -> None:
     async with world(ScriptedUpstream(default=answering), store=Counting()) as gateway:
         ours = (await gateway.say([user("Hi")]))["conversation_id"]
         history = [user("Hi"), answered("Hi"), user("Next")]
         assert (await gateway.say(history))["conversation_id"] == ours
         assert (await gateway.say([user("More")], conversation=ours))["conversation_id"] == ours
-        assert store_of(gateway).appends == [[0, 1], [2, 3], [4, 5]]
+        assert store_of(gateway).appends == [[0], [1], [2], [3], [4], [5]]
         assert await gateway.log(ours) == [*history, answered("Next"), user("More"), answered("More")]
         (conversation,) = gateway.conversations()
         assert conversation.answered
@@ -67,11 +60,10 @@ async def test_a_long_history_that_is_new_is_recognised_after_a_quick_turn() -> 
         ours = (await gateway.say([*history, user("On")]))["conversation_id"]
         again = await gateway.say([*history, user("On"), answered("On"), user("And on")])
         assert again["conversation_id"] == ours
-        assert store_of(gateway).appends == [list(range(14)), [14, 15]]
+        assert store_of(gateway).appends == [list(range(13)), [13], [14], [15]]
 
 
-async def test_a_question_is_stored_while_its_model_takes_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turn_writer, "QUESTION_DELAY_SECONDS", 0.001)
+async def test_a_question_is_stored_while_its_model_takes_its_time() -> None:
     gate = asyncio.Event()
     upstream = ScriptedUpstream(gated("At last.", gate))
     async with world(upstream, store=Counting()) as gateway:
@@ -99,7 +91,6 @@ async def test_of_two_quick_turns_at_one_place_the_second_branches_with_all_of_i
         upstream.replies = [gated("One.", gate), gated("Two.", gate)]
         asking = [asyncio.ensure_future(gateway.say([*log, user(text)])) for text in ("This", "That")]
         await until(lambda: len(upstream.bodies) == 3)
-        assert gateway.rows() == 2
         gate.set()
         bodies = [await one for one in asking]
         assert len({body["conversation_id"] for body in bodies}) == 2

@@ -15,8 +15,7 @@ import pytest
 
 from app.context.count.token_counter import TokenCounter
 from app.conversation.item import Item
-from app.dialects.chat.message import ChatMessage, decode_body
-from app.pipeline.persist import turn_writer
+from app.dialects.chat.message import BodyMessage, ChatMessage, decode_body
 from app.pipeline.view.quotations import MAX_CANDIDATES
 from app.store.sqlite.backend import SqliteStore
 from app.store.sqlite.threads import open_sqlite_connection
@@ -136,7 +135,7 @@ class Gauge:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, store: Meter) -> None:
         self._store = store
         self._work: Counter[str] = Counter()
-        count, canonical = TokenCounter.count_message, ChatMessage.__dict__["canonical_form"].fget
+        count, canonical = TokenCounter.count_message, BodyMessage.__dict__["canonical_form"].fget
         decode: Callable[[ChatMessage], dict[str, Any]] = ChatMessage.__dict__["body"].fget
 
         def counted(counter: TokenCounter, message: Item) -> int:
@@ -168,7 +167,6 @@ class Gauge:
 async def test_a_turn_costs_the_same_after_ten_messages_and_after_ten_thousand(
     mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turn_writer, "QUESTION_DELAY_SECONDS", 60.0)  # a turn is one write, however slow this machine
     store = Meter()
     gauge = Gauge(monkeypatch, store)
     upstream = ScriptedUpstream(default=answering)
@@ -202,7 +200,6 @@ async def test_a_turn_costs_the_same_after_ten_messages_and_after_ten_thousand(
 async def test_a_turn_that_quotes_costs_the_same_behind_ten_summaries_and_behind_a_hundred(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(turn_writer, "QUESTION_DELAY_SECONDS", 60.0)
     store = Meter()
     gauge = Gauge(monkeypatch, store)
     upstream = ScriptedUpstream(default=answering)

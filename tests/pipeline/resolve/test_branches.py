@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.live import ScriptedUpstream, completion
+from tests.live import DROP, Reply, ScriptedUpstream, chunk, completion
 from tests.support.gateway import (
     World,
     answered,
@@ -231,3 +231,24 @@ async def test_logs_that_differ_in_a_system_message_leave_no_gap_behind_a_shared
                 assert body["context_status"] == "summarized"
                 marks = MARKS.findall(" ".join(str(m["content"]) for m in shown(upstream)[-1]))
                 assert sorted(marks) == sorted(f"{who}{turn:03}" for who in "QA" for turn in range(40))
+
+
+@pytest.mark.parametrize("skipped", [[], [assistant("")]])
+async def test_of_branches_with_equal_answers_the_one_goes_on_that_the_history_reaches(skipped: list[Any]) -> None:
+    """Equal answers prove neither of two branches. The conversation must not go on in a third one, which broke off."""
+    async with world(ScriptedUpstream(default=answering)) as gateway:
+        history = [*long_history(4, words=20)]
+        broken = await play(gateway, history)
+        question = user("What is in the archive?")
+        gateway.upstream.replies = [Reply(pieces=[chunk({"content": "It holds "}), DROP])]
+        await gateway.post([*history, question], stream=True)
+        for _ in range(2):
+            gateway.upstream.replies = [completion("It holds the locker code.")]
+            other = (await gateway.say([*history, question], headers={"cache-control": "no-store"}))["conversation_id"]
+            assert other != broken
+            await asyncio.sleep(0.01)
+        told = [*history, question, assistant("It holds the locker code."), user("And what else?")]
+        # The chain skips an empty message, so that indexes of the history are not those of the log.
+        conversation_id = (await gateway.say([*told[:1], *skipped, *told[1:]]))["conversation_id"]
+        log = [message["content"] for message in await gateway.log(conversation_id)]
+        assert log[: len(told)] == [message["content"] for message in told]

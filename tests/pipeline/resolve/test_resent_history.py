@@ -13,7 +13,6 @@ import pytest
 
 from app.conversation.conversation_types import Conversation
 from app.dialects.chat.canonical_message import belongs_to_skeleton, canonicalize_message
-from app.pipeline.persist.turn_writer import QUESTION_DELAY_SECONDS
 from tests.live import Reply, ScriptedUpstream, completion, stream
 from tests.support.gateway import Messages, assistant, call, result, system, user, world
 from tests.support.memory_store import MemoryStore
@@ -347,7 +346,7 @@ async def test_a_client_that_reshapes_every_answer_stores_its_history_once() -> 
 async def test_a_question_is_not_stored_twice_where_the_store_is_slow() -> None:
     class Slow(MemoryStore):
         async def get(self, *, tenant: str, conversation_id: str) -> Conversation | None:
-            await asyncio.sleep(3 * QUESTION_DELAY_SECONDS)
+            await asyncio.sleep(0.03)
             return await super().find_conversation(tenant=tenant, conversation_id=conversation_id)
 
     store = Slow(clock=lambda: datetime.now(UTC))

@@ -27,7 +27,7 @@ async def test_a_view_is_replayed_from_what_is_stored_byte_for_byte(policy: str)
         for answer, sent in zip(answers, shown_to(upstream), strict=True):
             view = await restore_view(gateway.store, conversation, answer)
             assert view is not None
-            assert view.is_exact
+            assert view.difference is None
             replayed = await restore_view_messages(gateway.store, conversation, view)
             assert [json.loads(raw) for raw in replayed] == sent
         assert body["context_status"] in {"summarized", "trimmed"}

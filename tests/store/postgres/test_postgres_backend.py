@@ -116,7 +116,7 @@ async def test_no_prepared_statement_is_kept_behind_a_pooler(postgres_url: str, 
     store = create_store(postgres_url, clock=clock, statement_cache_size=0, pool_size=1)
     await store.open()
     conversation, log = await begin(store, fresh_tenant(), CHAT)
-    await store.find_link_matches(tenant=conversation.tenant, root=conversation.root, links=links(log), skeletons=[])
+    await store.find_link_matches(tenant=conversation.tenant, root=conversation.root, links=links(log))
     assert isinstance(store, PostgresStore)
     rows = await store._connections.fetch("SELECT count(*) FROM pg_prepared_statements WHERE NOT from_sql")
     assert rows[0][0] <= 1, "at most the one that asks"
@@ -129,7 +129,7 @@ async def test_a_turn_under_a_lease_is_one_statement_for_each_step(postgres_url:
     await store.open()
     conversation, log = await begin(store, fresh_tenant(), CHAT)
     # Once for each connection the driver asks what an array of bytes is.
-    await store.find_link_matches(tenant=conversation.tenant, root=conversation.root, links=links(log), skeletons=[])
+    await store.find_link_matches(tenant=conversation.tenant, root=conversation.root, links=links(log))
     seen: list[str] = []
     pool = store._connections._require_open_pool()
     connection = await pool.acquire()

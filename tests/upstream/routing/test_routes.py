@@ -12,10 +12,8 @@ from tests.upstream.scripted_provider import ScriptedProvider, by_name
 PROVIDERS = by_name(ScriptedProvider("a"), ScriptedProvider("b"))
 
 
-def route(
-    *places: ConfiguredDeployment | str, fallbacks: tuple[str, ...] = (), aliases: tuple[str, ...] = ()
-) -> ModelRoute:
-    return ModelRoute(tuple(ConfiguredDeployment(p) if isinstance(p, str) else p for p in places), fallbacks, aliases)
+def route(*places: ConfiguredDeployment | str, fallbacks: tuple[str, ...] = ()) -> ModelRoute:
+    return ModelRoute(tuple(ConfiguredDeployment(p) if isinstance(p, str) else p for p in places), fallbacks)
 
 
 def keys(routes: Routes, model: str) -> list[str]:
@@ -45,13 +43,6 @@ def test_a_deployment_reached_twice_is_tried_once() -> None:
     assert keys(routes, "m") == ["a/m", "b/n", "b/o"]
 
 
-def test_an_alias_is_asked_for_under_the_models_own_name() -> None:
-    routes = Routes({"m": route("a", aliases=("quick",))}, PROVIDERS)
-
-    assert keys(routes, "quick") == ["a/m"]
-    assert set(routes.names) == {"m", "quick"}
-
-
 def test_another_name_for_a_configured_model_takes_over_what_is_known_of_it() -> None:
     known = ConfiguredDeployment("a", None, 9000, 100, "cl100k_base", ProviderQuirks(merge_same_role=True))
     routes = Routes(
@@ -76,7 +67,6 @@ def test_the_wildcard_passes_any_other_name_on() -> None:
     assert keys(routes, "m") == ["a/m"]
     assert keys(routes, "vendor/any-model") == ["b/vendor/any-model"]
     assert routes.resolve("x").deployments[0].context_window == 5
-    assert routes.names == ("m",)
 
 
 @pytest.mark.parametrize("model", ["", "*", "nothing alike"])
@@ -89,22 +79,6 @@ def test_the_nearest_name_is_named() -> None:
     with pytest.raises(ModelNotFound, match="'gpt-4o-mini'") as caught:
         Routes({"gpt-4o-mini": route("a"), "sim": route("b")}, PROVIDERS).resolve("gpt4o-mini")
     assert caught.value.param == "model"
-
-
-@pytest.mark.parametrize(
-    ("models", "told"),
-    [
-        ({"m": route("a", fallbacks=("m",))}, "m → m"),
-        ({"m": route("a", fallbacks=("n",)), "n": route("a", fallbacks=("m",))}, "m → n → m"),
-        ({"m": route("a", fallbacks=("al",)), "n": route("a", fallbacks=("m",), aliases=("al",))}, "m → n → m"),
-        ({"m": route("a", fallbacks=("gone",))}, "'gone'"),
-        ({"m": route("c")}, "'c'"),
-        ({"m": route("a", aliases=("n",)), "n": route("a")}, "'n'"),
-    ],
-)
-def test_a_table_that_cannot_work_is_refused_at_once(models: dict[str, ModelRoute], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
-        Routes(models, PROVIDERS)
 
 
 def test_a_wildcard_with_a_prefix_serves_no_other_names_and_its_error_says_why() -> None:

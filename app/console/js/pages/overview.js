@@ -40,7 +40,7 @@ function facts(told) {
 function Refused({ error, retry }) {
   if (error.status === 404) {
     return html`<div class="notice"><p><strong>The overview is switched off.</strong></p>
-      <p class="hint">Set <code>telemetry.overview: true</code> in the gateway’s configuration to have it back.</p></div>`;
+      <p class="hint">Set <code>telemetry.metrics: true</code> in the gateway’s configuration to have it back.</p></div>`;
   }
   if (error.status === 401 || error.status === 403) {
     return html`<div class="notice"><p><strong>This key may not see the overview.</strong></p>

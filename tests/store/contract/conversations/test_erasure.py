@@ -27,7 +27,6 @@ from tests.store.example_logs import (
     lease_on,
     links,
     random_bytes,
-    skeletons,
     strays_of,
     twin_of,
 )
@@ -55,9 +54,7 @@ async def test_a_conversation_is_erased_with_all_that_belongs_to_it(store: Store
         )
         == []
     )
-    found = await store.find_link_matches(
-        tenant=tenant, root=conversation.root, links=links(log), skeletons=skeletons(log)
-    )
+    found = await store.find_link_matches(tenant=tenant, root=conversation.root, links=links(log))
     assert found == []
     assert await store.renew_leases([fence, other], 60) == [fence]
     assert not await store.erase_conversation(tenant=tenant, conversation_id=conversation.id)
@@ -104,9 +101,9 @@ async def test_erasing_the_trunk_leaves_branches_whole(store: Store) -> None:
         assert trunk.id not in dict(fresh.lineage)
         assert links(await store.read_log(fresh, 0, 99)) == links(log)
         assert links(await store.read_log(fresh, 1, 4)) == links(log[1:4])
-    gone = await store.find_link_matches(tenant=tenant, root=trunk.root, links=links(trunk_log[4:]), skeletons=[])
+    gone = await store.find_link_matches(tenant=tenant, root=trunk.root, links=links(trunk_log[4:]))
     assert gone == []
-    shared = await store.find_link_matches(tenant=tenant, root=trunk.root, links=links(trunk_log[:4]), skeletons=[])
+    shared = await store.find_link_matches(tenant=tenant, root=trunk.root, links=links(trunk_log[:4]))
     assert shared[0].message.link == trunk_log[3].link
     assert (
         await store.find_conversation(tenant=tenant, conversation_id=shared[0].conversation.id)
@@ -120,7 +117,7 @@ async def test_messages_go_with_the_last_branch_that_shares_them(store: Store) -
     branch, _ = await branch_off(store, trunk, trunk_log, 3, ["user g", "assistant h"])
     await store.erase_conversation(tenant=tenant, conversation_id=trunk.id)
     await store.erase_conversation(tenant=tenant, conversation_id=branch.id)
-    assert await store.find_link_matches(tenant=tenant, root=trunk.root, links=links(trunk_log), skeletons=[]) == []
+    assert await store.find_link_matches(tenant=tenant, root=trunk.root, links=links(trunk_log)) == []
 
 
 async def test_a_branch_goes_on_after_its_trunk_was_erased(store: Store) -> None:
@@ -242,12 +239,7 @@ async def _grow_and_erase(growths: list[Growth], erased: list[int]) -> None:
         families_before.setdefault(fresh.family_id, set()).add(conversation.family_id)
     assert all(len(families) == 1 for families in families_before.values()), "families never merge"
     if not alive:
-        assert (
-            await store.find_link_matches(
-                tenant=tenant, root=family[0][0].root, links=links(family[0][1]), skeletons=[]
-            )
-            == []
-        )
+        assert await store.find_link_matches(tenant=tenant, root=family[0][0].root, links=links(family[0][1])) == []
 
 
 def test_the_branch_that_shares_most_inherits() -> None:
@@ -325,7 +317,7 @@ async def test_an_heir_that_merely_shares_the_rows_gets_the_messages_alone(store
     for conversation in (twin, early):
         assert await store.erase_conversation(tenant=tenant, conversation_id=conversation.id)
     assert await store.find_summaries(tenant=tenant, root=trunk.root, links=links(log)) == []
-    assert await store.find_link_matches(tenant=tenant, root=trunk.root, links=links(log), skeletons=[]) == []
+    assert await store.find_link_matches(tenant=tenant, root=trunk.root, links=links(log)) == []
 
 
 async def test_a_real_branch_inherits_before_one_that_merely_shares_the_rows(store: Store) -> None:

@@ -18,26 +18,24 @@ from tests.store.example_logs import (
     go_on,
     links,
     log_of,
-    skeletons,
 )
 
 CHAT = ["user hi", "assistant hello", "user how are you?", "assistant well"]
 
 
 async def find(
-    store: Store, tenant: str, log: Sequence[LogMessage], *, root: str, within: str | None = None, by_link: bool = True
+    store: Store, tenant: str, log: Sequence[LogMessage], *, root: str, within: str | None = None
 ) -> list[LinkMatch]:
     return await store.find_link_matches(
         tenant=tenant,
         root=root,
-        links=links(log) if by_link else [],
-        skeletons=skeletons(log),
+        links=links(log),
         named_conversation_id=within,
     )
 
 
-def places(found: Sequence[LinkMatch]) -> list[tuple[str, int, bool]]:
-    return [(match.conversation.id, match.message.seq, match.by_skeleton) for match in found]
+def places(found: Sequence[LinkMatch]) -> list[tuple[str, int]]:
+    return [(match.conversation.id, match.message.seq) for match in found]
 
 
 async def test_a_resent_history_is_found_at_the_head_it_continues(store: Store) -> None:
@@ -45,7 +43,7 @@ async def test_a_resent_history_is_found_at_the_head_it_continues(store: Store) 
     conversation, log = await begin(store, tenant, CHAT)
     resent = [*log, *log_of(tenant, ["user new"], after=log[-1])]
     (match,) = await find(store, tenant, resent, root=conversation.root)
-    assert (match.conversation.id, match.message.seq, match.by_skeleton) == (conversation.id, 3, False)
+    assert (match.conversation.id, match.message.seq) == (conversation.id, 3)
     assert match.message.message == log[3].message
     assert match.conversation.head_seq == 3
 
@@ -54,7 +52,7 @@ async def test_a_retried_question_is_found_itself(store: Store) -> None:
     tenant = fresh_tenant()
     conversation, log = await begin(store, tenant, CHAT)
     conversation, log = await go_on(store, conversation, log, ["user asked twice"])
-    assert places(await find(store, tenant, log, root=conversation.root)) == [(conversation.id, 4, False)]
+    assert places(await find(store, tenant, log, root=conversation.root)) == [(conversation.id, 4)]
 
 
 async def test_what_holds_no_answer_of_ours_is_not_found(store: Store) -> None:
@@ -70,13 +68,10 @@ async def test_unanswered_messages_are_found_on_request(store: Store, new_messag
     tenant = fresh_tenant()
     imported, log = await begin(store, tenant, ["user hi", "assistant by others"], imported=True)
     beyond = log_of(tenant, [f"user {number}" for number in range(new_messages)], after=log[-1])
-    chain: dict[str, Any] = {"links": links([*log, *beyond]), "skeletons": skeletons([*log, *beyond])}
+    chain: dict[str, Any] = {"links": links([*log, *beyond])}
     found = await store.find_link_matches(tenant=tenant, root=imported.root, **chain, with_unanswered=True)
-    assert places(found)[0] == (imported.id, 1, False)
+    assert places(found)[0] == (imported.id, 1)
     assert await store.find_link_matches(tenant=tenant, root=imported.root, **chain) == []
-    by_skeleton: dict[str, Any] = {"links": [], "skeletons": skeletons(log)}
-    found = await store.find_link_matches(tenant=tenant, root=imported.root, **by_skeleton, with_unanswered=True)
-    assert places(found)[0] == (imported.id, 1, True)
     assert await store.find_link_matches(tenant=fresh_tenant(), root=imported.root, **chain, with_unanswered=True) == []
 
 
@@ -85,7 +80,7 @@ async def test_in_the_conversation_that_was_named_unanswered_messages_count(stor
     other, _ = await begin(store, tenant, ["user hi"])
     named, log = await begin(store, tenant, ["user hi"])
     found = await find(store, tenant, log, root=named.root, within=named.id)
-    assert places(found) == [(named.id, 0, False), (named.id, 0, True)]
+    assert places(found) == [(named.id, 0)]
     assert other.root == named.root
 
 
@@ -94,7 +89,7 @@ async def test_in_the_lineage_of_the_named_conversation_only_what_it_shares_coun
     trunk, log = await begin(store, tenant, ["user a", "user b", "user c"])
     branch, _ = await branch_off(store, trunk, log, 1, ["user d"])
     found = await find(store, tenant, log, root=trunk.root, within=branch.id)
-    assert places(found) == [(trunk.id, seq, by_skeleton) for by_skeleton in (False, True) for seq in (1, 0)]
+    assert places(found) == [(trunk.id, 1), (trunk.id, 0)]
 
 
 async def test_a_near_match_elsewhere_does_not_hide_the_named_conversation(store: Store) -> None:
@@ -102,8 +97,8 @@ async def test_a_near_match_elsewhere_does_not_hide_the_named_conversation(store
     named, log = await begin(store, tenant, CHAT)
     branch, whole = await branch_off(store, named, log, 1, ["user edited", "assistant again"])
     found = await find(store, tenant, whole, root=named.root, within=named.id)
-    assert (branch.id, 3, False) in places(found)
-    assert (named.id, 1, False) in places(found)
+    assert (branch.id, 3) in places(found)
+    assert (named.id, 1) in places(found)
 
 
 async def test_the_deepest_match_comes_first(store: Store) -> None:
@@ -111,8 +106,7 @@ async def test_the_deepest_match_comes_first(store: Store) -> None:
     conversation, log = await begin(store, tenant, CHAT)
     beyond = log_of(tenant, ["user x", "assistant y", "user z"], after=log[-1])
     found = await find(store, tenant, [*log, *beyond], root=conversation.root)
-    assert [match.message.seq for match in found if not match.by_skeleton] == [3, 2, 1]
-    assert [match.message.seq for match in found if match.by_skeleton] == [3, 2, 1]
+    assert [match.message.seq for match in found] == [3, 2, 1]
 
 
 async def test_of_conversations_with_the_same_link_heads_come_first_then_the_newest(store: Store, clock: Clock) -> None:
@@ -129,7 +123,7 @@ async def test_of_conversations_with_the_same_link_heads_come_first_then_the_new
     assert [match.conversation.id for match in found] == [newer.id, older.id, touched.id, moved_on.id]
 
 
-async def test_at_most_eight_matches_of_each_kind_are_returned(store: Store) -> None:
+async def test_at_most_eight_matches_are_returned(store: Store) -> None:
     tenant = fresh_tenant()
     first, log = await begin(store, tenant, CHAT)
     for _ in range(MAX_LINK_MATCHES + 3):
@@ -137,28 +131,15 @@ async def test_at_most_eight_matches_of_each_kind_are_returned(store: Store) -> 
     assert len(await find(store, tenant, log, root=first.root)) == MAX_LINK_MATCHES
     beyond = log_of(tenant, ["user x", "user y", "user z"], after=log[-1])
     found = await find(store, tenant, [*log, *beyond], root=first.root)
-    assert len([match for match in found if match.by_skeleton]) == MAX_LINK_MATCHES
+    assert len(found) == MAX_LINK_MATCHES
     assert {match.message.seq for match in found} == {3}
-
-
-async def test_a_history_without_its_tool_traffic_is_found_by_its_skeleton(store: Store) -> None:
-    tenant = fresh_tenant()
-    told = ["user hi", "assistant hello", "user weather?", "call weather", "result sun", "assistant sunny"]
-    conversation, log = await begin(store, tenant, told)
-    bare = log_of(tenant, [line for line in told if not line.startswith(("call", "result"))] + ["user thanks"])
-    found = await find(store, tenant, bare, root=conversation.root)
-    by_skeleton = [match for match in found if match.by_skeleton]
-    assert by_skeleton[0].message.seq == 5
-    assert by_skeleton[0].message.link == log[5].link
-    assert all(match.message.in_skeleton for match in by_skeleton)
-    assert [match.message.seq for match in found if not match.by_skeleton] == [2, 1]
 
 
 async def test_a_match_near_the_end_is_all_that_is_returned(store: Store) -> None:
     tenant = fresh_tenant()
     conversation, log = await begin(store, tenant, [*CHAT, "user a", "assistant b"])
     resent = [*log, *log_of(tenant, ["user new"], after=log[-1])]
-    assert places(await find(store, tenant, resent, root=conversation.root)) == [(conversation.id, 5, False)]
+    assert places(await find(store, tenant, resent, root=conversation.root)) == [(conversation.id, 5)]
 
 
 async def test_tenants_do_not_find_each_others_messages(store: Store) -> None:
@@ -176,14 +157,13 @@ async def test_a_match_is_found_however_much_is_new(store: Store, new_messages: 
     conversation, log = await begin(store, tenant, CHAT)
     beyond = log_of(tenant, [f"user {number}" for number in range(new_messages)], after=log[-1])
     found = await find(store, tenant, [*log, *beyond], root=conversation.root)
-    assert places(found)[0] == (conversation.id, 3, False)
-    assert (conversation.id, 3, True) in places(found)
+    assert places(found)[0] == (conversation.id, 3)
 
 
 async def test_an_unknown_history_finds_nothing(store: Store) -> None:
     tenant = fresh_tenant()
     log = log_of(tenant, ["user nobody", *(f"assistant {number}" for number in range(3000))])
-    assert await store.find_link_matches(tenant=tenant, root="0" * 16, links=links(log), skeletons=skeletons(log)) == []
+    assert await store.find_link_matches(tenant=tenant, root="0" * 16, links=links(log)) == []
     conversation, _ = await begin(store, tenant, CHAT)
     assert await find(store, tenant, log, root=conversation.root) == []
 
@@ -191,7 +171,7 @@ async def test_an_unknown_history_finds_nothing(store: Store) -> None:
 async def test_no_links_find_nothing(store: Store) -> None:
     tenant = fresh_tenant()
     conversation, _ = await begin(store, tenant, CHAT)
-    assert await store.find_link_matches(tenant=tenant, root=conversation.root, links=[], skeletons=[]) == []
+    assert await store.find_link_matches(tenant=tenant, root=conversation.root, links=[]) == []
 
 
 async def test_the_last_of_messages_that_the_chain_looks_through_is_found(store: Store) -> None:
@@ -202,4 +182,4 @@ async def test_the_last_of_messages_that_the_chain_looks_through_is_found(store:
     assert [match.message.seq for match in found] == [3, 2, 1]
     beyond = [*log, *log_of(tenant, ["user a", "user b", "user c"], after=log[-1])]
     found = await find(store, tenant, beyond, root=conversation.root)
-    assert [match.message.seq for match in found if not match.by_skeleton] == [3, 2, 1]
+    assert [match.message.seq for match in found] == [3, 2, 1]

@@ -71,14 +71,6 @@ async def test_only_the_next_revision_of_a_chunk_that_exists_is_taken(store: Sto
     assert await store.read_summary_revisions(tenant=fresh_tenant(), root=root, summary_id=chunk.id) == []
 
 
-async def test_a_models_summary_that_replaces_a_mechanical_one_of_its_id_is_its_next_revision(store: Store) -> None:
-    conversation, log = await begin(store, fresh_tenant(), LINES)
-    plain = await kept(store, conversation, chunk_over(conversation, log, 0, 4, text="plain", kind="mechanical"))
-    await kept(store, conversation, replace(plain, text="good", kind="model"))
-    await kept(store, conversation, replace(plain, text="late", kind="model"))
-    assert await texts(store, conversation, plain.id) == [(1, "plain"), (2, "good")]
-
-
 async def test_a_summary_that_replaces_a_mechanical_one_of_another_id_begins_anew(store: Store) -> None:
     conversation, log = await begin(store, fresh_tenant(), LINES)
     plain = await kept(store, conversation, chunk_over(conversation, log, 0, 4, kind="mechanical"))

@@ -55,8 +55,8 @@ async def test_a_keys_cost_is_summed_over_tenants_and_models(store: Store) -> No
     key_id = fresh_tenant()
     rows = [totals(fresh_tenant(), key_id=key_id, model=model, cost_usd=0.25) for model in ("small", "large")]
     await store.add_usage([*rows, totals(fresh_tenant(), cost_usd=1.0)])
-    assert await store.read_key_cost(key_id=key_id, since_day=AHEAD) == 0.5
-    assert await store.read_key_cost(key_id=fresh_tenant(), since_day=AHEAD) == 0.0
+    assert (await store.read_budget_use(key_id=key_id, since_day=AHEAD)).spent_usd == 0.5
+    assert (await store.read_budget_use(key_id=fresh_tenant(), since_day=AHEAD)).spent_usd == 0.0
 
 
 async def test_days_before_are_not_counted(store: Store) -> None:
@@ -67,7 +67,7 @@ async def test_days_before_are_not_counted(store: Store) -> None:
     )
     assert [row.cost_usd for row in await of_tenant(store, tenant)] == [6.0]
     for since, cost in (("2126-11-01", 7.0), ("2126-11-24", 6.0), ("2126-12-01", 4.0), ("2127-01-01", 0.0)):
-        assert await store.read_key_cost(key_id=key_id, since_day=since) == cost
+        assert (await store.read_budget_use(key_id=key_id, since_day=since)).spent_usd == cost
 
 
 async def test_old_sums_are_deleted_for_one_tenant_or_for_all(store: Store) -> None:
