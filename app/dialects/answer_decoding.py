@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import orjson
 
 from app.dialects.answer_events import AnswerValue
 from app.dialects.sse import SseEvent
+
+BAD_GATEWAY: Final = 502
+"""The status of an error that comes in an answer with status 200."""
 
 
 class AnswerDecoder(Protocol):

@@ -7,14 +7,16 @@ watches. In another one, what the decoder says (`answer_events`) is written.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from app.conversation.conversation_types import LogMessage
 from app.conversation.item import Item
 from app.dialects.answer_decoding import AnswerDecoder
-from app.dialects.chat.stream_frames import EventStyle
 from app.dialects.sse import SseDecoder, SseEvent
 from app.errors import GatewayError, UpstreamUnavailable
+
+EventStyle = Literal["chunk", "named", "comment", "off"]
+"""The form of a compaction's progress events."""
 
 
 class AnswerRelay(Protocol):

@@ -10,7 +10,6 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.dialects.answer_decoders import make_decoder
 from app.dialects.answer_events import (
     AnswerValue,
     Begin,
@@ -25,6 +24,7 @@ from app.dialects.answer_events import (
     Usage,
 )
 from app.dialects.chat.stream_encoder import ChatStreamEncoder, encode_completion
+from app.dialects.provider_dialects import make_decoder
 from app.dialects.responses.lifecycle_events import LifecycleWriter
 from app.dialects.responses.response_object import ResponseObject, find_incomplete_reason
 from app.dialects.responses.stream_encoder import ResponsesStreamEncoder

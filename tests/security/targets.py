@@ -26,9 +26,9 @@ from app.conversations.history.readable_log import build_message_row
 from app.conversations.items.item_building import build_items, parse_item_id
 from app.conversations.items.item_parser import parse_items
 from app.conversations.transfer import import_file_parser
-from app.dialects.chat.canonical_message import canonicalize_message
-from app.dialects.chat.message import ChatMessage
-from app.dialects.chat.message_checks import check_messages
+from app.dialects.body.canonical_message import canonicalize_message
+from app.dialects.body.message import ChatMessage
+from app.dialects.body.message_checks import check_messages
 from app.dialects.chat.stream_decoder import ChatStreamDecoder
 from app.dialects.chat.stream_frames import DONE_FRAME, CompactionProgressStream, render_error_frames
 from app.dialects.sse import SseDecoder, SseEvent

@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 
 import orjson
 
-from app.dialects.answer_decoders import make_decoder
-from app.dialects.answer_decoding import AnswerDecoder, drop_cut_events
+from app.dialects.answer_decoding import BAD_GATEWAY, AnswerDecoder, drop_cut_events
 from app.dialects.answer_events import AnswerValue
-from app.dialects.chat.completion import FirstChoice, read_decoded_choice, read_first_choice
-from app.dialects.chat.stream_splicer import BAD_GATEWAY
+from app.dialects.first_choice import FirstChoice, read_decoded_choice, read_first_choice
+from app.dialects.provider_dialects import make_decoder
 from app.dialects.sse import SseDecoder, SseEvent
 from app.errors import UpstreamRefused, UpstreamUnavailable
 from app.upstream.http.http_client_contract import drain_stream

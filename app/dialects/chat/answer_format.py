@@ -10,17 +10,12 @@ import orjson
 from app.conversation.conversation_types import LogMessage
 from app.conversation.item import Item
 from app.dialects.answer_decoding import AnswerDecoder
-from app.dialects.chat.message import ChatMessage
+from app.dialects.answer_format import EventStyle
+from app.dialects.body.message import ChatMessage
 from app.dialects.chat.stored_answer import build_stored_completion, render_stored_stream
 from app.dialects.chat.stream_decoder import ChatStreamDecoder
 from app.dialects.chat.stream_encoder import encode_completion
-from app.dialects.chat.stream_frames import (
-    DONE_FRAME,
-    CompactionProgressStream,
-    EventStyle,
-    render_error_frames,
-    splice_fields,
-)
+from app.dialects.chat.stream_frames import DONE_FRAME, CompactionProgressStream, render_error_frames, splice_fields
 from app.dialects.chat.stream_splicer import ChatStreamSplicer
 from app.dialects.sse import SseDecoder
 from app.errors import GatewayError

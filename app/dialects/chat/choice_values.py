@@ -20,10 +20,10 @@ from app.dialects.answer_events import (
     Sealed,
     Text,
 )
+from app.dialects.body.message_fields import is_reasoning_part
 from app.dialects.chat.choice_collector import ChoiceCollector
-from app.dialects.chat.item_parts import convert_citation, read_reasoning_text
-from app.dialects.chat.message_fields import is_reasoning_part
 from app.dialects.chat.tool_call_collector import PartialToolCall
+from app.dialects.items.item_parts import convert_citation, read_reasoning_text
 
 REASONING_TEXTS: Final = ("reasoning_content", "reasoning")
 """Fields of a message that hold reasoning as text. A provider that sends both says the same in both."""

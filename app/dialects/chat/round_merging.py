@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from app.dialects.chat.message import ChatMessage
-from app.dialects.chat.search_tool import build_call_message, is_search_call
+from app.dialects.body.message import ChatMessage
 from app.dialects.chat.stream_decoder import ChatStreamDecoder
-from app.dialects.chat.stream_frames import DONE_DATA, DONE_FRAME, ERROR_EVENT, decode_chunk, encode_chunk
+from app.dialects.chat.stream_frames import DONE_FRAME, ERROR_EVENT, decode_chunk, encode_chunk
 from app.dialects.chat.tool_call_collector import ToolCallCollector
-from app.dialects.chat.usage import sum_usages
 from app.dialects.search_tool import TOOL_NAME
-from app.dialects.sse import SseEvent
+from app.dialects.search_tool_fields import build_call_message, is_search_call
+from app.dialects.sse import DONE_DATA, SseEvent
+from app.dialects.usage import sum_usages
 
 TRUNCATED_REASONS: Final = ("length", "content_filter", "error")
 """Finish reasons after which no search is run: the call may be cut off, or filtered."""

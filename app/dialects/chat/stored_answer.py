@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from app.conversation.conversation_types import LogMessage
-from app.dialects.chat.message import decode_body
+from app.dialects.body.message import decode_body
 from app.dialects.chat.stream_frames import DONE_FRAME
 
 

@@ -19,7 +19,8 @@ from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_to
 from app.dialects.answer_events import AnswerValue, Begin, Failure, Usage
 from app.dialects.chat.choice_collector import ChoiceCollector, ChoiceDelta
 from app.dialects.chat.choice_values import ChoiceValues
-from app.dialects.chat.stream_frames import DONE_DATA, ERROR_EVENT, decode_chunk, parse_integer
+from app.dialects.chat.stream_frames import ERROR_EVENT, decode_chunk, parse_integer
+from app.dialects.sse import DONE_DATA
 from app.errors import UpstreamUnavailable
 
 

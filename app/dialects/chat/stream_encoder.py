@@ -22,8 +22,8 @@ from app.dialects.answer_events import (
     Usage,
 )
 from app.dialects.chat.choice_collector import ChoiceCollector
-from app.dialects.chat.stream_frames import DONE_DATA, encode_chunk
-from app.dialects.sse import SseEvent
+from app.dialects.chat.stream_frames import encode_chunk
+from app.dialects.sse import DONE_DATA, SseEvent
 
 PROTOCOL: Final = "openai"
 PARAGRAPH_BREAK: Final = "\n\n"

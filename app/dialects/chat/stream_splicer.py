@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from app.conversation.item import Item
-from app.dialects.answer_decoding import AnswerDecoder, drop_cut_events
-from app.dialects.chat.message import ChatMessage
+from app.dialects.answer_decoding import BAD_GATEWAY, AnswerDecoder, drop_cut_events
+from app.dialects.body.message import ChatMessage
 from app.dialects.chat.stream_decoder import ChatStreamDecoder
 from app.dialects.chat.stream_encoder import ChatStreamEncoder
 from app.dialects.chat.stream_frames import (
-    DONE_DATA,
     DONE_FRAME,
     ERROR_EVENT,
     CompactionProgressStream,
@@ -19,11 +18,9 @@ from app.dialects.chat.stream_frames import (
     encode_chunk,
     splice_fields,
 )
-from app.dialects.sse import SseDecoder, SseEvent
+from app.dialects.sse import DONE_DATA, SseDecoder, SseEvent
 from app.errors import GatewayError, UpstreamRefused, UpstreamUnavailable, drop_tracebacks
 
-BAD_GATEWAY: Final = 502
-"""The status of an error that comes in an answer with status 200."""
 IDENTITY_FIELDS: Final[tuple[str, ...]] = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
 """Fields that are equal in all chunks of a stream."""
 

@@ -8,14 +8,13 @@ from typing import Any
 
 import orjson
 
-from app.conversation.conversation_types import LogMessage
+from app.conversation.conversation_types import RESPONSE_ID_PREFIX, LogMessage
 from app.conversation.item import Item
 from app.dialects.answer_decoding import AnswerDecoder
+from app.dialects.answer_format import EventStyle
 from app.dialects.chat.stream_decoder import ChatStreamDecoder
-from app.dialects.chat.stream_frames import EventStyle
 from app.dialects.responses.answer_message import build_answer_message, build_items_message
 from app.dialects.responses.answer_relay import ResponsesStreamRelay
-from app.dialects.responses.item_ids import RESPONSE_ID_PREFIX
 from app.dialects.responses.lifecycle_events import LifecycleWriter
 from app.dialects.responses.response_object import ResponseObject, find_incomplete_reason
 from app.dialects.responses.stored_answer import (

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from app.conversation.item import Item
-from app.dialects.chat.message import ChatMessage
-from app.dialects.responses.message import ResponsesMessage
-from app.dialects.responses.message_rendering import build_output_items
+from app.dialects.body.message import ChatMessage
+from app.dialects.items.message import ResponsesMessage
+from app.dialects.message_rendering import build_output_items
 from app.dialects.responses.response_object import ResponseObject
 
 EMPTY_ANSWER: Final[Mapping[str, Any]] = {"role": "assistant", "content": ""}

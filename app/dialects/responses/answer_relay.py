@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from app.conversation.item import Item
-from app.dialects.answer_decoding import AnswerDecoder, drop_cut_events
+from app.dialects.answer_decoding import BAD_GATEWAY, AnswerDecoder, drop_cut_events
 from app.dialects.answer_events import AnswerValue, Begin, Failure
 from app.dialects.chat.stream_decoder import ChatStreamDecoder
-from app.dialects.chat.stream_splicer import BAD_GATEWAY
 from app.dialects.responses.answer_message import build_answer_message, build_items_message
 from app.dialects.responses.lifecycle_events import LifecycleWriter
 from app.dialects.responses.response_object import find_incomplete_reason

@@ -12,7 +12,7 @@ import msgspec
 import orjson
 
 from app.dialects.chat.stream_frames import read_error_body, splice_fields
-from app.dialects.chat.usage import read_usage
+from app.dialects.usage import read_usage
 from app.errors import GatewayError, UpstreamRefused
 
 DEFAULT_ECHO: Final[Mapping[str, bytes]] = {

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 import msgspec
 import orjson
 
+from app.conversation.json_text import encode_compact_json
 from app.dialects.answer_events import (
     AnswerValue,
     Begin,
@@ -26,11 +27,11 @@ from app.dialects.answer_events import (
     Text,
     Usage,
 )
-from app.dialects.chat.counted_content import encode_compact_json
 from app.dialects.chat.stream_decoder import normalize_json
-from app.dialects.chat.stream_frames import DONE_DATA, decode_chunk, encode_chunk
-from app.dialects.responses.chat_form import build_tool_call, read_reasoning_texts
-from app.dialects.responses.item_kinds import is_client_call
+from app.dialects.chat.stream_frames import decode_chunk, encode_chunk
+from app.dialects.items.chat_form import build_tool_call, read_reasoning_texts
+from app.dialects.items.item_kinds import is_client_call
+from app.dialects.sse import DONE_DATA
 from app.errors import UpstreamUnavailable
 
 MAX_TIME: Final = 1 << 53

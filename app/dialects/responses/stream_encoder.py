@@ -17,8 +17,8 @@ from app.dialects.answer_events import (
     Text,
 )
 from app.dialects.chat.stream_decoder import join_surrogates
-from app.dialects.responses.chat_message_items import ID_PREFIXES
-from app.dialects.responses.item_ids import derive_item_id
+from app.dialects.items.chat_message_items import ID_PREFIXES
+from app.dialects.items.item_ids import derive_item_id
 from app.dialects.responses.response_object import ResponseObject, find_incomplete_reason
 from app.dialects.responses.stream_events import (
     CALL_KINDS,

@@ -11,14 +11,14 @@ from msgspec.structs import replace
 
 from app.context.plan.budget import Budget
 from app.context.plan.outline import Plan, SummarizeMode
-from app.dialects.answer_decoders import make_decoder
 from app.dialects.chat.answer_format import ChatAnswerFormat
 from app.dialects.chat.round_merging import RoundMerger, StreamRoundMerger, WholeRoundMerger
-from app.dialects.chat.search_tool import build_result_message, parse_search_call
 from app.dialects.chat.stream_decoder import ChatStreamDecoder
 from app.dialects.chat.stream_encoder import ChunkTranslator
 from app.dialects.chat.stream_frames import is_done_event, render_error_frames
+from app.dialects.provider_dialects import make_decoder
 from app.dialects.search_tool import InvalidArguments, SearchToolQuery
+from app.dialects.search_tool_fields import build_result_message, parse_search_call
 from app.dialects.sse import SseDecoder, SseEvent
 from app.errors import GatewayError, StoreUnavailable, UpstreamRefused, UpstreamUnavailable
 from app.pipeline.call.search_tool_definition import (

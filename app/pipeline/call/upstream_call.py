@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from app.context.calibration import Calibration
 from app.conversation.conversation_types import Conversation
-from app.dialects.chat.stream_splicer import BAD_GATEWAY
-from app.dialects.chat.usage import TokenUsage
+from app.dialects.answer_decoding import BAD_GATEWAY
+from app.dialects.usage import TokenUsage
 from app.errors import ContextLengthExceeded, GatewayError, UpstreamRefused
 from app.pipeline.call.field_restorer import FieldRestorer
 from app.pipeline.call.upstream_reply import (

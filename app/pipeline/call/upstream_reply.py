@@ -6,10 +6,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Final, Literal
 
-from app.dialects.answer_decoders import find_answer_start, make_decoder
-from app.dialects.answer_decoding import AnswerDecoder
-from app.dialects.chat.stream_decoder import ANSWER_KEY
-from app.dialects.chat.stream_splicer import BAD_GATEWAY
+from app.dialects.answer_decoding import BAD_GATEWAY, AnswerDecoder
+from app.dialects.provider_dialects import find_provider_dialect, make_decoder
 from app.dialects.sse import SseDecoder, SseEvent
 from app.errors import UpstreamRefused, UpstreamUnavailable
 from app.upstream.provider_contract import ModelDeployment, UpstreamReply
@@ -59,10 +57,11 @@ async def read_first_event_or_body(
     finally:
         await reply.aclose()
     protocol = deployment.provider.protocol
+    find_answer_start = find_provider_dialect(protocol).find_answer_start
     whole_reply = BufferedReply(reply.status, reply.headers, body, protocol)
     is_expected = is_expected_reply(whole_reply, stream=stream)
     if protocol == "openai" or reply.status != STATUS_OK:
-        return whole_reply, None if is_expected and ANSWER_KEY in body else body
+        return whole_reply, None if is_expected and find_answer_start(body) is True else body
     decoder = _add_whole_body(make_decoder(protocol, deployment.key), body, deployment)
     # A response in place of a stream is no error whose words could be passed on.
     return whole_reply, decoder.error_data or (None if is_expected else b"")
@@ -90,7 +89,8 @@ async def _read_until_first_event(
 
 
 def _find_start(events: Sequence[SseEvent], protocol: str) -> bytes | Literal[True] | None:
-    starts = (find_answer_start(protocol, event.data, event.name) for event in events if event.data)
+    dialect = find_provider_dialect(protocol)
+    starts = (dialect.find_answer_start(event.data, event.name) for event in events if event.data)
     return next((start for start in starts if start is not None), None)
 
 

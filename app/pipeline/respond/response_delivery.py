@@ -18,11 +18,11 @@ from app.context.plan.outline import make_last_view
 from app.context.plan.policy import ContextPolicy
 from app.conversation.conversation_types import Conversation
 from app.conversation.item import Item
-from app.dialects.answer_decoders import make_decoder
 from app.dialects.answer_decoding import AnswerDecoder
 from app.dialects.answer_format import AnswerRelay
-from app.dialects.chat.usage import TokenUsage, read_usage
-from app.dialects.responses.message_rendering import has_encrypted_parts
+from app.dialects.message_rendering import has_encrypted_parts
+from app.dialects.provider_dialects import make_decoder
+from app.dialects.usage import TokenUsage, read_usage
 from app.errors import GatewayError, StoreUnavailable, UpstreamUnavailable, drop_tracebacks
 from app.observability.metrics import NO_METRICS, Metrics
 from app.observability.request_facts import record_error

@@ -12,10 +12,9 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
-from app.dialects.answer_decoders import make_decoder
 from app.dialects.answer_decoding import AnswerDecoder
-from app.dialects.chat.stream_frames import DONE_DATA
-from app.dialects.sse import SseDecoder
+from app.dialects.provider_dialects import make_decoder
+from app.dialects.sse import DONE_DATA, SseDecoder
 from app.errors import UpstreamUnavailable
 from app.observability.tracing import (
     CANCELLED_ERROR_TYPE,

@@ -8,7 +8,7 @@ from typing import Any, Final
 import orjson
 
 from app.conversation.item import Item
-from app.dialects.answer_decoders import make_decoder
+from app.dialects.provider_dialects import make_decoder
 from app.dialects.responses.answer_format import ResponsesAnswerFormat
 from app.dialects.responses.answer_relay import ResponsesStreamRelay
 from app.dialects.sse import SseDecoder

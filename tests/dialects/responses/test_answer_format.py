@@ -11,13 +11,13 @@ import pytest
 
 from app.conversation.conversation_types import LogMessage
 from app.conversation.item import Item
-from app.dialects.answer_decoders import make_decoder
 from app.dialects.answer_decoding import AnswerDecoder
-from app.dialects.chat.message import ChatMessage
-from app.dialects.chat.stream_frames import EventStyle
+from app.dialects.answer_format import EventStyle
+from app.dialects.body.message import ChatMessage
+from app.dialects.items.message import ResponsesMessage
+from app.dialects.message_rendering import build_output_items
+from app.dialects.provider_dialects import make_decoder
 from app.dialects.responses.answer_format import ResponsesAnswerFormat
-from app.dialects.responses.message import ResponsesMessage
-from app.dialects.responses.message_rendering import build_output_items
 from app.errors import ContextLengthExceeded, UpstreamUnavailable
 from tests.dialects.responses.streams import (
     ALL_FIELDS,

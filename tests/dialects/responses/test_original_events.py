@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.dialects.items.message import ResponsesMessage
+from app.dialects.message_rendering import build_output_items
 from app.dialects.responses.answer_format import ResponsesAnswerFormat
-from app.dialects.responses.message import ResponsesMessage
-from app.dialects.responses.message_rendering import build_output_items
 from app.errors import StoreUnavailable, UpstreamUnavailable
 from tests.dialects.responses.provider_streams import Item, build_provider_events, render_event, text_item
 from tests.dialects.responses.streams import CREATED_AT, RESPONSE_ID, STATUS_FIELDS, RelayedStream, make_format

@@ -15,9 +15,8 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from app.dialects.answer_decoding import drop_cut_events
 from app.dialects.chat.stream_decoder import ChatStreamDecoder
 from app.dialects.chat.stream_encoder import ChunkTranslator, encode_completion
-from app.dialects.chat.stream_frames import DONE_DATA
 from app.dialects.responses.stream_decoder import ResponsesStreamDecoder
-from app.dialects.sse import SseDecoder, SseEvent
+from app.dialects.sse import DONE_DATA, SseDecoder, SseEvent
 from app.errors import UpstreamUnavailable
 from app.upstream.protocols.overflow_detection import detect_overflow
 from tests.support.responses_upstream import (

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import orjson
 
-from app.dialects.chat.message import ChatMessage
+from app.dialects.body.message import ChatMessage
 from app.dialects.search_tool import (
     MAX_QUERY_CHARS,
     TOOL_DESCRIPTION,

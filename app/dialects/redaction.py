@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from app.conversation.item import Item
-from app.dialects.chat.message import ChatMessage, decode_body
-from app.dialects.chat.message_fields import REASONING_FIELDS
+from app.dialects.body.message import ChatMessage, decode_body
+from app.dialects.body.message_fields import REASONING_FIELDS
 
 KEPT_FIELDS: Final = ("role", "tool_call_id", "tool_calls", "function_call")
 

@@ -15,10 +15,10 @@ import msgspec
 import orjson
 
 from app.conversation.item import EditOperation, ToolCall
-from app.dialects.chat.message import BodyMessage
-from app.dialects.responses.chat_form import build_chat_form
-from app.dialects.responses.item_edits import apply_operations_to_items
-from app.dialects.responses.item_kinds import CALL_OUTPUT_TYPES, OUTPUT_TYPES, read_type
+from app.dialects.body.message import BodyMessage
+from app.dialects.items.chat_form import build_chat_form
+from app.dialects.items.item_edits import apply_operations_to_items
+from app.dialects.items.item_kinds import CALL_OUTPUT_TYPES, OUTPUT_TYPES, read_type
 from app.errors import InvalidRequest
 
 READABLE_TYPES: Final = frozenset({"message", "reasoning", *CALL_OUTPUT_TYPES, *OUTPUT_TYPES})

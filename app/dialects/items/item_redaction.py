@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from app.dialects.responses.item_edits import EMPTY_IMAGE, replace_output
-from app.dialects.responses.item_kinds import OUTPUT_TYPES, SPOKEN_ROLES, is_client_call, read_type
-from app.dialects.responses.message import ResponsesMessage
+from app.dialects.items.item_edits import EMPTY_IMAGE, replace_output
+from app.dialects.items.item_kinds import OUTPUT_TYPES, SPOKEN_ROLES, is_client_call, read_type
+from app.dialects.items.message import ResponsesMessage
 
 PAIRING_FIELDS: Final = ("type", "id", "call_id", "approval_request_id", "approve", "execution", "status")
 """Fields that stay: they hold no text, or pair a call with its output."""

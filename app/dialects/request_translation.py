@@ -14,9 +14,9 @@ import msgspec
 import orjson
 
 from app.conversation.item import CountedSchemas
-from app.dialects.chat.counted_content import read_schemas
-from app.dialects.chat.request import decode_field
-from app.dialects.chat.request_fields import OUTPUT_LIMIT_FIELDS, choose_output_limit_field, is_non_reasoning_model
+from app.dialects.body.counted_content import read_schemas
+from app.dialects.chat.request_fields import OUTPUT_LIMIT_FIELDS, is_non_reasoning_model
+from app.dialects.request_body import decode_field
 from app.dialects.responses.request import decode_typed_field
 from app.dialects.responses.tools import (
     check_tool_choice,
@@ -30,6 +30,7 @@ from app.dialects.responses.tools import (
     translate_tools_to_chat,
     translate_tools_to_responses,
 )
+from app.dialects.summarizer_fields import choose_output_limit_field
 from app.errors import InvalidRequest
 
 Fate = Literal["passed", "translated", "ours", "warned", "refused"]

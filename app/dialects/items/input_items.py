@@ -14,7 +14,7 @@ import msgspec
 import orjson
 
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
-from app.dialects.responses.item_kinds import (
+from app.dialects.items.item_kinds import (
     OUTPUT_TYPES,
     ItemFields,
     find_message_role,

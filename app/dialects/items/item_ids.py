@@ -5,8 +5,13 @@ from __future__ import annotations
 import re
 from typing import Final
 
-RESPONSE_ID_PREFIX: Final = "resp_"
+from app.conversation.conversation_types import RESPONSE_ID_PREFIX
+
 _DERIVED_ID_PATTERN: Final = re.compile(r"[a-z]+_[0-9a-f]{50}")
+
+RESPONSE_ID_HEX: Final = 48
+"""How many hex digits an id of ours has after `resp_`."""
+_DERIVED_ITEM_ID: Final = re.compile(rf"[a-z]+_([0-9a-f]{{{RESPONSE_ID_HEX}}})[0-9a-f]{{2,}}")
 
 
 def derive_item_id(response_id: str, kind: str, index: int) -> str:
@@ -24,3 +29,10 @@ def derive_item_id(response_id: str, kind: str, index: int) -> str:
 def has_derived_form(item_id: object) -> bool:
     """Says whether an id looks like one that `derive_item_id` makes. OpenAI's look the same."""
     return isinstance(item_id, str) and _DERIVED_ID_PATTERN.fullmatch(item_id) is not None
+
+
+def find_response_id(item_id: str) -> str | None:
+    """Returns the id of the response from which an item's id is derived (`derive_item_id`), or None if the id has
+    another form."""
+    match = _DERIVED_ITEM_ID.fullmatch(item_id)
+    return f"{RESPONSE_ID_PREFIX}{match[1]}" if match else None

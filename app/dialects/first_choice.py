@@ -9,7 +9,7 @@ import msgspec
 
 from app.dialects.answer_decoding import AnswerDecoder
 from app.dialects.answer_events import AnswerValue, CallBegin, Text
-from app.dialects.chat.message_fields import extract_text
+from app.dialects.body.message_fields import extract_text
 from app.dialects.chat.stream_decoder import ChatStreamDecoder
 
 PARAGRAPH_BREAK: Final = "\n\n"

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from app.dialects.responses.item_kinds import ItemFields, read_call_id
+from app.dialects.items.item_kinds import ItemFields, read_call_id
 from app.errors import InvalidRequest
 
 REFERENCE_TYPE: Final = "item_reference"

@@ -12,8 +12,8 @@ from typing import Any, Final
 import orjson
 
 from app.conversation.item import Item
-from app.dialects.chat.message import decode_body
-from app.dialects.chat.message_fields import REASONING_FIELDS, REASONING_PART_TYPES
+from app.dialects.body.message import decode_body
+from app.dialects.body.message_fields import REASONING_FIELDS, REASONING_PART_TYPES
 
 MessageBody = Mapping[str, Any]
 Part = dict[str, Any]

@@ -23,7 +23,7 @@ from app.conversation.canonical_form import (
     hash_sha256,
     normalize_text,
 )
-from app.dialects.chat.message_fields import REASONING_PART_TYPES, extract_tool_calls
+from app.dialects.body.message_fields import REASONING_PART_TYPES, extract_tool_calls
 
 ROLES_LEFT_OUT = ("system", "developer")
 UNSTABLE_PART_FIELDS = ("cache_control", "prompt_cache_breakpoint", "detail")

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from app.conversation.item import EditOperation
-from app.dialects.chat.message_edits import truncate_content, truncate_content_by_share
-from app.dialects.chat.message_fields import extract_text
-from app.dialects.responses.chat_form import convert_output
-from app.dialects.responses.item_kinds import OUTPUT_TYPES, SPOKEN_ROLES, find_message_role, is_client_call, read_type
+from app.dialects.body.message_edits import truncate_content, truncate_content_by_share
+from app.dialects.body.message_fields import extract_text
+from app.dialects.items.chat_form import convert_output
+from app.dialects.items.item_kinds import OUTPUT_TYPES, SPOKEN_ROLES, find_message_role, is_client_call, read_type
 from app.dialects.text_truncation import (
     DEFAULT_HEAD_SHARE,
     SHORT_TEXT_CHARS,

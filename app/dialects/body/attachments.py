@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.conversation.item import Item
-from app.dialects.chat.message import decode_body
+from app.dialects.body.message import decode_body
 
 MAX_NAME_CHARS = 200
 

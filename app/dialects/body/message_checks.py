@@ -8,7 +8,7 @@ from typing import Any, Final
 from app.conversation.item import TOOL_RESULT_ROLES, Item, may_precede_tool_result
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
 from app.conversation.names import MAX_NAME_CHARS, is_valid_name
-from app.dialects.chat.message import decode_body
+from app.dialects.body.message import decode_body
 from app.errors import InvalidRequest
 
 MESSAGE_ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")

@@ -11,15 +11,11 @@ import orjson
 
 from app.conversation.item import ContentPart, CountedContent, EditOperation, Item, ToolCall
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, write_large_integers_as_text
-from app.dialects.chat.canonical_message import belongs_to_skeleton, canonicalize_answer_text, canonicalize_message
-from app.dialects.chat.counted_content import (
-    PLAIN_MESSAGE_FIELDS,
-    build_counted_content,
-    encode_compact_json,
-    list_attachments,
-)
-from app.dialects.chat.message_edits import apply_edit_operations
-from app.dialects.chat.message_fields import REASONING_FIELDS, extract_text, extract_tool_calls, is_reasoning_part
+from app.conversation.json_text import encode_compact_json
+from app.dialects.body.canonical_message import belongs_to_skeleton, canonicalize_answer_text, canonicalize_message
+from app.dialects.body.counted_content import PLAIN_MESSAGE_FIELDS, build_counted_content, list_attachments
+from app.dialects.body.message_edits import apply_edit_operations
+from app.dialects.body.message_fields import REASONING_FIELDS, extract_text, extract_tool_calls, is_reasoning_part
 from app.errors import InvalidRequest
 
 _REASONING_BLOCK: Final = re.compile(r"<(think|thinking|reasoning)>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)

@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from app.conversation.item import Item, ToolCall
-from app.dialects.chat.item_parts import (
+from app.dialects.body.message import decode_body
+from app.dialects.body.message_fields import REASONING_FIELDS, is_reasoning_part
+from app.dialects.items.item_edits import replace_output
+from app.dialects.items.item_ids import derive_item_id
+from app.dialects.items.item_parts import (
     CACHE_BREAKPOINT_FIELD,
     build_message_parts,
     build_reasoning_fields,
     convert_known_chat_part,
 )
-from app.dialects.chat.message import decode_body
-from app.dialects.chat.message_fields import REASONING_FIELDS, is_reasoning_part
-from app.dialects.responses.item_edits import replace_output
-from app.dialects.responses.item_ids import derive_item_id
-from app.dialects.responses.left_out_kinds import LeftOutKinds
+from app.dialects.items.left_out_kinds import LeftOutKinds
 
 ItemObject = dict[str, Any]
 Part = dict[str, Any]

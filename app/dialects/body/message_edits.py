@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from app.conversation.item import EditOperation
-from app.dialects.chat.message_fields import REASONING_FIELDS, extract_text, is_reasoning_part
+from app.dialects.body.message_fields import REASONING_FIELDS, extract_text, is_reasoning_part
 from app.dialects.text_truncation import (
     DEFAULT_HEAD_SHARE,
     SHORT_TEXT_CHARS,

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from app.dialects.chat.counted_content import encode_compact_json
-from app.dialects.chat.item_parts import CACHE_BREAKPOINT_FIELD, FILE_FIELDS
-from app.dialects.responses.item_kinds import (
+from app.conversation.json_text import encode_compact_json
+from app.dialects.items.item_kinds import (
     CHANGING_FIELDS,
     find_message_role,
     is_client_call,
@@ -18,6 +17,7 @@ from app.dialects.responses.item_kinds import (
     read_call_id,
     read_type,
 )
+from app.dialects.items.item_parts import CACHE_BREAKPOINT_FIELD, FILE_FIELDS
 
 MessageBody = dict[str, Any]
 Part = dict[str, Any]

@@ -14,18 +14,12 @@ import orjson
 
 from app.conversation.item import Item
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep
-from app.dialects.chat.item_parts import FILE_FIELDS
-from app.dialects.chat.message import ChatMessage
-from app.dialects.responses.chat_form import (
-    TEXT_PART_TYPES,
-    build_chat_form,
-    read_reasoning_texts,
-    simplify_content,
-)
-from app.dialects.responses.chat_message_items import ChatMessageItems, build_answer_items, name_items
-from app.dialects.responses.item_edits import strip_id
-from app.dialects.responses.item_ids import has_derived_form
-from app.dialects.responses.item_kinds import (
+from app.dialects.body.message import ChatMessage
+from app.dialects.items.chat_form import TEXT_PART_TYPES, build_chat_form, read_reasoning_texts, simplify_content
+from app.dialects.items.chat_message_items import ChatMessageItems, build_answer_items, name_items
+from app.dialects.items.item_edits import strip_id
+from app.dialects.items.item_ids import has_derived_form
+from app.dialects.items.item_kinds import (
     CALL_OUTPUT_TYPES,
     CHANGING_FIELDS,
     OUTPUT_TYPES,
@@ -33,8 +27,9 @@ from app.dialects.responses.item_kinds import (
     read_call_id,
     read_type,
 )
-from app.dialects.responses.left_out_kinds import LeftOutKinds
-from app.dialects.responses.message import ResponsesMessage
+from app.dialects.items.item_parts import FILE_FIELDS
+from app.dialects.items.left_out_kinds import LeftOutKinds
+from app.dialects.items.message import ResponsesMessage
 from app.errors import InvalidRequest
 
 MessageBody = dict[str, Any]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-import orjson
-
 from app.conversation.item import Audio, ContentPart, CountedContent, CountedSchemas, File, Image, OtherPart
-from app.dialects.chat.message_fields import extract_tool_calls
+from app.conversation.json_text import encode_compact_json
+from app.dialects.body.message_fields import extract_tool_calls
 
 SCHEMA_FIELDS: Final = frozenset({"tools", "functions", "response_format"})
 """Fields of a request with schemas."""
@@ -62,14 +61,6 @@ def read_schemas(fields: Mapping[str, Any]) -> CountedSchemas:
         case {"type": "json_schema", "json_schema": {} as schema}:
             return CountedSchemas(called, customs, others, schema)
     return CountedSchemas(called, customs, others)
-
-
-def encode_compact_json(value: object) -> str:
-    """Returns compact JSON; an empty text for a value that cannot be encoded."""
-    try:
-        return orjson.dumps(value).decode()
-    except TypeError:
-        return ""
 
 
 def _list_parts(content: object) -> list[ContentPart]:

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from app.dialects.responses.item_kinds import read_type
-from app.dialects.responses.message import ResponsesMessage
+from app.dialects.items.item_kinds import read_type
+from app.dialects.items.message import ResponsesMessage
 
 REASONING_MARKER: Final = b'"reasoning"'
 ENCRYPTED_MARKER: Final = b'"encrypted_content"'
