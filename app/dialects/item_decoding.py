@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final
+
 from app.conversation.item import Item
-from app.dialects.chat.message import ChatMessage
-from app.dialects.messages.message import MessagesMessage, is_messages_text
-from app.dialects.responses.message import ResponsesMessage
+from app.dialects.body.message import ChatMessage
+from app.dialects.items.message import ResponsesMessage
+from app.dialects.messages.message import RAW_BEGIN, MessagesMessage
+
+INSTRUCTIONS_BEGIN: Final = b'["'
+"""How the raw text of a message begins that is the `instructions` field of a request."""
 
 
 def decode_item(raw: bytes) -> Item:
@@ -14,3 +20,18 @@ def decode_item(raw: bytes) -> Item:
     if raw[:1] == b"[":
         return ResponsesMessage(raw)
     return MessagesMessage(raw) if is_messages_text(raw) else ChatMessage(raw)
+
+
+def is_messages_text(raw: bytes) -> bool:
+    """Says whether a raw text of the log or of a view is that of a message of the Messages API."""
+    return raw.startswith(RAW_BEGIN)
+
+
+def is_instructions_field(raw: bytes) -> bool:
+    """Returns whether a message is the `instructions` field of a request, which holds for one response only."""
+    return raw.startswith(INSTRUCTIONS_BEGIN)
+
+
+def select_lasting_instructions(raws: Sequence[str]) -> list[str]:
+    """Returns the leading system and developer messages that hold for the following responses, too."""
+    return [raw for raw in raws if not is_instructions_field(raw.encode())]

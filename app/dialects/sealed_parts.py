@@ -6,24 +6,27 @@ from __future__ import annotations
 from typing import Final
 
 from app.dialects.item_decoding import decode_item
+from app.dialects.items.message import ResponsesMessage
 from app.dialects.messages.message_rendering import list_message_seals
-from app.dialects.responses.message import ResponsesMessage
 
 THINKING_MARKERS: Final = (b'"signature"', b'"redacted_thinking"')
 """A message of Chat Completions or of the Messages API without these bytes has no sealed thinking."""
 
 
-def has_sealed_parts(raw: bytes) -> bool:
-    """Returns whether a message of the log may have sealed parts. False is certain."""
+def has_sealed_parts(raw: bytes, provider_protocol: str) -> bool:
+    """Returns whether an answer of the log may have sealed parts. False is certain.
+
+    Args:
+        provider_protocol: the protocol of the provider that wrote it. Providers of Chat Completions do not tell which
+            parts of theirs are sealed.
+    """
     if raw[:1] == b"[":
         return b'"encrypted_content"' in raw
-    return any(marker in raw for marker in THINKING_MARKERS)
+    return provider_protocol != "openai" and any(marker in raw for marker in THINKING_MARKERS)
 
 
 def list_sealed_parts(raw: bytes) -> list[str]:
     """Returns the encrypted contents, signatures and encrypted thinking of a message."""
-    if not has_sealed_parts(raw):
-        return []
     message = decode_item(raw)
     if not isinstance(message, ResponsesMessage):
         return list_message_seals(message)

@@ -1,6 +1,6 @@
 """Applies the operations that shorten a message to blocks of the Messages API. Pure.
 
-The operations are those of `app.dialects.chat.message_edits`, and do to blocks what they do to the chat form. A block
+The operations are those of `app.dialects.body.message_edits`, and do to blocks what they do to the chat form. A block
 that an operation does not change stays the same object.
 """
 
@@ -12,9 +12,9 @@ from typing import Final
 import orjson
 
 from app.conversation.item import EditOperation
-from app.dialects.chat.counted_content import encode_compact_json
-from app.dialects.chat.message_edits import truncate_content, truncate_content_by_share
-from app.dialects.chat.message_fields import extract_text
+from app.conversation.json_text import encode_compact_json
+from app.dialects.body.message_edits import truncate_content, truncate_content_by_share
+from app.dialects.body.message_fields import extract_text
 from app.dialects.messages.message_body import THINKING_TYPES, Block, list_blocks
 from app.dialects.text_truncation import (
     DEFAULT_HEAD_SHARE,

@@ -7,8 +7,8 @@ import binascii
 import re
 from typing import Final
 
+from app.dialects.items.left_out_kinds import LeftOutKinds
 from app.dialects.messages.message_body import Block
-from app.dialects.responses.left_out_kinds import LeftOutKinds
 
 EXPRESSED_FIELDS: Final = frozenset({"type", "text", "refusal", "image_url", "file", "prompt_cache_breakpoint"})
 """Fields of parts that blocks express, or that say nothing to a model."""

@@ -15,7 +15,7 @@ import msgspec
 import orjson
 
 from app.conversation.item import EditOperation, ToolCall
-from app.dialects.chat.message import BodyMessage
+from app.dialects.body.message import BodyMessage
 from app.dialects.messages.block_edits import apply_operations_to_blocks
 from app.dialects.messages.message_body import EXPRESSED_FIELDS, Block, build_body, list_blocks
 from app.errors import InvalidRequest
@@ -109,11 +109,6 @@ class MessagesMessage(BodyMessage):
             return _decode_parts(self.native)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise InvalidRequest(f"A message is not valid: {error}.", param="messages") from error
-
-
-def is_messages_text(raw: bytes) -> bool:
-    """Says whether a raw text of the log or of a view is that of a message of this API."""
-    return raw.startswith(RAW_BEGIN)
 
 
 def render_native_message(role: str, raw_content: bytes) -> bytes:

@@ -15,16 +15,16 @@ import msgspec
 import orjson
 
 from app.conversation.item import INSTRUCTION_ROLES, Item, ToolCall
-from app.dialects.chat.message import decode_body
-from app.dialects.chat.message_fields import REASONING_FIELDS, is_reasoning_part
+from app.dialects.body.message import decode_body
+from app.dialects.body.message_fields import REASONING_FIELDS, is_reasoning_part
 from app.dialects.item_decoding import decode_item
+from app.dialects.items.item_kinds import read_type
+from app.dialects.items.left_out_kinds import LeftOutKinds
+from app.dialects.items.message import ResponsesMessage
+from app.dialects.message_rendering import ChatRenderer
 from app.dialects.messages.foreign_parts import express_part
 from app.dialects.messages.message import MessagesMessage, render_native_message
 from app.dialects.messages.message_body import THINKING_TYPES, Block, list_seals
-from app.dialects.responses.item_kinds import read_type
-from app.dialects.responses.left_out_kinds import LeftOutKinds
-from app.dialects.responses.message import ResponsesMessage
-from app.dialects.responses.message_rendering import ChatRenderer
 from app.errors import InvalidRequest
 
 MAX_CACHE_MARKS: Final = 4

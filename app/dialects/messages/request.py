@@ -12,8 +12,8 @@ import orjson
 
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
 from app.conversation.names import check_name
-from app.dialects.chat.request import check_request_names, decode_field
 from app.dialects.messages.message import MessagesMessage, render_native_message
+from app.dialects.request_body import check_request_names, decode_field
 from app.errors import InvalidRequest
 
 FIELD_TYPES: Final[Mapping[str, type]] = {

@@ -7,10 +7,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from app.conversation.conversation_types import LogMessage
-from app.dialects.responses.reasoning_restoration import (
-    find_bare_reasoning,
-    restore_reasoning,
-)
+from app.dialects.reasoning_restoration import find_bare_reasoning, restore_reasoning
 from app.dialects.sealed_parts import list_sealed_parts
 from app.errors import StoreUnavailable
 from app.pipeline.resolve.resolved_request import OPAQUE_ORIGIN, OPAQUE_ORIGINS, ResolvedRequest

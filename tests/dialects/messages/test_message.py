@@ -8,7 +8,7 @@ import orjson
 import pytest
 from hypothesis import given
 
-from app.dialects.chat.message import ChatMessage
+from app.dialects.body.message import ChatMessage
 from app.dialects.item_decoding import decode_item
 from app.dialects.messages.message import MessagesMessage
 from app.dialects.missing_tool_results import MISSING_RESULT_TEXT, add_missing_tool_results
@@ -58,7 +58,7 @@ def test_thinking_is_reasoning_and_no_text() -> None:
     assert message.has_reasoning
     assert message.text == message.transcript_text == "Yes."
     assert make("assistant", REDACTED).has_reasoning
-    assert has_sealed_parts(message.raw)
+    assert has_sealed_parts(message.raw, "anthropic")
     assert list_sealed_parts(make("assistant", THINKING, REDACTED).raw) == ["c2ln", "ZGF0YQ=="]
 
 

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.dialects.items.message import ResponsesMessage
+from app.dialects.message_rendering import render_messages_for_chat, render_messages_for_responses
 from app.dialects.messages.message import MessagesMessage
 from app.dialects.messages.message_rendering import (
     BEGIN_TEXT,
@@ -17,8 +19,6 @@ from app.dialects.messages.message_rendering import (
     build_sealed_text,
     render_messages_for_anthropic,
 )
-from app.dialects.responses.message import ResponsesMessage
-from app.dialects.responses.message_rendering import render_messages_for_chat, render_messages_for_responses
 from tests.dialects.messages.talks import TALKS, Talk, split
 from tests.dialects.responses.histories import TALKS as RESPONSES_TALKS
 from tests.dialects.responses.histories import Talk as ResponsesTalk

@@ -8,10 +8,10 @@ import orjson
 import pytest
 from hypothesis import given
 
-from app.dialects.chat.request import decode_body_fields
 from app.dialects.item_decoding import decode_item
 from app.dialects.messages.message import MessagesMessage
 from app.dialects.messages.request import MessagesFields, parse_messages_fields
+from app.dialects.request_body import decode_body_fields
 from app.errors import InvalidRequest
 from tests.dialects.messages.talks import TALKS, Talk, split
 
