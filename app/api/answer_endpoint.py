@@ -149,29 +149,30 @@ class AnswerEndpoint:
         except ClientDisconnected:
             return  # nobody is there to receive an answer
         except GatewayError as error:
-            await self._send_json(_build_error_answer(error, request_id), client)
+            await self._send_json(_build_error_answer(error, scope), client)
             return
         except Exception as error:  # noqa: BLE001 - the edge: nobody above us answers the client
-            await self._send_json(_build_error_answer(log_unexpected_error(error, request_id), request_id), client)
+            await self._send_json(_build_error_answer(log_unexpected_error(error, request_id), scope), client)
             return
         begin_log_scope(request_id)
         try:
             if request.stream:
                 with _DisconnectWatcher(scope, receive, waiter):
-                    await self._send_answer(waiter, request_id, client)
+                    await self._send_answer(waiter, scope, client)
             else:
                 # A disconnect does not cancel a whole answer: it is finished and stored for the client's retry.
                 if len(body) > READ_PAUSE_BYTES:
                     # Called for its side effect: uvicorn reads again, and so notices a later disconnect.
                     has_disconnected(receive)
-                await self._send_answer(waiter, request_id, client)
+                await self._send_answer(waiter, scope, client)
         except asyncio.CancelledError:
             # A client's own cancellation ends in `_DisconnectWatcher`; this one comes from the server's shutdown.
             # It is not raised again, so that the client still gets an error in place of a broken connection.
             log.warning("the shutdown ended a request that was still running")
-            await self._send_shutdown_error(request_id, client, waiter.answer_format)
+            await self._send_shutdown_error(scope, client, waiter.answer_format)
 
-    async def _send_answer(self, waiter: AttemptWaiter, request_id: str, client: _ResponseSender) -> None:
+    async def _send_answer(self, waiter: AttemptWaiter, scope: Scope, client: _ResponseSender) -> None:
+        request_id = scope[REQUEST_ID_SCOPE_KEY]
         try:
             answer = await waiter.wait_for_answer()
             if REPLAY_HEADER in answer.headers:
@@ -179,20 +180,20 @@ class AnswerEndpoint:
             if isinstance(answer, WholeAnswer):
                 waiter.record_delivery()
         except GatewayError as error:
-            answer = _build_error_answer(error, request_id)
+            answer = _build_error_answer(error, scope)
         except Exception as error:  # noqa: BLE001 - the edge: nobody above us answers the client
-            answer = _build_error_answer(log_unexpected_error(error, request_id), request_id)
+            answer = _build_error_answer(log_unexpected_error(error, request_id), scope)
         if isinstance(answer, WholeAnswer):
             await self._send_json(answer, client)
         else:
             await self._send_stream(answer, request_id, client, waiter.answer_format)
 
-    async def _send_shutdown_error(self, request_id: str, client: _ResponseSender, answer_format: AnswerFormat) -> None:
+    async def _send_shutdown_error(self, scope: Scope, client: _ResponseSender, answer_format: AnswerFormat) -> None:
         """Tells the client that the server stops before its answer is complete: as an error response if nothing is sent
         yet, else as an error event at the end of the stream."""
         error = UpstreamUnavailable("The gateway is stopping and the answer was not complete.", status=503)
         if not client.has_sent_head:
-            await self._send_json(_build_error_answer(error, request_id), client)
+            await self._send_json(_build_error_answer(error, scope), client)
         elif not client.has_sent_all:
             record_error(error)
             client.has_sent_all = True
@@ -238,16 +239,16 @@ class AnswerEndpoint:
         return client.send({"type": "http.response.start", "status": 200, "headers": headers})
 
 
-def _build_error_answer(error: GatewayError, request_id: str) -> WholeAnswer:
+def _build_error_answer(error: GatewayError, scope: Scope) -> WholeAnswer:
     record_error(error)
     drop_tracebacks(error)
     headers = {
         "x-context-status": "bypassed",
         **error.context_headers,
-        "x-request-id": request_id,
+        "x-request-id": scope[REQUEST_ID_SCOPE_KEY],
         **build_error_headers(error),
     }
-    return WholeAnswer(body=build_error_body(error), headers=headers, status=error.status)
+    return WholeAnswer(body=build_error_body(error, scope), headers=headers, status=error.status)
 
 
 class _ResponseSender(msgspec.Struct):

@@ -99,7 +99,7 @@ def build_console_routes(
         answer.headers.update({**CONSOLE_HEADERS, "cache-control": "no-store"})
         return answer
 
-    @routes.api_route("/", methods=["GET", "HEAD"])
+    @routes.get("/")
     async def root(request: Request) -> Response:
         """Redirects to the console, relative to the path before it."""
         return RedirectResponse("console/", status_code=307, headers=CONSOLE_HEADERS)
@@ -124,7 +124,7 @@ def build_file_response(file: ConsoleFile | None, request: Request, page_headers
         page_headers: the headers of every file of the page.
     """
     if file is None:
-        return build_error_response(NotFound(f"Unknown path {request.url.path!r}."), page_headers)
+        return build_error_response(NotFound(f"Unknown path {request.url.path!r}."), request.scope, page_headers)
     headers = {**page_headers, "cache-control": "no-cache", "etag": file.etag}
     if _parse_etags(read_headers(request.scope).get("if-none-match", "")) & {file.etag, "*"}:
         return Response(status_code=304, headers=headers)

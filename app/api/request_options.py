@@ -30,6 +30,8 @@ FORWARDED_HEADERS: Final = (
     "openai-organization",
     "openai-project",
     "openai-beta",
+    "anthropic-version",
+    "anthropic-beta",
     "traceparent",
     "tracestate",
     "baggage",

@@ -7,6 +7,7 @@ from typing import Any, Final, Protocol
 
 import orjson
 
+from app.conversation.item import Item
 from app.dialects.answer_events import AnswerValue
 from app.dialects.sse import SseEvent
 
@@ -64,6 +65,10 @@ class AnswerDecoder(Protocol):
 
     def decode_whole(self, body: bytes) -> list[AnswerValue]:
         """Returns what a body says that was added."""
+
+    def build_log_message(self) -> Item | None:
+        """Returns the answer as the log keeps it, if a client of another protocol cannot send back all of it; None if
+        the client's form will do."""
 
     def build_alternatives(self) -> list[dict[str, Any]]:
         """Returns the messages of all choices but choice 0, by index."""

@@ -79,11 +79,20 @@ class ProviderDialect(Protocol):
             InvalidRequest: a field cannot be decoded, or the protocol cannot express what the answer depends on.
         """
 
-    def render_messages(self, raws: Sequence[bytes], own_contents: Set[str] | None) -> RenderedMessages:
+    def render_messages(
+        self,
+        raws: Sequence[bytes],
+        own_contents: Set[str] | None,
+        fields: Mapping[str, bytes] | None = None,
+        *,
+        is_edited: bool = False,
+    ) -> RenderedMessages:
         """Renders the messages of a view, of any protocol.
 
         Args:
             own_contents: the encrypted contents that go to the provider, because they come from there; None: all.
+            fields: the selected fields of the request, as far as the messages depend on them.
+            is_edited: whether other messages than the client's stand before an answer.
 
         Raises:
             InvalidRequest: a message is not valid JSON.

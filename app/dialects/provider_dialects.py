@@ -7,11 +7,13 @@ from typing import Final
 
 from app.dialects.answer_decoding import AnswerDecoder
 from app.dialects.chat.provider_dialect import ChatProviderDialect
+from app.dialects.messages.provider_dialect import MessagesProviderDialect
 from app.dialects.provider_dialect import ProviderDialect
 from app.dialects.responses.provider_dialect import ResponsesProviderDialect
 
 _DIALECTS: Final[Mapping[str, ProviderDialect]] = {
-    dialect.protocol: dialect for dialect in (ChatProviderDialect(), ResponsesProviderDialect())
+    dialect.protocol: dialect
+    for dialect in (ChatProviderDialect(), MessagesProviderDialect(), ResponsesProviderDialect())
 }
 
 

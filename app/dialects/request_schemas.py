@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
 from app.conversation.item import CountedSchemas
 from app.dialects import request_translation as request_fields
 from app.dialects.body import counted_content
 from app.dialects.chat import request as chat_request
+from app.dialects.messages import request_fields as messages_fields
 from app.dialects.responses import request as responses_request
 
-Protocol = Literal["chat", "responses"]
+Protocol = Literal["chat", "responses", "messages"]
 
 SCHEMA_FIELDS: Final[Mapping[Protocol, frozenset[str]]] = {
     "chat": counted_content.SCHEMA_FIELDS,
     "responses": request_fields.SCHEMA_FIELDS,
+    "messages": messages_fields.SCHEMA_FIELDS,
 }
 """The fields of a request with schemas."""
 
@@ -27,13 +29,22 @@ def select_schema_fields(protocol: Protocol, fields: Mapping[str, bytes]) -> dic
 
 def read_schemas(protocol: Protocol, decoded_fields: Mapping[str, Any]) -> CountedSchemas:
     """Reads the schemas in the decoded values of `select_schema_fields`."""
-    read = counted_content.read_schemas if protocol == "chat" else request_fields.read_responses_schemas
-    return read(decoded_fields)
+    return _READERS[protocol](decoded_fields)
 
 
 def may_run_provider_tools(protocol: Protocol, fields: Mapping[str, bytes]) -> bool:
     """Returns whether the provider may run tools itself (web search, file search) and count their results as prompt
     tokens."""
-    if protocol == "chat":
-        return chat_request.may_run_provider_tools(fields)
-    return responses_request.may_run_provider_tools(fields)
+    return _TOOL_CHECKS[protocol](fields)
+
+
+_READERS: Final[Mapping[Protocol, Callable[[Mapping[str, Any]], CountedSchemas]]] = {
+    "chat": counted_content.read_schemas,
+    "responses": request_fields.read_responses_schemas,
+    "messages": messages_fields.read_messages_schemas,
+}
+_TOOL_CHECKS: Final[Mapping[Protocol, Callable[[Mapping[str, bytes]], bool]]] = {
+    "chat": chat_request.may_run_provider_tools,
+    "responses": responses_request.may_run_provider_tools,
+    "messages": messages_fields.may_run_provider_tools,
+}

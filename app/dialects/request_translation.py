@@ -125,10 +125,14 @@ NEUTRAL_VALUES: Final[Mapping[str, Sequence[object]]] = {
     "frequency_penalty": (0,),
     "function_call": ("none",),
     "functions": ([],),
+    "logprobs": (False,),
+    "metadata": ({},),
     "logit_bias": ({},),
     "modalities": ([], ["text"]),
     "n": (1,),
     "presence_penalty": (0,),
+    "service_tier": ("auto",),
+    "speed": ("standard",),
     "stop": ([], ""),
 }
 """Values that ask for nothing: without the field, the answer is the same."""
@@ -155,17 +159,18 @@ class TranslatedFields(msgspec.Struct, frozen=True):
     """Sentences about what was left out."""
 
 
-def translate_fields_to_chat(fields: Mapping[str, bytes]) -> TranslatedFields:
+def translate_fields_to_chat(fields: Mapping[str, bytes], protocol: str = "Chat Completions") -> TranslatedFields:
     """Translates the fields of a Responses request for a provider of Chat Completions.
 
     Args:
         fields: JSON text by name. `model` is the provider's name of the model, which decides the field of the limit.
+        protocol: the name of the provider's protocol, for warnings, if the result is translated further.
 
     Raises:
         InvalidRequest: a field is invalid, or without it the answer would be another one; `param` names it.
     """
     dropped: list[str] = []
-    translated = _pass_fields(fields, FATES_TO_CHAT, dropped)
+    translated = pass_fields(fields, FATES_TO_CHAT, dropped)
     translated |= _translate_tools(fields, dropped)
     translated |= _translate_include(fields, dropped)
     translated |= _translate_reasoning(fields, dropped)
@@ -175,7 +180,7 @@ def translate_fields_to_chat(fields: Mapping[str, bytes]) -> TranslatedFields:
     limit = decode_typed_field(fields, "max_output_tokens", int)
     if limit is not None:
         translated[choose_output_limit_field(str(decode_field(fields, "model")))] = b"%d" % limit
-    return TranslatedFields(translated, _render_warnings(dropped, "Chat Completions"))
+    return TranslatedFields(translated, render_field_warnings(dropped, protocol))
 
 
 def translate_fields_to_responses(fields: Mapping[str, bytes]) -> TranslatedFields:
@@ -185,7 +190,7 @@ def translate_fields_to_responses(fields: Mapping[str, bytes]) -> TranslatedFiel
         InvalidRequest: a field is invalid, or without it the answer would be another one; `param` names it.
     """
     dropped: list[str] = []
-    translated = _pass_fields(fields, FATES_TO_RESPONSES, dropped) | {"store": b"false"}
+    translated = pass_fields(fields, FATES_TO_RESPONSES, dropped) | {"store": b"false"}
     _strip_conversation_id(translated)
     if tools := decode_field(fields, "tools"):
         translated["tools"] = orjson.dumps(translate_tools_to_responses(tools, dropped))
@@ -207,7 +212,7 @@ def translate_fields_to_responses(fields: Mapping[str, bytes]) -> TranslatedFiel
     if limit := next((limit for limit in limits if limit > 0), None):
         translated["max_output_tokens"] = b"%d" % limit
     translated |= _translate_stream_options(fields, dropped)
-    return TranslatedFields(translated, _render_warnings(dropped, "the Responses API"))
+    return TranslatedFields(translated, render_field_warnings(dropped, "the Responses API"))
 
 
 def select_fields_for_responses(fields: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -247,7 +252,7 @@ def read_responses_schemas(fields: Mapping[str, Any]) -> CountedSchemas:
     return read_schemas({"tools": tools})
 
 
-def _pass_fields(fields: Mapping[str, bytes], fates: Mapping[str, Fate], dropped: list[str]) -> dict[str, bytes]:
+def pass_fields(fields: Mapping[str, bytes], fates: Mapping[str, Fate], dropped: list[str]) -> dict[str, bytes]:
     """Returns the fields that are passed unchanged, and adds the names of those that are left out to `dropped`.
 
     Raises:
@@ -387,7 +392,7 @@ def _is_includable(value: object) -> bool:
     return isinstance(value, str) and value in INCLUDABLE
 
 
-def _render_warnings(dropped: Sequence[str], protocol: str) -> list[str]:
+def render_field_warnings(dropped: Sequence[str], protocol: str) -> list[str]:
     """Returns the warning about what was left out, or no warning."""
     names = list(dict.fromkeys(dropped))
     if not names:

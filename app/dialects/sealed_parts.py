@@ -3,8 +3,10 @@ encrypted thinking. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
+from app.conversation.item import TOOL_RESULT_ROLES, Item
 from app.dialects.item_decoding import decode_item
 from app.dialects.items.message import ResponsesMessage
 from app.dialects.messages.message_rendering import list_message_seals
@@ -33,3 +35,33 @@ def list_sealed_parts(raw: bytes) -> list[str]:
     items = [item for item in message.items if isinstance(item, dict)]
     contents = [item["encrypted_content"] for item in items if item.get("encrypted_content")]
     return [*contents, *list_message_seals(message)]
+
+
+def find_loop_answer(raws: Sequence[bytes]) -> int | None:
+    """Returns the index of the first answer after the last message of the user; None if there is none."""
+    found = None
+    for index in reversed(range(len(raws))):
+        role = decode_item(raws[index]).role
+        if role == "assistant":
+            found = index
+        elif role not in TOOL_RESULT_ROLES:
+            break
+    return found
+
+
+def restore_thinking(raws: Sequence[bytes], stored: Sequence[Item]) -> list[bytes]:
+    """Returns the messages with stored answers in the place of answers after the last message of the user that are the
+    same and have no thinking.
+
+    Args:
+        raws: the messages of a request.
+        stored: answers of the log, oldest first.
+    """
+    restored = list(raws)
+    first = find_loop_answer(raws)
+    with_thinking = {answer.canonical_form: answer.raw for answer in stored if list_sealed_parts(answer.raw)}
+    for index in range(len(raws) if first is None else first, len(raws)):
+        message = decode_item(raws[index])
+        if message.role == "assistant" and not list_sealed_parts(raws[index]):
+            restored[index] = with_thinking.get(message.canonical_form, raws[index])
+    return restored

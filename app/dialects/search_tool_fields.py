@@ -23,8 +23,12 @@ TOOL_DEFINITION: Final[Mapping[str, Any]] = {
     "type": "function",
     "function": {"name": TOOL_NAME, "description": TOOL_DESCRIPTION, "parameters": TOOL_PARAMETERS},
 }
-FLAT_TOOL_DEFINITION: Final[Mapping[str, Any]] = {"type": "function", **TOOL_DEFINITION["function"], "strict": False}
-"""The definition in the form of the Responses API."""
+DEFINITIONS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "chat": TOOL_DEFINITION,
+    "responses": {"type": "function", **TOOL_DEFINITION["function"], "strict": False},
+    "messages": {"name": TOOL_NAME, "description": TOOL_DESCRIPTION, "input_schema": TOOL_PARAMETERS},
+}
+"""The definition in the form of each protocol."""
 _CHOICES_WITHOUT_TOOLS: Final = (None, "auto", "none")
 
 
@@ -60,6 +64,7 @@ def build_next_round_fields(
     client_tools: bytes | None,
     *,
     is_last_round: bool,
+    protocol: str = "chat",
 ) -> dict[str, bytes]:
     """Builds the fields of a further round's request.
 
@@ -68,6 +73,7 @@ def build_next_round_fields(
         decode_field: returns a decoded field of this request by its name.
         client_tools: JSON text of the client's tools; None if it has none.
         is_last_round: the model must answer now.
+        protocol: the protocol of the request.
     """
     fields = dict(fields)
     # A client may force the tool by its name. In a further round that would force one search after another.
@@ -78,7 +84,7 @@ def build_next_round_fields(
     if is_last_round and client_tools is not None:
         fields["tools"] = client_tools
     elif is_last_round:
-        fields["tool_choice"] = b'"none"'
+        fields["tool_choice"] = b'{"type":"none"}' if protocol == "messages" else b'"none"'
     return fields
 
 
@@ -123,6 +129,6 @@ def _read_function_name(tool: object) -> object:
     match tool:
         case {"function": function}:
             return function.get("name") if isinstance(function, dict) else None
-        case {"type": "function", "name": name}:
+        case {"type": "function" | "tool", "name": name} | {"name": name, "input_schema": _}:
             return name
     return None

@@ -130,7 +130,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
     @property
     def messages_field(self) -> str:
         """The field of the body that has the messages."""
-        return "messages" if self.protocol == "chat" else "input"
+        return "input" if self.protocol == "responses" else "messages"
 
     @property
     def is_kept(self) -> bool:

@@ -93,12 +93,12 @@ class Quirks(Section):
 
 
 class Provider(Section):
-    protocol: Literal["openai", "responses"] = "openai"
+    protocol: Literal["openai", "responses", "anthropic"] = "openai"
     """The protocol in which the provider's models are called. `openai`: Chat Completions. `responses`: the Responses
-    API."""
+    API. `anthropic`: Anthropic's Messages API."""
     base_url: str = ""
-    """The provider's address, without `/chat/completions` or `/responses`. A query (`?api-version=…`) is sent
-    with each call. Required."""
+    """The provider's address, without `/chat/completions`, `/responses` or `/messages`. A query (`?api-version=…`) is
+    sent with each call. Required."""
     api_key: KeyValue | None = None
     """The key for calls to this provider. Empty: in mode `open` the client's own key is passed on if it is meant for
     this provider ([whose key a provider gets](keys.md#whose-key-a-provider-gets)); in mode `keys` only a provider on
@@ -108,7 +108,7 @@ class Provider(Section):
     also when the provider is only a fallback, writes a summary or lists its models."""
     auth_header: HeaderName = "authorization"
     """The header that carries the key. `authorization` carries `Bearer <key>`; any other header carries the key alone
-    (`api-key` for Azure)."""
+    (`api-key` for Azure). With protocol `anthropic`, `authorization` stands for `x-api-key`."""
     headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict)
     """Further headers of each call."""
     proxy: SecretStr | None = None  # secret because it may carry a password

@@ -25,9 +25,13 @@ class ConnectionDropped(UpstreamUnavailable):
     """
 
 
-ProviderProtocol = Literal["openai", "responses"]
-"""The protocol of a provider's answers to a model call: Chat Completions, or the Responses API."""
-CALL_PATHS: Final[Mapping[ProviderProtocol, str]] = {"openai": "/chat/completions", "responses": "/responses"}
+ProviderProtocol = Literal["openai", "responses", "anthropic"]
+"""The protocol of a provider's answers to a model call: Chat Completions, the Responses API, or the Messages API."""
+CALL_PATHS: Final[Mapping[ProviderProtocol, str]] = {
+    "openai": "/chat/completions",
+    "responses": "/responses",
+    "anthropic": "/messages",
+}
 """The path of a model call, below the provider's base URL."""
 
 

@@ -15,7 +15,10 @@ PLAIN_MESSAGE_FIELDS: Final = frozenset({"role", "content"})
 """A message with no other fields than these has nothing else to count."""
 ATTACHMENT_FIELDS: Final = frozenset({"image_url", "input_audio", "file"})
 """Fields of content parts that are not text."""
-ATTACHMENT_MARKERS: Final = (b'"image_url"', b'"input_image"', b'"input_audio"', b'"file"', b'"input_file"')
+ATTACHMENT_MARKERS: Final = (
+    *(b'"image_url"', b'"input_image"', b'"input_audio"', b'"file"', b'"input_file"'),
+    *(b'"image"', b'"document"'),
+)
 """A message of any protocol without these bytes has no attachments."""
 
 

@@ -24,17 +24,19 @@ from app.errors import GatewayError
 class ChatAnswerFormat:
     """Writes one chat completion. The provider's bytes are relayed, with our fields added."""
 
-    __slots__ = ("_progress_stream", "answer_id")
+    __slots__ = ("_log_message", "_progress_stream", "answer_id")
 
     answer_id: str | None
 
     def __init__(self) -> None:
         self.answer_id = None
+        self._log_message: Item | None = None
         self._progress_stream: CompactionProgressStream | None = None
 
     def translate_whole_answer(self, answer: AnswerDecoder, body: bytes) -> tuple[AnswerDecoder, bytes]:
         if answer.protocol == ChatStreamDecoder.protocol:
             return answer, body
+        self._log_message = answer.build_log_message()
         body = encode_completion(answer.decode_whole(body))
         translated = ChatStreamDecoder()
         translated.add_whole(body)
@@ -45,7 +47,7 @@ class ChatAnswerFormat:
 
     def build_answer_message(self, answer: AnswerDecoder) -> Item:
         assert isinstance(answer, ChatStreamDecoder)
-        return ChatMessage.from_body(answer.build_message())
+        return self._log_message or ChatMessage.from_body(answer.build_message())
 
     def build_facts(self, answer: AnswerDecoder) -> dict[str, Any]:
         return {**answer.build_facts()}

@@ -11,6 +11,7 @@ import orjson
 from app.dialects.chat.request_fields import ask_for_usage, lower_output_limit
 from app.dialects.chat.stream_decoder import ChatStreamDecoder, starts_chat_answer
 from app.dialects.message_rendering import render_messages_for_chat
+from app.dialects.messages.request_fields import translate_messages_fields_to_chat
 from app.dialects.provider_dialect import RenderedMessages, SelectedFields
 from app.dialects.request_body import decode_field
 from app.dialects.request_schemas import Protocol
@@ -33,13 +34,21 @@ class ChatProviderDialect:
     def select_fields(
         self, client: Protocol, fields: Mapping[str, bytes], *, keeps_metadata: bool = True
     ) -> SelectedFields:
-        if client == "responses":
-            translated = translate_fields_to_chat(fields)
+        if client != "chat":
+            translate = translate_fields_to_chat if client == "responses" else translate_messages_fields_to_chat
+            translated = translate(fields)
             return SelectedFields(translated.fields, keeps_messages=False, warnings=translated.warnings)
         selected = {name: raw for name, raw in fields.items() if name not in GATEWAY_FIELDS}
         return SelectedFields(remove_own_metadata(selected, keeps_metadata=keeps_metadata), keeps_messages=True)
 
-    def render_messages(self, raws: Sequence[bytes], own_contents: Set[str] | None) -> RenderedMessages:
+    def render_messages(
+        self,
+        raws: Sequence[bytes],
+        own_contents: Set[str] | None,
+        fields: Mapping[str, bytes] | None = None,
+        *,
+        is_edited: bool = False,
+    ) -> RenderedMessages:
         messages, warnings = render_messages_for_chat(raws)
         return RenderedMessages(messages, warnings=warnings)
 

@@ -234,6 +234,9 @@ class ChatStreamDecoder:
         """Returns the assistant message of choice 0 as a client sends it back."""
         return self._build_choice_message(self._first_choice)
 
+    def build_log_message(self) -> None:
+        return None
+
     def build_alternatives(self) -> list[dict[str, Any]]:
         """Returns the assistant messages of all choices but choice 0, by index."""
         return [self._build_choice_message(self._further_choices[index]) for index in sorted(self._further_choices)]

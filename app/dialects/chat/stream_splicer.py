@@ -184,7 +184,8 @@ class ChatStreamSplicer:
 
     def build_answer_message(self) -> Item:
         """Returns the message of choice 0, as the log keeps it."""
-        return ChatMessage.from_body(self.answer.build_message())
+        log_message = None if self._foreign_decoder is None else self._foreign_decoder.build_log_message()
+        return log_message or ChatMessage.from_body(self.answer.build_message())
 
     def _render_correction_chunk(self, fields: bytes) -> bytes:
         """Renders a chunk without text that corrects our fields after the last chunk was sent; empty before that."""

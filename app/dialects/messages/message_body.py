@@ -28,6 +28,7 @@ EXPRESSED_FIELDS: Final[Mapping[str, frozenset[str]]] = {
 UNSENT_FIELDS: Final = frozenset({"type", "cache_control"})
 """Fields of blocks that say nothing to a model."""
 PARAGRAPH_BREAK: Final = "\n\n"
+"""Stands between two texts of an answer with something else between them, and between two pieces of thinking."""
 UNKNOWN_TYPE: Final = "unknown"
 """The type of a block that is no object, or has no type."""
 
@@ -106,7 +107,17 @@ def list_unexpressed_fields(blocks: Sequence[Block]) -> list[str]:
 
 
 def _build_answer(blocks: Sequence[Block]) -> MessageBody:
-    parts = [convert_block(block) for block in blocks if block["type"] not in ("tool_use", *THINKING_TYPES)]
+    parts: list[Block] = []
+    is_after_text = True
+    for block in blocks:
+        if block["type"] in ("tool_use", *THINKING_TYPES):
+            is_after_text = False
+            continue
+        part = convert_block(block)
+        if part["type"] == "text" and not is_after_text and parts and parts[-1]["type"] == "text":
+            part["text"] = PARAGRAPH_BREAK + part["text"]
+        parts.append(part)
+        is_after_text = True
     calls = [build_tool_call(block) for block in blocks if block["type"] == "tool_use"]
     body: MessageBody = {"role": "assistant", "content": simplify_parts(parts) if parts or not calls else None}
     body |= _build_reasoning([block for block in blocks if block["type"] in THINKING_TYPES])

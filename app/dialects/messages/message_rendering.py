@@ -77,7 +77,7 @@ def render_messages_for_anthropic(
         keeps_thinking: whether the messages before each thinking are those that stood before it when the model wrote
             it. If not, only thinking of the open tool loop is sent: the provider needs it there, and refuses other
             thinking.
-        cache_marks: how many cache marks the messages may have. The last ones stay.
+        cache_marks: how many cache marks system prompt and messages may have. The last ones of the messages stay.
 
     Raises:
         InvalidRequest: a message is not valid JSON.
@@ -95,17 +95,27 @@ def render_messages_for_anthropic(
         messages.insert(0, _OutgoingMessage("user", [_encode_block({"type": "text", "text": BEGIN_TEXT})]))
     if messages and messages[-1].role == "assistant":
         _strip_last_text(messages[-1])
-    _limit_cache_marks(messages, cache_marks)
+    system = renderer.render_system()
+    _limit_cache_marks(messages, max(0, cache_marks - count_cache_marks(system or b"")))
     loop_answers = [one for one in messages[_find_loop_start(messages) :] if one.role == "assistant"]
     thoughts = [any(map(_is_thinking, one.blocks)) for one in loop_answers]
     last_blocks = loop_answers[-1].blocks if loop_answers and messages[-1].role == "user" else []
     return RenderedMessages(
-        system=renderer.render_system(),
+        system=system,
         raw_messages=[_render_message(message) for message in messages],
         warnings=renderer.left_out.render_warnings(),
         has_loop_thinking=any(thoughts),
         lacks_loop_thinking=bool(last_blocks) and not _is_thinking(last_blocks[0]),
     )
+
+
+def list_answer_blocks(message: Item) -> list[Block]:
+    """Returns the blocks of an answer of the log, whatever protocol it came in."""
+    if isinstance(message, MessagesMessage):
+        return message.blocks
+    renderer = _Renderer()
+    renderer.add_message(message)
+    return [orjson.loads(block) for one in renderer.messages for block in one.blocks]
 
 
 def count_cache_marks(raw: bytes) -> int:

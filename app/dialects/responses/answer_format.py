@@ -12,7 +12,6 @@ from app.conversation.conversation_types import RESPONSE_ID_PREFIX, LogMessage
 from app.conversation.item import Item
 from app.dialects.answer_decoding import AnswerDecoder
 from app.dialects.answer_format import EventStyle
-from app.dialects.chat.stream_decoder import ChatStreamDecoder
 from app.dialects.responses.answer_message import build_answer_message, build_items_message
 from app.dialects.responses.answer_relay import ResponsesStreamRelay
 from app.dialects.responses.lifecycle_events import LifecycleWriter
@@ -90,8 +89,7 @@ class ResponsesAnswerFormat:
     def build_answer_message(self, answer: AnswerDecoder) -> Item:
         if isinstance(answer, ResponsesStreamDecoder):
             return build_items_message(answer.list_items())
-        assert isinstance(answer, ChatStreamDecoder)
-        return build_answer_message(answer.build_message(), self._whole_items, self._lifecycle.response)
+        return build_answer_message(answer, self._whole_items, self._lifecycle.response)
 
     def build_facts(self, answer: AnswerDecoder) -> dict[str, Any]:
         response = self._lifecycle.response

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from app.conversation.item import Item
+from app.dialects.answer_decoding import AnswerDecoder
 from app.dialects.body.message import ChatMessage
+from app.dialects.chat.stream_decoder import ChatStreamDecoder
 from app.dialects.items.message import ResponsesMessage
 from app.dialects.message_rendering import build_output_items
 from app.dialects.responses.response_object import ResponseObject
@@ -19,8 +21,8 @@ def build_items_message(items: Sequence[bytes]) -> Item:
     return ResponsesMessage.from_raw_items(items) if items else ChatMessage.from_body(dict(EMPTY_ANSWER))
 
 
-def build_answer_message(body: dict[str, Any], items: Sequence[Mapping[str, Any]], response: ResponseObject) -> Item:
-    """Returns the answer of a chat provider as the log keeps it.
+def build_answer_message(answer: AnswerDecoder, items: Sequence[Mapping[str, Any]], response: ResponseObject) -> Item:
+    """Returns the answer of a provider of another protocol as the log keeps it.
 
     A chat message is kept as it came, with fields that items do not have. But the client has seen the items, and a
     later read must show the same ones: where a chat message cannot say them (text after a call, a call of a tool in a
@@ -28,14 +30,16 @@ def build_answer_message(body: dict[str, Any], items: Sequence[Mapping[str, Any]
     Logarithmic probabilities are kept in neither.
 
     Args:
-        body: the chat message.
+        answer: has read the answer.
         items: the items that the client has got.
         response: names the items, and hides what the client did not ask for.
     """
-    message = ChatMessage.from_body(body)
+    message = answer.build_log_message()
+    if message is None and isinstance(answer, ChatStreamDecoder):
+        message = ChatMessage.from_body(answer.build_message())
     kept_items = [_drop_logprobs(item) for item in items]
-    built_items = build_output_items(message, response.response_id)
-    if not items or [response.hide_item(item) for item in built_items] == kept_items:
+    built_items = [] if message is None else build_output_items(message, response.response_id)
+    if message is not None and (not items or [response.hide_item(item) for item in built_items] == kept_items):
         return message
     return ResponsesMessage.from_items(kept_items)
 

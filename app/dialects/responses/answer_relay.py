@@ -8,7 +8,6 @@ from typing import Any
 from app.conversation.item import Item
 from app.dialects.answer_decoding import BAD_GATEWAY, AnswerDecoder, drop_cut_events
 from app.dialects.answer_events import AnswerValue, Begin, Failure
-from app.dialects.chat.stream_decoder import ChatStreamDecoder
 from app.dialects.responses.answer_message import build_answer_message, build_items_message
 from app.dialects.responses.lifecycle_events import LifecycleWriter
 from app.dialects.responses.response_object import find_incomplete_reason
@@ -115,8 +114,7 @@ class ResponsesStreamRelay:
         self._end_items()
         if self._splicer is not None:
             return build_items_message(self._splicer.list_items())
-        assert isinstance(self.answer, ChatStreamDecoder)
-        return build_answer_message(self.answer.build_message(), self._encoder.items, self._lifecycle.response)
+        return build_answer_message(self.answer, self._encoder.items, self._lifecycle.response)
 
     def render_end(self, changed_fields: bytes | None = None) -> bytes:
         """Renders the last event, with the whole response object."""

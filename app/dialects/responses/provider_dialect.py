@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from app.dialects.chat.provider_dialect import remove_own_metadata
 from app.dialects.message_rendering import needs_rendering_for_responses, render_messages_for_responses
+from app.dialects.messages.request_fields import translate_messages_fields_to_chat
 from app.dialects.provider_dialect import RenderedMessages, SelectedFields
 from app.dialects.request_body import decode_field
 from app.dialects.request_schemas import Protocol
@@ -31,9 +32,13 @@ class ResponsesProviderDialect:
     def select_fields(
         self, client: Protocol, fields: Mapping[str, bytes], *, keeps_metadata: bool = True
     ) -> SelectedFields:
+        warnings: Sequence[str] = ()
+        if client == "messages":
+            first = translate_messages_fields_to_chat(fields)
+            fields, warnings = first.fields, first.warnings
         if client != "responses":
             translated = translate_fields_to_responses(remove_own_metadata(dict(fields), keeps_metadata=keeps_metadata))
-            return SelectedFields(translated.fields, keeps_messages=False, warnings=translated.warnings)
+            return SelectedFields(translated.fields, keeps_messages=False, warnings=[*warnings, *translated.warnings])
         selected = select_fields_for_responses(fields)
         input_json = bytes(fields.get("input", b""))
         if not input_json or needs_rendering_for_responses(input_json):
@@ -41,7 +46,14 @@ class ResponsesProviderDialect:
         selected |= {name: bytes(fields[name]) for name in ("instructions", "input") if name in fields}
         return SelectedFields(selected, keeps_messages=True)
 
-    def render_messages(self, raws: Sequence[bytes], own_contents: Set[str] | None) -> RenderedMessages:
+    def render_messages(
+        self,
+        raws: Sequence[bytes],
+        own_contents: Set[str] | None,
+        fields: Mapping[str, bytes] | None = None,
+        *,
+        is_edited: bool = False,
+    ) -> RenderedMessages:
         rendered = render_messages_for_responses(raws, own_contents=own_contents)
         return RenderedMessages(rendered.raw_items, {"instructions": rendered.instructions}, rendered.warnings)
 

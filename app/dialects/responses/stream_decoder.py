@@ -234,6 +234,9 @@ class ResponsesStreamDecoder:
         """The items that are done, by output index, with the provider's bytes."""
         return self._items
 
+    def build_log_message(self) -> None:
+        return None
+
     def build_alternatives(self) -> list[dict[str, Any]]:
         """Returns no messages: the Responses API has one answer to each question."""
         return []

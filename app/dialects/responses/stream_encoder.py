@@ -91,7 +91,10 @@ class ResponsesStreamEncoder:
                 self._last_item = item.item
                 return item.text.write_delta(value.text)
             case Sealed():
-                frames = self._begin_item("reasoning")
+                frames = b""
+                if self._open is not None and "encrypted_content" in self._open.item:
+                    frames = self._end_open_item(is_cut_off=False)
+                frames += self._begin_item("reasoning")
                 assert self._open is not None
                 if not self._response.hides_encrypted_reasoning:
                     self._open.item["encrypted_content"] = value.data

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from app.conversation.conversation_types import LogMessage
 from app.dialects.reasoning_restoration import find_bare_reasoning, restore_reasoning
-from app.dialects.sealed_parts import list_sealed_parts
+from app.dialects.sealed_parts import find_loop_answer, list_sealed_parts, restore_thinking
 from app.errors import StoreUnavailable
 from app.pipeline.resolve.resolved_request import OPAQUE_ORIGIN, OPAQUE_ORIGINS, ResolvedRequest
 from app.store.contract.conversations import ConversationStore
@@ -69,6 +69,21 @@ class FieldRestorer:
             return view_messages
         stored_answers = await self._read_stored_answers(resolved_request, len(messages) - first_bare)
         restored = restore_reasoning(messages, [entry.message.raw for entry in stored_answers])
+        return view_messages if restored == messages else restored
+
+    async def restore_thinking(
+        self, resolved_request: ResolvedRequest, view_messages: Sequence[bytes] | None, client_messages: Sequence[bytes]
+    ) -> Sequence[bytes] | None:
+        """Puts stored answers with thinking in the place of the same answers of the client, which has no place for
+        thinking, in the open tool loop. Arguments and result as of `restore_fields`."""
+        if resolved_request.client_messages is None or OPAQUE_ORIGINS not in resolved_request.conversation.state:
+            return view_messages
+        messages = [bytes(raw) for raw in (client_messages if view_messages is None else view_messages)]
+        first = find_loop_answer(messages)
+        if first is None:
+            return view_messages
+        stored_answers = await self._read_stored_answers(resolved_request, len(messages) - first)
+        restored = restore_thinking(messages, [entry.message for entry in stored_answers])
         return view_messages if restored == messages else restored
 
     async def read_own_contents(

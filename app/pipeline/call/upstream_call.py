@@ -106,6 +106,7 @@ class UpstreamCaller:
                 deployment,
                 sent_view.compute_lowered_output_limit(),
                 own_contents=await self._find_own_contents(deployment, turn, messages),
+                is_edited=_is_edited(turn, sent_view),
             )
             if built.warnings:
                 sent_views[deployment.key] = replace(sent_view, warnings=(*sent_view.warnings, *built.warnings))
@@ -161,6 +162,7 @@ class UpstreamCaller:
             deployment,
             sent_view.compute_lowered_output_limit(added_tokens),
             own_contents=await self._find_own_contents(deployment, turn, restored_messages),
+            is_edited=_is_edited(turn, sent_view),
         )
 
         async def body_for(_: ModelDeployment) -> bytes:
@@ -262,6 +264,8 @@ class UpstreamCaller:
         restorer, messages, client_messages = FieldRestorer(self.store), sent_view.messages, turn.request.raw_messages
         if deployment.provider.protocol == "responses":
             messages = await restorer.restore_reasoning(turn.resolved_request, messages, client_messages)
+        elif deployment.provider.protocol == "anthropic" and turn.request.protocol != "messages":
+            messages = await restorer.restore_thinking(turn.resolved_request, messages, client_messages)
         if deployment.quirks.restore_fields:
             messages = await restorer.restore_fields(
                 deployment.quirks, turn.resolved_request, messages, client_messages
@@ -277,12 +281,18 @@ class UpstreamCaller:
         """
         resolved_request = turn.resolved_request
         origins = resolved_request.conversation.state.get(OPAQUE_ORIGINS) or [turn.model_key]
-        if deployment.provider.protocol != "responses" or deployment.key not in origins:
+        if deployment.provider.protocol == "openai" or deployment.key not in origins:
             return frozenset()
         if len(origins) == 1:
             return None
         count = len(turn.request.raw_messages if messages is None else messages)
         return await FieldRestorer(self.store).read_own_contents(resolved_request, deployment.key, count)
+
+
+def _is_edited(turn: Turn, view: View) -> bool:
+    """Returns whether other messages may stand before an answer than when it was written: shortened by the gateway, or
+    changed by the client."""
+    return view.plan.status != "full" or bool(turn.resolved_request.client_versions)
 
 
 def _recognise_overflow(status: int, body: bytes, view: View) -> ContextOverflow | None:

@@ -30,6 +30,7 @@ def build_upstream_body(
     max_output_tokens: int | None = None,
     *,
     own_contents: Set[str] | None = None,
+    is_edited: bool = False,
 ) -> UpstreamBody:
     """Builds the body for a deployment.
 
@@ -40,6 +41,7 @@ def build_upstream_body(
         max_output_tokens: the answer's limit if the client's is too high; otherwise None.
         own_contents: the encrypted contents in the messages that go to the deployment, because they come from there;
             None: all.
+        is_edited: whether other messages stand before an answer than when it was written.
 
     Raises:
         InvalidRequest: a field that has to be changed cannot be decoded (`decode_field`), or the provider's protocol
@@ -56,7 +58,7 @@ def build_upstream_body(
     if messages is None and not selected.keeps_messages:
         messages = request.raw_messages
     if messages is not None:
-        rendered = dialect.render_messages(messages, own_contents)
+        rendered = dialect.render_messages(messages, own_contents, fields, is_edited=is_edited)
         messages, fields = rendered.messages, rendered.put_into(fields)
         warnings += rendered.warnings
     # Usage is what calibration and metrics learn from. The relay hides it from a client that did not ask for it.

@@ -19,7 +19,7 @@ from app.context.plan.policy import ContextPolicy
 from app.context.view.client_words import NO_WORDS
 from app.conversation.conversation_types import Summary
 from app.conversation.identity import compute_start_position
-from app.dialects.request_translation import translate_fields_to_chat
+from app.dialects.provider_dialects import find_provider_dialect
 from app.dialects.usage import sum_usages
 from app.errors import InvalidRequest, StoreUnavailable
 from app.observability.request_record import timed_step
@@ -245,7 +245,7 @@ def _read_chat_fields(request: ChatRequest) -> Mapping[str, bytes]:
     if request.protocol == "chat":
         return request.raw_fields
     try:
-        return translate_fields_to_chat(request.raw_fields).fields
+        return find_provider_dialect("openai").select_fields(request.protocol, request.raw_fields).fields
     except InvalidRequest:
         return {}
 

@@ -18,7 +18,7 @@ from app.pipeline.resolve.resolved_request import ResolvedRequest
 
 ContextStatus = Literal["full", "summarized", "trimmed", "degraded", "bypassed"]
 FORWARDED_HEADERS: Final = ("retry-after", "retry-after-ms", "x-should-retry")
-FORWARDED_HEADER_PREFIXES: Final = ("x-ratelimit-", "openai-")
+FORWARDED_HEADER_PREFIXES: Final = ("x-ratelimit-", "openai-", "anthropic-")
 
 
 class ContextReport(msgspec.Struct, frozen=True):
