@@ -118,7 +118,7 @@ WITHHELD_FIELDS: Final = GATEWAY_FIELDS | {
     *("prompt", "store", "truncation"),
 }
 """Fields of a Responses request that no provider gets: the gateway does what they ask for, or sends others instead."""
-SCHEMA_FIELDS: Final = frozenset({"tools", "text"})
+RESPONSES_SCHEMA_FIELDS: Final = frozenset({"tools", "text"})
 """Fields of a Responses request with schemas."""
 NEUTRAL_VALUES: Final[Mapping[str, Sequence[object]]] = {
     "background": (False,),
@@ -159,12 +159,11 @@ class TranslatedFields(msgspec.Struct, frozen=True):
     """Sentences about what was left out."""
 
 
-def translate_fields_to_chat(fields: Mapping[str, bytes], protocol: str = "Chat Completions") -> TranslatedFields:
+def translate_fields_to_chat(fields: Mapping[str, bytes]) -> TranslatedFields:
     """Translates the fields of a Responses request for a provider of Chat Completions.
 
     Args:
         fields: JSON text by name. `model` is the provider's name of the model, which decides the field of the limit.
-        protocol: the name of the provider's protocol, for warnings, if the result is translated further.
 
     Raises:
         InvalidRequest: a field is invalid, or without it the answer would be another one; `param` names it.
@@ -180,7 +179,7 @@ def translate_fields_to_chat(fields: Mapping[str, bytes], protocol: str = "Chat 
     limit = decode_typed_field(fields, "max_output_tokens", int)
     if limit is not None:
         translated[choose_output_limit_field(str(decode_field(fields, "model")))] = b"%d" % limit
-    return TranslatedFields(translated, render_field_warnings(dropped, protocol))
+    return TranslatedFields(translated, render_field_warnings(dropped, "Chat Completions"))
 
 
 def translate_fields_to_responses(fields: Mapping[str, bytes]) -> TranslatedFields:

@@ -9,7 +9,7 @@ import orjson
 
 from app.conversation.conversation_types import LogMessage
 from app.conversation.item import Item
-from app.dialects.answer_decoding import AnswerDecoder
+from app.dialects.answer_decoding import Answer, AnswerDecoder
 from app.dialects.answer_format import EventStyle
 from app.dialects.body.message import ChatMessage
 from app.dialects.chat.stored_answer import build_stored_completion, render_stored_stream
@@ -17,7 +17,6 @@ from app.dialects.chat.stream_decoder import ChatStreamDecoder
 from app.dialects.chat.stream_encoder import encode_completion
 from app.dialects.chat.stream_frames import DONE_FRAME, CompactionProgressStream, render_error_frames, splice_fields
 from app.dialects.chat.stream_splicer import ChatStreamSplicer
-from app.dialects.sse import SseDecoder
 from app.errors import GatewayError
 
 
@@ -26,6 +25,7 @@ class ChatAnswerFormat:
 
     __slots__ = ("_log_message", "_progress_stream", "answer_id")
 
+    protocol = ChatStreamDecoder.protocol
     answer_id: str | None
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class ChatAnswerFormat:
         self._log_message: Item | None = None
         self._progress_stream: CompactionProgressStream | None = None
 
-    def translate_whole_answer(self, answer: AnswerDecoder, body: bytes) -> tuple[AnswerDecoder, bytes]:
+    def translate_whole_answer(self, answer: Answer, body: bytes) -> tuple[Answer, bytes]:
         if answer.protocol == ChatStreamDecoder.protocol:
             return answer, body
         self._log_message = answer.build_log_message()
@@ -42,19 +42,18 @@ class ChatAnswerFormat:
         translated.add_whole(body)
         return translated, body
 
-    def render_whole_answer(self, answer: AnswerDecoder, body: bytes, fields: bytes) -> bytes:
+    def render_whole_answer(self, answer: Answer, body: bytes, fields: bytes) -> bytes:
         return splice_fields(body, fields)
 
-    def build_answer_message(self, answer: AnswerDecoder) -> Item:
+    def build_answer_message(self, answer: Answer) -> Item:
         assert isinstance(answer, ChatStreamDecoder)
         return self._log_message or ChatMessage.from_body(answer.build_message())
 
-    def build_facts(self, answer: AnswerDecoder) -> dict[str, Any]:
+    def build_facts(self, answer: Answer) -> dict[str, Any]:
         return {**answer.build_facts()}
 
     def build_relay(
         self,
-        sse_decoder: SseDecoder,
         answer: AnswerDecoder,
         fields: bytes,
         render_last_fields: Callable[[Mapping[str, Any] | None], bytes],
@@ -63,7 +62,6 @@ class ChatAnswerFormat:
         source: str,
     ) -> ChatStreamSplicer:
         return ChatStreamSplicer(
-            sse_decoder,
             fields,
             render_last_fields,
             include_usage=include_usage,

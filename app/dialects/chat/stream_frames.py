@@ -10,14 +10,13 @@ import orjson
 
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
 from app.dialects.answer_format import EventStyle
-from app.dialects.sse import DONE_DATA, SseEvent
-from app.errors import GatewayError, UpstreamRefused, UpstreamUnavailable
+from app.dialects.error_body import encode_error_body
+from app.errors import GatewayError, UpstreamUnavailable
 
 ERROR_EVENT: Final = b"error"
 """The name of an error event."""
 MAX_INTEGER_DIGITS: Final = 19
 DONE_FRAME: Final = b"data: [DONE]\n\n"
-_EMPTY_ERROR: Final = {"message": "", "type": "server_error", "param": None, "code": None}
 
 
 def splice_fields(data: bytes, fields: bytes) -> bytes:
@@ -33,18 +32,9 @@ def splice_fields(data: bytes, fields: bytes) -> bytes:
     return b"%b%b%b}" % (open_body, b"" if open_body.endswith(b"{") else b",", fields)
 
 
-def is_done_event(event: SseEvent) -> bool:
-    """Whether the event ends the stream."""
-    return event.data is not None and event.data.strip() == DONE_DATA
-
-
 def render_error_frames(error: GatewayError) -> bytes:
     """Renders an error event and the end of the stream, for a failure after the first byte."""
-    try:
-        body = orjson.dumps(read_error_body(error))
-    except TypeError:  # the upstream's error body is nested too deeply for orjson
-        body = orjson.dumps(error.build_body())
-    return b"data: " + body + b"\n\n" + DONE_FRAME
+    return b"data: " + encode_error_body(error) + b"\n\n" + DONE_FRAME
 
 
 class CompactionProgressStream:
@@ -162,28 +152,3 @@ def encode_chunk(body: Any) -> bytes:
         return json.dumps(body, separators=(",", ":")).encode()
     except RecursionError as error:
         raise UpstreamUnavailable("The upstream's stream contains data that is nested too deeply.") from error
-
-
-def read_error_body(error: GatewayError) -> Mapping[str, Any]:
-    """Builds an OpenAI error body with `error` as its only key, from the upstream's own error if there is one."""
-    if isinstance(error, UpstreamRefused):
-        try:
-            body = orjson.loads(error.raw_body)
-        except orjson.JSONDecodeError:
-            return error.build_body()
-        return {"error": {**_EMPTY_ERROR, "message": error.message, **_read_error(body)}}
-    return error.build_body()
-
-
-def _read_error(body: Any) -> Mapping[str, Any]:
-    """Reads the fields of an upstream's error: `{"error": {…}}`, `{"error": "…"}`, `{…}`, or one of these in a list."""
-    if isinstance(body, list):
-        body = body[0] if body else None
-    if not isinstance(body, dict):
-        return {}
-    inner = body.get("error", body)
-    if isinstance(inner, str):
-        return {"message": inner}
-    if not isinstance(inner, dict):
-        return {}
-    return inner if inner.get("message") else {**inner, "message": str(inner.get("detail") or "The upstream failed.")}

@@ -10,12 +10,14 @@ import orjson
 
 from app.conversation.conversation_types import LogMessage
 from app.conversation.item import Item
-from app.dialects.answer_decoding import BAD_GATEWAY, AnswerDecoder, drop_cut_events
+from app.dialects.answer_decoding import Answer, AnswerDecoder
+from app.dialects.answer_events import AnswerValue
 from app.dialects.answer_format import EventStyle
-from app.dialects.body.message import ChatMessage
+from app.dialects.assembled_answer import AssembledAnswer
 from app.dialects.chat.stream_decoder import ChatStreamDecoder
 from app.dialects.chat.stream_frames import splice_fields
 from app.dialects.messages.errors import build_error_body
+from app.dialects.messages.message import MessagesMessage
 from app.dialects.messages.message_rendering import list_answer_blocks
 from app.dialects.messages.stream_decoder import NATIVE_FACTS_KEY, MessagesStreamDecoder
 from app.dialects.messages.stream_encoder import (
@@ -28,10 +30,9 @@ from app.dialects.messages.stream_encoder import (
     write_event,
     write_whole_block,
 )
-from app.dialects.responses.answer_message import build_items_message
 from app.dialects.responses.stream_decoder import ResponsesStreamDecoder
-from app.dialects.sse import SseDecoder, SseEvent
-from app.errors import GatewayError, UpstreamRefused, UpstreamUnavailable, drop_tracebacks
+from app.dialects.stream_relay import StreamRelay
+from app.errors import GatewayError
 
 SPLICED_EVENTS = ("message_start", "message_delta")
 """Events of a provider of the same protocol that get our fields: in `message`, and beside `delta`. All others pass."""
@@ -46,6 +47,7 @@ class MessagesAnswerFormat:
 
     __slots__ = ("__weakref__", "_encoder", "_end", "_find_relay", "_request_id", "_style", "answer_id")
 
+    protocol = MessagesStreamDecoder.protocol
     answer_id: str | None
 
     def __init__(self, request_id: str) -> None:
@@ -60,14 +62,14 @@ class MessagesAnswerFormat:
     def _own_id(self) -> str:
         return f"msg_{self._request_id.removeprefix('req_')}"
 
-    def translate_whole_answer(self, answer: AnswerDecoder, body: bytes) -> tuple[AnswerDecoder, bytes]:
+    def translate_whole_answer(self, answer: Answer, body: bytes) -> tuple[Answer, bytes]:
         if answer.protocol != MessagesStreamDecoder.protocol:
             self.answer_id = self._own_id
             self._encoder.encode(answer.decode_whole(body))
             self._encoder.write_end()
         return answer, body
 
-    def render_whole_answer(self, answer: AnswerDecoder, body: bytes, fields: bytes) -> bytes:
+    def render_whole_answer(self, answer: Answer, body: bytes, fields: bytes) -> bytes:
         if self.answer_id is None:
             return splice_fields(body, fields)
         message = build_message_object(
@@ -75,15 +77,14 @@ class MessagesAnswerFormat:
         )
         return splice_fields(orjson.dumps(message), fields)
 
-    def build_answer_message(self, answer: AnswerDecoder) -> Item:
-        return build_log_message(answer)
+    def build_answer_message(self, answer: Answer) -> Item:
+        return build_log_message(answer, self._encoder)
 
-    def build_facts(self, answer: AnswerDecoder) -> dict[str, Any]:
+    def build_facts(self, answer: Answer) -> dict[str, Any]:
         return {**answer.build_facts()}
 
     def build_relay(
         self,
-        sse_decoder: SseDecoder,
         answer: AnswerDecoder,
         fields: bytes,
         render_last_fields: Callable[[Mapping[str, Any] | None], bytes],
@@ -93,9 +94,7 @@ class MessagesAnswerFormat:
     ) -> MessagesStreamRelay:
         is_own = answer.protocol == MessagesStreamDecoder.protocol
         self.answer_id = None if is_own else self._own_id
-        relay = MessagesStreamRelay(
-            sse_decoder, answer, fields, render_last_fields, source=source, own_id=self.answer_id
-        )
+        relay = MessagesStreamRelay(answer, fields, render_last_fields, source=source, own_id=self.answer_id)
         self._find_relay = weakref.ref(relay)
         return relay
 
@@ -174,12 +173,11 @@ class MessagesAnswerFormat:
         return frame
 
 
-class MessagesStreamRelay:
-    """Turns the bytes of the upstream's stream into the events of a message. Implements
+class MessagesStreamRelay(StreamRelay):
+    """Turns the events of the upstream's stream into the events of a message. Implements
     `dialects.answer_format.AnswerRelay`.
 
     Args:
-        sse_decoder: cuts the stream into events; it may hold the beginning of one.
         answer: decodes the events: those of a provider of the same protocol pass while it watches, those of another are
             written from the values that it makes.
         fields, render_last_fields, source: as of `ChatStreamSplicer`.
@@ -191,7 +189,6 @@ class MessagesStreamRelay:
 
     def __init__(
         self,
-        sse_decoder: SseDecoder,
         answer: AnswerDecoder,
         fields: bytes,
         render_last_fields: Callable[[Mapping[str, Any] | None], bytes],
@@ -199,17 +196,17 @@ class MessagesStreamRelay:
         source: str,
         own_id: str | None,
     ) -> None:
-        self.answer = answer
-        self.has_ended = self.is_upstream_done = False
-        self.stream_failure: GatewayError | None = None
+        super().__init__(source)
+        self.answer: Answer = answer
         self.end: bytes | None = None
-        self._sse_decoder = sse_decoder
+        self._decoder = answer
         self._fields = fields
         self._render_last_fields = render_last_fields
-        self._source = source
         self._own_id = own_id
         self._encoder = MessagesStreamEncoder(own_id or "")
         self._has_begun = False
+        self._passed_count = 0
+        """How many blocks of the provider have passed."""
         self._last_delta: bytes | None = None
         """The data of the provider's `message_delta`: the answer is stored first."""
         self._stop_frame = write_event("message_stop", {})
@@ -218,96 +215,79 @@ class MessagesStreamRelay:
     def answer_id(self) -> str | None:
         return self._own_id or self.answer.id
 
-    def feed(self, piece: bytes) -> bytes:
-        return self.relay_events(self._sse_decoder.feed(piece))
-
-    def flush(self) -> bytes:
-        return self.relay_events(drop_cut_events(self._sse_decoder.flush(), self.answer))
-
-    def relay_events(self, events: Sequence[SseEvent]) -> bytes:
-        frames = []
-        answer = self.answer
-        for event in events:
-            data = event.data.strip() if event.data else b""
-            if not data:
-                continue
-            try:
-                frames.append(self._relay_event(event, data))
-            except UpstreamUnavailable as error:
-                drop_tracebacks(error)
-                # Some servers append data that is not JSON after the answer. The client has the answer by then.
-                self.stream_failure = None if answer.is_complete else error
-                self.is_upstream_done = self.has_ended = True
-            if answer.error_data is not None and self.stream_failure is None:
-                # The HTTP status is already 200; 502 is what the failure would have been.
-                self.stream_failure, self.has_ended = UpstreamRefused(BAD_GATEWAY, answer.error_data, {}), True
-            elif answer.has_ended:
-                self.is_upstream_done = self.has_ended = True
-            if self.has_ended:
-                break
-        return b"".join(frames)
-
-    def record_stream_end(self, stream_error: UpstreamUnavailable | None = None) -> None:
-        if stream_error is not None:
-            drop_tracebacks(stream_error)
-        # A complete answer stands even if the connection broke afterwards: only its usage is missing.
-        if self.stream_failure is None and not self.answer.is_complete:
-            self.stream_failure = stream_error or UpstreamUnavailable(
-                f"The stream of {self._source!r} ended before the answer was complete."
-            )
+    def relay_values(self, values: Sequence[AnswerValue]) -> bytes:
+        if not isinstance(self.answer, AssembledAnswer):
+            decoder, self.answer = self.answer, AssembledAnswer()
+            self.answer.id, self.answer.model = decoder.id, decoder.model
+            self.answer.has_content = decoder.has_content
+            if isinstance(decoder, MessagesStreamDecoder):
+                self._encoder.blocks += decoder.list_blocks(self._passed_count)
+        self.answer.add(values)
+        if self.answer.error_data is not None:
+            self._fail(self.answer.error_data)
+        return (self._write_begin() if values else b"") + self._encoder.encode(values)
 
     def build_answer_message(self) -> Item:
-        return build_log_message(self.answer)
+        return build_log_message(self.answer, self._encoder)
 
     def render_end(self, changed_fields: bytes | None = None) -> bytes:
         answer = self.answer
         fields = self._render_last_fields(answer.usage) if changed_fields is None else changed_fields
-        if self._last_delta is not None:
-            frames = write_data(b"message_delta", splice_fields(self._last_delta, fields))
-        else:
+        ended, frames = self._last_delta, b""
+        if ended is None:
             frames = self._write_begin() + self._encoder.encode(answer.decode_rest()) + self._encoder.write_end()
             delta = {"stop_reason": choose_stop_reason(answer.finish or "stop"), "stop_sequence": None}
             ended = orjson.dumps({"type": "message_delta", "delta": delta, "usage": build_usage(answer.usage)})
-            frames += write_data(b"message_delta", splice_fields(ended, fields))
-        self.end = frames + self._stop_frame
+        self.end = frames + write_data(b"message_delta", splice_fields(ended, fields)) + self._stop_frame
         return self.end
 
-    def _relay_event(self, event: SseEvent, data: bytes) -> bytes:
-        if not isinstance(self.answer, MessagesStreamDecoder):
-            values = self.answer.decode(data, event.name)
-            if self.answer.error_data is not None:
-                return b""
-            begin = self._write_begin() if values else b""
-            return begin + self._encoder.encode(values)
-        kind = self.answer.watch(data, event.name).type
-        if kind == "error":
+    def _relay_event(self, data: bytes, name: bytes) -> bytes:
+        decoder = self._decoder
+        if isinstance(decoder, MessagesStreamDecoder):
+            frames = self._splice_event(decoder, data, name)
+        else:
+            values = decoder.decode(data, name)
+            frames = b""
+            if decoder.error_data is None:
+                frames = (self._write_begin() if values else b"") + self._encoder.encode(values)
+        if decoder.error_data is not None:
+            self._fail(decoder.error_data)
+        elif decoder.has_ended:
+            self.is_upstream_done = self.has_ended = True
+        return frames
+
+    def _splice_event(self, decoder: MessagesStreamDecoder, data: bytes, name: bytes) -> bytes:
+        """Renders the frame for an event of the same protocol: only those of `SPLICED_EVENTS` change."""
+        kind = decoder.watch(data, name).type
+        if kind == "message_stop":
+            self._stop_frame = write_data(b"message_stop", data)
+        if kind in ("error", "message_stop"):
             return b""
         if kind == "message_start":
             self._has_begun = True
             return write_data(b"message_start", splice_message(data, self._fields))
-        if kind == "message_delta" and self.answer.is_complete:
+        if kind == "message_delta" and decoder.is_complete:
             held, self._last_delta = self._last_delta, data
             return b"" if held is None else write_data(b"message_delta", held)
-        is_whole = event.raw.endswith((b"\n\n", b"\r\n\r\n"))
-        frame = event.raw if is_whole else write_data(event.name or kind.encode(), data)
-        if kind == "message_stop":
-            self._stop_frame = frame
-            return b""
-        return frame
+        self._passed_count += kind == "content_block_start"
+        return write_data(name or kind.encode(), data)
 
     def _write_begin(self) -> bytes:
         if self._has_begun:
             return b""
         self._has_begun = True
-        message = build_message_object(self._own_id or self.answer.id or "", self.answer.model)
+        message = build_message_object(self.answer_id or "", self.answer.model)
         return write_event("message_start", {"message": {**message, **orjson.loads(b"{" + self._fields + b"}")}})
 
 
-def build_log_message(answer: AnswerDecoder) -> Item:
-    """Returns an answer as the log keeps it: in the form of the provider's protocol."""
-    if isinstance(answer, MessagesStreamDecoder):
-        return answer.build_message()
-    if isinstance(answer, ResponsesStreamDecoder):
-        return build_items_message(answer.list_items())
-    assert isinstance(answer, ChatStreamDecoder)
-    return ChatMessage.from_body(answer.build_message())
+def build_log_message(answer: Answer, encoder: MessagesStreamEncoder) -> Item:
+    """Returns an answer as the log keeps it: in the form of the provider's protocol, or, if it was joined from several,
+    as the client got it.
+
+    Args:
+        encoder: has written the answer for the client.
+    """
+    if isinstance(answer, AssembledAnswer):
+        return MessagesMessage.from_raw_blocks("assistant", list(map(orjson.dumps, encoder.blocks)))
+    assert isinstance(answer, MessagesStreamDecoder | ResponsesStreamDecoder | ChatStreamDecoder)
+    return answer.build_item()

@@ -21,8 +21,6 @@ from app.dialects.messages.request_fields import (
 from app.dialects.messages.stream_decoder import MessagesStreamDecoder, starts_message
 from app.dialects.provider_dialect import RenderedMessages, SelectedFields
 from app.dialects.request_body import decode_field
-from app.dialects.request_schemas import Protocol
-from app.dialects.request_translation import translate_fields_to_chat
 
 DROPPED_THINKING: Final = {"prefix_mismatch_behavior": "drop_block"}
 THINKING_WARNING: Final = (
@@ -33,6 +31,7 @@ THINKING_WARNING: Final = (
 
 class MessagesProviderDialect:
     protocol = "anthropic"
+    client_protocol = "messages"
     messages_field = "messages"
     answer_name = "a message of the Messages API"
 
@@ -42,19 +41,11 @@ class MessagesProviderDialect:
     def find_answer_start(self, data: bytes, name: bytes = b"") -> bytes | Literal[True] | None:
         return starts_message(data, name)
 
-    def select_fields(
-        self, client: Protocol, fields: Mapping[str, bytes], *, keeps_metadata: bool = True
-    ) -> SelectedFields:
-        if client == "messages":
+    def select_fields(self, client: str, fields: Mapping[str, bytes], *, keeps_metadata: bool = True) -> SelectedFields:
+        if client == self.client_protocol:
             return SelectedFields(select_own_fields(fields), keeps_messages=True)
-        warnings: Sequence[str] = ()
-        if client == "responses":
-            first = translate_fields_to_chat(fields, "the Messages API")
-            fields, warnings = first.fields, first.warnings
-        else:
-            fields = remove_own_metadata(dict(fields), keeps_metadata=keeps_metadata)
-        translated = translate_chat_fields_to_messages(fields)
-        return SelectedFields(translated.fields, keeps_messages=False, warnings=[*warnings, *translated.warnings])
+        own = translate_chat_fields_to_messages(remove_own_metadata(dict(fields), keeps_metadata=keeps_metadata))
+        return SelectedFields(own.fields, keeps_messages=False, warnings=own.warnings)
 
     def render_messages(
         self,

@@ -104,7 +104,7 @@ EFFORTS: Final[Mapping[object, str | None]] = {"none": None, "minimal": "low"}
 """OpenAI's words for how much a model shall think that Anthropic does not have; the others are the same."""
 CHAT_TOOL_MEMBERS: Final = ("name", "description", "input_schema", "strict", "type", "cache_control")
 TOOL_MEMBERS: Final = ("name", "description", "parameters", "strict")
-SCHEMA_FIELDS: Final = frozenset({"tools", "output_config"})
+MESSAGES_SCHEMA_FIELDS: Final = frozenset({"tools", "output_config"})
 """Fields of a Messages request with schemas."""
 
 
@@ -196,8 +196,8 @@ def count_marks_beside_messages(fields: Mapping[str, bytes]) -> int:
 
 
 def read_messages_schemas(fields: Mapping[str, Any]) -> CountedSchemas:
-    """Reads the schemas in decoded fields of a Messages request (`SCHEMA_FIELDS`). The same tools count the same in
-    every protocol."""
+    """Reads the schemas in decoded fields of a Messages request (`MESSAGES_SCHEMA_FIELDS`). The same tools count the
+    same in every protocol."""
     tools = fields.get("tools")
     listed = [one for one in tools if isinstance(one, dict)] if isinstance(tools, list) else []
     chat = [tool if is_provider_tool(tool) else _translate_tool_to_chat(tool) for tool in listed]
@@ -208,7 +208,7 @@ def read_messages_schemas(fields: Mapping[str, Any]) -> CountedSchemas:
     return read_schemas({"tools": chat})
 
 
-def may_run_provider_tools(fields: Mapping[str, bytes]) -> bool:
+def may_run_anthropic_tools(fields: Mapping[str, bytes]) -> bool:
     """Returns whether the provider may run tools itself, and count their results as prompt tokens."""
     tools = decode_field(fields, "tools") if "tools" in fields else None
     return "mcp_servers" in fields or any(is_provider_tool(tool) for tool in tools or () if isinstance(tool, dict))

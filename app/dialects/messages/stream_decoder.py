@@ -81,6 +81,7 @@ class MessagesStreamDecoder:
     protocol: Final = "anthropic"
     __slots__ = (
         *("_blocks", "_calls", "_native", "_raw_blocks", "_source_name", "_text_runs", "_texts"),
+        *("awaited_name", "holds_names"),
         *("error_data", "finish", "has_content", "has_ended", "id", "is_complete", "model", "usage"),
     )
 
@@ -91,6 +92,7 @@ class MessagesStreamDecoder:
         self.usage: dict[str, Any] | None = None
         self.finish: str | None = None
         self.error_data: bytes | None = None
+        self.awaited_name, self.holds_names = "", False
         self.is_complete = self.has_content = self.has_ended = False
         self._native: dict[str, Any] = {"stop_reason": None, "stop_sequence": None, "usage": {}}
         self._blocks: dict[int, Block] = {}
@@ -103,6 +105,11 @@ class MessagesStreamDecoder:
         """The number of each call, by the index of its block."""
         self._raw_blocks: list[bytes] | None = None
         """The blocks of a whole answer, with the provider's bytes."""
+
+    @property
+    def has_awaited_call(self) -> bool:
+        """Whether a call waits for its name: none does, since a call begins with its whole name."""
+        return False
 
     def watch(self, data: bytes, name: bytes = b"") -> MessagesEvent:
         """Adds the data of one event. Returns the event.
@@ -153,6 +160,10 @@ class MessagesStreamDecoder:
                 return [Failure(build_error_object(data))]
         return []
 
+    def list_blocks(self, count: int) -> list[Block]:
+        """Returns the first blocks as they have come."""
+        return [self._build_block(index) for index in sorted(self._blocks)[:count]]
+
     def decode_rest(self) -> list[AnswerValue]:
         """Returns nothing: no value is held back."""
         return []
@@ -188,7 +199,7 @@ class MessagesStreamDecoder:
         values.append(Finish(str(self.finish)))
         return values if self.usage is None else [*values, Usage(self.usage)]
 
-    def build_message(self) -> MessagesMessage:
+    def build_item(self) -> MessagesMessage:
         """Returns the answer as the log keeps it."""
         blocks = self._raw_blocks
         if blocks is None:
@@ -199,7 +210,7 @@ class MessagesStreamDecoder:
         """Returns the answer as the log keeps it for a client of another protocol, if it has thinking: only this form
         can be sent back to the model."""
         is_sealed = any(block.get("type") in THINKING_TYPES for block in self._blocks.values())
-        return self.build_message() if is_sealed else None
+        return self.build_item() if is_sealed else None
 
     def build_alternatives(self) -> list[dict[str, Any]]:
         """Returns no messages: the Messages API has one answer to each question."""

@@ -40,14 +40,11 @@ class MessagesStreamEncoder:
     of the call before it is whole.
 
     Args:
-        message_id: makes ids for calls that have none.
-
-    Attributes:
-        blocks: by index. A block that is open grows.
-    """
+        message_id: makes ids for calls that have none."""
 
     def __init__(self, message_id: str) -> None:
         self.blocks: list[Block] = []
+        """By index. A block that is open grows."""
         self._message_id = message_id
         self._is_open = False
         self._source: int | None = None

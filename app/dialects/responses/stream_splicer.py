@@ -6,7 +6,7 @@ response object; our fields in it; encrypted reasoning, if the client did not as
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import orjson
@@ -92,6 +92,16 @@ class ResponsesStreamSplicer:
                 for item in self._open_items.values()
             ]
         )
+
+    def read_passed_items(self) -> tuple[list[dict[str, Any]], list[OpenItem]]:
+        """Returns the items that have passed, as the client has got them, and those of them that are not done."""
+        open_items = self._rebuild_open_items()
+        shown = self._lifecycle.response.hide_reasoning
+        by_index = {
+            index: orjson.loads(bytes(shown(msgspec.Raw(item)))) for index, item in self._decoder.ended_items.items()
+        }
+        by_index |= {index: open_item.item for index, open_item in open_items.items()}
+        return [by_index[index] for index in sorted(by_index)], list(open_items.values())
 
     def list_items(self) -> list[bytes]:
         """Returns the items of the answer with the provider's bytes. Items that were cut off are among them after
