@@ -105,7 +105,7 @@ class Provider(Section):
     headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict)
     """Further headers of each call."""
     proxy: SecretStr | None = None  # secret because it may carry a password
-    """An HTTP proxy for calls to this provider, such as `http://proxy.internal:3128`
+    """An HTTP proxy for calls to this provider (`HTTPS_PROXY` is not read), such as `http://proxy.internal:3128`
     ([proxies](operations.md#proxies-and-certificates))."""
     ca_file: str | None = None
     """A PEM file of certificates that are trusted instead of the system's roots."""
