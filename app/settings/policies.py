@@ -80,7 +80,8 @@ class Summarizer(Section):
     prompt: Instruction | None = None
     """An instruction that replaces the built-in one, except for folds: what a summary must keep in your domain."""
     update_prompt: Instruction | None = None
-    """`checkpoint`: the instruction for every checkpoint after the first. Empty: as for the first."""
+    """`checkpoint`: the instruction for every checkpoint after the first. Empty: `summarizer.prompt`, or the built-in
+    one."""
     form: Literal["auto", "conversation", "transcript"] = "auto"
     """What the summary call sends. `auto`, `conversation`: the request's own model gets the messages of its last prompt
     and then the instruction, so that the provider's prompt cache is used; other models get a fenced transcript.
