@@ -116,7 +116,7 @@ class Policy(Section):
     recall: Recall | None = None
     """How old messages come back ([recall](policies.md#recall)). Empty: `quote` for kind `additive`, else `off`."""
     restore: Literal["none", "quotes"] = "quotes"
-    """Whether messages that the client left out of its history may be quoted (`quotes`) or not (`none`)."""
+    """`quotes`: messages that the client left out of its history may be quoted, too. `none`: they are never quoted."""
     standing_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """The most that [standing requests](policies.md#standing-requests) may take. `0`: they are not shown."""
 
