@@ -11,7 +11,7 @@ from typing import Final
 
 import orjson
 
-from app.dialects.chat.usage import TokenUsage
+from app.dialects.usage import TokenUsage
 from app.upstream.provider_contract import UNKNOWN_PRICE, ModelDeployment, TokenPrice
 from app.upstream.routing.known_model_windows import list_model_name_variants
 

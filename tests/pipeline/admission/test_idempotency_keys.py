@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from app.dialects.chat.message import ChatMessage
+from app.dialects.body.message import ChatMessage
 from app.errors import StoreUnavailable
 from app.store.contract.keys import IdempotencyKeyRecord
 from tests.live import DROP, Reply, ScriptedUpstream, chunk, completion, stream

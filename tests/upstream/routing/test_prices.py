@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.dialects.chat.usage import TokenUsage
+from app.dialects.usage import TokenUsage
 from app.upstream.provider_contract import ModelDeployment, TokenPrice
 from app.upstream.routing.prices import compute_call_cost_usd, compute_prompt_cost_usd, find_list_price, find_price
 from tests.upstream.scripted_provider import ScriptedProvider
