@@ -164,6 +164,9 @@ class Price(Section):
     cached_input: Dollars | None = None
     """US dollars for a million prompt tokens that the provider read from its cache. Empty: the same as `price.input`,
     or the list price."""
+    cache_write: Dollars | None = None
+    """US dollars for a million prompt tokens that the provider wrote to its cache. Empty: the same as `price.input`, or
+    the list price."""
     output: Dollars | None = None
     """US dollars for a million tokens of answers."""
 
