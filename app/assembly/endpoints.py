@@ -58,6 +58,8 @@ from app.conversations.transfer.conversation_import import ConversationImporter
 from app.conversations.transfer.message_export import ConversationExporter
 from app.conversations.views.stored_turn import StoredTurnBuilder
 from app.conversations.views.view_pages import ViewPages
+from app.dialects.chat.stored_completion import build_completion_object
+from app.dialects.responses.stored_answer import render_kept_response
 from app.pipeline.view.standing_requests import StandingRequestReader
 from app.settings import Settings
 from app.settings.providers_and_models import EVERY_MODEL
@@ -137,9 +139,9 @@ def _build_routes(gateway: Gateway, connections: ClientConnections | None) -> It
     )
     yield models.build_model_routes(catalogue, auth)
     yield token_count.build_token_count_routes(gateway.pipeline, auth)
-    yield stored_completions.build_stored_completion_routes(StoredCompletions(store), auth)
+    yield stored_completions.build_stored_completion_routes(StoredCompletions(store, build_completion_object), auth)
     yield responses_resource.build_response_tool_routes(gateway.pipeline, auth, gateway.responses_parser.parse)
-    yield responses_resource.build_stored_response_routes(StoredResponses(store), auth)
+    yield responses_resource.build_stored_response_routes(StoredResponses(store, render_kept_response), auth)
     records = ConversationRecords(store)
     yield from _build_conversation_routes(gateway, records)
     yield from _build_context_routes(gateway, records)

@@ -15,7 +15,7 @@ import msgspec
 import orjson
 
 from app.conversation.item import TOOL_RESULT_ROLES
-from app.dialects.responses.item_kinds import ItemFields, find_message_role, is_client_call, read_call_id
+from app.dialects.items.item_kinds import ItemFields, find_message_role, is_client_call, read_call_id
 
 MISSING_RESULT_TEXT: Final = "[There is no result of this call: the conversation went on without it.]"
 TOOL_CALLS_KEY: Final = b'"tool_calls"'

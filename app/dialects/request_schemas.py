@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from app.conversation.item import CountedSchemas
-from app.dialects.chat import counted_content
+from app.dialects import request_translation as request_fields
+from app.dialects.body import counted_content
 from app.dialects.chat import request as chat_request
 from app.dialects.responses import request as responses_request
-from app.dialects.responses import request_fields
 
 Protocol = Literal["chat", "responses"]
 

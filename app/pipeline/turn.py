@@ -49,12 +49,6 @@ class Turn(msgspec.Struct, frozen=True, dict=True):
         authorization = self.request.caller.authorization
         return None if authorization is None else ClientKey(authorization, self.target.deployments[0].provider.name)
 
-    @property
-    def keeps_original_answer(self) -> bool:
-        """Whether the client can get the reply of a provider of its own protocol as it is. The rounds of a search are
-        merged into one answer instead."""
-        return self.request.answer_format.keeps_original and self.search_tool_session is None
-
     @cached_property
     def planned_instructions_tokens(self) -> int:
         """The raw tokens of the instructions for planning: our count, and what the provider was seen to add to it."""

@@ -1,5 +1,5 @@
-"""The contract of providers: what they are asked and what they answer. Requests are in the form of the provider's
-protocol, answers in that of Chat Completions.
+"""The contract of providers: what they are asked and what they answer. Both are in the form of the provider's
+protocol.
 """
 
 from __future__ import annotations
@@ -60,9 +60,6 @@ class UpstreamRequest(msgspec.Struct, frozen=True):
     times: CallTimes | None = None
     answer_limit_bytes: int = ANSWER_LIMIT_BYTES
     """A longer answer is cut off, and its call fails."""
-    keeps_original: bool = False
-    """Whether an answer that is translated brings the provider's own form, too: as `UpstreamReply.original_body`, or in
-    a stream as an event named `original` before each translated chunk."""
 
 
 ClientKeyRule = Literal["never", "if_meant", "always"]
@@ -112,10 +109,6 @@ class UpstreamReply(Protocol):
     status: int
     headers: Mapping[str, str]
     """Lower-case names."""
-
-    @property
-    def original_body(self) -> bytes | None:
-        """The body as the provider sent it, if the request keeps originals and `read` has returned a translation."""
 
     async def read(self) -> bytes:
         """Returns the whole body, decoded from any content encoding.

@@ -12,8 +12,8 @@ from app.compaction.summarizer.summarizer_request_body import CallBudget, Summar
 from app.compaction.summarizer.summary_request import SummaryRequest
 from app.context.count.token_counter import choose_token_counter_name
 from app.context.view.view_rendering import ViewTokenCounter
-from app.dialects.chat.completion import FirstChoice
-from app.dialects.chat.usage import TokenUsage, read_usage
+from app.dialects.first_choice import FirstChoice
+from app.dialects.usage import TokenUsage, read_usage
 from app.errors import UpstreamUnavailable
 from app.observability.metrics import NO_METRICS, Metrics, SummaryFacts
 from app.store.key_budgets import KeyBudgets
@@ -114,7 +114,7 @@ class SummarizerClient:
             timeout_seconds = self.request.job.policy.summarizer.timeout_seconds
             try:
                 completion = await read_completion(
-                    routed_reply.reply, deployment.key, lambda: silence.reschedule(now() + timeout_seconds)
+                    routed_reply.reply, deployment, lambda: silence.reschedule(now() + timeout_seconds)
                 )
             finally:
                 await routed_reply.reply.aclose()

@@ -45,7 +45,7 @@ from app.compaction.summarizer.transcript import TranscriptEntry, build_transcri
 from app.context.plan.log_rounds import split_into_rounds
 from app.context.view.view_rendering import ViewTokenCounter
 from app.conversation.conversation_types import LogMessage, Summary
-from app.dialects.chat.request_fields import build_cached_prefix_fields, read_parameter_names
+from app.dialects.summarizer_fields import build_cached_prefix_fields, read_parameter_names
 from app.errors import GatewayError, UpstreamRefused
 from app.upstream.protocols.overflow_detection import detect_overflow
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from app.context.standing.standing_requests import StandingRequest
 from app.conversation.item import Item
-from app.dialects.chat.message import ChatMessage
+from app.dialects.body.message import ChatMessage
 from app.dialects.item_decoding import decode_item
 
 STANDING_LABEL = (

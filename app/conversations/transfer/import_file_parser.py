@@ -20,9 +20,9 @@ import orjson
 
 from app.conversation.identity import is_valid_conversation_id
 from app.conversation.item import INSTRUCTION_ROLES, Item
-from app.dialects.chat.message import ChatMessage
-from app.dialects.responses.input_items import find_item_groups
-from app.dialects.responses.message import ResponsesMessage
+from app.dialects.body.message import ChatMessage
+from app.dialects.items.input_items import find_item_groups
+from app.dialects.items.message import ResponsesMessage
 from app.errors import InvalidRequest
 
 Format = Literal["auto", "jsonl", "openai"]
@@ -148,7 +148,7 @@ def _parse_message(raw: bytes, location: str) -> ImportedMessage:
     return ImportedMessage(ChatMessage(raw, value), location)
 
 
-def _parse_items(raw: bytes, location: str) -> ResponsesMessage:
+def _parse_items(raw: bytes, location: str) -> Item:
     message = ResponsesMessage(raw)
     raw_items = message.raw_items
     if len(raw_items) == 1 and raw_items[0][:1] == b'"':

@@ -9,17 +9,14 @@ import orjson
 
 from app.conversation.conversation_types import LogMessage
 from app.conversation.item import Item
-from app.dialects.chat.message import ChatMessage
+from app.dialects.answer_decoding import AnswerDecoder
+from app.dialects.answer_format import EventStyle
+from app.dialects.body.message import ChatMessage
 from app.dialects.chat.stored_answer import build_stored_completion, render_stored_stream
-from app.dialects.chat.stream_collector import StreamCollector
-from app.dialects.chat.stream_frames import (
-    DONE_FRAME,
-    CompactionProgressStream,
-    EventStyle,
-    render_error_frames,
-    splice_fields,
-)
-from app.dialects.chat.stream_relay import StreamRelay
+from app.dialects.chat.stream_decoder import ChatStreamDecoder
+from app.dialects.chat.stream_encoder import encode_completion
+from app.dialects.chat.stream_frames import DONE_FRAME, CompactionProgressStream, render_error_frames, splice_fields
+from app.dialects.chat.stream_splicer import ChatStreamSplicer
 from app.dialects.sse import SseDecoder
 from app.errors import GatewayError
 
@@ -27,42 +24,50 @@ from app.errors import GatewayError
 class ChatAnswerFormat:
     """Writes one chat completion. The provider's bytes are relayed, with our fields added."""
 
-    __slots__ = ("_progress_stream", "answer_id", "keeps_original")
+    __slots__ = ("_progress_stream", "answer_id")
 
     answer_id: str | None
-    keeps_original: bool
 
     def __init__(self) -> None:
-        self.answer_id, self.keeps_original = None, False
+        self.answer_id = None
         self._progress_stream: CompactionProgressStream | None = None
 
-    def render_whole_answer(
-        self, collector: StreamCollector, body: bytes, original_body: bytes | None, fields: bytes
-    ) -> bytes:
+    def translate_whole_answer(self, answer: AnswerDecoder, body: bytes) -> tuple[AnswerDecoder, bytes]:
+        if answer.protocol == ChatStreamDecoder.protocol:
+            return answer, body
+        body = encode_completion(answer.decode_whole(body))
+        translated = ChatStreamDecoder()
+        translated.add_whole(body)
+        return translated, body
+
+    def render_whole_answer(self, answer: AnswerDecoder, body: bytes, fields: bytes) -> bytes:
         return splice_fields(body, fields)
 
-    def build_answer_message(self, collector: StreamCollector, original_body: bytes | None) -> Item:
-        return ChatMessage.from_body(collector.build_message())
+    def build_answer_message(self, answer: AnswerDecoder) -> Item:
+        assert isinstance(answer, ChatStreamDecoder)
+        return ChatMessage.from_body(answer.build_message())
 
-    def build_facts(self, collector: StreamCollector) -> dict[str, Any]:
-        return collector.build_facts()
+    def build_facts(self, answer: AnswerDecoder) -> dict[str, Any]:
+        return {**answer.build_facts()}
 
     def build_relay(
         self,
-        decoder: SseDecoder,
+        sse_decoder: SseDecoder,
+        answer: AnswerDecoder,
         fields: bytes,
         render_last_fields: Callable[[Mapping[str, Any] | None], bytes],
         *,
         include_usage: bool,
         source: str,
-    ) -> StreamRelay:
-        return StreamRelay(
-            decoder,
+    ) -> ChatStreamSplicer:
+        return ChatStreamSplicer(
+            sse_decoder,
             fields,
             render_last_fields,
             include_usage=include_usage,
             progress_stream=self._progress_stream,
             source=source,
+            foreign_decoder=None if answer.protocol == ChatStreamDecoder.protocol else answer,
         )
 
     def begin_progress(self, *, completion_id: str, created: int, model: str, style: EventStyle, fields: bytes) -> None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from app.dialects.chat.message import ChatMessage
-from app.dialects.chat.search_tool import build_call_message, is_search_call
-from app.dialects.chat.stream_collector import StreamCollector
-from app.dialects.chat.stream_frames import DONE_DATA, DONE_FRAME, ERROR_EVENT, decode_chunk, encode_chunk
+from app.dialects.body.message import ChatMessage
+from app.dialects.chat.stream_decoder import ChatStreamDecoder
+from app.dialects.chat.stream_frames import DONE_FRAME, ERROR_EVENT, decode_chunk, encode_chunk
 from app.dialects.chat.tool_call_collector import ToolCallCollector
-from app.dialects.chat.usage import sum_usages
 from app.dialects.search_tool import TOOL_NAME
-from app.dialects.sse import SseEvent
+from app.dialects.search_tool_fields import build_call_message, is_search_call
+from app.dialects.sse import DONE_DATA, SseEvent
+from app.dialects.usage import sum_usages
 
 TRUNCATED_REASONS: Final = ("length", "content_filter", "error")
 """Finish reasons after which no search is run: the call may be cut off, or filtered."""
@@ -51,7 +51,7 @@ class StreamRoundMerger:
         """The role from a chunk that was hidden, to be sent with the next visible chunk."""
         self._is_last_round = False
         self._is_first_round = True
-        self._collector = StreamCollector(self._source)
+        self._collector = ChatStreamDecoder(self._source)
         self._call_splitter = ToolCallSplitter()
 
     def begin_round(self, *, is_last_round: bool) -> None:
@@ -61,7 +61,7 @@ class StreamRoundMerger:
             is_last_round: the model must answer without another search.
         """
         self._earlier_usages = self.reported_usages
-        self._collector = StreamCollector(self._source)
+        self._collector = ChatStreamDecoder(self._source)
         self._call_splitter = ToolCallSplitter()
         self.search_calls = []
         self._is_last_round = is_last_round
@@ -228,7 +228,7 @@ class WholeRoundMerger:
         self._round_message: dict[str, Any] = {}
         self._bodies: list[bytes] = []
 
-    def add_round(self, body: bytes, collector: StreamCollector, *, is_last_round: bool) -> None:
+    def add_round(self, body: bytes, collector: ChatStreamDecoder, *, is_last_round: bool) -> None:
         """Adds a round.
 
         Args:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import orjson
 
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
-from app.dialects.sse import SseEvent
+from app.dialects.answer_format import EventStyle
+from app.dialects.sse import DONE_DATA, SseEvent
 from app.errors import GatewayError, UpstreamRefused, UpstreamUnavailable
 
-EventStyle = Literal["chunk", "named", "comment", "off"]
-"""The form of a compaction's progress events."""
 ERROR_EVENT: Final = b"error"
 """The name of an error event."""
 MAX_INTEGER_DIGITS: Final = 19
-DONE_DATA: Final = b"[DONE]"
-"""Data of the event that ends a stream."""
 DONE_FRAME: Final = b"data: [DONE]\n\n"
 _EMPTY_ERROR: Final = {"message": "", "type": "server_error", "param": None, "code": None}
 

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from app.conversation.item import Item
-from app.dialects.chat.message import ChatMessage
-from app.dialects.responses.message import ResponsesMessage
-from app.dialects.responses.message_rendering import build_output_items
+from app.dialects.body.message import ChatMessage
+from app.dialects.items.message import ResponsesMessage
+from app.dialects.message_rendering import build_output_items
 from app.dialects.responses.response_object import ResponseObject
+
+EMPTY_ANSWER: Final[Mapping[str, Any]] = {"role": "assistant", "content": ""}
+
+
+def build_items_message(items: Sequence[bytes]) -> Item:
+    """Returns an answer of these items, each with its bytes, as the log keeps it."""
+    return ResponsesMessage.from_raw_items(items) if items else ChatMessage.from_body(dict(EMPTY_ANSWER))
 
 
 def build_answer_message(body: dict[str, Any], items: Sequence[Mapping[str, Any]], response: ResponseObject) -> Item:

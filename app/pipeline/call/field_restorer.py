@@ -7,11 +7,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from app.conversation.conversation_types import LogMessage
-from app.dialects.responses.reasoning_restoration import (
-    find_bare_reasoning,
-    list_encrypted_contents,
-    restore_reasoning,
-)
+from app.dialects.reasoning_restoration import find_bare_reasoning, list_encrypted_contents, restore_reasoning
 from app.errors import StoreUnavailable
 from app.pipeline.resolve.resolved_request import OPAQUE_ORIGIN, OPAQUE_ORIGINS, ResolvedRequest
 from app.store.contract.conversations import ConversationStore

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from app.dialects.chat.search_tool import (
+from app.dialects.search_tool_fields import (
     FLAT_TOOL_DEFINITION,
     TOOL_DEFINITION,
     accepts_search_tool,

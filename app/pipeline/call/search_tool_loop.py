@@ -11,10 +11,14 @@ from msgspec.structs import replace
 
 from app.context.plan.budget import Budget
 from app.context.plan.outline import Plan, SummarizeMode
+from app.dialects.chat.answer_format import ChatAnswerFormat
 from app.dialects.chat.round_merging import RoundMerger, StreamRoundMerger, WholeRoundMerger
-from app.dialects.chat.search_tool import build_result_message, parse_search_call
+from app.dialects.chat.stream_decoder import ChatStreamDecoder
+from app.dialects.chat.stream_encoder import ChunkTranslator
 from app.dialects.chat.stream_frames import is_done_event, render_error_frames
+from app.dialects.provider_dialects import make_decoder
 from app.dialects.search_tool import InvalidArguments, SearchToolQuery
+from app.dialects.search_tool_fields import build_result_message, parse_search_call
 from app.dialects.sse import SseDecoder, SseEvent
 from app.errors import GatewayError, StoreUnavailable, UpstreamRefused, UpstreamUnavailable
 from app.pipeline.call.search_tool_definition import (
@@ -56,6 +60,8 @@ EMPTY_RESULT_TOKENS: Final = 32
 LAST_CALL_RESERVE_TOKENS: Final = 96
 """Tokens kept free for one more call of the tool, so that its result can say that there is no room."""
 
+MERGED_PROTOCOL: Final = "openai"
+"""The protocol in which rounds are merged."""
 REFUSAL_TOOL_WORD: Final = b"tool"
 """An error body with this word may be about the search tool."""
 MAX_MODELS_WITHOUT_TOOLS: Final = 1_000
@@ -123,7 +129,13 @@ class SearchToolLoop:
             first_frames = await anext(frames, b"")
             return replace(
                 upstream_answer,
-                reply=StreamReply(current_reply, decoder.feed(first_frames), _stream_with_error_event(frames), decoder),
+                reply=StreamReply(
+                    current_reply,
+                    decoder.feed(first_frames),
+                    _stream_with_error_event(frames),
+                    decoder,
+                    MERGED_PROTOCOL,
+                ),
             )
         except BaseException:
             await current_reply.aclose()
@@ -139,10 +151,11 @@ class SearchToolLoop:
         merger = WholeRoundMerger()
         while True:
             assert isinstance(upstream_answer.reply, BufferedReply)
-            body = upstream_answer.reply.body
-            merger.add_round(
-                body, parse_whole_answer(body, upstream_answer.deployment), is_last_round=rounds.is_last_round
-            )
+            reply = upstream_answer.reply
+            answer = parse_whole_answer(reply.body, upstream_answer.deployment, reply.protocol)
+            answer, body = ChatAnswerFormat().translate_whole_answer(answer, reply.body)
+            assert isinstance(answer, ChatStreamDecoder)
+            merger.add_round(body, answer, is_last_round=rounds.is_last_round)
             if not merger.search_calls:
                 return _replace_body(upstream_answer, merger.render_body())
             next_answer = await rounds.run_next_round(merger)
@@ -299,8 +312,6 @@ class _SearchRounds:
 class _CurrentReply:
     """Stands for the reply of the current round, so that closing the client's stream closes the right reply."""
 
-    original_body: bytes | None = None
-
     def __init__(self, stream_reply: StreamReply) -> None:
         self.stream_reply = stream_reply
         self.status = stream_reply.status
@@ -345,17 +356,19 @@ async def _stream_event_batches(
 
     A round that another round follows ends at its `[DONE]`, or when its connection breaks: its calls are complete.
     """
+    rounds = ChunkTranslator(make_decoder(stream_reply.protocol))
     try:
-        yield stream_reply.first_events
-        if merger.search_calls and any(map(is_done_event, stream_reply.first_events)):
+        events = rounds.translate(stream_reply.first_events)
+        yield events
+        if merger.search_calls and any(map(is_done_event, events)):
             return
         async for piece in stream_reply.remaining_bytes:
-            events = stream_reply.decoder.feed(piece)
+            events = rounds.translate(stream_reply.decoder.feed(piece))
             yield events
             if merger.search_calls and any(map(is_done_event, events)):
                 await drain_stream(stream_reply.remaining_bytes)
                 return
-        yield stream_reply.decoder.flush()
+        yield rounds.translate(stream_reply.decoder.flush())
     except UpstreamUnavailable:
         if not merger.search_calls:
             raise

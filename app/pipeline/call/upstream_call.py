@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from app.context.calibration import Calibration
 from app.conversation.conversation_types import Conversation
-from app.dialects.chat.stream_relay import BAD_GATEWAY
-from app.dialects.chat.usage import TokenUsage
+from app.dialects.answer_decoding import BAD_GATEWAY
+from app.dialects.usage import TokenUsage
 from app.errors import ContextLengthExceeded, GatewayError, UpstreamRefused
 from app.pipeline.call.field_restorer import FieldRestorer
 from app.pipeline.call.upstream_reply import (
@@ -117,12 +117,9 @@ class UpstreamCaller:
             tenant=turn.request.caller.tenant,
             client_key=turn.client_key,
             headers=turn.request.forwarded_headers,
-            keeps_original=turn.keeps_original_answer,
         )
         deployment = opened.deployment
-        reply, error_body = await read_first_event_or_body(
-            opened.reply, stream=turn.request.stream, source=deployment.key
-        )
+        reply, error_body = await read_first_event_or_body(opened.reply, deployment, stream=turn.request.stream)
         sent_view = sent_views[deployment.key]
         if error_body is None:
             return UpstreamAnswer(reply, deployment, sent_view)
@@ -176,9 +173,7 @@ class UpstreamCaller:
             client_key=turn.client_key,
             headers=turn.request.forwarded_headers,
         )
-        reply, error_body = await read_first_event_or_body(
-            opened.reply, stream=turn.request.stream, source=deployment.key
-        )
+        reply, error_body = await read_first_event_or_body(opened.reply, deployment, stream=turn.request.stream)
         if error_body is None:
             return UpstreamAnswer(reply, deployment, sent_view)
         return await _accept_reply_or_raise(reply, error_body, deployment, sent_view, stream=turn.request.stream)

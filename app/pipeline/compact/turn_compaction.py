@@ -19,8 +19,8 @@ from app.context.plan.policy import ContextPolicy
 from app.context.view.client_words import NO_WORDS
 from app.conversation.conversation_types import Summary
 from app.conversation.identity import compute_start_position
-from app.dialects.chat.usage import sum_usages
-from app.dialects.responses.request_fields import translate_fields_to_chat
+from app.dialects.request_translation import translate_fields_to_chat
+from app.dialects.usage import sum_usages
 from app.errors import InvalidRequest, StoreUnavailable
 from app.observability.request_record import timed_step
 from app.observability.tracing import current_span, trace_span

@@ -19,10 +19,9 @@ from app.conversation.identity import (
     compute_start_position,
 )
 from app.conversation.item import INSTRUCTION_ROLES, Item, count_item_bytes
-from app.dialects.chat.message_checks import check_messages
-from app.dialects.item_decoding import decode_item
+from app.dialects.body.message_checks import check_messages
+from app.dialects.item_decoding import decode_item, is_instructions_field
 from app.dialects.missing_tool_results import has_missing_tool_results, may_have_tool_calls
-from app.dialects.responses.stored_response import is_instructions_field
 from app.pipeline.chat_request import ChatRequest
 
 ASSISTANT_MARKER: Final = b'"assistant"'

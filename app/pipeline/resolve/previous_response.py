@@ -15,12 +15,10 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from app.conversation.conversation_types import Conversation, LogMessage, StoredCompletion
+from app.conversation.conversation_types import RESPONSE_ID_PREFIX, Conversation, LogMessage, StoredCompletion
 from app.conversation.identity import LinkPosition, compute_links_after_messages, make_conversation_id
 from app.conversation.item import Item, may_precede_tool_result
-from app.dialects.item_decoding import decode_item
-from app.dialects.responses.item_ids import RESPONSE_ID_PREFIX
-from app.dialects.responses.stored_response import is_instructions_field, select_lasting_instructions
+from app.dialects.item_decoding import decode_item, is_instructions_field, select_lasting_instructions
 from app.errors import PreviousResponseNotFound
 from app.pipeline.admission.answer_replay import StoredAnswers
 from app.pipeline.chat_request import ChatRequest

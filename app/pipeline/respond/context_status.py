@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from app.context.plan.budget import Budget
 from app.context.plan.outline import Plan
 from app.conversation.conversation_types import Summary
-from app.dialects.chat.usage import TokenUsage
+from app.dialects.usage import TokenUsage
 from app.pipeline.resolve.resolved_request import ResolvedRequest
 
 ContextStatus = Literal["full", "summarized", "trimmed", "degraded", "bypassed"]

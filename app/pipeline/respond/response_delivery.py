@@ -18,10 +18,11 @@ from app.context.plan.outline import make_last_view
 from app.context.plan.policy import ContextPolicy
 from app.conversation.conversation_types import Conversation
 from app.conversation.item import Item
+from app.dialects.answer_decoding import AnswerDecoder
 from app.dialects.answer_format import AnswerRelay
-from app.dialects.chat.stream_collector import StreamCollector
-from app.dialects.chat.usage import TokenUsage, read_usage
-from app.dialects.responses.message_rendering import has_encrypted_parts
+from app.dialects.message_rendering import has_encrypted_parts
+from app.dialects.provider_dialects import make_decoder
+from app.dialects.usage import TokenUsage, read_usage
 from app.errors import GatewayError, StoreUnavailable, UpstreamUnavailable, drop_tracebacks
 from app.observability.metrics import NO_METRICS, Metrics
 from app.observability.request_facts import record_error
@@ -106,10 +107,11 @@ class ResponseDelivery:
         self, turn: Turn, view: View, upstream_answer: UpstreamAnswer, leases: AsyncExitStack
     ) -> WholeAnswer:
         try:
-            collector, reply = await self._read_whole_answer(turn, upstream_answer)
             answer_format = turn.request.answer_format
-            collector.id = answer_format.answer_id or collector.id
-            usage = read_usage(collector.usage)
+            answer, reply = await self._read_whole_answer(turn, upstream_answer)
+            answer, body = answer_format.translate_whole_answer(answer, reply.body)
+            answer.id = answer_format.answer_id or answer.id
+            usage = read_usage(answer.usage)
             report = build_context_report(turn, upstream_answer.sent_view)
             reported = _select_planned_prompt_usage(turn.search_tool_session, usage)
             if truncation_warning := _describe_provider_truncation(report, reported):
@@ -119,9 +121,9 @@ class ResponseDelivery:
             context = report.build_context_object(reported, cost)
             message: Item | None = None
             try:
-                message = answer_format.build_answer_message(collector, reply.original_body)
+                message = answer_format.build_answer_message(answer)
                 conversation = await self._store_answer(
-                    turn, view, upstream_answer, collector, message, report, context, reported
+                    turn, view, upstream_answer, answer, message, report, context, reported
                 )
                 if report.conversation_id not in (None, conversation.id):
                     report = replace(report, conversation_id=conversation.id)
@@ -140,14 +142,11 @@ class ResponseDelivery:
             **select_forwarded_headers(upstream_answer.reply.headers),
             **report.build_headers(turn.request.request_id),
         }
-        body = answer_format.render_whole_answer(
-            collector, reply.body, reply.original_body, report.render_all_fields(context)
-        )
-        return WholeAnswer(body, headers)
+        return WholeAnswer(answer_format.render_whole_answer(answer, body, report.render_all_fields(context)), headers)
 
     async def _read_whole_answer(
         self, turn: Turn, upstream_answer: UpstreamAnswer
-    ) -> tuple[StreamCollector, BufferedReply]:
+    ) -> tuple[AnswerDecoder, BufferedReply]:
         """Reads an answer that is not streamed, after the last round of the search tool; returns its content and the
         reply."""
         try:
@@ -155,7 +154,7 @@ class ResponseDelivery:
                 upstream_answer = await self._search_tool_loop.run_whole_rounds(turn, upstream_answer)
             assert isinstance(upstream_answer.reply, BufferedReply)
             reply = upstream_answer.reply
-            return parse_whole_answer(reply.body, upstream_answer.deployment), reply
+            return parse_whole_answer(reply.body, upstream_answer.deployment, reply.protocol), reply
         # A client that got no answer does not know the id of a conversation that began here: its retry would begin
         # another.
         except GatewayError:
@@ -179,6 +178,7 @@ class ResponseDelivery:
         source = upstream_answer.deployment.key
         relay = turn.request.answer_format.build_relay(
             upstream_answer.reply.decoder,
+            make_decoder(upstream_answer.reply.protocol, source),
             report.render_status_fields(),
             functools.partial(_render_last_fields, report, upstream_answer.deployment, turn.search_tool_session),
             include_usage=turn.request.wants_usage,
@@ -268,23 +268,23 @@ class ResponseDelivery:
     async def _store_streamed_answer(
         self, turn: Turn, view: View, relay: AnswerRelay, report: ContextReport, upstream_answer: UpstreamAnswer
     ) -> None:
-        collector = relay.collector
-        collector.id = relay.answer_id
-        if collector.has_content or (collector.is_complete and relay.stream_failure is None):
-            incomplete = not collector.is_complete or relay.stream_failure is not None
-            usage = read_usage(collector.usage)
+        answer = relay.answer
+        answer.id = relay.answer_id
+        if answer.has_content or (answer.is_complete and relay.stream_failure is None):
+            incomplete = not answer.is_complete or relay.stream_failure is not None
+            usage = read_usage(answer.usage)
             message = relay.build_answer_message()
             self._record_answer(turn, upstream_answer, report, usage, message, is_whole=not incomplete)
             reported = _select_planned_prompt_usage(turn.search_tool_session, usage)
             cost = build_cost_object(upstream_answer.deployment, usage, report.compaction_status.get("usage"))
             context = report.build_context_object(reported, cost)
             await self._store_answer(
-                turn, view, upstream_answer, collector, message, report, context, reported, incomplete=incomplete
+                turn, view, upstream_answer, answer, message, report, context, reported, incomplete=incomplete
             )
         else:
             if relay.stream_failure is None:
                 # The client left before the first word, but the provider has read the prompt.
-                self._record_usage(turn, upstream_answer, report, read_usage(collector.usage), None)
+                self._record_usage(turn, upstream_answer, report, read_usage(answer.usage), None)
             await self._tasks.run_shielded_to_end(
                 self._turn_writer.erase_unanswered_conversation(turn.resolved_request)
             )
@@ -361,7 +361,7 @@ class ResponseDelivery:
         turn: Turn,
         view: View,
         upstream_answer: UpstreamAnswer,
-        collector: StreamCollector,
+        provider_answer: AnswerDecoder,
         message: Item,
         report: ContextReport,
         context: Mapping[str, Any],
@@ -374,9 +374,9 @@ class ResponseDelivery:
         If the task is cancelled during the write, the cancellation is raised after the write.
         """
         # A conversation's log has one answer for each turn: choice 0. The other choices are kept in its facts.
-        alternatives = collector.build_alternatives()
+        alternatives = provider_answer.build_alternatives()
         meta: dict[str, Any] = {
-            **turn.request.answer_format.build_facts(collector),
+            **turn.request.answer_format.build_facts(provider_answer),
             "context_status": report.status,
             "context": context,
             VIEW_FACTS: build_view_facts(

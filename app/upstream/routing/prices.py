@@ -13,7 +13,7 @@ from typing import Any, Final
 import orjson
 from msgspec.structs import replace
 
-from app.dialects.chat.usage import TokenUsage, read_usage
+from app.dialects.usage import TokenUsage, read_usage
 from app.upstream.provider_contract import UNKNOWN_PRICE, LongPromptPrice, ModelDeployment, TokenPrice
 from app.upstream.routing.known_model_windows import list_model_name_variants
 

@@ -10,7 +10,7 @@ from app.compaction.acceptance.summary_acceptance import accept_summary
 from app.compaction.summarizer.summarizer_request_body import compute_max_input_tokens
 from app.compaction.summarizer.summary_request import NoUsableSummary, SummaryRequest
 from app.context.plan.policy import ContextPolicy, SummarizerPolicy
-from app.dialects.chat.completion import read_first_choice
+from app.dialects.first_choice import read_first_choice
 from app.errors import UpstreamRefused
 from app.simulator.options_and_faults import SimulatedFaults, SimulatorOptions
 from app.upstream.provider_contract import ProviderQuirks

@@ -25,7 +25,7 @@ from app.context.standing.standing_requests import (
     drop_requests,
     limit_scan_to_log,
 )
-from app.dialects.chat.message import ChatMessage
+from app.dialects.body.message import ChatMessage
 from tests.context.planned_conversation import World, assistant, user, words
 
 SENTENCES = (

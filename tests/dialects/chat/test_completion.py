@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.dialects.chat.completion import FirstChoice, read_first_choice
+from app.dialects.first_choice import FirstChoice, read_first_choice
 
 
 def say(message: Any, reason: Any = "stop", **fields: Any) -> dict[str, Any]:

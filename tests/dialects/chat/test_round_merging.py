@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.dialects.chat.round_merging import StreamRoundMerger, WholeRoundMerger, assign_call_ids
-from app.dialects.chat.stream_collector import StreamCollector
+from app.dialects.chat.stream_decoder import ChatStreamDecoder
 from app.dialects.search_tool import TOOL_NAME
 from app.errors import UpstreamUnavailable
 
@@ -40,7 +40,7 @@ def round_of(texts: list[str], call: dict[str, Any] | None, *, ends_with_text: b
 
 @given(st.lists(TEXTS, min_size=1, max_size=4), st.booleans())
 def test_the_clients_answer_is_the_texts_of_all_rounds(rounds: list[list[str]], ends_with_text: bool) -> None:
-    told, seen, spoken = StreamRoundMerger(), StreamCollector(), ""
+    told, seen, spoken = StreamRoundMerger(), ChatStreamDecoder(), ""
     for number, texts in enumerate(rounds):
         last = number == len(rounds) - 1
         for data in round_of(texts, None if last else SEARCH, ends_with_text=ends_with_text):
@@ -70,7 +70,7 @@ def test_what_a_round_says_after_its_end_is_not_told_but_its_usage_counts() -> N
     assert told.rewrite_chunk(event({}, choices=[], usage=usage(5))) is None
     assert told.reported_usages == [usage(5)]
     told.begin_round(is_last_round=False)
-    seen = StreamCollector()
+    seen = ChatStreamDecoder()
     for data in [*round_of(["a"], None, ends_with_text=False), event({}, choices=[], usage=usage(6), id="other")]:
         shown = told.rewrite_chunk(data)
         assert shown is not None
@@ -104,7 +104,7 @@ def test_an_answer_that_cannot_be_gone_on_with_is_ended() -> None:
     told = StreamRoundMerger()
     told.rewrite_chunk(event({"tool_calls": [{**SEARCH, "index": 0}]}, "tool_calls"))
     told.rewrite_chunk(event({}, choices=[], usage=usage(5)))
-    seen = StreamCollector()
+    seen = ChatStreamDecoder()
     for frame in told.render_cut_off_end():
         seen.add_chunk(frame.removeprefix(b"data: "))
     assert (seen.finish, seen.usage, seen.id) == ("length", usage(5), "first")
@@ -117,8 +117,8 @@ def whole(content: str | None, *calls: dict[str, Any], reason: str = "stop", **f
 
 
 def added(told: WholeRoundMerger, body: bytes, *, last: bool = False) -> None:
-    collector = StreamCollector()
-    collector.add_completion(body)
+    collector = ChatStreamDecoder()
+    collector.add_whole(body)
     told.add_round(body, collector, is_last_round=last)
 
 

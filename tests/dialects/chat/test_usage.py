@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.dialects.chat.usage import TokenUsage, read_usage
+from app.dialects.usage import TokenUsage, read_usage
 
 
 @pytest.mark.parametrize(

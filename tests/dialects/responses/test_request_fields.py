@@ -16,10 +16,9 @@ from openai.types.responses.response_create_params import ResponseCreateParamsNo
 
 from app.context.count.token_counter import TokenCounter
 from app.context.count.tokenizers import load_tokenizer
-from app.dialects.chat.counted_content import read_schemas
-from app.dialects.chat.request import decode_body_fields
-from app.dialects.responses.request import parse_responses_fields
-from app.dialects.responses.request_fields import (
+from app.dialects.body.counted_content import read_schemas
+from app.dialects.request_body import decode_body_fields
+from app.dialects.request_translation import (
     FATES_TO_CHAT,
     FATES_TO_RESPONSES,
     GATEWAY_FIELDS,
@@ -30,6 +29,7 @@ from app.dialects.responses.request_fields import (
     translate_fields_to_chat,
     translate_fields_to_responses,
 )
+from app.dialects.responses.request import parse_responses_fields
 from app.errors import InvalidRequest
 
 PAGE = (Path(__file__).parents[3] / "docs/responses.md").read_text()

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.dialects.chat.stream_relay import StreamRelay
+from app.dialects.chat.stream_splicer import ChatStreamSplicer
 from app.pipeline.resolve.resolved_request import UNANSWERED_MESSAGES
 from tests.live import DONE, DROP, Reply, ScriptedUpstream, chunk
 from tests.support.gateway import World, user, world
@@ -198,7 +198,7 @@ async def broken(monkeypatch: pytest.MonkeyPatch, w: World, place: str) -> httpx
     def fault(*_: object) -> bytes:
         raise ZeroDivisionError("secret")
 
-    monkeypatch.setattr(StreamRelay, place, fault)
+    monkeypatch.setattr(ChatStreamSplicer, place, fault)
     return await w.post([user("x")], stream=True)
 
 

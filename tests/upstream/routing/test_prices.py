@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from app.dialects.chat.usage import TokenUsage
+from app.dialects.usage import TokenUsage
 from app.upstream.provider_contract import ModelDeployment, TokenPrice
 from app.upstream.routing.prices import (
     build_cost_object,

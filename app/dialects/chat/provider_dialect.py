@@ -1,0 +1,64 @@
+"""How requests are written for providers of Chat Completions, and how their answers are read. Pure."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence, Set
+from typing import Final, Literal
+
+import orjson
+
+from app.dialects.chat.request_fields import ask_for_usage, lower_output_limit
+from app.dialects.chat.stream_decoder import ChatStreamDecoder, starts_chat_answer
+from app.dialects.message_rendering import render_messages_for_chat
+from app.dialects.provider_dialect import RenderedMessages, SelectedFields
+from app.dialects.request_body import decode_field
+from app.dialects.request_schemas import Protocol
+from app.dialects.request_translation import translate_fields_to_chat
+
+GATEWAY_FIELDS: Final = frozenset({"conversation_id", "conversation", "context", "store"})
+
+
+class ChatProviderDialect:
+    protocol = "openai"
+    messages_field = "messages"
+    answer_name = "a chat completion"
+
+    def make_decoder(self, source_name: str = "upstream") -> ChatStreamDecoder:
+        return ChatStreamDecoder(source_name)
+
+    def find_answer_start(self, data: bytes, name: bytes = b"") -> bytes | Literal[True] | None:
+        return starts_chat_answer(data, name)
+
+    def select_fields(
+        self, client: Protocol, fields: Mapping[str, bytes], *, keeps_metadata: bool = True
+    ) -> SelectedFields:
+        if client == "responses":
+            translated = translate_fields_to_chat(fields)
+            return SelectedFields(translated.fields, keeps_messages=False, warnings=translated.warnings)
+        selected = {name: raw for name, raw in fields.items() if name not in GATEWAY_FIELDS}
+        return SelectedFields(remove_own_metadata(selected, keeps_metadata=keeps_metadata), keeps_messages=True)
+
+    def render_messages(self, raws: Sequence[bytes], own_contents: Set[str] | None) -> RenderedMessages:
+        messages, warnings = render_messages_for_chat(raws)
+        return RenderedMessages(messages, warnings=warnings)
+
+    def ask_for_usage(self, fields: Mapping[str, bytes]) -> dict[str, bytes]:
+        return ask_for_usage(functools.partial(decode_field, fields))
+
+    def lower_output_limit(self, fields: Mapping[str, bytes], limit: int) -> dict[str, bytes]:
+        return lower_output_limit(functools.partial(decode_field, fields), limit)
+
+
+def remove_own_metadata(fields: dict[str, bytes], *, keeps_metadata: bool) -> dict[str, bytes]:
+    """Returns the fields of a chat request without what of `metadata` is the gateway's."""
+    if "metadata" not in fields:
+        return fields
+    others = {name: raw for name, raw in fields.items() if name != "metadata"}
+    if not keeps_metadata:
+        return others
+    metadata = decode_field(fields, "metadata")
+    if not isinstance(metadata, dict) or "conversation_id" not in metadata:
+        return fields
+    kept = {name: value for name, value in metadata.items() if name != "conversation_id"}
+    return {name: orjson.dumps(kept) if name == "metadata" else raw for name, raw in fields.items()} if kept else others
