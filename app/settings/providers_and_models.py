@@ -155,6 +155,9 @@ class Price(Section):
     """US dollars for a million prompt tokens. Empty: the list price of a well-known model."""
     cached_input: Dollars | None = None
     """US dollars for a million prompt tokens from the provider's cache. Empty: as `price.input`, or the list price."""
+    cache_write: Dollars | None = None
+    """US dollars for a million prompt tokens that go to the provider's cache. Empty: as `price.input`, or the list
+    price."""
     output: Dollars | None = None
     """US dollars for a million tokens of answers."""
 
