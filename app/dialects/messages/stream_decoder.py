@@ -342,11 +342,13 @@ def translate_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
     written, read = (usage.get(name) or 0 for name in CACHE_COUNTS)
     prompt_tokens, output_tokens = usage["input_tokens"] + written + read, usage.get("output_tokens") or 0
     details = {"cached_tokens": read, "cache_write_tokens": written}
+    by_lifetime = {"cache_creation": usage["cache_creation"]} if usage.get("cache_creation") else {}
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": output_tokens,
         "total_tokens": prompt_tokens + output_tokens,
         "prompt_tokens_details": details,
+        **by_lifetime,
     }
 
 
