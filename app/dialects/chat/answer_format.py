@@ -59,13 +59,15 @@ class ChatAnswerFormat:
         include_usage: bool,
         source: str,
     ) -> ChatStreamSplicer:
+        progress, is_foreign = self._progress_stream, answer.protocol != self.protocol
+        answer.tells_others = not is_foreign
         return ChatStreamSplicer(
             fields,
             render_last_fields,
             include_usage=include_usage,
-            progress_stream=self._progress_stream,
+            progress_stream=progress,
             source=source,
-            foreign_decoder=None if answer.protocol == ChatStreamDecoder.protocol else answer,
+            foreign_decoder=answer if is_foreign or progress is not None else None,
         )
 
     def begin_progress(self, *, completion_id: str, created: int, model: str, style: EventStyle, fields: bytes) -> None:

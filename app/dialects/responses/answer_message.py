@@ -8,24 +8,12 @@ from typing import Any
 import orjson
 
 from app.conversation.item import Item
-from app.dialects.answer_decoding import Answer
-from app.dialects.assembled_answer import AssembledAnswer
-from app.dialects.body.message import ChatMessage
-from app.dialects.chat.stream_decoder import ChatStreamDecoder
 from app.dialects.items.message import ResponsesMessage, build_items_message
 from app.dialects.message_rendering import build_output_items
 from app.dialects.responses.response_object import ResponseObject
 
 
-def read_body(answer: Answer) -> dict[str, Any]:
-    """Returns the body of an answer of which the gateway has written the items."""
-    if isinstance(answer, AssembledAnswer):
-        return answer.build_body()
-    assert isinstance(answer, ChatStreamDecoder)
-    return answer.build_message()
-
-
-def build_answer_message(body: dict[str, Any], items: Sequence[Mapping[str, Any]], response: ResponseObject) -> Item:
+def build_answer_message(message: Item, items: Sequence[Mapping[str, Any]], response: ResponseObject) -> Item:
     """Returns an answer of which the gateway has written the items as the log keeps it.
 
     A chat message is kept as it came, with fields that items do not have. But the client has seen the items, and a
@@ -34,11 +22,10 @@ def build_answer_message(body: dict[str, Any], items: Sequence[Mapping[str, Any]
     Logarithmic probabilities are kept in neither.
 
     Args:
-        body: the chat message.
+        message: the answer as a chat message, or of another protocol.
         items: the items that the client has got.
         response: names the items, and hides what the client did not ask for.
     """
-    message = ChatMessage.from_body(body)
     kept_items = [_drop_logprobs(item) for item in items]
     built_items = build_output_items(message, response.response_id)
     if not items or [response.hide_item(item) for item in built_items] == kept_items:

@@ -10,7 +10,7 @@ from app.dialects.answer_decoding import AnswerDecoder
 from app.dialects.answer_events import AnswerValue, Begin
 from app.dialects.assembled_answer import AssembledAnswer
 from app.dialects.items.message import build_items_message
-from app.dialects.responses.answer_message import build_answer_message, build_kept_items, read_body
+from app.dialects.responses.answer_message import build_answer_message, build_kept_items
 from app.dialects.responses.lifecycle_events import LifecycleWriter
 from app.dialects.responses.response_object import find_incomplete_reason
 from app.dialects.responses.stream_decoder import ResponsesStreamDecoder
@@ -106,7 +106,7 @@ class ResponsesStreamRelay(StreamRelay):
         items = self._encoder.items
         if self._passed_items:
             return build_kept_items(items, self._passed_items)
-        return build_answer_message(read_body(self.answer), items, self._lifecycle.response)
+        return build_answer_message(self.answer.build_item(), items, self._lifecycle.response)
 
     def render_end(self, changed_fields: bytes | None = None) -> bytes:
         """Renders the last event, with the whole response object."""
