@@ -13,7 +13,7 @@ from app.upstream.routing.model_catalogue import ModelCatalogue
 
 
 class ModelObject(Described):
-    """OpenAI's model object, with `context_window` if it is known."""
+    """OpenAI's model object, with its context window under the four names that clients read."""
 
     id: str
     object: str

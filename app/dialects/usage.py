@@ -1,8 +1,9 @@
 """Reads and adds up usage objects: the tokens that a provider counted, and how many came from its cache. Pure.
 
 OpenAI and most others include cached tokens in `prompt_tokens` and report them in `prompt_tokens_details.cached_tokens`
-(DeepSeek: `prompt_cache_hit_tokens`). Anthropic's `input_tokens` exclude those of `cache_read_input_tokens` and
-`cache_creation_input_tokens`. Here the total includes cached tokens once, in either form.
+(DeepSeek: `prompt_cache_hit_tokens`), and likewise those that were written to it as `cache_write_tokens`. Anthropic's
+`input_tokens` exclude those of `cache_read_input_tokens` and `cache_creation_input_tokens`. Here the total includes
+both once, in either form.
 """
 
 from __future__ import annotations
@@ -24,10 +25,14 @@ class TokenUsage(msgspec.Struct, frozen=True):
     """Tokens of one call, as a provider counted them."""
 
     prompt_tokens: int
-    """Cached tokens included."""
+    """Cached and written tokens included."""
     cached_tokens: int = 0
     output_tokens: int = 0
     """0 if the provider reports none."""
+    written_tokens: int = 0
+    """Tokens that were written to the provider's cache."""
+    long_written_tokens: int = 0
+    """Those of the written tokens that the cache keeps for the longer of a model's two lifetimes."""
 
 
 def read_usage(usage: Mapping[str, Any] | None) -> TokenUsage | None:
@@ -48,9 +53,14 @@ def read_usage(usage: Mapping[str, Any] | None) -> TokenUsage | None:
         total += read + written
     if total <= 0:
         return None
-    cached = _read_cached_tokens(usage) or read
+    cached = min(total, _read_cached_tokens(usage) or read)
+    written = min(total - cached, _read_detail(usage, "cache_write_tokens") or written)
+    by_lifetime = usage.get("cache_creation")
+    long_written = 0
+    if isinstance(by_lifetime, Mapping):
+        long_written = _read_positive_integer(by_lifetime, "ephemeral_1h_input_tokens")
     output = _read_positive_integer(usage, "completion_tokens") or _read_positive_integer(usage, "output_tokens")
-    return TokenUsage(total, min(total, cached) if cached else 0, output)
+    return TokenUsage(total, cached, output, written, min(written, long_written))
 
 
 def read_answer_limit(fields: Mapping[str, Any]) -> tuple[int | None, int]:
@@ -78,12 +88,19 @@ def sum_usages(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
 
 def _read_cached_tokens(usage: Mapping[str, Any]) -> int:
     """Returns the cached tokens that are already included in the total."""
-    for name in _DETAIL_FIELDS:
-        if name in usage:
-            details = usage[name]
-            if isinstance(details, dict) and (found := _read_positive_integer(details, "cached_tokens")):
-                return found
-    return _read_positive_integer(usage, "prompt_cache_hit_tokens") if "prompt_cache_hit_tokens" in usage else 0
+    found = _read_detail(usage, "cached_tokens")
+    return found or (
+        _read_positive_integer(usage, "prompt_cache_hit_tokens") if "prompt_cache_hit_tokens" in usage else 0
+    )
+
+
+def _read_detail(usage: Mapping[str, Any], name: str) -> int:
+    """Returns a number of the prompt's details; 0 if there is none."""
+    for field in _DETAIL_FIELDS:
+        details = usage.get(field)
+        if isinstance(details, Mapping) and (found := _read_positive_integer(details, name)):
+            return found
+    return 0
 
 
 def _read_positive_integer(facts: Mapping[str, Any], name: str) -> int:

@@ -228,6 +228,19 @@ class TokenPrice(msgspec.Struct, frozen=True):
     cached_input: float | None = None
     """None: cached tokens cost the same as others."""
     output: float | None = None
+    cache_write: float | None = None
+    """Of tokens that are written to the provider's cache; None: the same as others."""
+    long_cache_write: float | None = None
+    """Likewise, where the cache keeps them for the longer of two lifetimes; None: as `cache_write`."""
+    long_prompts: LongPromptPrice | None = None
+    """What a call costs whose prompt is longer than a limit; None: the same."""
+
+
+class LongPromptPrice(msgspec.Struct, frozen=True):
+    """The price of all tokens of a call whose prompt has more than `above_tokens` tokens."""
+
+    above_tokens: int
+    price: TokenPrice
 
 
 UNKNOWN_PRICE: Final = TokenPrice()

@@ -251,8 +251,8 @@ class SummaryWriter:
     async def _call_model(self, prompt: SummaryPrompt, attempt: SummarizerAttempt) -> SummarizerAnswer:
         answer = await self.client.call_model(prompt, attempt)
         self.model = answer.model
-        if answer.completion.usage is not None:
-            self.usages.append(answer.completion.usage)
+        if answer.usage is not None:
+            self.usages.append(answer.usage)
         return answer
 
     async def _complete_summary(self, prompt: SummaryPrompt, answer: SummarizerAnswer) -> str:

@@ -28,7 +28,7 @@ from app.dialects.answer_events import (
     Text,
     Usage,
 )
-from app.dialects.chat.stream_decoder import normalize_json
+from app.dialects.chat.stream_decoder import join_surrogates, normalize_json
 from app.dialects.chat.stream_frames import decode_chunk, encode_chunk
 from app.dialects.items.chat_form import build_tool_call, read_reasoning_texts
 from app.dialects.items.item_kinds import is_client_call
@@ -202,7 +202,7 @@ class ResponsesStreamDecoder:
         """
         if body.lstrip()[:1] != b"{":
             raise UpstreamUnavailable("The response is not a JSON object.")
-        response = decode_chunk(body)
+        response = _decode_normalized(body)
         status, output = response.get("status"), response.get("output")
         if response.get("object") != "response" and (response.get("error") or response.get("object") == "error"):
             self.error_data = body
@@ -220,7 +220,7 @@ class ResponsesStreamDecoder:
 
     def decode_whole(self, body: bytes) -> list[AnswerValue]:
         """Returns what a whole answer says that was added by `add_whole`."""
-        response = decode_chunk(body)
+        response = _decode_normalized(body)
         values: list[AnswerValue] = [self._build_begin()]
         for index, item in enumerate(_list_objects(response.get("output"))):
             values += self._read_ended_item(index, item)
@@ -273,7 +273,7 @@ class ResponsesStreamDecoder:
         if kind == TEXT_DELTA_TYPE:  # as nearly every event
             self._has_begun = True
         elif event.type in ("error", "response.failed"):
-            body, response = decode_chunk(data), _decode_object(event.response)
+            body, response = _decode_normalized(data), _decode_object(event.response)
             own_fields = {name: body[name] for name in ("code", "message", "param") if name in body}
             if event.type == "response.failed":
                 self.last_response, self.last_type, self.has_failed = _normalize(event.response), kind, True
@@ -533,13 +533,23 @@ def _decode_leniently(data: bytes, source: str) -> ResponseEvent:
         raise UpstreamUnavailable(f"{source!r} answered with data that is not a JSON object.")
     fields = {name: body[name] for name in ResponseEvent.__struct_fields__ if name in body}
     raw_fields = {name: msgspec.Raw(json.dumps(fields[name]).encode()) for name in _RAW_FIELDS & fields.keys()}
-    return msgspec.convert({**fields, **raw_fields}, ResponseEvent)
+    names = join_surrogates({name: value for name, value in fields.items() if name not in raw_fields})
+    return msgspec.convert({**names, **raw_fields}, ResponseEvent)
 
 
 def _decode_object(raw: msgspec.Raw) -> Mapping[str, Any]:
     """Returns the decoded object of a field; an empty one if the field has another value."""
     text = bytes(raw)
-    return decode_chunk(text) if text[:1] == b"{" else {}
+    return _decode_normalized(text) if text[:1] == b"{" else {}
+
+
+def _decode_normalized(data: bytes) -> dict[str, Any]:
+    """Decodes an object whose names and texts are stored, too: so no text has half of a surrogate pair.
+
+    Raises:
+        UpstreamUnavailable: the data is nested too deeply, or is not JSON.
+    """
+    return decode_chunk(normalize_json(data))
 
 
 def _read_delta(event: ResponseEvent) -> str:

@@ -198,9 +198,11 @@ class UpstreamCaller:
         if allowance is None or not allowance.has_budget:
             return
         limit = view.compute_lowered_output_limit(added_tokens) or request.max_output_tokens
+        prompt_tokens = view.prompt_tokens + view.budget.calibrate_tokens(added_tokens)
         usage = TokenUsage(
-            view.prompt_tokens + view.budget.calibrate_tokens(added_tokens),
+            prompt_tokens,
             output_tokens=allowance.compute_answer_tokens(limit, request.choice_count),
+            written_tokens=prompt_tokens,
         )
         deployments = turn.target.deployments if deployment is None else (deployment,)
         cost_usd = max(compute_call_cost_usd(one, usage) or 0.0 for one in deployments)

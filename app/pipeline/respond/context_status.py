@@ -69,11 +69,14 @@ class ContextReport(msgspec.Struct, frozen=True):
         context = self.build_context_object() if context is None else context
         return b'%b,"context":%b' % (self.render_status_fields(), orjson.dumps(context))
 
-    def build_context_object(self, reported: TokenUsage | None = None) -> dict[str, Any]:
+    def build_context_object(
+        self, reported: TokenUsage | None = None, cost: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         """Builds the `context` object. Token numbers are calibrated, except those of summaries, which are raw.
 
         Args:
             reported: the provider's usage for this view; None if it is not known (yet).
+            cost: what the answer cost (`prices.build_cost_object`); None likewise.
         """
         plan, budget, prompt_tokens = self.plan, self.budget, self.prompt_tokens
         quotations, edited = plan.quotations, len(plan.edits)
@@ -107,6 +110,7 @@ class ContextReport(msgspec.Struct, frozen=True):
                 "reported_tokens": None if reported is None else reported.prompt_tokens,
                 "cached_tokens": None if reported is None else reported.cached_tokens,
             },
+            "cost": cost,
             "recalls": list(self.searches),
             "warnings": list(self.warnings),
         }

@@ -50,7 +50,7 @@ from app.pipeline.view.standing_requests import build_standing_state
 from app.pipeline.view.view_restoration import REQUEST_FACTS, VIEW_FACTS, build_request_facts, build_view_facts
 from app.store.usage_recorder import UsageRecorder
 from app.upstream.provider_contract import ModelDeployment
-from app.upstream.routing.prices import compute_call_cost_usd
+from app.upstream.routing.prices import build_cost_object, compute_call_cost_usd
 from app.upstream.routing.router import BufferedReply
 
 MIN_TRUNCATED_PROMPT_TOKENS: Final = 2048
@@ -118,7 +118,8 @@ class ResponseDelivery:
             if truncation_warning := _describe_provider_truncation(report, reported):
                 report = report.add_warning(truncation_warning)
             log_and_trace_report(turn.request, report)
-            context = report.build_context_object(reported)
+            cost = build_cost_object(upstream_answer.deployment, usage, report.compaction_status.get("usage"))
+            context = report.build_context_object(reported, cost)
             message: Item | None = None
             try:
                 message = answer_format.build_answer_message(answer)
@@ -132,7 +133,7 @@ class ResponseDelivery:
                     raise
                 drop_tracebacks(unavailable)
                 report = report.add_warning(UNSTORED_ANSWER, status="degraded")
-                context = report.build_context_object(reported)
+                context = report.build_context_object(reported, cost)
             finally:
                 # In `finally`: the answer cost tokens, whether or not the store took it.
                 self._record_answer(turn, upstream_answer, report, usage, message)
@@ -178,7 +179,7 @@ class ResponseDelivery:
         relay = turn.request.answer_format.build_relay(
             make_decoder(reply.protocol, source),
             report.render_status_fields(),
-            functools.partial(_render_last_fields, report, turn.search_tool_session),
+            functools.partial(_render_last_fields, report, upstream_answer.deployment, turn.search_tool_session),
             include_usage=turn.request.wants_usage,
             source=source,
         )
@@ -269,7 +270,8 @@ class ResponseDelivery:
             message = relay.build_answer_message()
             self._record_answer(turn, upstream_answer, report, usage, message, is_whole=not incomplete)
             reported = _select_planned_prompt_usage(turn.search_tool_session, usage)
-            context = report.build_context_object(reported)
+            cost = build_cost_object(upstream_answer.deployment, usage, report.compaction_status.get("usage"))
+            context = report.build_context_object(reported, cost)
             await self._store_answer(
                 turn, view, upstream_answer, answer, message, report, context, reported, incomplete=incomplete
             )
@@ -544,17 +546,19 @@ def _relay_events(relay: AnswerRelay, events: Sequence[SseEvent]) -> bytes:
 
 
 def _render_last_fields(
-    report: ContextReport, session: SearchToolSession | None, usage: Mapping[str, Any] | None
+    report: ContextReport,
+    deployment: ModelDeployment,
+    session: SearchToolSession | None,
+    reported_usage: Mapping[str, Any] | None,
 ) -> bytes:
     """Renders all our fields for the end of a stream.
 
     Args:
-        usage: the usage of the answer; None if the provider reports it later, or not at all.
+        reported_usage: the usage of the answer; None if the provider reports it later, or not at all.
     """
-    if usage is None:
-        return report.render_all_fields()
-    reported = _select_planned_prompt_usage(session, read_usage(usage))
-    return report.render_all_fields(report.build_context_object(reported))
+    usage = read_usage(reported_usage)
+    cost = build_cost_object(deployment, usage, report.compaction_status.get("usage"))
+    return report.render_all_fields(report.build_context_object(_select_planned_prompt_usage(session, usage), cost))
 
 
 def _select_planned_prompt_usage(session: SearchToolSession | None, usage: TokenUsage | None) -> TokenUsage | None:
