@@ -48,8 +48,6 @@ def build_messages_routes(pipeline: Pipeline, auth: Authenticator) -> APIRouter:
         parsed = parse_count_request(body, headers, caller, request_id="")
         measured = await pipeline.measure_context(auth.authorize_request(parsed, headers))
         count = {"input_tokens": measured["prompt_tokens"]}
-        if parsed.decode_field("context_management") is not None:
-            count["context_management"] = {"original_input_tokens": measured["prompt_tokens"]}
         return Response(orjson.dumps(count), media_type="application/json")
 
     return routes

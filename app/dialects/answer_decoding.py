@@ -56,9 +56,8 @@ class Answer(Protocol):
             body: the provider's body, which was read before.
         """
 
-    def build_log_message(self) -> Item | None:
-        """Returns the answer as the log keeps it, if a client of another protocol cannot send back all of it; None if
-        the client's form will do."""
+    def build_item(self) -> Item:
+        """Returns choice 0 as a message of the provider's protocol."""
 
     def build_alternatives(self) -> list[dict[str, Any]]:
         """Returns the messages of all choices but choice 0, by index."""
@@ -73,10 +72,12 @@ class AnswerDecoder(Answer, Protocol):
     Attributes:
         awaited_name: the name of a tool. A call that may be one of this tool is told of when its name is complete.
         holds_names: whether that holds for every call.
+        tells_others: whether what no value says is told by `Other`, for a client of the same protocol.
     """
 
     awaited_name: str
     holds_names: bool
+    tells_others: bool
 
     @property
     def has_awaited_call(self) -> bool:
@@ -95,9 +96,6 @@ class AnswerDecoder(Answer, Protocol):
         Raises:
             UpstreamUnavailable: the body is not an answer of this protocol.
         """
-
-    def build_item(self) -> Item:
-        """Returns choice 0 as a message of the provider's protocol."""
 
 
 def drop_cut_events(events: Sequence[SseEvent], protocol: str) -> Sequence[SseEvent]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
+import orjson
+
 from app.conversation.conversation_types import LogMessage
 from app.conversation.item import Item
 from app.dialects.answer_decoding import Answer, AnswerDecoder
@@ -18,6 +20,25 @@ from app.errors import GatewayError, UpstreamUnavailable
 
 EventStyle = Literal["chunk", "named", "comment", "off"]
 """The form of a compaction's progress events."""
+
+
+def render_progress_event(
+    style: EventStyle, event: Mapping[str, Any], render_frame: Callable[[Mapping[str, Any]], bytes]
+) -> bytes:
+    """Renders the frame that keeps a client's connection alive, with an event of a compaction's progress.
+
+    Args:
+        style: `chunk`: strict SDKs accept an extra field of a frame. `named` and `comment`: an event of its own, for
+            clients that read server-sent events themselves. `off`: no event, only the frame.
+        render_frame: renders the frame with extra fields.
+    """
+    if style == "chunk":
+        return render_frame({"context_event": dict(event)})
+    frame = render_frame({})
+    if style == "off":
+        return frame
+    form = b"event: %b\ndata: %b\n\n" if style == "named" else b": %b %b\n\n"
+    return form % (event["type"].encode(), orjson.dumps(event)) + frame
 
 
 class AnswerRelay(Protocol):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from app.conversation.item import Item
 from app.dialects.answer_events import AnswerValue, Begin, CallBegin, Failure, Finish, Refusal, Text, Usage
+from app.dialects.body.message import ChatMessage
 from app.dialects.chat.stream_encoder import BodyAssembler
 
 
@@ -47,18 +49,14 @@ class AssembledAnswer:
                 case Failure():
                     self.error_data, self.has_ended = value.body, True
 
-    def build_body(self) -> dict[str, Any]:
-        """Returns the body of the message that says what the answer says."""
-        return self._body.build()
+    def build_item(self) -> Item:
+        return ChatMessage.from_body(self._body.build())
 
     def decode_whole(self, body: bytes) -> list[AnswerValue]:
         return [*self._values]
 
     def decode_rest(self) -> list[AnswerValue]:
         return []
-
-    def build_log_message(self) -> None:
-        return None
 
     def build_alternatives(self) -> list[dict[str, Any]]:
         return []

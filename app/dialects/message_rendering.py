@@ -15,7 +15,7 @@ import orjson
 from app.conversation.item import Item
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep
 from app.dialects.body.message import ChatMessage, decode_body
-from app.dialects.item_decoding import decode_item, is_messages_text
+from app.dialects.item_decoding import decode_item, express_as_known, is_messages_text
 from app.dialects.items.chat_form import TEXT_PART_TYPES, read_reasoning_texts, simplify_content
 from app.dialects.items.chat_message_items import ChatMessageItems, build_answer_items, name_items
 from app.dialects.items.item_edits import strip_id
@@ -79,7 +79,7 @@ def render_messages_for_chat(raws: Sequence[bytes]) -> tuple[list[bytes], list[s
     Raises:
         InvalidRequest: a message is not valid JSON.
     """
-    raws = [bytes(raw) for raw in raws]
+    raws = express_as_known(raws)
     if not any(raw[:1] == b"[" or is_messages_text(raw) for raw in raws):
         return raws, []
     renderer = ChatRenderer()
@@ -106,7 +106,7 @@ def render_messages_for_responses(raws: Sequence[bytes], *, own_contents: Set[st
     Raises:
         InvalidRequest: a message is not valid JSON.
     """
-    raws = [bytes(raw) for raw in raws]
+    raws = express_as_known(raws)
     renderer = _ItemsRenderer(raws, own_contents=own_contents)
     for raw in raws:
         renderer.add_message(raw)

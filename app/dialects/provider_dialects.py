@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from app.dialects.answer_decoding import AnswerDecoder
@@ -11,17 +10,19 @@ from app.dialects.messages.provider_dialect import MessagesProviderDialect
 from app.dialects.provider_dialect import ProviderDialect
 from app.dialects.responses.provider_dialect import ResponsesProviderDialect
 
-_DIALECTS: Final[Mapping[str, ProviderDialect]] = {
-    dialect.protocol: dialect
-    for dialect in (ChatProviderDialect(), MessagesProviderDialect(), ResponsesProviderDialect())
-}
+_ALL: Final[tuple[ProviderDialect, ...]] = (
+    ChatProviderDialect(),
+    MessagesProviderDialect(),
+    ResponsesProviderDialect(),
+)
+PROVIDER_DIALECTS: Final[dict[str, ProviderDialect]] = {dialect.protocol: dialect for dialect in _ALL}
 
 
 def find_provider_dialect(protocol: str) -> ProviderDialect:
     """Returns the dialect of a protocol, as of `upstream.provider_contract.ProviderProtocol`."""
-    return _DIALECTS[protocol]
+    return PROVIDER_DIALECTS[protocol]
 
 
 def make_decoder(protocol: str, source_name: str = "upstream") -> AnswerDecoder:
     """Makes the decoder of one answer; arguments as of `ProviderDialect.make_decoder`."""
-    return _DIALECTS[protocol].make_decoder(source_name)
+    return PROVIDER_DIALECTS[protocol].make_decoder(source_name)

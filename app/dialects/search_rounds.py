@@ -43,7 +43,8 @@ class RoundJoiner:
 
     Args:
         decoder: decodes the first round.
-        may_pass: whether the client speaks the provider's protocol.
+        is_same_protocol: whether the client speaks the provider's protocol.
+        may_pass: whether events may pass, too, since the answer is streamed.
 
     Attributes:
         search_calls: the calls of the search tool with which the current round ended; empty if no round needs to
@@ -51,10 +52,18 @@ class RoundJoiner:
         has_hidden: whether something of the provider's answers was hidden.
     """
 
-    def __init__(self, decoder: AnswerDecoder, *, may_pass: bool = False, is_last_round: bool = False) -> None:
+    def __init__(
+        self,
+        decoder: AnswerDecoder,
+        *,
+        is_same_protocol: bool = False,
+        may_pass: bool = True,
+        is_last_round: bool = False,
+    ) -> None:
         self.search_calls: list[dict[str, Any]] = []
         self.has_hidden = False
-        self._passes = may_pass
+        self._is_same_protocol = is_same_protocol
+        self._passes = is_same_protocol and may_pass
         self._begin: Begin | None = None
         self._is_begin_told = False
         self._last_block: int | None = None
@@ -76,7 +85,9 @@ class RoundJoiner:
 
     def _start_round(self, decoder: AnswerDecoder, *, is_last_round: bool) -> None:
         self._decoder = decoder
-        decoder.awaited_name, decoder.holds_names = TOOL_NAME, not self._passes
+        decoder.awaited_name = TOOL_NAME
+        decoder.holds_names = not self._passes
+        decoder.tells_others = self._is_same_protocol and not self._passes
         self._is_last_round = is_last_round
         self._numbers: dict[int, int | None] = {}
         """The client's number of each call of the round; None for a call of the search tool."""
@@ -113,7 +124,7 @@ class RoundJoiner:
             if self._passes:
                 joined.append(event)
             else:
-                self._decoder.holds_names = True
+                self._decoder.holds_names, self._decoder.tells_others = True, self._is_same_protocol
                 values += self._tell_begin(said)
         return joined
 

@@ -26,14 +26,14 @@ class StreamRelay:
 
     def relay_events(self, events: Sequence[SseEvent]) -> bytes:
         """Renders the frames for events, up to the first failure or the end."""
-        frames = []
+        frames, relay_event = [], self._relay_event
         for event in events:
             data = event.data.strip() if event.data else b""
             # Comments and keep-alives have no data. They are for our connection, not for the client's.
             if not data:
                 continue
             try:
-                frames.append(self._relay_event(data, event.name))
+                frames.append(relay_event(data, event.name))
             except UpstreamUnavailable as error:
                 drop_tracebacks(error)
                 # Some servers append data that is not JSON after the answer. The client has the answer by then.

@@ -27,7 +27,7 @@ class ConnectionDropped(UpstreamUnavailable):
 
 ProviderProtocol = Literal["openai", "responses", "anthropic"]
 """The protocol of a provider's answers to a model call: Chat Completions, the Responses API, or the Messages API."""
-CALL_PATHS: Final[Mapping[ProviderProtocol, str]] = {
+CALL_PATHS: Final[dict[str, str]] = {
     "openai": "/chat/completions",
     "responses": "/responses",
     "anthropic": "/messages",

@@ -17,6 +17,7 @@ from app.dialects.chat.stream_decoder import ChatStreamDecoder
 from app.dialects.chat.stream_encoder import encode_completion
 from app.dialects.chat.stream_frames import DONE_FRAME, CompactionProgressStream, render_error_frames, splice_fields
 from app.dialects.chat.stream_splicer import ChatStreamSplicer
+from app.dialects.messages.message import find_message_with_thinking
 from app.errors import GatewayError
 
 
@@ -36,7 +37,7 @@ class ChatAnswerFormat:
     def translate_whole_answer(self, answer: Answer, body: bytes) -> tuple[Answer, bytes]:
         if answer.protocol == ChatStreamDecoder.protocol:
             return answer, body
-        self._log_message = answer.build_log_message()
+        self._log_message = find_message_with_thinking(answer)
         body = encode_completion(answer.decode_whole(body))
         translated = ChatStreamDecoder()
         translated.add_whole(body)
@@ -61,13 +62,15 @@ class ChatAnswerFormat:
         include_usage: bool,
         source: str,
     ) -> ChatStreamSplicer:
+        progress, is_foreign = self._progress_stream, answer.protocol != self.protocol
+        answer.tells_others = not is_foreign
         return ChatStreamSplicer(
             fields,
             render_last_fields,
             include_usage=include_usage,
-            progress_stream=self._progress_stream,
+            progress_stream=progress,
             source=source,
-            foreign_decoder=None if answer.protocol == ChatStreamDecoder.protocol else answer,
+            foreign_decoder=answer if is_foreign or progress is not None else None,
         )
 
     def begin_progress(self, *, completion_id: str, created: int, model: str, style: EventStyle, fields: bytes) -> None:

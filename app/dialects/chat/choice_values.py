@@ -28,8 +28,6 @@ from app.dialects.items.item_parts import convert_citation, read_reasoning_text
 
 REASONING_TEXTS: Final = ("reasoning_content", "reasoning")
 """Fields of a message that hold reasoning as text. A provider that sends both says the same in both."""
-TEXT_FIELDS: Final = ("reasoning_content", "refusal")
-"""Fields of a message that come as pieces of text, and that values say in full."""
 PROTOCOL: Final = "openai"
 REASONING_BLOCKS: Final = ("reasoning_details", "thinking_blocks")
 """Fields of a message that hold reasoning as blocks, read if there is no text."""
@@ -41,17 +39,25 @@ class ChoiceValues:
     Args:
         choice: collects the choice.
         number: the index of the choice.
+        tells_others: as of `AnswerDecoder`; then other fields of reasoning than `reasoning_content` are no values.
     """
 
     __slots__ = (
         *("_annotation_count", "_begun_calls", "_choice", "_has_finished", "_has_text", "_number", "_part_count"),
-        "_other_counts",
-        *("_reasoning_count", "_reasoning_name", "_reasoning_part", "_reasoning_place", "_refusal_count"),
+        *(
+            "_reasoning_count",
+            "_reasoning_name",
+            "_reasoning_names",
+            "_reasoning_part",
+            "_reasoning_place",
+            "_refusal_count",
+        ),
         "_text_count",
     )
 
-    def __init__(self, choice: ChoiceCollector, number: int) -> None:
+    def __init__(self, choice: ChoiceCollector, number: int, *, tells_others: bool = False) -> None:
         self._choice = choice
+        self._reasoning_names = REASONING_TEXTS[:1] if tells_others else (*REASONING_TEXTS, *REASONING_BLOCKS)
         self._number = number
         self._text_count = self._part_count = self._refusal_count = self._reasoning_count = 0
         self._annotation_count = 0
@@ -64,8 +70,6 @@ class ChoiceValues:
         self._begun_calls: dict[int, int] = {}
         """How much of each call's text was read: pieces of the arguments, or characters of the input."""
         self._has_finished = False
-        self._other_counts: dict[str, int] = {}
-        """How many pieces of each other field were read."""
 
     def read_new(self, logprobs: list[Any], awaited_name: str | None = "") -> list[AnswerValue]:
         """Reads what has come since the last call.
@@ -80,7 +84,6 @@ class ChoiceValues:
             or choice.tool_calls is not None
             or choice.content_parts
             or choice.list_fields
-            or choice.other_fields
             or choice.finish_reason is not None
         ):
             return [*self._read_all(choice, logprobs, awaited_name)]
@@ -96,7 +99,6 @@ class ChoiceValues:
             if text := "".join(pieces[self._refusal_count :]):
                 yield Refusal(text, choice=self._number)
             self._refusal_count = len(pieces)
-        yield from self._read_other_fields(choice)
         annotations = choice.list_fields.get("annotations", ())
         for annotation in annotations[self._annotation_count :]:
             if (citation := convert_citation(annotation)) is not None:
@@ -151,8 +153,7 @@ class ChoiceValues:
     def _read_reasoning(self, choice: ChoiceCollector) -> Iterator[AnswerValue]:
         if self._reasoning_name is None:
             fields = {**choice.text_fields, **choice.list_fields}
-            names = (name for name in (*REASONING_TEXTS, *REASONING_BLOCKS) if name in fields)
-            self._reasoning_name = next(names, None)
+            self._reasoning_name = next((name for name in self._reasoning_names if name in fields), None)
             if self._reasoning_name is None:
                 return
         if self._reasoning_name in REASONING_BLOCKS:
@@ -183,17 +184,6 @@ class ChoiceValues:
                 self._reasoning_place = place
                 self._reasoning_part += 1
             yield Reasoning(text, part=self._reasoning_part, is_summary=is_summary, choice=self._number)
-
-    def _read_other_fields(self, choice: ChoiceCollector) -> Iterator[AnswerValue]:
-        """Reads the pieces of fields that no value says, or not in full, such as the signatures of reasoning."""
-        lists = [(name, items) for name, items in choice.list_fields.items() if name != "annotations"]
-        texts = [(name, pieces) for name, pieces in choice.text_fields.items() if name not in TEXT_FIELDS]
-        for name, pieces in (*lists, *texts):
-            taken, self._other_counts[name] = self._other_counts.get(name, 0), len(pieces)
-            if new := pieces[taken:]:
-                yield Other(PROTOCOL, {name: new if name in choice.list_fields else "".join(new)}, choice=self._number)
-        if choice.other_fields and choice.finish_reason is not None and not self._has_finished:
-            yield Other(PROTOCOL, choice.other_fields, choice=self._number)
 
     def _read_call(
         self, number: int, call: PartialToolCall, awaited_name: str | None = "", *, is_last: bool

@@ -46,13 +46,14 @@ class _StreamChunk(msgspec.Struct, gc=False):
     model: str | None = None
     object: str | None = None
     x_groq: dict[str, Any] | None = None
-    created: int | None = None
     choices: list[_ChunkChoice] | None = None
 
 
 _decode_chunk = msgspec.json.Decoder(_StreamChunk).decode
 SAID_MEMBERS: Final = frozenset({"id", "object", "created", "model", "choices", "usage", "x_groq"})
 """Members of a chunk that values say, or that make no sense in joined answers."""
+SAID_FIELDS: Final = frozenset({"role", "content", "reasoning_content", "refusal", "tool_calls", "annotations"})
+"""Fields of a message that values say in full; of calls, see `ChoiceValues`."""
 ANSWER_KEY: Final = b'"choices"'
 """Data with this key is an answer, not an error, even if its text speaks of context windows."""
 _HAS_LOGPROBS: Final = re.compile(rb'"logprobs"\s*:\s*\{').search
@@ -78,13 +79,13 @@ class ChatStreamDecoder:
     protocol: Final = "openai"
     __slots__ = (
         *("_further_choices", "_first_choice", "_has_split_surrogates", "_source_name", "_values", "_waiting_logprobs"),
-        *("awaited_name", "chunk_count", "created", "error", "error_data", "has_ended", "holds_names", "id"),
-        *("is_complete", "model", "usage"),
+        *("awaited_name", "chunk_count", "error", "error_data", "has_ended", "holds_names", "id"),
+        *("is_complete", "model", "tells_others", "usage"),
     )
 
     def __init__(self, source_name: str = "upstream") -> None:
         self._source_name = source_name
-        self.awaited_name, self.holds_names = "", False
+        self.awaited_name, self.holds_names, self.tells_others = "", False, False
         self._first_choice = ChoiceCollector()
         self._further_choices: dict[int, ChoiceCollector] = {}
         self._has_split_surrogates = False
@@ -95,7 +96,6 @@ class ChatStreamDecoder:
         """Log probabilities that belong to the next piece of text, by choice."""
         self.id: str | None = None
         self.model: str | None = None
-        self.created: int | None = None
         self.usage: dict[str, Any] | None = None
         self.error: Any = None
         self.error_data: bytes | None = None
@@ -151,15 +151,15 @@ class ChatStreamDecoder:
         if self.error is not None or name == ERROR_EVENT:
             self.error_data = self.error_data or data
             return [Failure(self.error_data)]
-        values = [*self._read_other_members(data), *self._read_new_values(data)]
+        values = [*self._read_others(data), *self._read_new_values(data)]
         if self.usage is not None and self.usage is not usage_before:
             values.append(Usage(self.usage))
-        return [Begin(self.id, self.created, self.model), *values] if is_first else values
+        return [self._build_begin(data), *values] if is_first else values
 
     def decode_whole(self, body: bytes) -> list[AnswerValue]:
         """Returns what a whole answer says that was added by `add_whole`."""
         usage = [] if self.usage is None else [Usage(self.usage)]
-        values = [Begin(self.id, self.created, self.model), *self._read_other_members(body)]
+        values = [self._build_begin(body), *self._read_others(body)]
         values += [*self._read_new_values(body), *self.decode_rest()]
         return [*values, *usage]
 
@@ -172,14 +172,28 @@ class ChatStreamDecoder:
         """Returns what was held back, after the stream has ended without a finish reason."""
         return [value for reader in self._values.values() for value in reader.read_rest()]
 
-    def _read_other_members(self, data: bytes) -> list[AnswerValue]:
-        """Reads the members of a chunk or a whole answer that no value says, if the answer is joined with others: then
-        they reach a client of the same protocol by values only."""
-        if not self.awaited_name:
+    def _build_begin(self, data: bytes) -> Begin:
+        created = decode_chunk(data).get("created")
+        return Begin(self.id, created if isinstance(created, int) else None, self.model)
+
+    def _read_others(self, data: bytes) -> list[AnswerValue]:
+        """Reads the fields of a chunk or a whole answer that no value says, or not in full."""
+        if not self.tells_others:
             return []
         members = decode_chunk(data)
-        others = {name: member for name, member in members.items() if name not in SAID_MEMBERS}
-        return [Other(PROTOCOL, others, choice=None)] if others else []
+        others: list[AnswerValue] = []
+        if fields := {name: member for name, member in members.items() if name not in SAID_MEMBERS}:
+            others.append(Other(PROTOCOL, fields, choice=None))
+        choices = members.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
+            delta = (choice.get("delta") or choice.get("message")) if isinstance(choice, dict) else None
+            if isinstance(delta, dict) and (
+                fields := {
+                    name: field for name, field in delta.items() if name not in SAID_FIELDS and field is not None
+                }
+            ):
+                others.append(Other(PROTOCOL, fields, choice=choice.get("index") or 0))
+        return others
 
     def _read_new_values(self, data: bytes) -> list[AnswerValue]:
         if _HAS_LOGPROBS(data) is not None:
@@ -188,7 +202,7 @@ class ChatStreamDecoder:
         values: list[AnswerValue] = []
         for number, choice in ((0, self._first_choice), *self._further_choices.items()):
             if (reader := self._values.get(number)) is None:
-                reader = self._values[number] = ChoiceValues(choice, number)
+                reader = self._values[number] = ChoiceValues(choice, number, tells_others=self.tells_others)
             values += reader.read_new(
                 self._waiting_logprobs.setdefault(number, []), None if self.holds_names else self.awaited_name
             )
@@ -221,9 +235,6 @@ class ChatStreamDecoder:
         """Returns the assistant message of choice 0 as a client sends it back."""
         return self._build_choice_message(self._first_choice)
 
-    def build_log_message(self) -> None:
-        return None
-
     def build_item(self) -> ChatMessage:
         """Returns the message of choice 0, as the log keeps it."""
         return ChatMessage.from_body(self.build_message())
@@ -239,7 +250,6 @@ class ChatStreamDecoder:
     def _add_answer_fields(self, chunk: _StreamChunk) -> None:
         if self.id is None:
             self.id, self.model = chunk.id or None, self.model or chunk.model or None
-            self.created = chunk.created
         if chunk.usage:
             self.usage = write_large_integers_as_text(chunk.usage)
         elif chunk.x_groq is not None:
@@ -295,7 +305,6 @@ class ChatStreamDecoder:
             self.error, self.error_data = error, data
         if self.id is None:
             self._set_id_and_model(chunk.get("id"), chunk.get("model"))
-            self.created = created if isinstance(created := chunk.get("created"), int) else None
         usage = chunk.get("usage")
         if usage and isinstance(usage, dict):
             self.usage = write_large_integers_as_text(usage)

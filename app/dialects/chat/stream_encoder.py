@@ -35,12 +35,17 @@ _TEXT_END: Final = b'},"logprobs":null,"finish_reason":null}]}'
 class ChatStreamEncoder:
     """Writes the chunks of one answer. What a chunk cannot say (`Sealed`) is left out.
 
+    Args:
+        identity: of a completion whose first chunk the client has got; otherwise None.
+
     Attributes:
         has_begun: whether the client has got a first chunk, which tells the role.
     """
 
     __slots__ = (
         "_calls",
+        "_delta_begin",
+        "_has_own_identity",
         "_identity",
         "_members",
         "_reasoning_place",
@@ -50,12 +55,12 @@ class ChatStreamEncoder:
         "has_begun",
     )
 
-    def __init__(self) -> None:
-        self._identity: dict[str, Any] = {"object": "chat.completion.chunk"}
-        self._text_begin = b""
+    def __init__(self, identity: Mapping[str, Any] | None = None) -> None:
+        self._has_own_identity = identity is not None
+        self.has_begun = self._has_own_identity
+        self._set_identity(identity or {})
         self._members: dict[str, Any] = {}
         """Further members of the next chunk."""
-        self.has_begun = False
         self._text_length = 0
         self._text_blocks: dict[int | None, int] = {}
         """Where in the text each block begins; the last one grows."""
@@ -138,15 +143,18 @@ class ChatStreamEncoder:
         return {"type": "url_citation", "url_citation": moved}
 
     def _begin(self, value: Begin) -> bytes:
-        members = {"id": value.id, "created": value.created, "model": value.model}
-        self._identity = {name: member for name, member in members.items() if member is not None}
-        self._identity["object"] = "chat.completion.chunk"
-        begin = encode_chunk(self._identity)[:-1] + b',"choices":[{"index":0,"delta":{'
-        self._text_begin = begin + b'"content":'
+        if not self._has_own_identity:
+            members = {"id": value.id, "created": value.created, "model": value.model}
+            self._set_identity({name: member for name, member in members.items() if member is not None})
         if self.has_begun:
             return b""
         self.has_begun = True
-        return begin + b'"role":"assistant","content":""' + _TEXT_END
+        return self._delta_begin + b'"role":"assistant","content":""' + _TEXT_END
+
+    def _set_identity(self, identity: Mapping[str, Any]) -> None:
+        self._identity = {**identity, "object": "chat.completion.chunk"}
+        self._delta_begin = encode_chunk(self._identity)[:-1] + b',"choices":[{"index":0,"delta":{'
+        self._text_begin = self._delta_begin + b'"content":'
 
     def _join_text(self, value: Text) -> str:
         text = value.text

@@ -9,7 +9,7 @@ from typing import Any, Final
 import orjson
 
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
-from app.dialects.answer_format import EventStyle
+from app.dialects.answer_format import EventStyle, render_progress_event
 from app.dialects.error_body import encode_error_body
 from app.errors import GatewayError, UpstreamUnavailable
 
@@ -40,7 +40,7 @@ def render_error_frames(error: GatewayError) -> bytes:
 class CompactionProgressStream:
     """Renders a stream that begins before the upstream answers, because a compaction runs first.
 
-    Renders the progress frames, then rewrites the upstream's chunks: all chunks of the stream belong to one completion.
+    All chunks of the stream belong to one completion.
 
     Args:
         completion_id, created, model: identify the completion; `created` in Unix seconds.
@@ -50,7 +50,7 @@ class CompactionProgressStream:
 
     def __init__(self, *, completion_id: str, created: int, model: str, style: EventStyle, fields: bytes) -> None:
         self.completion_id = completion_id
-        self._identity = {
+        self.identity = {
             "id": completion_id,
             "object": "chat.completion.chunk",
             "created": created,
@@ -76,33 +76,12 @@ class CompactionProgressStream:
         self._fields = fields
         return self._render_event(event, {"content": ""})
 
-    def render_upstream_chunk(self, data: bytes, fields: bytes) -> bytes:
-        """Renders an upstream chunk as part of this completion: with our identity, and without the role of choice 0,
-        which `render_start` has sent."""
-        chunk = decode_chunk(data)
-        choices = chunk.get("choices")
-        for choice in choices if isinstance(choices, list) else ():
-            delta = choice.get("delta") if isinstance(choice, dict) else None
-            if isinstance(delta, dict) and choice.get("index", 0) == 0:
-                delta.pop("role", None)
-        return b"data: " + splice_fields(encode_chunk({**chunk, **self._identity}), fields) + b"\n\n"
-
     def _render_event(self, event: Mapping[str, Any], delta: Mapping[str, Any]) -> bytes:
-        # `chunk`: strict SDKs accept an extra field of a chunk. `named` and `comment`: events of their own, for clients
-        # that read server-sent events themselves. Any other style: no event, only the chunk that keeps the connection
-        # alive.
-        if self._style == "chunk":
-            return self._render_chunk(delta, {"context_event": dict(event)})
-        frame = self._render_chunk(delta)
-        if self._style == "named":
-            return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), orjson.dumps(event)) + frame
-        if self._style == "comment":
-            return b": %b %b\n\n" % (event["type"].encode(), orjson.dumps(event)) + frame
-        return frame
+        return render_progress_event(self._style, event, lambda extra: self._render_chunk(delta, extra))
 
     def _render_chunk(self, delta: Mapping[str, Any], extra: Mapping[str, Any] | None = None) -> bytes:
         choice = {"index": 0, "delta": dict(delta), "finish_reason": None}
-        body = {**self._identity, "choices": [choice], **(extra or {})}
+        body = {**self.identity, "choices": [choice], **(extra or {})}
         return b"data: " + splice_fields(orjson.dumps(body), self._fields) + b"\n\n"
 
 

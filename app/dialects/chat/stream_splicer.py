@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from app.conversation.item import Item
 from app.dialects.answer_decoding import AnswerDecoder
-from app.dialects.answer_events import AnswerValue
+from app.dialects.answer_events import AnswerValue, Begin, Failure
 from app.dialects.body.message import ChatMessage
 from app.dialects.chat.stream_decoder import ChatStreamDecoder
 from app.dialects.chat.stream_encoder import ChatStreamEncoder
@@ -19,9 +19,14 @@ from app.dialects.chat.stream_frames import (
     encode_chunk,
     splice_fields,
 )
+from app.dialects.messages.message import find_message_with_thinking
 from app.dialects.sse import DONE_DATA
 from app.dialects.stream_relay import StreamRelay
 
+SPLICED_FIELDS: Final = frozenset({("context_status",), ("conversation_id",), ("context",)})
+"""The fields of a chunk that change between a provider and a client of Chat Completions: ours. Besides, chunks with
+nothing but usage are withheld from a client that did not ask for it; after the progress of a compaction the
+`IDENTITY_FIELDS` and the role are ours, too."""
 IDENTITY_FIELDS: Final[tuple[str, ...]] = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
 """Fields that are equal in all chunks of a stream."""
 
@@ -68,7 +73,7 @@ class ChatStreamSplicer(StreamRelay):
         self._is_last_chunk_held = False
         """Whether that chunk waits for the provider's usage, which most providers send in the next event."""
         self._foreign_decoder = foreign_decoder
-        self._encoder = ChatStreamEncoder()
+        self._encoder = ChatStreamEncoder(None if progress_stream is None else progress_stream.identity)
         self.answer: ChatStreamDecoder = ChatStreamDecoder(source)
 
     @property
@@ -90,7 +95,13 @@ class ChatStreamSplicer(StreamRelay):
         """Renders the frames for what the answer says, in the place of events."""
         if not self._encoder.has_begun:
             self._encoder.continue_after(self.answer)
-        return b"".join([self._render_frame(chunk, b"") for chunk in map(self._encoder.encode, values) if chunk])
+        frames = []
+        for value in values:
+            if chunk := self._encoder.encode(value):
+                frames.append(self._render_frame(chunk, ERROR_EVENT if isinstance(value, Failure) else b""))
+            if isinstance(value, Begin):  # the chunks have the model's name of the request
+                self.answer.model = value.model or self.answer.model
+        return b"".join(frames)
 
     def _render_frame(self, data: bytes, name: bytes) -> bytes:
         """Renders the frame for one upstream event; empty if the client must not see the event."""
@@ -121,8 +132,6 @@ class ChatStreamSplicer(StreamRelay):
 
     def _render_chunk(self, data: bytes, fields: bytes) -> bytes:
         """Renders the client's frame of an upstream chunk."""
-        if self._progress_stream is not None:
-            return self._progress_stream.render_upstream_chunk(data, fields)
         if b"\n" in data:
             # Data of several lines is legal in server-sent events. Many clients parse line by line; outside of strings,
             # where it cannot occur, a line break in JSON equals a space.
@@ -136,7 +145,7 @@ class ChatStreamSplicer(StreamRelay):
 
     def build_answer_message(self) -> Item:
         """Returns the message of choice 0, as the log keeps it."""
-        log_message = None if self._foreign_decoder is None else self._foreign_decoder.build_log_message()
+        log_message = None if self._foreign_decoder is None else find_message_with_thinking(self._foreign_decoder)
         return log_message or ChatMessage.from_body(self.answer.build_message())
 
     def _render_correction_chunk(self, fields: bytes) -> bytes:
@@ -146,6 +155,4 @@ class ChatStreamSplicer(StreamRelay):
         last_chunk = decode_chunk(self._last_chunk)
         identity = {name: last_chunk[name] for name in IDENTITY_FIELDS if name in last_chunk}
         data = encode_chunk({**identity, "choices": [{"index": 0, "delta": {}, "finish_reason": None}]})
-        if self._progress_stream is not None:
-            return self._progress_stream.render_upstream_chunk(data, fields)
         return b"data: " + splice_fields(data, fields) + b"\n\n"

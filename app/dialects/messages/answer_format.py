@@ -14,7 +14,6 @@ from app.dialects.answer_decoding import Answer, AnswerDecoder
 from app.dialects.answer_events import AnswerValue
 from app.dialects.answer_format import EventStyle
 from app.dialects.assembled_answer import AssembledAnswer
-from app.dialects.chat.stream_decoder import ChatStreamDecoder
 from app.dialects.chat.stream_frames import splice_fields
 from app.dialects.messages.errors import build_error_body
 from app.dialects.messages.message import MessagesMessage
@@ -30,7 +29,6 @@ from app.dialects.messages.stream_encoder import (
     write_event,
     write_whole_block,
 )
-from app.dialects.responses.stream_decoder import ResponsesStreamDecoder
 from app.dialects.stream_relay import StreamRelay
 from app.errors import GatewayError
 
@@ -289,5 +287,4 @@ def build_log_message(answer: Answer, encoder: MessagesStreamEncoder) -> Item:
     """
     if isinstance(answer, AssembledAnswer):
         return MessagesMessage.from_raw_blocks("assistant", list(map(orjson.dumps, encoder.blocks)))
-    assert isinstance(answer, MessagesStreamDecoder | ResponsesStreamDecoder | ChatStreamDecoder)
     return answer.build_item()

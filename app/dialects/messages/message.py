@@ -14,7 +14,8 @@ from typing import Any, Final, Self
 import msgspec
 import orjson
 
-from app.conversation.item import EditOperation, ToolCall
+from app.conversation.item import EditOperation, Item, ToolCall
+from app.dialects.answer_decoding import Answer
 from app.dialects.body.message import BodyMessage
 from app.dialects.messages.block_edits import apply_operations_to_blocks
 from app.dialects.messages.message_body import EXPRESSED_FIELDS, Block, build_body, list_blocks
@@ -109,6 +110,13 @@ class MessagesMessage(BodyMessage):
             return _decode_parts(self.native)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise InvalidRequest(f"A message is not valid: {error}.", param="messages") from error
+
+
+def find_message_with_thinking(answer: Answer) -> Item | None:
+    """Returns an answer with thinking as its provider said it: a client of another protocol cannot send the thinking
+    back. None for any other answer."""
+    message = answer.build_item()
+    return message if isinstance(message, MessagesMessage) and message.has_reasoning else None
 
 
 def render_native_message(role: str, raw_content: bytes) -> bytes:

@@ -28,7 +28,7 @@ from app.errors import InvalidRequest
 FATES_TO_CHAT: Final[Mapping[str, Fate]] = {
     "cache_control": "warned",
     "container": "warned",
-    "context_management": "ours",
+    "context_management": "translated",
     "diagnostics": "warned",
     "inference_geo": "refused",
     "max_tokens": "translated",
@@ -102,6 +102,8 @@ MIN_THINKING_TOKENS: Final = 1024
 HIGHEST_TEMPERATURE: Final = 1
 EFFORTS: Final[Mapping[object, str | None]] = {"none": None, "minimal": "low"}
 """OpenAI's words for how much a model shall think that Anthropic does not have; the others are the same."""
+KEEP_ALL_THINKING: Final = {"type": "clear_thinking_20251015", "keep": "all"}
+"""An edit that asks for nothing."""
 CHAT_TOOL_MEMBERS: Final = ("name", "description", "input_schema", "strict", "type", "cache_control")
 TOOL_MEMBERS: Final = ("name", "description", "parameters", "strict")
 MESSAGES_SCHEMA_FIELDS: Final = frozenset({"tools", "output_config"})
@@ -131,6 +133,12 @@ def translate_messages_fields_to_chat(fields: Mapping[str, bytes]) -> Translated
     match decode_field(fields, "thinking"):
         case {"type": "enabled" | "adaptive"} if config.get("effort") is None:
             dropped.append("`thinking`")
+    edits = (decode_field(fields, "context_management") or {}).get("edits")
+    for edit in edits if isinstance(edits, list) else ():
+        # Claude Code asks with each request that all thinking stays.
+        if edit != KEEP_ALL_THINKING:
+            kind = edit.get("type") if isinstance(edit, dict) else None
+            dropped.append(f"`context_management.edits` ({shorten_name(kind)})")
     if stop := decode_field(fields, "stop_sequences"):
         translated["stop"] = orjson.dumps(stop)
     if (limit := decode_field(fields, "max_tokens")) is not None:

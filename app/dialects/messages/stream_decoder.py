@@ -81,7 +81,7 @@ class MessagesStreamDecoder:
     protocol: Final = "anthropic"
     __slots__ = (
         *("_blocks", "_calls", "_native", "_raw_blocks", "_source_name", "_text_runs", "_texts"),
-        *("awaited_name", "holds_names"),
+        *("awaited_name", "holds_names", "tells_others"),
         *("error_data", "finish", "has_content", "has_ended", "id", "is_complete", "model", "usage"),
     )
 
@@ -92,7 +92,7 @@ class MessagesStreamDecoder:
         self.usage: dict[str, Any] | None = None
         self.finish: str | None = None
         self.error_data: bytes | None = None
-        self.awaited_name, self.holds_names = "", False
+        self.awaited_name, self.holds_names, self.tells_others = "", False, False
         self.is_complete = self.has_content = self.has_ended = False
         self._native: dict[str, Any] = {"stop_reason": None, "stop_sequence": None, "usage": {}}
         self._blocks: dict[int, Block] = {}
@@ -205,12 +205,6 @@ class MessagesStreamDecoder:
         if blocks is None:
             blocks = [orjson.dumps(self._build_block(index)) for index in sorted(self._blocks)]
         return MessagesMessage.from_raw_blocks("assistant", blocks)
-
-    def build_log_message(self) -> MessagesMessage | None:
-        """Returns the answer as the log keeps it for a client of another protocol, if it has thinking: only this form
-        can be sent back to the model."""
-        is_sealed = any(block.get("type") in THINKING_TYPES for block in self._blocks.values())
-        return self.build_item() if is_sealed else None
 
     def build_alternatives(self) -> list[dict[str, Any]]:
         """Returns no messages: the Messages API has one answer to each question."""

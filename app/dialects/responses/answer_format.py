@@ -11,7 +11,7 @@ import orjson
 from app.conversation.conversation_types import RESPONSE_ID_PREFIX, LogMessage
 from app.conversation.item import Item
 from app.dialects.answer_decoding import Answer, AnswerDecoder
-from app.dialects.answer_format import EventStyle
+from app.dialects.answer_format import EventStyle, render_progress_event
 from app.dialects.items.message import build_items_message
 from app.dialects.responses.answer_message import build_answer_message
 from app.dialects.responses.answer_relay import ResponsesStreamRelay
@@ -90,7 +90,7 @@ class ResponsesAnswerFormat:
     def build_answer_message(self, answer: Answer) -> Item:
         if isinstance(answer, ResponsesStreamDecoder):
             return build_items_message(answer.list_items())
-        return build_answer_message(answer, self._whole_items, self._lifecycle.response)
+        return build_answer_message(answer.build_item(), self._whole_items, self._lifecycle.response)
 
     def build_facts(self, answer: Answer) -> dict[str, Any]:
         response = self._lifecycle.response
@@ -170,14 +170,7 @@ class ResponsesAnswerFormat:
 
     def _render_progress(self, event: Mapping[str, Any]) -> bytes:
         lifecycle, fields = self._lifecycle, self._progress_fields
-        if self._style == "chunk":
-            return lifecycle.write_progress(fields, extra={"context_event": dict(event)})
-        frame = lifecycle.write_progress(fields)
-        if self._style == "named":
-            return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), orjson.dumps(event)) + frame
-        if self._style == "comment":
-            return b": %b %b\n\n" % (event["type"].encode(), orjson.dumps(event)) + frame
-        return frame
+        return render_progress_event(self._style, event, lambda extra: lifecycle.write_progress(fields, extra=extra))
 
     def _identify_stored_answer(self, entry: LogMessage) -> tuple[str, int]:
         """Returns the id and the time that the answer had for the client that got it first."""

@@ -8,16 +8,12 @@ from typing import Any
 import orjson
 
 from app.conversation.item import Item
-from app.dialects.answer_decoding import Answer
-from app.dialects.assembled_answer import AssembledAnswer
-from app.dialects.body.message import ChatMessage
-from app.dialects.chat.stream_decoder import ChatStreamDecoder
 from app.dialects.items.message import ResponsesMessage, build_items_message
 from app.dialects.message_rendering import build_output_items
 from app.dialects.responses.response_object import ResponseObject
 
 
-def build_answer_message(answer: Answer, items: Sequence[Mapping[str, Any]], response: ResponseObject) -> Item:
+def build_answer_message(message: Item, items: Sequence[Mapping[str, Any]], response: ResponseObject) -> Item:
     """Returns an answer of which the gateway has written the items as the log keeps it.
 
     A chat message is kept as it came, with fields that items do not have. But the client has seen the items, and a
@@ -26,18 +22,13 @@ def build_answer_message(answer: Answer, items: Sequence[Mapping[str, Any]], res
     Logarithmic probabilities are kept in neither.
 
     Args:
-        answer: has read the answer.
+        message: the answer as a chat message, or of another protocol.
         items: the items that the client has got.
         response: names the items, and hides what the client did not ask for.
     """
-    message = answer.build_log_message()
-    if message is None and isinstance(answer, AssembledAnswer):
-        message = ChatMessage.from_body(answer.build_body())
-    elif message is None and isinstance(answer, ChatStreamDecoder):
-        message = answer.build_item()
     kept_items = [_drop_logprobs(item) for item in items]
-    built_items = [] if message is None else build_output_items(message, response.response_id)
-    if message is not None and (not items or [response.hide_item(item) for item in built_items] == kept_items):
+    built_items = build_output_items(message, response.response_id)
+    if not items or [response.hide_item(item) for item in built_items] == kept_items:
         return message
     return ResponsesMessage.from_items(kept_items)
 

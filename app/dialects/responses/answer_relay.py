@@ -106,7 +106,7 @@ class ResponsesStreamRelay(StreamRelay):
         items = self._encoder.items
         if self._passed_items:
             return build_kept_items(items, self._passed_items)
-        return build_answer_message(self.answer, items, self._lifecycle.response)
+        return build_answer_message(self.answer.build_item(), items, self._lifecycle.response)
 
     def render_end(self, changed_fields: bytes | None = None) -> bytes:
         """Renders the last event, with the whole response object."""

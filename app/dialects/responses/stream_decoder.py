@@ -107,23 +107,13 @@ class ResponsesStreamDecoder:
     __slots__ = (
         *("_begin", "_begun_calls", "_call_count", "_created", "_has_begun", "_is_lenient", "_items", "_open_indexes"),
         *("_service_tier", "_source_name", "_streamed_items"),
-        *(
-            "awaited_name",
-            "error_data",
-            "finish",
-            "has_content",
-            "has_ended",
-            "has_failed",
-            "holds_names",
-            "id",
-            "is_complete",
-        ),
-        *("last_response", "last_type", "model", "unfinished", "usage"),
+        *("awaited_name", "error_data", "finish", "has_content", "has_ended", "has_failed", "holds_names", "id"),
+        *("is_complete", "last_response", "last_type", "model", "tells_others", "unfinished", "usage"),
     )
 
     def __init__(self, source_name: str = "upstream") -> None:
         self._source_name = source_name
-        self.awaited_name, self.holds_names = "", False
+        self.awaited_name, self.holds_names, self.tells_others = "", False, False
         self.id: str | None = None
         self.model: str | None = None
         self.usage: dict[str, Any] | None = None
@@ -247,9 +237,6 @@ class ResponsesStreamDecoder:
     def ended_items(self) -> Mapping[int, bytes]:
         """The items that are done, by output index, with the provider's bytes."""
         return self._items
-
-    def build_log_message(self) -> None:
-        return None
 
     def build_item(self) -> Item:
         """Returns the answer's items, as the log keeps them."""

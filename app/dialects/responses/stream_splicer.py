@@ -12,7 +12,7 @@ import msgspec
 import orjson
 
 from app.dialects.responses.lifecycle_events import LifecycleWriter
-from app.dialects.responses.response_object import replace_output
+from app.dialects.responses.response_object import DEFAULT_ECHO, GATEWAY_ECHO, OPTIONAL_ECHO, replace_output
 from app.dialects.responses.stream_decoder import (
     CREATED_TYPES,
     ITEM_ADDED,
@@ -24,6 +24,19 @@ from app.dialects.responses.stream_decoder import (
 )
 from app.dialects.responses.stream_events import INCOMPLETE, OpenItem
 
+SPLICED_FIELDS: Final = frozenset(
+    {
+        ("sequence_number",),
+        ("item", "encrypted_content"),
+        ("response", "output"),
+        ("response", "output", "encrypted_content"),
+        *(("response", name) for name in ("id", "created_at", "context_status", "conversation_id", "context")),
+        *(("response", name) for name in (*DEFAULT_ECHO, *OPTIONAL_ECHO, *GATEWAY_ECHO)),
+    }
+)
+"""The fields of an event that change between a provider and a client of the Responses API: numbers, the identity of the
+response and the echo of its request, our own fields, and reasoning that the client did not ask for. A last response
+without items gets those of the events before it (`output`). Halves of surrogate pairs become U+FFFD."""
 TYPES_NEVER_INCOMPLETE: Final = ("web_search_call", "image_generation_call")
 """Types of items whose status may be `failed`, but not `incomplete`."""
 _NO_JSON: Final = msgspec.Raw()

@@ -142,7 +142,10 @@ class SearchToolLoop:
             assert isinstance(reply, BufferedReply)
             answer = parse_whole_answer(reply.body, deployment, reply.protocol)
             if joiner is None:
-                joiner = RoundJoiner(answer, is_last_round=rounds.is_last_round)
+                is_same = turn.request.answer_format.protocol == reply.protocol
+                joiner = RoundJoiner(
+                    answer, is_same_protocol=is_same, may_pass=False, is_last_round=rounds.is_last_round
+                )
             else:
                 joiner.begin_round(answer, is_last_round=rounds.is_last_round)
             values += joiner.join_values(answer.decode_whole(reply.body))
@@ -318,7 +321,7 @@ class _JoinedReply(StreamReply):
         self.protocol, self.status, self.headers = reply.protocol, reply.status, reply.headers
         self._rounds = rounds
         self._source = upstream_answer.deployment.key
-        self._may_pass = answer_format.protocol == reply.protocol
+        self._is_same_protocol = answer_format.protocol == reply.protocol
         self._events = self._join_rounds()
 
     async def wait_for_first_events(self) -> None:
@@ -336,7 +339,7 @@ class _JoinedReply(StreamReply):
 
     async def _join_rounds(self) -> AsyncGenerator[JoinedEvents, None]:
         """Yields what has come for the client; what came together stays together."""
-        joiner = RoundJoiner(make_decoder(self.protocol, self._source), may_pass=self._may_pass)
+        joiner = RoundJoiner(make_decoder(self.protocol, self._source), is_same_protocol=self._is_same_protocol)
         has_begun = False
         while True:
             async for joined in self._join_round(joiner):

@@ -118,16 +118,28 @@ class StreamReply:
         self._reply = reply
         self._pieces = pieces
         self._sse_decoder = sse_decoder
+        self._has_ended = False
 
-    async def iter_events(self) -> AsyncIterator[Sequence[SseEvent]]:
+    def iter_events(self) -> AsyncIterator[Sequence[SseEvent]]:
         """Yields the events after the first ones, those that came together at once.
 
         Raises:
-            UpstreamUnavailable: the stream broke off.
+            UpstreamUnavailable: while iterating, if the stream breaks off.
         """
-        async for piece in self._pieces:
-            yield self._sse_decoder.feed(piece)
-        yield drop_cut_events(self._sse_decoder.flush(), self.protocol)
+        return self
+
+    # No generator: one that is left before its end costs a task.
+    def __aiter__(self) -> AsyncIterator[Sequence[SseEvent]]:
+        return self
+
+    async def __anext__(self) -> Sequence[SseEvent]:
+        if self._has_ended:
+            raise StopAsyncIteration
+        try:
+            return self._sse_decoder.feed(await anext(self._pieces))
+        except StopAsyncIteration:
+            self._has_ended = True
+        return drop_cut_events(self._sse_decoder.flush(), self.protocol)
 
     async def drain(self) -> None:
         """Reads the rest of a stream whose last event has come: its connection can be used again only then."""
