@@ -355,3 +355,67 @@ async def test_reasoning_of_other_providers_is_shown_as_thinking() -> None:
         assert message["content"] == [{"type": "thinking", "thinking": "Hm.", "signature": ""}, text("Yes.")]
         history = [USER, {"role": "assistant", "content": message["content"]}, USER]
         assert (await w.create(history))["conversation_id"] == message["conversation_id"]
+
+
+async def test_a_conversation_is_listed_exported_and_shown_with_every_message_once() -> None:
+    upstream = MessagesUpstream([thinking(), text("Let me look."), tool_use(at="x")], [text("Open.")])
+    async with messages_world(upstream) as w:
+        first = await w.create([USER], tools=[TOOL])
+        history = [USER, {"role": "assistant", "content": first["content"]}, tool_result()]
+        last = await w.create(history, tools=[TOOL])
+        base, key = f"{w.base_url}/conversations", {"authorization": "Bearer sk-one"}
+        url = f"{base}/{last['conversation_id']}"
+        items = (await w.client.get(f"{url}/items", params={"order": "asc"}, headers=key)).json()["data"]
+        kinds = ["message", "reasoning", "message", "function_call", "function_call_output", "message"]
+        assert [item["type"] for item in items] == kinds
+        view = (await w.client.get(f"{url}/items/{items[-1]['id']}/context", headers=key)).json()
+        assert [one["role"] for one in view["messages"]] == ["user", "assistant", "tool"]
+        assert "Let me look." in json.dumps(view)
+        exported = (await w.client.get(f"{url}/export", headers=key)).content
+        assert exported.splitlines() == await w.raw_log()
+        imported = await w.client.post(f"{base}/import", content=exported, headers=key)
+        assert imported.status_code == 200, imported.text
+        chat = (await w.client.get(f"{url}/export", params={"format": "openai"}, headers=key)).json()["messages"]
+        assert [one["role"] for one in chat] == ["user", "assistant", "tool", "assistant"]
+        removed = await w.client.delete(f"{url}/items/{items[2]['id']}", headers=key)
+        assert removed.status_code == 200, removed.text
+        assert (await w.create([*history, {"role": "assistant", "content": "Open."}, USER]))["content"] == [SAID]
+        assert upstream.refusals == []
+
+
+async def test_results_alone_continue_a_named_conversation() -> None:
+    upstream = MessagesUpstream([thinking(), tool_use(at="x")], [text("Open.")], [SAID])
+    options: dict[str, Any] = {"tools": [TOOL], "thinking": {"type": "enabled", "budget_tokens": 1024}}
+    async with messages_world(upstream) as w:
+        named = {"x-conversation-id": "agent-1"}
+        await w.create([USER], headers=named, **options)
+        await w.create([tool_result()], headers=named, **options)
+        await w.create([{"role": "user", "content": "And now?"}], headers=named, **options)
+        assert upstream.refusals == []
+        assert [one["role"] for one in upstream.requests[-1]["messages"]] == ["user", "assistant"] * 2 + ["user"]
+        assert await w.log_roles() == ["user", "assistant", "tool", "assistant", "user", "assistant"]
+
+
+async def test_the_search_tool_joins_its_rounds() -> None:
+    search = tool_use("toolu_s", "recall_conversation", query="vault quokka")
+
+    def answer(body: dict[str, Any]) -> list[dict[str, Any]]:
+        if "material to be summarized" in json.dumps(body["messages"][-1]):
+            return [text(SUMMARY)]
+        has_tool = any(tool["name"] == "recall_conversation" for tool in body.get("tools", ()))
+        has_searched = "tool_result" in json.dumps(body["messages"][-1])
+        return [text("Let me see."), search] if has_tool and not has_searched else [SAID]
+
+    upstream = MessagesUpstream(default=answer)
+    history = [{"role": "user", "content": "The vault word is quokka. " + "word " * 900}]
+    history += [one for n in range(8) for one in ({"role": "assistant", "content": f"Noted {n}."}, long_history(1)[0])]
+    for stream in (False, True):
+        async with messages_world(upstream) as w:
+            answer_ = await w.ask(history, context={"recall": "tool"}, stream=stream)
+            assert answer_.status_code == 200, answer_.text
+            message = join_message(read_events(answer_.content)) if stream else answer_.json()
+            assert upstream.refusals == []
+            texts = "".join(block["text"] for block in message["content"] if block["type"] == "text")
+            assert texts.endswith("Fine.")
+            assert all(block["type"] == "text" for block in message["content"])
+            assert message["stop_reason"] == "end_turn"

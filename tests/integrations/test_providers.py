@@ -154,7 +154,7 @@ async def test_comments_do_not_reach_the_client(page: str, comment: bytes) -> No
         "content": [SAID],
         "stop_reason": "end_turn",
         "stop_sequence": None,
-        "usage": {},
+        "usage": {"output_tokens": 1},
     }
     events = encode_message_events(message) if page == "anthropic" else stream("Fine.").pieces or ()
     pieces = [comment, *events]

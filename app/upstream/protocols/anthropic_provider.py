@@ -22,6 +22,7 @@ class AnthropicProvider(OpenAIProvider):
     """A model server at `base_url` whose models are called by the Messages API."""
 
     protocol: ProviderProtocol = "anthropic"
+    models_query = "limit=1000"
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
